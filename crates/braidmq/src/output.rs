@@ -1,4 +1,4 @@
-//! Standard output.
+//! Standard output and the progress line on standard error.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -9,4 +9,10 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Replaces the line of the terminal on standard error, which may be closed; an empty text clears it.
+pub(crate) fn replace_line(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _ = write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush());
 }

@@ -15,6 +15,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use crate::client::{self, ClientOptions, Connection, Failure, QUIC, parse_priority, parse_qos};
+use crate::output::replace_line;
 
 /// The most unacknowledged lines; further lines are read after that.
 const MAX_UNACKNOWLEDGED: usize = 1000;
@@ -242,7 +243,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.is_shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            replace_line("");
         }
     }
 }

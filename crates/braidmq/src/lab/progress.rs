@@ -1,11 +1,13 @@
 //! Progress of an experiment on the terminal.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use braid_lab::experiment::{Plan, Progress};
 use braid_lab::report::{Column, Run};
 use braid_lab::scenario::Metric;
+
+use crate::output::replace_line;
 
 /// Progress display: one line that is rewritten on a terminal, a line per run elsewhere.
 pub(super) struct Watch {
@@ -79,9 +81,7 @@ impl Watch {
         // A longer line would wrap and could not be replaced.
         let width = terminal_width().saturating_sub(1);
         let text: String = text.chars().filter(|c| !c.is_control()).take(width).collect();
-        let mut stderr = std::io::stderr().lock();
-        // The terminal may be gone.
-        let _ = write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush());
+        replace_line(&text);
     }
 }
 

@@ -44,12 +44,12 @@ fn export(directory: &Path, file: Option<&Path>, progress: &Arc<ProgressLine>) -
         return exported.map_err(|error| Failure::of_export(error, "standard output"));
     };
     let name = file.display().to_string();
-    let refused = |error: io::Error| Failure::Open { what: name.clone(), reason: error.to_string() };
+    let refused = |error: io::Error| Failure::refused(format!("cannot open {name}: {error}"));
     // Compares resolved paths, since a link is the same file.
     let same = |path: &Path| path.canonicalize().ok();
     let is_own = |name| same(file).is_some_and(|file| same(&directory.join(name)) == Some(file));
     if is_own("store.redb") || is_own("store.journal") {
-        return Err(Failure::Open { what: name, reason: "that is the store itself".into() });
+        return Err(Failure::refused(format!("cannot open {name}: that is the store itself")));
     }
     if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
         // A pipe or a device cannot be replaced.
@@ -61,7 +61,7 @@ fn export(directory: &Path, file: Option<&Path>, progress: &Arc<ProgressLine>) -
     // Readable by the owner only, since it contains messages.
     let mut whole = NamedTempFile::new_in(folder).map_err(refused)?;
     let records = store.export(&mut whole).map_err(|error| Failure::of_export(error, &name))?;
-    let failed = |error: io::Error| Failure::Write { what: name.clone(), reason: error.to_string() };
+    let failed = |error: io::Error| Failure::damaged(format!("cannot write {name}: {error}"));
     whole.as_file().sync_all().map_err(failed)?;
     whole.persist(file).map_err(|error| failed(error.error))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;

@@ -1,68 +1,44 @@
-//! Errors of `braidmq store`, and their exit codes.
+//! Failures of `braidmq store`, and their exit codes.
 
 use braid_store::{OpenError, TransferError};
-use thiserror::Error;
 
 use super::{DAMAGED, REFUSED};
 
-/// Failure of a command: one line with the remedy.
-#[derive(Debug, Error)]
-pub(super) enum Failure {
-    #[error("the store {0} is in use: stop the broker first")]
-    InUse(String),
-    #[error(
-        "{0} cannot be written, which looking at it needs too, since what a crash left is put in order: run this as \
-         the broker's user, or copy it to where you may write"
-    )]
-    NotWritable(String),
-    #[error(
-        "the store {path} is damaged ({reason}): restore a backup with `braidmq store import --replace`, or move it \
-         and its journal away to start with an empty one"
-    )]
-    Damaged { path: String, reason: String },
-    #[error("no space is left on the device of {0}: make room and do it again, nothing was changed")]
-    Full(String),
-    #[error(transparent)]
-    Store(OpenError),
-    #[error("the store {0} is not empty: name another --data-dir, or replace what is there with --replace")]
-    NotEmpty(String),
-    #[error("{file}:{line}: {reason}; nothing was imported, export again")]
-    Line { file: String, line: u64, reason: String },
-    #[error("{file} has format {found} and this version reads up to {known}: run a newer braidmq")]
-    NewerExport { file: String, found: u64, known: u64 },
-    #[error("cannot open {what}: {reason}")]
-    Open { what: String, reason: String },
-    #[error("cannot read {what}: {reason}; nothing was imported")]
-    Read { what: String, reason: String },
-    #[error("cannot write {what}: {reason}")]
-    Write { what: String, reason: String },
-    #[error("no file is named and standard input is a terminal: name the file that was exported")]
-    Terminal,
+/// Failure of a command: its exit code, and one line with the remedy.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) code: u8,
+    pub(super) message: String,
 }
 
 impl Failure {
-    pub(super) const fn code(&self) -> u8 {
-        match self {
-            Self::Damaged { .. }
-            | Self::Full(_)
-            | Self::Store(OpenError::Device { .. } | OpenError::JournalDamaged { .. })
-            | Self::Line { .. }
-            | Self::Read { .. }
-            | Self::Write { .. } => DAMAGED,
-            _ => REFUSED,
-        }
+    /// Nothing was done, and the user must change something.
+    pub(super) fn refused(message: impl Into<String>) -> Self {
+        Self { code: REFUSED, message: message.into() }
+    }
+
+    /// Damage or failure of the store, the disk, or the imported records.
+    pub(super) fn damaged(message: impl Into<String>) -> Self {
+        Self { code: DAMAGED, message: message.into() }
     }
 
     /// Error of an import from `file`.
     pub(super) fn of_import(error: TransferError, file: &str) -> Self {
-        let file = file.to_owned();
+        let unreadable =
+            |reason: &str| Self::damaged(format!("cannot read {file}: {reason}; nothing was imported"));
         match error {
             TransferError::Store(error) => error.into(),
-            TransferError::NotEmpty { path } => Self::NotEmpty(path.to_string()),
-            TransferError::Line { line, reason } => Self::Line { file, line, reason: reason.to_string() },
-            TransferError::Newer { found, known } => Self::NewerExport { file, found, known },
-            TransferError::Stream { reason } => Self::Read { what: file, reason: reason.to_string() },
-            other => Self::Read { what: file, reason: other.to_string() },
+            TransferError::NotEmpty { path } => Self::refused(format!(
+                "the store {path} is not empty: name another --data-dir, or replace what is there with --replace"
+            )),
+            TransferError::Line { line, reason } => {
+                Self::damaged(format!("{file}:{line}: {reason}; nothing was imported, export again"))
+            }
+            TransferError::Newer { found, known } => Self::refused(format!(
+                "{file} has format {found} and this version reads up to {known}: run a newer braidmq"
+            )),
+            TransferError::Stream { reason } => unreadable(&reason),
+            other => unreadable(&other.to_string()),
         }
     }
 
@@ -70,10 +46,8 @@ impl Failure {
     pub(super) fn of_export(error: TransferError, file: &str) -> Self {
         match error {
             TransferError::Store(error) => error.into(),
-            TransferError::Stream { reason } => {
-                Self::Write { what: file.to_owned(), reason: reason.to_string() }
-            }
-            other => Self::Write { what: file.to_owned(), reason: other.to_string() },
+            TransferError::Stream { reason } => Self::damaged(format!("cannot write {file}: {reason}")),
+            other => Self::damaged(format!("cannot write {file}: {other}")),
         }
     }
 }
@@ -81,13 +55,22 @@ impl Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         match error {
-            OpenError::InUse(path) => Self::InUse(path.to_string()),
-            OpenError::NotWritable(path) => Self::NotWritable(path.to_string()),
-            OpenError::Full(path) => Self::Full(path.to_string()),
-            OpenError::Damaged { path, reason } => {
-                Self::Damaged { path: path.to_string(), reason: reason.to_string() }
+            OpenError::InUse(path) => {
+                Self::refused(format!("the store {path} is in use: stop the broker first"))
             }
-            other => Self::Store(other),
+            OpenError::NotWritable(path) => Self::refused(format!(
+                "{path} cannot be written, which looking at it needs too, since what a crash left is put in order: \
+                 run this as the broker's user, or copy it to where you may write"
+            )),
+            OpenError::Full(path) => Self::damaged(format!(
+                "no space is left on the device of {path}: make room and do it again, nothing was changed"
+            )),
+            OpenError::Damaged { path, reason } => Self::damaged(format!(
+                "the store {path} is damaged ({reason}): restore a backup with `braidmq store import --replace`, or \
+                 move it and its journal away to start with an empty one"
+            )),
+            OpenError::Device { .. } | OpenError::JournalDamaged { .. } => Self::damaged(error.to_string()),
+            other => Self::refused(other.to_string()),
         }
     }
 }

@@ -43,7 +43,9 @@ fn open(file: Option<&Path>) -> Result<(String, Box<dyn Read>), Failure> {
     let Some(file) = file else {
         let stdin = io::stdin();
         if stdin.is_terminal() {
-            return Err(Failure::Terminal);
+            let terminal =
+                "no file is named and standard input is a terminal: name the file that was exported";
+            return Err(Failure::refused(terminal));
         }
         return Ok(("standard input".into(), Box::new(stdin.lock())));
     };
@@ -53,6 +55,6 @@ fn open(file: Option<&Path>) -> Result<(String, Box<dyn Read>), Failure> {
     });
     match opened {
         Ok(file) => Ok((name, Box::new(file))),
-        Err(error) => Err(Failure::Open { what: name, reason: error.to_string() }),
+        Err(error) => Err(Failure::refused(format!("cannot open {name}: {error}"))),
     }
 }

@@ -7,7 +7,6 @@ mod import;
 mod progress;
 mod stats;
 
-use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,6 +14,7 @@ use clap::Subcommand;
 
 use failure::Failure;
 
+use crate::output;
 use crate::printable::printable;
 
 /// Exit code of damage and failure.
@@ -71,20 +71,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Command::Import(args) => import::run(args),
     };
     done.unwrap_or_else(|failure| {
-        eprintln!("braidmq: {}", printable(&failure.to_string()));
-        ExitCode::from(failure.code())
+        eprintln!("braidmq: {}", printable(&failure.message));
+        ExitCode::from(failure.code)
     })
 }
 
-/// Writes to standard output. A reader that closed the pipe is no failure.
+/// Writes to standard output.
 fn print(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::Write { what: "standard output".into(), reason: error.to_string() })
-        }
-        _ => Ok(()),
-    }
+    output::print(text).map_err(|error| Failure::damaged(format!("cannot write standard output: {error}")))
 }
 
 /// Formats a number with thousands separators: 1,234,567.

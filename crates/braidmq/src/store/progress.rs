@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use braid_store::{Options, Progress, Stage};
 
 use super::thousands;
+use crate::output::replace_line;
 
 /// Time before the first progress.
 const DELAY: Duration = Duration::from_secs(2);
@@ -50,21 +51,19 @@ impl ProgressLine {
         }
         *last = Some(now);
         let text = text(progress);
-        let mut stderr = io::stderr().lock();
-        // A closed standard error is no failure.
-        let _ = if self.is_terminal {
-            write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush())
+        if self.is_terminal {
+            replace_line(&text);
         } else {
-            writeln!(stderr, "{text}")
-        };
+            // A closed standard error is no failure.
+            let _ = writeln!(io::stderr(), "{text}");
+        }
     }
 
     /// Clears the terminal's line.
     pub(super) fn finish(&self) {
         let last = self.lock().take();
         if self.is_terminal && last.is_some() {
-            let mut stderr = io::stderr().lock();
-            let _ = write!(stderr, "\r\x1b[K").and_then(|()| stderr.flush());
+            replace_line("");
         }
     }
 }
