@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::ids::{Claim, Lsn, NextIds};
 use crate::message::{LazyMessage, StoredMessage};
 use crate::recovery::Recover;
-use crate::store::Store;
+use crate::store::{Store, forward};
 
 /// A store whose device fails: the n-th commit fails, and with it every later commit and claim. No part of a
 /// failed batch reaches the inner store. For tests that no acknowledgement leaves after a failed commit.
@@ -44,9 +44,7 @@ impl<S: Store> FailingStore<S> {
 }
 
 impl<S: Store> Store for FailingStore<S> {
-    fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
-        self.inner.recover(into)
-    }
+    forward!((.inner): recover, message, messages);
 
     fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
         let has_failed = self.left.load(Ordering::SeqCst) == FAILED;
@@ -60,14 +58,6 @@ impl<S: Store> Store for FailingStore<S> {
             Ok(left) if left > 0 => self.inner.commit(batch),
             Ok(_) | Err(_) => Self::failure(),
         }
-    }
-
-    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        self.inner.message(message)
-    }
-
-    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
-        self.inner.messages(show)
     }
 }
 
@@ -115,25 +105,11 @@ impl<S: Store> HoldingStore<S> {
 }
 
 impl<S: Store> Store for HoldingStore<S> {
-    fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
-        self.inner.recover(into)
-    }
-
-    fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
-        self.inner.claim(client_id)
-    }
+    forward!((.inner): recover, claim, message, messages);
 
     fn commit(&self, batch: Batch) -> Commit {
         let (completer, commit) = Completion::pending();
         self.lock().push_back((batch, completer));
         commit
-    }
-
-    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        self.inner.message(message)
-    }
-
-    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
-        self.inner.messages(show)
     }
 }

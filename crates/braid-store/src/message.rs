@@ -261,35 +261,22 @@ impl QueueEntry {
 /// A stored message whose payload is read only on demand.
 pub struct LazyMessage<'a> {
     head: StoredMessage,
-    payload: Payload<'a>,
+    /// Length of the payload in bytes, and its reader; `None` when the head has it.
+    unread: Option<(usize, ReadPayload<'a>)>,
 }
 
-/// Reads the payload of a message that is stored in chunks.
-pub(crate) type ReadChunks<'a> = &'a dyn Fn(StoredMessage) -> Result<StoredMessage, StoreError>;
-
-enum Payload<'a> {
-    /// In memory, shared with the head.
-    Shared,
-    /// In the message's row, and the spool for a large copy of it.
-    Inline(&'a [u8], Option<&'a dyn Spool>),
-    /// In chunks, with the length of all of them in bytes.
-    Chunked(usize, ReadChunks<'a>),
-}
+/// Adds the payload to a message without one.
+pub(crate) type ReadPayload<'a> = &'a dyn Fn(StoredMessage) -> Result<StoredMessage, StoreError>;
 
 impl<'a> LazyMessage<'a> {
     /// A message that is in memory.
     pub const fn of(message: StoredMessage) -> Self {
-        Self { head: message, payload: Payload::Shared }
-    }
-
-    /// A message without its payload, the payload in its row, and the spool for a large one.
-    pub(crate) const fn inline(head: StoredMessage, payload: &'a [u8], spool: Option<&'a dyn Spool>) -> Self {
-        Self { head, payload: Payload::Inline(payload, spool) }
+        Self { head: message, unread: None }
     }
 
     /// A message without its payload, the payload's length in bytes, and its reader.
-    pub(crate) const fn chunked(head: StoredMessage, length: usize, read: ReadChunks<'a>) -> Self {
-        Self { head, payload: Payload::Chunked(length, read) }
+    pub(crate) const fn unread(head: StoredMessage, length: usize, read: ReadPayload<'a>) -> Self {
+        Self { head, unread: Some((length, read)) }
     }
 
     /// The message, whose payload may be missing here.
@@ -299,11 +286,7 @@ impl<'a> LazyMessage<'a> {
 
     /// Length of the payload in bytes.
     pub fn payload_len(&self) -> usize {
-        match self.payload {
-            Payload::Shared => self.head.payload().len(),
-            Payload::Inline(payload, _) => payload.len(),
-            Payload::Chunked(length, _) => length,
-        }
+        self.unread.map_or_else(|| self.head.payload().len(), |(length, _)| length)
     }
 
     /// Reads the message with its payload, as [`Store::message`](crate::Store::message) does, with the same errors.
@@ -311,10 +294,9 @@ impl<'a> LazyMessage<'a> {
     /// # Errors
     /// [`StoreError::Damaged`], [`StoreError::Failed`].
     pub fn read(self) -> Result<StoredMessage, StoreError> {
-        match self.payload {
-            Payload::Shared => Ok(self.head),
-            Payload::Inline(payload, spool) => Ok(self.head.with_copy(payload, spool)),
-            Payload::Chunked(_, read) => read(self.head),
+        match self.unread {
+            None => Ok(self.head),
+            Some((_, read)) => read(self.head),
         }
     }
 }

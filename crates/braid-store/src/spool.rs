@@ -251,7 +251,7 @@ fn spool_error(error: &io::Error) -> SpoolError {
 }
 
 /// Limits and usage of all files of a spool. Relaxed atomics throughout: no number guards any other memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Quota {
     /// Limit of `used`, in bytes.
     limit: u64,
@@ -271,18 +271,8 @@ struct Quota {
 }
 
 impl Quota {
-    const fn new(limit: u64, keep_free: u64, files_limit: u64) -> Self {
-        Self {
-            limit,
-            keep_free,
-            files_limit,
-            files: AtomicU64::new(0),
-            used: AtomicU64::new(0),
-            reserved: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            since_check: AtomicU64::new(0),
-            is_low: AtomicBool::new(true),
-        }
+    fn new(limit: u64, keep_free: u64, files_limit: u64) -> Self {
+        Self { limit, keep_free, files_limit, is_low: AtomicBool::new(true), ..Self::default() }
     }
 
     /// Counts a refusal for want of space, whose log line is the spool monitor's; logs any other error.

@@ -92,38 +92,47 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-macro_rules! forward_store {
-    ($($pointer:ident),*) => {$(
-        impl<S: Store + ?Sized> Store for $pointer<S> {
-            fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
-                (**self).recover(into)
-            }
-
-            fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
-                (**self).claim(client_id)
-            }
-
-            fn commit(&self, batch: Batch) -> Commit {
-                (**self).commit(batch)
-            }
-
-            fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-                (**self).message(message)
-            }
-
-            fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
-                (**self).messages(show)
-            }
-
-            fn size(&self) -> u64 {
-                (**self).size()
-            }
-
-            fn wal_groups(&self) -> u64 {
-                (**self).wal_groups()
-            }
+/// Methods of [`Store`] that call those of another store: `self` with the given suffix.
+macro_rules! forward {
+    ($suffix:tt: $($method:ident),*) => { $(forward!(@$method $suffix);)* };
+    (@recover ($($inner:tt)*)) => {
+        fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
+            self$($inner)*.recover(into)
         }
-    )*};
+    };
+    (@claim ($($inner:tt)*)) => {
+        fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
+            self$($inner)*.claim(client_id)
+        }
+    };
+    (@commit ($($inner:tt)*)) => {
+        fn commit(&self, batch: Batch) -> Commit {
+            self$($inner)*.commit(batch)
+        }
+    };
+    (@message ($($inner:tt)*)) => {
+        fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
+            self$($inner)*.message(message)
+        }
+    };
+    (@messages ($($inner:tt)*)) => {
+        fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
+            self$($inner)*.messages(show)
+        }
+    };
+    (@$usage:ident ($($inner:tt)*)) => {
+        fn $usage(&self) -> u64 {
+            self$($inner)*.$usage()
+        }
+    };
 }
 
-forward_store!(Arc, Box);
+pub(crate) use forward;
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    forward!((.as_ref()): recover, claim, commit, message, messages, size, wal_groups);
+}
+
+impl<S: Store + ?Sized> Store for Box<S> {
+    forward!((.as_ref()): recover, claim, commit, message, messages, size, wal_groups);
+}

@@ -70,7 +70,7 @@ impl JournalFile {
     }
 
     /// Makes it the journal of the tables, which have everything that was in it, with two segments of `bytes` together.
-    /// Until the tables record its number ([`Opening::Journaled`](super::tables::Opening)) a recovery ignores it.
+    /// Until the tables record its number ([`Tables::count_opening`]) a recovery ignores it.
     pub(super) fn adopt(self, tables: &Tables, bytes: usize) -> Result<Journal, OpenError> {
         let state = tables.snapshot().and_then(|snapshot| snapshot.checkpoint_state());
         let known = state.map_err(|error| error.open(&tables.path))?.owner;

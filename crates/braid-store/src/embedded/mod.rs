@@ -37,7 +37,7 @@ pub use self::options::{Durability, Options, Progress, Stage};
 use self::error::ReadError;
 use self::group_commit::{EarlyAcks, GroupCommit};
 use self::journal::JournalFile;
-use self::tables::{Opening, Tables};
+use self::tables::Tables;
 use self::wal::Wal;
 use crate::change::{Batch, Ownership};
 use crate::completion::{Commit, Completion};
@@ -108,7 +108,7 @@ impl EmbeddedStore {
         let journal = if found.is_none() { journal(true)? } else { found };
         let missing = || OpenError::JournalMissing(Arc::clone(path));
         let journal = journal.ok_or_else(missing)?.adopt(&tables, options.journal)?;
-        let opened = tables.count_opening(Opening::Journaled(journal.store()));
+        let opened = tables.count_opening(journal.store());
         let loaded = opened.and_then(|(opens, next)| {
             let snapshot = tables.snapshot()?;
             let index = snapshot.load(Claim::new(opens << CLAIM_BITS), next, &options)?;

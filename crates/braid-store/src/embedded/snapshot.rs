@@ -13,7 +13,7 @@ use redb::{
 use super::codec::{self, Malformed, Payload, meta};
 use super::error::ReadError;
 use super::options::{CHUNK, Options, ProgressReporter, Stage};
-use crate::ids::{Lsn, SessionId};
+use crate::ids::{Lsn, NextIds, SessionId};
 use crate::message::{LazyMessage, StoredMessage};
 use crate::session::SessionRecord;
 use crate::write_set::{Inflight, QueueKey};
@@ -106,6 +106,14 @@ impl Snapshot {
         Ok(table.get(name)?.map(|value| value.value()))
     }
 
+    /// The next free numbers.
+    pub(super) fn next_ids(&self) -> Result<NextIds, ReadError> {
+        Ok(NextIds {
+            session: self.number(meta::NEXT_SESSION)?.map_or(NextIds::FIRST.session, SessionId::new),
+            lsn: self.number(meta::NEXT_LSN)?.map_or(NextIds::FIRST.lsn, Lsn::new),
+        })
+    }
+
     pub(super) fn checkpoint_state(&self) -> Result<CheckpointState, ReadError> {
         Ok(CheckpointState {
             owner: Owner::of(self.number(meta::STORE)?),
@@ -192,10 +200,7 @@ impl Snapshot {
         self.each_message(|lsn, head, payload| -> Result<(), ReadError> {
             progress.step(payload.len());
             let read = |head| self.with_payload(lsn, head, payload, spool).map_err(ReadError::store);
-            match payload {
-                Payload::Inline(payload) => show(lsn, LazyMessage::inline(head, payload, spool)),
-                Payload::Chunked(length) => show(lsn, LazyMessage::chunked(head, length, &read)),
-            }
+            show(lsn, LazyMessage::unread(head, payload.len(), &read));
             Ok(())
         })?;
         progress.end();

@@ -3,10 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use redb::{
-    CursorError, Database, Key, ReadableDatabase, ReadableTable, StorageBackend, Table, Value,
-    WriteTransaction,
-};
+use redb::{CursorError, Database, Key, ReadableDatabase, StorageBackend, Table, Value, WriteTransaction};
 
 use super::codec::{self, FORMAT, meta};
 use super::error::{OpenError, ReadError};
@@ -26,15 +23,6 @@ pub(super) struct Tables {
     pub(super) chunk: usize,
     /// Path of the file, for errors.
     pub(super) path: Arc<str>,
-}
-
-/// Opening of the tables for writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opening {
-    /// By a store whose journal has this number: from now on the tables do not have everything.
-    Journaled(u64),
-    /// By an import.
-    Import,
 }
 
 impl Tables {
@@ -108,39 +96,26 @@ impl Tables {
     }
 
     /// Counts this opening durably, before any claim or number is granted. Returns the count and the next free numbers.
-    pub(super) fn count_opening(&self, opening: Opening) -> Result<(u64, NextIds), ReadError> {
+    /// `store` is the number of the journal, which from now on may have records that the tables do not, or
+    /// [`Owner::IMPORT`].
+    pub(super) fn count_opening(&self, store: u64) -> Result<(u64, NextIds), ReadError> {
+        let before = self.snapshot()?;
+        let (opens, next) = (before.number(meta::OPENS)?.unwrap_or(0).saturating_add(1), before.next_ids()?);
+        // An open snapshot would keep the pages of the former numbers.
+        drop(before);
         let transaction = self.transaction()?;
-        let numbers = {
-            let mut table = transaction.open_table(codec::META)?;
-            let number = |name| table.get(name).map(|value| value.map(|value| value.value()));
-            let opens = number(meta::OPENS)?.unwrap_or(0).saturating_add(1);
-            let next = NextIds {
-                session: number(meta::NEXT_SESSION)?.map_or(NextIds::FIRST.session, SessionId::new),
-                lsn: number(meta::NEXT_LSN)?.map_or(NextIds::FIRST.lsn, Lsn::new),
-            };
-            let (store, closed) = match opening {
-                Opening::Journaled(store) => (store, 0),
-                Opening::Import => (Owner::IMPORT, 1),
-            };
-            table.insert(meta::FORMAT, FORMAT)?;
-            table.insert(meta::OPENS, opens)?;
-            table.insert(meta::STORE, store)?;
-            table.insert(meta::CLOSED, closed)?;
-            (opens, next)
-        };
+        let closed = u64::from(store == Owner::IMPORT);
+        let numbers =
+            [(meta::FORMAT, FORMAT), (meta::OPENS, opens), (meta::STORE, store), (meta::CLOSED, closed)];
+        put_numbers(&transaction, &numbers)?;
         transaction.commit()?;
-        Ok(numbers)
+        Ok((opens, next))
     }
 
     /// Gives a number to tables that have none, and so have everything.
     pub(super) fn set_number(&self, store: u64) -> Result<(), ReadError> {
         let transaction = self.transaction()?;
-        {
-            let mut table = transaction.open_table(codec::META)?;
-            table.insert(meta::FORMAT, FORMAT)?;
-            table.insert(meta::STORE, store)?;
-            table.insert(meta::CLOSED, 1)?;
-        }
+        put_numbers(&transaction, &[(meta::FORMAT, FORMAT), (meta::STORE, store), (meta::CLOSED, 1)])?;
         Ok(transaction.commit()?)
     }
 
@@ -156,15 +131,19 @@ impl Tables {
     pub(super) fn try_apply(&self, writes: &WriteSet, sequence: u64, closed: bool) -> Result<(), ReadError> {
         let transaction = self.transaction()?;
         write(&transaction, writes, self.chunk)?;
-        {
-            let mut table = transaction.open_table(codec::META)?;
-            table.insert(meta::JOURNAL, sequence)?;
-            if closed {
-                table.insert(meta::CLOSED, 1)?;
-            }
-        }
+        let numbers = [(meta::JOURNAL, sequence), (meta::CLOSED, 1)];
+        put_numbers(&transaction, if closed { &numbers } else { &numbers[..1] })?;
         Ok(transaction.commit()?)
     }
+}
+
+/// Sets numbers in `meta`.
+fn put_numbers(transaction: &WriteTransaction, numbers: &[(&str, u64)]) -> Result<(), ReadError> {
+    let mut table = transaction.open_table(codec::META)?;
+    for (name, number) in numbers {
+        table.insert(name, number)?;
+    }
+    Ok(())
 }
 
 /// Writes the changes into the tables: each table in the order of its keys, and only tables with a change. Payloads of
@@ -176,9 +155,8 @@ pub(super) fn write(
 ) -> Result<(), ReadError> {
     write_sessions(transaction, writes)?;
     if let Some(next) = writes.next {
-        let mut table = transaction.open_table(codec::META)?;
-        table.insert(meta::NEXT_SESSION, next.session.value())?;
-        table.insert(meta::NEXT_LSN, next.lsn.value())?;
+        let numbers = [(meta::NEXT_SESSION, next.session.value()), (meta::NEXT_LSN, next.lsn.value())];
+        put_numbers(transaction, &numbers)?;
     }
     if !writes.messages.is_empty() {
         let mut removed = Vec::new();

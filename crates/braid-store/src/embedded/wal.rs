@@ -30,6 +30,7 @@ pub(super) struct Wal {
     checkpoint_interval: Duration,
 }
 
+#[derive(Default)]
 struct State {
     /// Position of the next record: its segment and the first free block there.
     segment: u64,
@@ -60,8 +61,9 @@ enum Destination {
     Tables,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
+    #[default]
     Open,
     /// The last checkpoint is outstanding.
     Closing,
@@ -81,19 +83,7 @@ pub(super) struct Checkpoint {
 impl Wal {
     /// Continues after the record with the sequence number `applied`, which the tables have.
     pub(super) fn new(journal: Journal, applied: u64, checkpoint_interval: Duration) -> Self {
-        let state = State {
-            segment: 0,
-            block: 0,
-            sequence: applied,
-            in_progress: None,
-            unapplied: WriteSet::default(),
-            unapplied_since: None,
-            checkpoint: None,
-            applied,
-            flush_target: 0,
-            end: End::Open,
-            failure: None,
-        };
+        let state = State { sequence: applied, applied, ..State::default() };
         Self { state: Mutex::new(state), changed: Condvar::new(), journal, checkpoint_interval }
     }
 

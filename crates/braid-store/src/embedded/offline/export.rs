@@ -4,13 +4,12 @@ use std::io::{self, BufWriter, Write};
 
 use braid_proto::stream::Priority;
 
-use super::super::codec::{self, FORMAT, meta};
+use super::super::codec::{self, FORMAT};
 use super::super::error::ReadError;
 use super::super::options::{ProgressReporter, Stage};
 use super::super::snapshot::Snapshot;
 use super::record::{Content, Record, Step, Time};
 use super::{OfflineStore, TransferError};
-use crate::ids::NextIds;
 use crate::message::StoredMessage;
 use crate::write_set::Phase;
 
@@ -60,12 +59,9 @@ struct Export<'a> {
 impl Export<'_> {
     /// Writes all records in the order of [`Record`]'s variants.
     fn write_all(&mut self, snapshot: &Snapshot) -> Result<(), ExportError> {
-        let number = |name, first| snapshot.number(name).map(|number| number.unwrap_or(first));
-        self.put(&Record::Store {
-            format: FORMAT,
-            next_session: number(meta::NEXT_SESSION, NextIds::FIRST.session.value())?,
-            next_lsn: number(meta::NEXT_LSN, NextIds::FIRST.lsn.value())?,
-        })?;
+        let next = snapshot.next_ids()?;
+        let (next_session, next_lsn) = (next.session.value(), next.lsn.value());
+        self.put(&Record::Store { format: FORMAT, next_session, next_lsn })?;
         snapshot.each(codec::SESSION, codec::session_row, |row| {
             let record = row?;
             self.put(&Record::Session {

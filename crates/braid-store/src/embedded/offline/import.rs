@@ -16,7 +16,8 @@ use super::super::error::{OpenError, ReadError};
 use super::super::files;
 use super::super::journal::JournalFile;
 use super::super::options::{Options, ProgressReporter, Stage};
-use super::super::tables::{Opening, write};
+use super::super::snapshot::Owner;
+use super::super::tables::write;
 use super::record::{self, Invalid, Record, Step, Time};
 use super::{InflightIds, NUMBER_LIMIT, OfflineStore, TransferError, check_retained};
 use crate::ids::{Claim, Lsn, NextIds, SessionId};
@@ -43,7 +44,7 @@ impl OfflineStore {
         if !self.is_empty()? {
             return Err(TransferError::NotEmpty { path: Arc::clone(&self.tables.path) });
         }
-        let opened = self.tables.count_opening(Opening::Import).and_then(|_| self.tables.transaction());
+        let opened = self.tables.count_opening(Owner::IMPORT).and_then(|_| self.tables.transaction());
         let transaction = opened.map_err(|error| self.open_error(error))?;
         let mut progress = ProgressReporter::new(&self.options, Stage::Importing, 0);
         let mut import = Import::new(&transaction, self.tables.chunk);
