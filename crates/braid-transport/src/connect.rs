@@ -33,7 +33,9 @@ impl Target {
     pub async fn resolve(&self) -> Result<Vec<SocketAddr>, ConnectError> {
         match self.transport {
             Transport::Mem => Err(ConnectError::no_address()),
-            _ => tcp::resolve(&self.host, self.port).await,
+            Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss | Transport::Quic => {
+                tcp::resolve(&self.host, self.port).await
+            }
         }
     }
 }
@@ -98,7 +100,7 @@ pub async fn connect_timed(
             times.secured = Some(start.elapsed());
             link
         }
-        transport => {
+        transport @ (Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss) => {
             let io = tcp::dial((host, target.port), addresses, &options.tcp, options.local).await?;
             times.tcp = Some(start.elapsed());
             let mut peer = Peer::plain(transport, io.peer_addr().ok());
@@ -122,8 +124,9 @@ async fn upgrade(
     target: &Target,
     options: &ConnectOptions,
 ) -> Result<Link, ConnectError> {
-    Ok(match target.transport.is_websocket() {
-        true => Link::single(peer, ws::connect(io, target, &options.websocket).await?),
-        false => Link::single(peer, io),
-    })
+    if target.transport.is_websocket() {
+        Ok(Link::single(peer, ws::connect(io, target, &options.websocket).await?))
+    } else {
+        Ok(Link::single(peer, io))
+    }
 }

@@ -45,9 +45,9 @@ impl Incoming {
             // as the connection, has not the size of the largest of them.
             IncomingKind::Stream { io, address, upgrade } => {
                 let peer = Peer::plain(upgrade.transport, Some(address));
-                match upgrade.transport {
-                    Transport::Tcp => Ok(Link::single(peer, io)),
-                    _ => Box::pin(upgrade.accept(io, peer)).await,
+                match (&upgrade.tls, &upgrade.websocket) {
+                    (None, None) => Ok(Link::single(peer, io)),
+                    (Some(_), _) | (_, Some(_)) => Box::pin(upgrade.accept(io, peer)).await,
                 }
             }
             IncomingKind::Quic(incoming) => Box::pin(incoming.handshake()).await,

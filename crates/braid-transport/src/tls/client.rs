@@ -126,9 +126,10 @@ impl ClientTls {
         host: &str,
         transport: Transport,
     ) -> Result<TlsStream<TcpStream>, ConnectError> {
-        let (slot, alpn) = match transport {
-            Transport::Wss => (&self.shared.http, Some(ALPN_HTTP)),
-            _ => (&self.shared.mqtt, None),
+        let (slot, alpn) = if transport.is_websocket() {
+            (&self.shared.http, Some(ALPN_HTTP))
+        } else {
+            (&self.shared.mqtt, None)
         };
         let config = self.config(slot, rustls::ALL_VERSIONS, alpn)?;
         self.warn_if_insecure(host);

@@ -129,10 +129,7 @@ impl ServerTls {
         transport: Transport,
     ) -> Result<TlsStream<TcpStream>, HandshakeError> {
         let Configs { any, mqtt, http, .. } = self.current();
-        let (alpn, named) = match transport {
-            Transport::Wss => (ALPN_HTTP, http),
-            _ => (ALPN_MQTT, mqtt),
-        };
+        let (alpn, named) = if transport.is_websocket() { (ALPN_HTTP, http) } else { (ALPN_MQTT, mqtt) };
         let start = LazyConfigAcceptor::new(Acceptor::default(), io).await.map_err(refused)?;
         let offered = start.client_hello().alpn();
         let offers_it = offered.is_some_and(|mut offered| offered.any(|name| name == alpn.as_bytes()));
