@@ -99,30 +99,52 @@ pub fn failure_line(client: u64, what: &str, cause: &str) -> String {
     format!("client({client}): {what} error - {cause}")
 }
 
-/// Names that the Erlang client prints for reason codes: runs of consecutive codes from the first one on.
-const REASONS: [(u8, &str); 6] = [
-    (0x00, "success granted_qos1 granted_qos2"),
-    (0x04, "disconnect_with_will_message"),
-    (0x10, "no_matching_subscribers no_subscription_existed"),
-    (0x18, "continue_authentication re_authenticate"),
-    (
-        0x80,
-        "unspecified_error malformed_Packet protocol_error implementation_specific_error \
-         unsupported_protocol_version client_identifier_not_valid bad_username_or_password not_authorized \
-         server_unavailable server_busy banned server_shutting_down bad_authentication_method keepalive_timeout \
-         session_taken_over topic_filter_invalid",
-    ),
-    (
-        0x90,
-        "topic_name_invalid packet_identifier_inuse packet_identifier_not_found receive_maximum_exceeded \
-         topic_alias_invalid packet_too_large message_rate_too_high quota_exceeded administrative_action \
-         payload_format_invalid retain_not_supported qos_not_supported use_another_server server_moved \
-         shared_subscriptions_not_supported connection_rate_exceeded maximum_connect_time \
-         subscription_identifiers_not_supported wildcard_subscriptions_not_supported",
-    ),
-];
-
+/// The names that the Erlang client prints for reason codes.
 fn reason_name(reason: u8) -> &'static str {
-    let run = REASONS.iter().rev().find(|(first, _)| *first <= reason);
-    run.and_then(|(first, names)| names.split(' ').nth((reason - first).into())).unwrap_or("unknown_error")
+    match reason {
+        0x00 => "success",
+        0x01 => "granted_qos1",
+        0x02 => "granted_qos2",
+        0x04 => "disconnect_with_will_message",
+        0x10 => "no_matching_subscribers",
+        0x11 => "no_subscription_existed",
+        0x18 => "continue_authentication",
+        0x19 => "re_authenticate",
+        0x80 => "unspecified_error",
+        0x81 => "malformed_Packet",
+        0x82 => "protocol_error",
+        0x83 => "implementation_specific_error",
+        0x84 => "unsupported_protocol_version",
+        0x85 => "client_identifier_not_valid",
+        0x86 => "bad_username_or_password",
+        0x87 => "not_authorized",
+        0x88 => "server_unavailable",
+        0x89 => "server_busy",
+        0x8A => "banned",
+        0x8B => "server_shutting_down",
+        0x8C => "bad_authentication_method",
+        0x8D => "keepalive_timeout",
+        0x8E => "session_taken_over",
+        0x8F => "topic_filter_invalid",
+        0x90 => "topic_name_invalid",
+        0x91 => "packet_identifier_inuse",
+        0x92 => "packet_identifier_not_found",
+        0x93 => "receive_maximum_exceeded",
+        0x94 => "topic_alias_invalid",
+        0x95 => "packet_too_large",
+        0x96 => "message_rate_too_high",
+        0x97 => "quota_exceeded",
+        0x98 => "administrative_action",
+        0x99 => "payload_format_invalid",
+        0x9A => "retain_not_supported",
+        0x9B => "qos_not_supported",
+        0x9C => "use_another_server",
+        0x9D => "server_moved",
+        0x9E => "shared_subscriptions_not_supported",
+        0x9F => "connection_rate_exceeded",
+        0xA0 => "maximum_connect_time",
+        0xA1 => "subscription_identifiers_not_supported",
+        0xA2 => "wildcard_subscriptions_not_supported",
+        _ => "unknown_error",
+    }
 }

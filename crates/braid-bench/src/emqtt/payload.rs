@@ -117,39 +117,12 @@ pub struct PayloadTemplate {
 impl PayloadTemplate {
     /// A payload of fields, in the order of their names.
     pub(crate) fn new(encoding: Encoding, fields: &BTreeMap<&str, Field>) -> Self {
-        let (mut parts, is_json) = (Parts::default(), encoding == Encoding::Json);
-        if !is_json {
-            parts.open.push(Eterm::VERSION);
-            Eterm::put_map_head(&mut parts.open, fields.len());
+        let mut parts = Parts::default();
+        match encoding {
+            Encoding::Json => json(&mut parts, fields),
+            Encoding::Eterm => eterm(&mut parts, fields),
         }
-        for (at, (name, field)) in fields.iter().enumerate() {
-            if is_json {
-                parts.open.push(if at == 0 { b'{' } else { b',' });
-                put_json(&mut parts.open, name);
-                parts.open.push(b':');
-            } else {
-                Eterm::put_binary(&mut parts.open, name.as_bytes());
-            }
-            match field {
-                Field::Constant(term) if is_json => put_json(&mut parts.open, term),
-                Field::Constant(term) => Eterm::put(&mut parts.open, term),
-                Field::Timestamp(unit) => parts.push(Part::Timestamp(*unit)),
-                Field::Pages(pages) if is_json => {
-                    parts.open.push(b'"');
-                    parts.push(Part::Constant(pages.clone()));
-                    parts.open.push(b'"');
-                }
-                Field::Pages(pages) => {
-                    Eterm::put_binary_head(&mut parts.open, pages.len());
-                    parts.push(Part::Constant(pages.clone()));
-                }
-            }
-        }
-        if is_json {
-            parts.open.extend_from_slice(if fields.is_empty() { b"{}" } else { b"}" });
-        }
-        parts.close();
-        Self { encoding, parts: parts.closed }
+        Self { encoding, parts: parts.finish() }
     }
 
     /// A payload that is the same for every message, as of `-s` and `-m`.
@@ -221,6 +194,48 @@ impl Parts {
             self.closed.push(Part::Constant(Bytes::from(mem::take(&mut self.open))));
         }
     }
+
+    fn finish(mut self) -> Vec<Part> {
+        self.close();
+        self.closed
+    }
+}
+
+fn eterm(parts: &mut Parts, fields: &BTreeMap<&str, Field>) {
+    parts.open.push(Eterm::VERSION);
+    Eterm::put_map_head(&mut parts.open, fields.len());
+    for (name, field) in fields {
+        Eterm::put_binary(&mut parts.open, name.as_bytes());
+        match field {
+            Field::Constant(term) => Eterm::put(&mut parts.open, term),
+            Field::Timestamp(unit) => parts.push(Part::Timestamp(*unit)),
+            Field::Pages(pages) => {
+                Eterm::put_binary_head(&mut parts.open, pages.len());
+                parts.push(Part::Constant(pages.clone()));
+            }
+        }
+    }
+}
+
+fn json(parts: &mut Parts, fields: &BTreeMap<&str, Field>) {
+    parts.open.push(b'{');
+    for (at, (name, field)) in fields.iter().enumerate() {
+        if at > 0 {
+            parts.open.push(b',');
+        }
+        put_json(&mut parts.open, name);
+        parts.open.push(b':');
+        match field {
+            Field::Constant(term) => put_json(&mut parts.open, term),
+            Field::Timestamp(unit) => parts.push(Part::Timestamp(*unit)),
+            Field::Pages(pages) => {
+                parts.open.push(b'"');
+                parts.push(Part::Constant(pages.clone()));
+                parts.open.push(b'"');
+            }
+        }
+    }
+    parts.open.push(b'}');
 }
 
 fn put_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {

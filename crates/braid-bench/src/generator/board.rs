@@ -149,8 +149,11 @@ impl Board {
     #[must_use]
     pub fn take_qoe(&self) -> Qoe {
         let mut all = Qoe::default();
-        let shards = self.shared.shards.iter();
-        shards.for_each(|shard| all.append(lock(shard).qoe.as_mut().map(std::mem::take).unwrap_or_default()));
+        for shard in &self.shared.shards {
+            if let Some(kept) = &mut lock(shard).qoe {
+                all.append(std::mem::take(kept));
+            }
+        }
         all
     }
 
