@@ -132,17 +132,17 @@ impl Program {
 
     /// Error for an unexpected `end`, with name, command and last line.
     pub fn ended(&self, end: End) -> TestbedError {
-        TestbedError::Ended(format!("{} ended with {end}: {}", self.name, self.last_words()))
+        TestbedError::Ended(format!("{} ended with {end}: {}", self.name, self.command_and_last_line()))
     }
 
     /// Error for a text that was not written in time, with name, command and last line.
     pub fn silent(&self, wanted: &str, within: Duration) -> TestbedError {
-        let last = self.last_words();
+        let last = self.command_and_last_line();
         TestbedError::Silent(format!("{} has not written \"{wanted}\" within {within:?}: {last}", self.name))
     }
 
     /// Command line, and the last line that it wrote.
-    fn last_words(&self) -> String {
+    fn command_and_last_line(&self) -> String {
         let state = self.record.state();
         let last = state.lines.last().map_or_else(String::new, |line| format!(": {}", line.text.trim()));
         format!("`{}`{last}", self.command)

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use thiserror::Error;
 
-/// A wire or link that cannot be: one line that says what to do instead.
+/// Error of opening a wire or of starting a link, on one line that says what to do instead.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct WireError(pub(super) String);
