@@ -24,7 +24,7 @@ use crate::registry::{SessionEntry, SessionKey};
 use crate::retained::{RetainedMessages, Retaining};
 use crate::routing::{Route, RouteCache, RoutingTable, SharedTarget};
 use crate::session_queues::SessionQueues;
-use crate::statistics::Statistics;
+use crate::statistics::{Counter, Statistics};
 
 /// Members of a shared subscription whose queues are locked to find one that is ready.
 const READY_PROBES: usize = 32;
@@ -91,7 +91,7 @@ impl Dispatcher {
             let mut stays = || verdicts.next().is_none_or(Option::is_none);
             messages.retain(|_| stays());
             tokens.retain(|_| stays());
-            self.statistics.dropped(refused.iter().flatten().count() as u64);
+            self.statistics.add(Counter::MessagesDropped, refused.iter().flatten().count() as u64);
         }
         retaining.and_then(Retaining::commit)
     }
@@ -351,7 +351,7 @@ impl<'a> BatchPush<'a> {
         }
         let Self { wakers, dropped, congested, deliveries, is_urgent, orphans, lost, .. } = self;
         dispatcher.persist.commit_late(lost);
-        dispatcher.statistics.dropped(dropped);
+        dispatcher.statistics.add(Counter::MessagesDropped, dropped);
         wakers.into_iter().for_each(Waker::wake);
         // The deliveries that those sessions left have gone to other members by now. A later commit is not done before
         // an earlier one.
@@ -408,7 +408,7 @@ mod tests {
             }
             let has_commit = push.finish().commit.is_some();
             let holders = core.sessions.registry.snapshot().iter().filter(|entry| entry.used() > 0).count();
-            (has_commit, holders, core.statistics.messages_dropped())
+            (has_commit, holders, core.statistics.get(Counter::MessagesDropped))
         };
         assert_eq!(push(), (true, 1, 0), "the other one has it");
         assert_eq!(push(), (true, 0, 1), "there is no other member");

@@ -6,7 +6,7 @@ use braid_store::StoreError;
 use tokio::sync::watch;
 
 use crate::memory::{Level, Memory};
-use crate::statistics::Statistics;
+use crate::statistics::{Counter, Statistics};
 
 /// Reads the health of a broker, while it runs and after. Cheap to clone.
 ///
@@ -133,7 +133,7 @@ pub(crate) const fn memory_state(level: Level) -> &'static str {
 fn quic_state(statistics: &Statistics) -> &'static str {
     if statistics.is_quic_unavailable() {
         "unavailable: the endpoint failed and cannot restart"
-    } else if statistics.quic_restarts() > 0 {
+    } else if statistics.get(Counter::QuicRestarts) > 0 {
         "restarted: the endpoint failed, and its connections were lost"
     } else {
         "ok"
@@ -209,7 +209,10 @@ mod tests {
         assert_eq!(lost.quic, "unavailable: the endpoint failed and cannot restart");
         monitor.statistics.note_endpoint(endpoint(0, false), endpoint(1, true));
         let restarted = monitor.health();
-        assert_eq!((restarted.status, monitor.statistics.quic_restarts()), (HealthStatus::Serving, 1));
+        assert_eq!(
+            (restarted.status, monitor.statistics.get(Counter::QuicRestarts)),
+            (HealthStatus::Serving, 1)
+        );
         assert_eq!(restarted.quic, "restarted: the endpoint failed, and its connections were lost");
     }
 

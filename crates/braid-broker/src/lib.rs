@@ -39,4 +39,4 @@ pub use config::{
 pub use health::{Health, HealthMonitor, HealthStatus};
 pub use persist::Recovery;
 pub use priority::PriorityRule;
-pub use statistics::Statistics;
+pub use statistics::{Counter, Statistics};

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use crate::core::Core;
 use crate::driver;
 use crate::log_throttle::LogThrottle;
+use crate::statistics::Counter;
 use crate::token_bucket::TokenBucket;
 
 /// Pause after an accept failed for want of a resource of the process, such as descriptors.
@@ -38,7 +39,7 @@ pub(crate) async fn run(
         }
         match accepted {
             Ok(incoming) if core.statistics.connections() >= core.config.limits.connections as u64 => {
-                core.statistics.refused(1);
+                core.statistics.add(Counter::ConnectionsRefused, 1);
                 tracing::warn!(from = ?incoming.peer_address(), "refused: the limit of connections is reached");
                 incoming.refuse();
             }
@@ -47,13 +48,13 @@ pub(crate) async fn run(
                     Admission::Accepted => None,
                     Admission::Answered => Some(ReasonCode::ConnectionRateExceeded),
                     Admission::Refused => {
-                        core.statistics.refused(1);
+                        core.statistics.add(Counter::ConnectionsRefused, 1);
                         tracing::debug!(from = ?incoming.peer_address(), "refused: connections come too fast");
                         incoming.refuse();
                         continue;
                     }
                 };
-                core.statistics.refused(u64::from(refusal.is_some()));
+                core.statistics.add(Counter::ConnectionsRefused, u64::from(refusal.is_some()));
                 let guard = ConnectionCount::new(core.clone());
                 let incoming = Box::new(incoming);
                 tokio::spawn(async move {

@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::memory::Level;
 use crate::queue::session_queue::Signal;
 use crate::registry::{SessionEntry, SessionKey};
+use crate::statistics::Counter;
 use crate::sys;
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -66,7 +67,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 impl Overload {
     fn begin(core: &Core, log_from: Instant) -> Self {
-        core.statistics.overloaded(1);
+        core.statistics.add(Counter::Overloads, 1);
         let began = Instant::now();
         Self {
             began,
@@ -145,7 +146,7 @@ impl Overload {
             bytes,
             "disconnected: memory is short, and the client is slow and holds the most"
         );
-        core.statistics.overwhelmed(1);
+        core.statistics.add(Counter::ClientsOverwhelmed, 1);
         if let Some(waker) = entry.queue.signal(Signal::Close(ReasonCode::QuotaExceeded)) {
             waker.wake();
         }

@@ -17,7 +17,7 @@ use crate::queue::policy::QueuePolicy;
 use crate::queue::session_queue::{Expired, PushOutcome};
 use crate::queue::stored::{StoredEntry, StoredQueue};
 use crate::registry::SessionEntry;
-use crate::statistics::Statistics;
+use crate::statistics::{Counter, Statistics};
 
 /// Queues and messages that one turn of [`SessionQueues::expire`] looks at before other tasks get theirs.
 const EXPIRY_BUDGET: usize = 4096;
@@ -104,16 +104,16 @@ impl SessionQueues {
         if may_expire {
             self.policy.note_expiring();
         }
-        self.statistics.dropped(expired.messages());
+        self.statistics.add(Counter::MessagesDropped, expired.messages());
         self.note_aged(aged.messages());
         let lsns = expired.lsns.into_iter().chain(aged.lsns);
         persist.commit_late(persist::completed(entry.id(), lsns));
     }
 
     fn note(&self, client: &ClientId, outcome: &PushOutcome) {
-        self.statistics.dropped(outcome.dropped);
-        self.statistics.overflowed(outcome.overflowed);
-        self.statistics.overwhelmed(u64::from(outcome.disconnects));
+        self.statistics.add(Counter::MessagesDropped, outcome.dropped);
+        self.statistics.add(Counter::MessagesOverflowed, outcome.overflowed);
+        self.statistics.add(Counter::ClientsOverwhelmed, u64::from(outcome.disconnects));
         log_overflow(client, outcome.log);
         if outcome.crowded > 0 {
             self.note_offline_overflow(outcome.crowded);
@@ -122,19 +122,19 @@ impl SessionQueues {
 
     /// Counts messages that a connection evicted of its egress queue. `log`: the number to log, if a line is due.
     pub(crate) fn note_trimmed(&self, client: &ClientId, dropped: u64, log: Option<u64>) {
-        self.statistics.dropped(dropped);
-        self.statistics.overflowed(dropped);
+        self.statistics.add(Counter::MessagesDropped, dropped);
+        self.statistics.add(Counter::MessagesOverflowed, dropped);
         log_overflow(client, log);
     }
 
     /// Counts messages that waited for too long.
     pub(crate) fn note_aged(&self, messages: u64) {
-        self.statistics.dropped(messages);
-        self.statistics.outdated(messages);
+        self.statistics.add(Counter::MessagesDropped, messages);
+        self.statistics.add(Counter::MessagesOutdated, messages);
     }
 
     fn note_offline_overflow(&self, dropped: u64) {
-        self.statistics.crowded(dropped);
+        self.statistics.add(Counter::MessagesCrowdedOut, dropped);
         let mut log = self.offline_log();
         if let Some(dropped) = log.note(dropped, now()) {
             let queued = self.memory.queued();

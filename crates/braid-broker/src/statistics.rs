@@ -1,71 +1,66 @@
-//! Counters of a broker since its start.
+//! Statistics of a broker: counters since its start, and gauges.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_transport::EndpointHealth;
 
-/// Counters of a broker since its start. Relaxed: they guard no other memory.
+/// Counter of events since the broker's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// PUBLISH packets received.
+    MessagesReceived,
+    /// PUBLISH packets sent.
+    MessagesSent,
+    /// Deliveries that did not fit, had expired or were too large for their receiver.
+    MessagesDropped,
+    /// Dropped deliveries that did not fit into the queue of their session, or were evicted from it.
+    MessagesOverflowed,
+    /// Overflowed deliveries for which the queues of all offline clients together had no room.
+    MessagesCrowdedOut,
+    /// Dropped deliveries that waited for their client for too long.
+    MessagesOutdated,
+    /// Clients that were disconnected because their queue was full.
+    ClientsOverwhelmed,
+    /// Memory overloads.
+    Overloads,
+    /// Bytes received from clients.
+    BytesReceived,
+    /// Bytes sent to clients.
+    BytesSent,
+    /// Connections that were refused because there were too many, or they came too fast.
+    ConnectionsRefused,
+    /// Connections accepted, those that have ended included.
+    ConnectionsTotal,
+    /// Restarts of QUIC endpoints whose task failed. The last one: [`Counter::COUNT`] follows from it.
+    QuicRestarts,
+}
+
+impl Counter {
+    const COUNT: usize = Self::QuicRestarts as usize + 1;
+}
+
+/// Statistics of a broker. Relaxed atomics: they guard no other memory.
 #[derive(Debug, Default)]
 pub struct Statistics {
-    totals: Totals,
+    counters: [AtomicU64; Counter::COUNT],
     connections: AtomicU64,
     clients: AtomicU64,
     spool_full: AtomicBool,
     quic_unavailable: AtomicU64,
 }
 
-macro_rules! totals {
-    ($($(#[$doc:meta])* $name:ident, $add:ident;)*) => {
-        #[derive(Debug, Default)]
-        struct Totals { $($name: AtomicU64,)* }
-
-        impl Statistics {
-            $(
-                $(#[$doc])*
-                pub fn $name(&self) -> u64 {
-                    self.totals.$name.load(Ordering::Relaxed)
-                }
-
-                pub(crate) fn $add(&self, count: u64) {
-                    if count > 0 {
-                        self.totals.$name.fetch_add(count, Ordering::Relaxed);
-                    }
-                }
-            )*
-        }
-    };
-}
-
-totals! {
-    /// PUBLISH packets received.
-    messages_received, received;
-    /// PUBLISH packets sent.
-    messages_sent, sent;
-    /// Deliveries that did not fit, had expired or were too large for their receiver.
-    messages_dropped, dropped;
-    /// Dropped deliveries that did not fit into the queue of their session, or were evicted from it.
-    messages_overflowed, overflowed;
-    /// Overflowed deliveries for which the queues of all offline clients together had no room.
-    messages_crowded_out, crowded;
-    /// Dropped deliveries that waited for their client for too long.
-    messages_outdated, outdated;
-    /// Clients that were disconnected because their queue was full.
-    clients_overwhelmed, overwhelmed;
-    /// Number of memory overloads.
-    overloads, overloaded;
-    /// Bytes received from clients.
-    bytes_received, read;
-    /// Bytes sent to clients.
-    bytes_sent, written;
-    /// Connections that were refused because there were too many, or they came too fast.
-    connections_refused, refused;
-    /// Connections since the start.
-    connections_total, accepted;
-    /// Restarts of QUIC endpoints whose task failed.
-    quic_restarts, quic_restarted;
-}
-
 impl Statistics {
+    /// Events since the start.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, counter: Counter, events: u64) {
+        if events > 0 {
+            self.counters[counter as usize].fetch_add(events, Ordering::Relaxed);
+        }
+    }
+
     /// Open connections.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
@@ -93,7 +88,7 @@ impl Statistics {
 
     /// Counts a change of one QUIC endpoint.
     pub(crate) fn note_endpoint(&self, before: EndpointHealth, now: EndpointHealth) {
-        self.quic_restarted(now.restarts - before.restarts);
+        self.add(Counter::QuicRestarts, now.restarts - before.restarts);
         match (before.is_available, now.is_available) {
             (true, false) => _ = self.quic_unavailable.fetch_add(1, Ordering::Relaxed),
             (false, true) => _ = self.quic_unavailable.fetch_sub(1, Ordering::Relaxed),
@@ -111,7 +106,7 @@ impl Statistics {
 
     pub(crate) fn connection_opened(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        self.accepted(1);
+        self.add(Counter::ConnectionsTotal, 1);
     }
 
     pub(crate) fn connection_closed(&self) {

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use crate::core::Core;
 use crate::health::{memory_state, spool_state, store_state};
 use crate::memory::Level;
+use crate::statistics::Counter;
 
 /// Published when it changes, and not with the others.
 const STORE_STATE: &str = "store/state";
@@ -60,23 +61,23 @@ fn values(core: &Core) -> Vec<(&'static str, String)> {
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
-        ("connections/total", statistics.connections_total()),
-        ("connections/refused", statistics.connections_refused()),
-        ("messages/received", statistics.messages_received()),
-        ("messages/sent", statistics.messages_sent()),
-        ("messages/dropped", statistics.messages_dropped()),
-        ("messages/dropped/overflow", statistics.messages_overflowed()),
-        ("messages/dropped/resting", statistics.messages_crowded_out()),
-        ("messages/dropped/age", statistics.messages_outdated()),
-        ("clients/disconnected/overflow", statistics.clients_overwhelmed()),
-        ("publish/messages/received", statistics.messages_received()),
-        ("publish/messages/sent", statistics.messages_sent()),
+        ("connections/total", statistics.get(Counter::ConnectionsTotal)),
+        ("connections/refused", statistics.get(Counter::ConnectionsRefused)),
+        ("messages/received", statistics.get(Counter::MessagesReceived)),
+        ("messages/sent", statistics.get(Counter::MessagesSent)),
+        ("messages/dropped", statistics.get(Counter::MessagesDropped)),
+        ("messages/dropped/overflow", statistics.get(Counter::MessagesOverflowed)),
+        ("messages/dropped/resting", statistics.get(Counter::MessagesCrowdedOut)),
+        ("messages/dropped/age", statistics.get(Counter::MessagesOutdated)),
+        ("clients/disconnected/overflow", statistics.get(Counter::ClientsOverwhelmed)),
+        ("publish/messages/received", statistics.get(Counter::MessagesReceived)),
+        ("publish/messages/sent", statistics.get(Counter::MessagesSent)),
         ("memory/used", core.memory.used()),
         ("memory/resting", core.memory.resting()),
         ("memory/queued", core.memory.queued()),
-        ("memory/overloads", statistics.overloads()),
-        ("bytes/received", statistics.bytes_received()),
-        ("bytes/sent", statistics.bytes_sent()),
+        ("memory/overloads", statistics.get(Counter::Overloads)),
+        ("bytes/received", statistics.get(Counter::BytesReceived)),
+        ("bytes/sent", statistics.get(Counter::BytesSent)),
         ("subscriptions/count", subscriptions.subscriptions as u64),
         ("retained messages/count", core.retained.len() as u64),
         ("spool/bytes", spooled),

@@ -12,6 +12,7 @@ use braid_transport::{Incoming, Link, Peer};
 use crate::auth::ClientAccess;
 use crate::core::Core;
 use crate::persist::DurableProgress;
+use crate::statistics::Counter;
 
 use crate::registry::{ConnectionId, SessionEntry};
 use crate::sessions::Claim;
@@ -82,7 +83,7 @@ pub(super) async fn claim_session(
     connect: &Connect,
 ) -> Result<ClaimedSession, ReasonCode> {
     if core.memory.is_exhausted() {
-        core.statistics.refused(1);
+        core.statistics.add(Counter::ConnectionsRefused, 1);
         let client = connect.client_id.as_str();
         tracing::debug!(client, peer = peer_name(peer), "refused: memory is short");
         return Err(ReasonCode::QuotaExceeded);

@@ -21,6 +21,7 @@ use crate::core::Core;
 use crate::dispatch::Congested;
 use crate::registry::SessionKey;
 use crate::routing::RouteCache;
+use crate::statistics::Counter;
 
 /// Deliveries that one turn may cause before other tasks run.
 const TURN_DELIVERIES: usize = 32 * 1024;
@@ -89,7 +90,7 @@ impl PublishIngress {
         if messages.is_empty() {
             return;
         }
-        core.statistics.received(messages.len() as u64);
+        core.statistics.add(Counter::MessagesReceived, messages.len() as u64);
         gate.note_publishes(messages.len(), now);
         // Before the messages are shared.
         core.memory.charge(&self.pressure.account(&core.memory), messages);
@@ -276,7 +277,7 @@ impl Driver {
         let mut denied = 0;
         let permitted = self.session.access.permitted_deliveries(&mut denied);
         self.server.accept(claim.session, &acceptance, super::now(), permitted);
-        self.core.statistics.dropped(denied);
+        self.core.statistics.add(Counter::MessagesDropped, denied);
         if opened.is_ok() {
             self.link.set_trusted(); // [BQ-13]
         }

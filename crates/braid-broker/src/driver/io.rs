@@ -1,5 +1,6 @@
 //! Bytes and deliveries between the link and the protocol machine.
 
+use crate::statistics::Counter;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -93,7 +94,7 @@ impl Driver {
     fn handle_read(&mut self, read: Read, bytes: &[u8], now: Instant) {
         match read {
             Read::Bytes(stream) => {
-                self.core.statistics.read(bytes.len() as u64);
+                self.core.statistics.add(Counter::BytesReceived, bytes.len() as u64);
                 self.gate.note_read(stream, bytes.len(), now);
                 self.ingress.pressure.note_read(stream);
                 self.server.handle_bytes(stream, bytes, now);
@@ -196,7 +197,7 @@ impl Driver {
         let (mut sent, mut dropped) = (0, 0);
         self.server.continue_resend(now, self.session.access.permitted_deliveries(&mut dropped));
         if self.egress.is_empty() {
-            self.core.statistics.dropped(dropped);
+            self.core.statistics.add(Counter::MessagesDropped, dropped);
             return;
         }
         self.egress.note_begin(now);
@@ -251,8 +252,8 @@ impl Driver {
             let link = &mut self.link;
             streams.note_waiting(&self.server, now, |stream, to| link.set_priority(stream, to));
         }
-        self.core.statistics.sent(sent);
-        self.core.statistics.dropped(dropped);
+        self.core.statistics.add(Counter::MessagesSent, sent);
+        self.core.statistics.add(Counter::MessagesDropped, dropped);
     }
 
     /// Adds a batch of retained messages to the queue; false when no subscription is ready for one.
@@ -295,7 +296,7 @@ impl Driver {
         {
             self.end_link(Some(error));
         }
-        self.core.statistics.written(written as u64);
+        self.core.statistics.add(Counter::BytesSent, written as u64);
         self.ingress.pressure.note_written(written);
         written > 0
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use braid_broker::{Anonymous, Authenticate, Authentication, BrokerConfig, Identity, MqttConfig};
+use braid_broker::{Anonymous, Authenticate, Authentication, BrokerConfig, Counter, Identity, MqttConfig};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_transport::{Peer, Transport};
@@ -139,7 +139,7 @@ async fn packets_after_a_refused_connect_are_ignored_and_its_will_is_not_publish
         client.expect_end().await;
     }
     settle().await;
-    assert_eq!(broker.statistics().messages_received(), 0);
+    assert_eq!(broker.statistics().get(Counter::MessagesReceived), 0);
     assert_eq!(broker.statistics().connections(), 0);
 }
 

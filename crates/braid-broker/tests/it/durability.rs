@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use braid_broker::{Anonymous, BrokerConfig, LimitsConfig};
+use braid_broker::{Anonymous, BrokerConfig, Counter, LimitsConfig};
 use braid_proto::packet::{
     Ack, AckKind, Connect, Disconnect, MessageProperties, Packet, Publish, QoS, Subscribe, SubscribeEntry,
     Will,
@@ -487,7 +487,7 @@ async fn a_dropped_message_is_not_stored() {
     for number in 0..5 {
         publisher.publish("t", number.to_string(), QoS::AtLeastOnce).await;
     }
-    assert_eq!(mortal.broker.statistics().messages_dropped(), 2);
+    assert_eq!(mortal.broker.statistics().get(Counter::MessagesDropped), 2);
     let mortal = mortal.crash();
     let mut client = mortal.broker.resume("client").await;
     assert_eq!(texts(&client.take_all().await), ["0", "1", "2"]);

@@ -1,6 +1,6 @@
 //! Flow control, topic aliases and packet sizes, in both directions (MQTT 5, 4.9, 3.3.2.3.4, 3.1.2.11.4).
 
-use braid_broker::{BrokerConfig, LimitsConfig, MqttConfig};
+use braid_broker::{BrokerConfig, Counter, LimitsConfig, MqttConfig};
 use braid_proto::packet::{AckKind, Connect, Packet, Publish, QoS};
 use braid_proto::reason::ReasonCode;
 
@@ -228,7 +228,7 @@ async fn message_too_large_for_a_client_is_dropped_and_the_next_arrives() {
         }
     }
     assert_eq!(other.take_all().await.len(), sent);
-    assert_eq!(broker.statistics().messages_dropped(), 6);
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), 6);
 }
 
 // [MQTT-3.2.2-15], [MQTT-4.13.1-1]

@@ -1,6 +1,6 @@
 //! Limit of the queues of all offline clients together.
 
-use braid_broker::{Anonymous, BrokerConfig, LimitsConfig, PriorityRule, QueueOverflow};
+use braid_broker::{Anonymous, BrokerConfig, Counter, LimitsConfig, PriorityRule, QueueOverflow};
 use braid_proto::packet::{Publish, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::Priority;
@@ -60,23 +60,23 @@ async fn offline_queues_have_a_limit_together() {
         offline(&broker, "b", "b").await;
         let mut publisher = broker.v5("publisher").await;
         publish(&mut publisher, "a", 0..100).await;
-        assert_eq!(broker.statistics().messages_dropped(), 0);
+        assert_eq!(broker.statistics().get(Counter::MessagesDropped), 0);
         // Far less than the limit of either queue.
         publish(&mut publisher, "b", 0..300).await;
         assert_eq!(live.take_many(400).await.len(), 400, "an online client gets everything");
         settle().await;
         let (queued, statistics) = (queued(&broker), broker.statistics());
         assert!(queued <= LIMIT && queued > LIMIT - 2 * (SIZE + OVERHEAD), "{queued}");
-        let dropped = statistics.messages_dropped();
+        let dropped = statistics.get(Counter::MessagesDropped);
         assert!(dropped > 100, "{dropped}");
-        assert_eq!(statistics.messages_overflowed(), dropped);
-        assert_eq!(statistics.messages_crowded_out(), dropped);
+        assert_eq!(statistics.get(Counter::MessagesOverflowed), dropped);
+        assert_eq!(statistics.get(Counter::MessagesCrowdedOut), dropped);
         let a = texts(&broker.resume("a").await.take_all().await);
         assert_eq!(a, (0..100).map(text).collect::<Vec<_>>(), "no queue loses messages to another");
         settle().await;
         // There is room again.
         publish(&mut publisher, "b", 300..310).await;
-        assert_eq!(broker.statistics().messages_dropped(), dropped);
+        assert_eq!(broker.statistics().get(Counter::MessagesDropped), dropped);
         let left = 300 - usize::try_from(dropped).expect("small");
         let oldest = if overflow == QueueOverflow::DropOldest { 300 - left..300 } else { 0..left };
         let b = texts(&broker.resume("b").await.take_all().await);
@@ -105,13 +105,13 @@ async fn urgent_messages_have_a_reserve() {
     offline(&broker, "client", "#").await;
     let mut publisher = broker.v5("publisher").await;
     publish(&mut publisher, "bulk", 0..300).await;
-    let dropped = broker.statistics().messages_dropped();
+    let dropped = broker.statistics().get(Counter::MessagesDropped);
     publish(&mut publisher, "alarms/fire", 0..10).await;
-    assert_eq!(broker.statistics().messages_dropped(), dropped);
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), dropped);
     assert!(queued(&broker) > LIMIT);
     publish(&mut publisher, "alarms/fire", 10..100).await;
     assert!(queued(&broker) <= LIMIT + LIMIT / 4);
-    assert!(broker.statistics().messages_dropped() > dropped);
+    assert!(broker.statistics().get(Counter::MessagesDropped) > dropped);
 }
 
 /// A message counts once and each delivery a little. Retained messages have a limit of their own.
@@ -128,7 +128,7 @@ async fn shared_and_retained_messages_count_once() {
         "{}",
         queued(&broker)
     );
-    assert_eq!(broker.statistics().messages_dropped(), 0);
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), 0);
     let broker = TestBroker::start_with(config(QueueOverflow::DropNewest));
     let mut publisher = broker.v5("publisher").await;
     for (topic, size) in [("r/1", LIMIT), ("r/2", LIMIT), ("r/1", 2 * LIMIT), ("r/2", 0)] {
@@ -140,7 +140,7 @@ async fn shared_and_retained_messages_count_once() {
     assert!(broker.handle.memory_resting() > LIMIT as u64);
     offline(&broker, "client", "t").await;
     publish(&mut publisher, "t", 0..10).await;
-    assert_eq!(broker.statistics().messages_dropped(), 0);
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), 0);
 }
 
 /// Stored messages count with their bytes in memory: few for one offline client alone. None of them is dropped at the
@@ -155,7 +155,7 @@ async fn stored_queues_count_after_a_start() {
         }
         let mut publisher = broker.v5("publisher").await;
         publish(&mut publisher, "t", 0..300).await;
-        let (before, dropped) = (queued(&broker), broker.statistics().messages_dropped());
+        let (before, dropped) = (queued(&broker), broker.statistics().get(Counter::MessagesDropped));
         // One is inflight.
         let mut connect = lasting("client");
         connect.properties.receive_maximum = Some(1);
@@ -172,7 +172,7 @@ async fn stored_queues_count_after_a_start() {
         assert_eq!(broker.handle.memory_used(), 0);
         let mut publisher = broker.v5("publisher").await;
         publish(&mut publisher, "t", 300..310).await;
-        let crowded = broker.statistics().messages_crowded_out();
+        let crowded = broker.statistics().get(Counter::MessagesCrowdedOut);
         assert!(if is_alone { crowded == 0 } else { crowded > 15 }, "{crowded}");
         let mut received = 0;
         for client in clients {
@@ -212,7 +212,7 @@ async fn offline_limit_is_published_below_sys() {
     publish(&mut publisher, "t", 0..300).await;
     pass(6).await;
     let mut reader = broker.v5("reader").await;
-    let dropped = broker.statistics().messages_crowded_out();
+    let dropped = broker.statistics().get(Counter::MessagesCrowdedOut);
     for (name, expected) in
         [("messages/dropped/resting", dropped), ("memory/queued", broker.handle.memory_queued())]
     {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use braid_broker::{Anonymous, BrokerConfig, LimitsConfig};
+use braid_broker::{Anonymous, BrokerConfig, Counter, LimitsConfig};
 use braid_proto::packet::QoS;
 use braid_store::{Change, QueueEntry, RecoveredState, Store, StoredDelivery};
 
@@ -78,8 +78,11 @@ impl Scene {
     }
 
     fn outdated(&self) -> u64 {
-        assert_eq!(self.broker.statistics().messages_dropped(), self.broker.statistics().messages_outdated());
-        self.broker.statistics().messages_outdated()
+        assert_eq!(
+            self.broker.statistics().get(Counter::MessagesDropped),
+            self.broker.statistics().get(Counter::MessagesOutdated)
+        );
+        self.broker.statistics().get(Counter::MessagesOutdated)
     }
 
     async fn take_all(&self, client: &str) -> Vec<String> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use braid_broker::{Anonymous, BrokerConfig, LimitsConfig, PriorityRule, QueueOverflow};
+use braid_broker::{Anonymous, BrokerConfig, Counter, LimitsConfig, PriorityRule, QueueOverflow};
 use braid_proto::packet::{Packet, ProtocolVersion, Publish, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::Priority;
@@ -105,8 +105,8 @@ async fn offline_queue_agrees_with_a_model() {
                 model.push(priority, text);
             }
             let dropped = model.dropped * clients.len() as u64;
-            assert_eq!(broker.statistics().messages_overflowed(), dropped);
-            assert_eq!(broker.statistics().messages_dropped(), dropped);
+            assert_eq!(broker.statistics().get(Counter::MessagesOverflowed), dropped);
+            assert_eq!(broker.statistics().get(Counter::MessagesDropped), dropped);
             drop(publisher);
             broker.handle.stop();
             broker.ended().await;
@@ -145,7 +145,7 @@ async fn queue_above_a_lowered_limit_is_kept_and_takes_nothing_more() {
         };
         let received = texts(&broker.resume("client").await.take_all().await);
         assert_eq!(received, expected, "{overflow:?}");
-        assert_eq!(broker.statistics().messages_overflowed(), 11 - expected.len() as u64);
+        assert_eq!(broker.statistics().get(Counter::MessagesOverflowed), 11 - expected.len() as u64);
     }
 }
 
@@ -192,7 +192,7 @@ async fn live_messages_keep_the_order_of_their_lane_while_a_queue_drains() {
         for publish in client.take_all().await {
             received += note(&mut last, &publish);
         }
-        assert_eq!(received + broker.statistics().messages_dropped(), number);
+        assert_eq!(received + broker.statistics().get(Counter::MessagesDropped), number);
     }
 }
 
@@ -233,7 +233,7 @@ async fn drop_oldest_keeps_the_newest_for_a_slow_client() {
         texts(&client.take_all().await).iter().map(|text| text.parse().unwrap()).collect();
     assert!(numbers.is_sorted());
     assert_eq!(numbers[numbers.len() - 50..], (950..1000).collect::<Vec<_>>());
-    let dropped = broker.statistics().messages_overflowed();
+    let dropped = broker.statistics().get(Counter::MessagesOverflowed);
     assert_eq!(dropped, 1000 - numbers.len() as u64);
     // The outbox and the link hold messages as well.
     assert!(dropped > 1000 - 50 - 80, "{dropped}");
@@ -250,7 +250,7 @@ async fn disconnect_policy_closes_a_slow_client() {
             publisher.publish("mid", "x".repeat(1000), QoS::AtLeastOnce).await;
         }
         settle().await;
-        assert_eq!(broker.statistics().clients_overwhelmed(), 1);
+        assert_eq!(broker.statistics().get(Counter::ClientsOverwhelmed), 1);
         assert_eq!(broker.statistics().clients(), 1);
         loop {
             match client.next().await {
@@ -269,7 +269,7 @@ async fn disconnect_policy_closes_a_slow_client() {
         for _ in 0..30 {
             publisher.publish("mid", "y", QoS::AtLeastOnce).await;
         }
-        assert_eq!(broker.statistics().clients_overwhelmed(), 1);
+        assert_eq!(broker.statistics().get(Counter::ClientsOverwhelmed), 1);
         assert!(client.take_all().await.len() >= 20);
         // Messages from its time offline do not disconnect it either.
         client.vanish().await;
@@ -280,14 +280,14 @@ async fn disconnect_policy_closes_a_slow_client() {
         for _ in 0..100 {
             publisher.publish("mid", "x".repeat(1000), QoS::AtLeastOnce).await;
         }
-        assert_eq!(broker.statistics().clients_overwhelmed(), 1);
+        assert_eq!(broker.statistics().get(Counter::ClientsOverwhelmed), 1);
         client.take_all().await;
         // Once it has kept up it is disconnected again.
         for _ in 0..200 {
             publisher.publish("mid", "x".repeat(1000), QoS::AtLeastOnce).await;
         }
         settle().await;
-        assert_eq!(broker.statistics().clients_overwhelmed(), 2);
+        assert_eq!(broker.statistics().get(Counter::ClientsOverwhelmed), 2);
     }
 }
 
@@ -302,11 +302,11 @@ async fn aged_messages_leave_the_queue_and_the_store() {
     pass(30).await;
     publisher.publish("mid", "young", QoS::AtLeastOnce).await;
     pass(29).await;
-    assert_eq!(broker.statistics().messages_outdated(), 0);
+    assert_eq!(broker.statistics().get(Counter::MessagesOutdated), 0);
     // No client has to connect for it.
     pass(15).await;
-    assert_eq!(broker.statistics().messages_outdated(), 1);
-    assert_eq!(broker.statistics().messages_dropped(), 1);
+    assert_eq!(broker.statistics().get(Counter::MessagesOutdated), 1);
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), 1);
     drop(publisher);
     broker.handle.stop();
     broker.ended().await;
@@ -330,7 +330,7 @@ async fn messages_taken_by_a_connection_age_too() {
     pass(62).await;
     publisher.publish("mid", "new", QoS::AtLeastOnce).await;
     assert_eq!(texts(&client.take_all().await), ["on its way", "new"]);
-    assert_eq!(broker.statistics().messages_outdated(), 2);
+    assert_eq!(broker.statistics().get(Counter::MessagesOutdated), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -387,7 +387,7 @@ async fn limit_of_zero_messages_holds_none() {
             assert_eq!(publisher.publish("high", text, QoS::AtLeastOnce).await, ReasonCode::Success);
         }
         assert_eq!(texts(&broker.resume("client").await.take_all().await), Vec::<String>::new());
-        assert_eq!(broker.statistics().messages_overflowed(), 2);
+        assert_eq!(broker.statistics().get(Counter::MessagesOverflowed), 2);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sessions that outlive their connection (MQTT 4.1, 3.1.2.4, 3.1.2.11.2): their state and their expiry.
 
+use braid_broker::Counter;
 use braid_proto::packet::{AckKind, Connect, Disconnect, Packet, Publish, QoS, Will};
 use braid_proto::reason::ReasonCode;
 
@@ -28,7 +29,7 @@ async fn a_session_keeps_subscriptions_and_messages_until_a_clean_start() {
     }
     publisher.publish("t", "not kept", QoS::AtMostOnce).await;
     publisher.expect_silence().await;
-    assert_eq!(broker.statistics().messages_dropped(), 1);
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), 1);
     let mut client = broker.resume("client").await;
     assert!(client.connack().session_present);
     assert_eq!(texts(&client.take_many(500).await), all);

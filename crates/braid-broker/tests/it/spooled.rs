@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{BrokerConfig, HealthStatus, LimitsConfig, SysConfig};
+use braid_broker::{BrokerConfig, Counter, HealthStatus, LimitsConfig, SysConfig};
 use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
 use braid_store::spool::{FileSpool, SpoolOptions};
@@ -50,7 +50,7 @@ async fn spooled_message_refuses_no_client() {
     assert!(slow.take_many(1).await[0].payload == vec![7; SIZE]);
     settle().await;
     assert_eq!((broker.handle.memory_used(), broker.handle.memory_resting()), (0, 0));
-    assert_eq!(broker.statistics().overloads(), 0);
+    assert_eq!(broker.statistics().get(Counter::Overloads), 0);
 }
 
 /// Small messages count, with a spool and without one.
@@ -81,7 +81,7 @@ async fn spooled_message_counts_in_its_queue() {
         publisher.publish("t", vec![7; SIZE], QoS::AtLeastOnce).await;
     }
     assert_eq!(broker.resume("client").await.take_all().await.len(), 2, "three quarters are for large ones");
-    assert_eq!(broker.statistics().messages_overflowed(), 2);
+    assert_eq!(broker.statistics().get(Counter::MessagesOverflowed), 2);
 }
 
 /// `$SYS` publishes the begin and the end of a shortage of spool space.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_broker::{BrokerConfig, LimitsConfig, MqttConfig};
+use braid_broker::{BrokerConfig, Counter, LimitsConfig, MqttConfig};
 use braid_proto::packet::{Packet, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
@@ -32,7 +32,7 @@ async fn connect(broker: &QuicBroker, options: QuicOptions) -> Lanes {
 async fn expect_life_and_death(broker: &QuicBroker, client: &Lanes, stream: StreamKey) {
     pass(1).await;
     let statistics = broker.memory.statistics();
-    let read = statistics.bytes_received();
+    let read = statistics.get(Counter::BytesReceived);
     for _ in 0..20 {
         client.send_bytes(stream, b"x");
         pass(14).await;
@@ -40,7 +40,7 @@ async fn expect_life_and_death(broker: &QuicBroker, client: &Lanes, stream: Stre
     }
     client.send_bytes(stream, b"x");
     let last = Instant::now();
-    assert_eq!(statistics.bytes_received(), read, "the broker reads nothing");
+    assert_eq!(statistics.get(Counter::BytesReceived), read, "the broker reads nothing");
     match client.expect(CONTROL).await {
         Packet::Disconnect(disconnect) => assert_eq!(disconnect.reason, ReasonCode::KeepAliveTimeout),
         other => panic!("{other:?}"),
