@@ -1,6 +1,7 @@
 //! Timers of disconnected sessions: delayed Wills and session expiry.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -10,8 +11,12 @@ use tokio::time::Instant;
 use crate::lock_order::{Ordered, Rank};
 use crate::registry::SessionEntry;
 
-/// Number of timers from which on stale ones are purged.
-const PURGE_FROM: usize = 1024;
+/// Timers that are checked for each one that is set. With two or fewer the stale ones could outnumber the others without
+/// bound, as a disconnection sets up to two.
+const CHECKED_AT_ONCE: usize = 4;
+
+/// Position of a timer: time, kind and disconnect epoch, which no two sessions share.
+type TimerKey = (Instant, TimerKind, u64);
 
 /// Timers of all disconnected sessions.
 #[derive(Debug, Default)]
@@ -21,16 +26,33 @@ pub(crate) struct Timers {
     earlier: Notify,
 }
 
-/// Timers by time, kind and disconnect epoch, which no two sessions share.
+/// Timers in the order of their times.
 ///
 /// The timer of a session that was resumed is stale, and would stay until its time, which may be in a hundred years.
-/// Whenever the queue has doubled, the stale ones are purged: its size stays near the number of sessions, however often
-/// they reconnect.
+/// Each new timer removes the stale ones among the next few, so that a round over all of them ends before they have
+/// doubled: the size stays near the number of sessions, however often they reconnect, and no call takes long.
 #[derive(Debug, Default)]
 struct TimerQueue {
-    timers: BTreeMap<(Instant, TimerKind, u64), Weak<SessionEntry>>,
-    /// Timers that the last purge left.
-    purged: usize,
+    timers: BTreeMap<TimerKey, Weak<SessionEntry>>,
+    /// Timer that was checked last; `None` at the start of a round.
+    checked: Option<TimerKey>,
+}
+
+impl TimerQueue {
+    /// Removes the stale timers among the next [`CHECKED_AT_ONCE`].
+    fn purge_some(&mut self) {
+        let from = self.checked.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut stale = [None; CHECKED_AT_ONCE];
+        let mut next = self.timers.range((from, Bound::Unbounded));
+        for slot in &mut stale {
+            let checked = next.next();
+            self.checked = checked.map(|(key, _)| *key);
+            let Some((key, entry)) = checked else { break };
+            let is_live = entry.upgrade().is_some_and(|entry| entry.disconnect_epoch() == key.2);
+            *slot = (!is_live).then_some(*key);
+        }
+        stale.into_iter().flatten().for_each(|key| drop(self.timers.remove(&key)));
+    }
 }
 
 /// Timer that has expired.
@@ -61,12 +83,7 @@ impl Timers {
     ) {
         let Some(at) = Instant::now().checked_add(after) else { return };
         let mut queue = self.queue();
-        if queue.timers.len() >= PURGE_FROM && queue.timers.len() >= 2 * queue.purged {
-            queue.timers.retain(|(.., epoch), entry| {
-                entry.upgrade().is_some_and(|entry| entry.disconnect_epoch() == *epoch)
-            });
-            queue.purged = queue.timers.len();
-        }
+        queue.purge_some();
         let is_first = queue.timers.first_key_value().is_none_or(|((first, ..), _)| at < *first);
         queue.timers.insert((at, kind, disconnect_epoch), Arc::downgrade(entry));
         drop(queue);
@@ -76,7 +93,7 @@ impl Timers {
     }
 
     fn queue(&self) -> Ordered<MutexGuard<'_, TimerQueue>> {
-        // Poison is ignored: a purge calls nothing that panics, and each other change is one call of the map.
+        // Poison is ignored: each change is one call of the map.
         Ordered::acquire(Rank::Leaf, || self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -109,9 +126,15 @@ mod tests {
     async fn timers_expire_at_their_times_in_order() {
         let (timers, start) = (Timers::default(), Instant::now());
         assert_eq!(timers.poll_due(start).err(), Some(None), "there is none");
-        let entry = Arc::new(SessionEntry::new(SessionKey(1), "client".into(), ConnectionId(1)));
-        for (kind, seconds) in [(TimerKind::SessionEnd, 3), (TimerKind::Will, 2), (TimerKind::Will, 3)] {
-            timers.set(kind, Duration::from_secs(seconds), seconds, &entry);
+        let entries = [2, 3].map(|epoch| {
+            let entry = Arc::new(SessionEntry::new(SessionKey(epoch), "client".into(), ConnectionId(1)));
+            entry.set_disconnect_epoch(epoch);
+            entry
+        });
+        for (kind, session, seconds) in
+            [(TimerKind::SessionEnd, 1, 3), (TimerKind::Will, 0, 2), (TimerKind::Will, 1, 3)]
+        {
+            timers.set(kind, Duration::from_secs(seconds), seconds, &entries[session]);
         }
         let at = |seconds| start + Duration::from_secs(seconds);
         let poll = |now| timers.poll_due(now).map(|due| (due.kind, due.disconnect_epoch));
@@ -134,8 +157,31 @@ mod tests {
             restless.set_disconnect_epoch(epoch);
             timers.set(TimerKind::SessionEnd, Duration::from_secs(u32::MAX.into()), epoch, &restless);
         }
-        assert!(timers.queue().timers.len() <= PURGE_FROM);
+        assert!(timers.queue().timers.len() <= 2 * CHECKED_AT_ONCE);
         let later = Instant::now() + Duration::from_secs(50);
         assert!(timers.poll_due(later).is_ok_and(|due| due.disconnect_epoch == 1));
+    }
+
+    /// The lock is taken where a connection ends: it must not be held for as long as all timers take.
+    #[tokio::test(start_paused = true)]
+    async fn a_new_timer_checks_few_others() {
+        let timers = Timers::default();
+        let entry = |key| Arc::new(SessionEntry::new(SessionKey(key), "client".into(), ConnectionId(1)));
+        let waiting: Vec<_> = (1..=10_000).map(entry).collect();
+        for (epoch, entry) in (1..).zip(&waiting) {
+            entry.set_disconnect_epoch(epoch);
+            timers.set(TimerKind::SessionEnd, Duration::from_secs(50), epoch, entry);
+        }
+        waiting.iter().for_each(|entry| entry.set_disconnect_epoch(0));
+        let resumed = entry(10_001);
+        resumed.set_disconnect_epoch(10_001);
+        let mut before = timers.queue().timers.len();
+        for rounds in 0..10_000 {
+            timers.set(TimerKind::Will, Duration::from_secs(rounds), 10_001, &resumed);
+            let left = timers.queue().timers.len();
+            assert!(left + CHECKED_AT_ONCE >= before, "{before} timers, then {left}");
+            before = left;
+        }
+        assert_eq!(before, 10_000, "only live ones are left");
     }
 }
