@@ -157,7 +157,7 @@ async fn run_timers(core: Arc<Core>) {
             while core.retained.expire(now.into_std(), &core.persist) {
                 yield_now().await;
             }
-            core.queues.expire(|| core.sessions.registry.snapshot(), &core.persist).await;
+            core.queues.expire(core.sessions.registry.pieces(), &core.persist).await;
             sweep_at = now + SWEEP;
         }
         let timers = &core.sessions.timers;
@@ -184,7 +184,7 @@ async fn run_timers(core: Arc<Core>) {
 /// Disconnects every client because the broker stops.
 fn close_all(core: &Core) {
     core.lifecycle.set_stopping();
-    for entry in core.sessions.registry.snapshot() {
+    for entry in core.sessions.registry.pieces().flatten() {
         if let Some(waker) = entry.queue.signal(Signal::Close(ReasonCode::ServerShuttingDown)) {
             waker.wake();
         }

@@ -26,9 +26,6 @@ const PROGRESS: u64 = 16;
 /// A connection is too slow if at its present pace it needs more steps than this for the bytes that it holds.
 const MAX_STEPS: u64 = 30;
 
-/// Queues that are locked, one by one, before other tasks get their turn.
-const QUEUES_AT_ONCE: usize = 4096;
-
 /// One overload, from the low watermark until memory is no longer short.
 struct Overload {
     began: Instant,
@@ -119,8 +116,8 @@ impl Overload {
     async fn disconnect_one(&mut self, core: &Core) {
         // The queues are locked one by one, and none under the registry's lock.
         let mut holders = Vec::new();
-        for some in core.sessions.registry.snapshot().chunks(QUEUES_AT_ONCE) {
-            let used = some.iter().map(|entry| (entry.used(), entry.clone()));
+        for some in core.sessions.registry.pieces() {
+            let used = some.into_iter().map(|entry| (entry.used(), entry));
             holders.extend(used.filter(|(bytes, _)| *bytes > 0));
             yield_now().await;
         }

@@ -1,5 +1,7 @@
 //! Registry of sessions, by Client Identifier and by key, and the entry of each: its queue, and the owner of its state.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -16,8 +18,12 @@ use crate::lock_order::{self, Ordered, Rank};
 use crate::queue::session_queue::SessionQueue;
 use crate::retained::RetainedCursor;
 
-type ByKey = HashMap<SessionKey, Arc<SessionEntry>>;
+/// Ordered, so that a walk over all sessions can go on where it released the lock.
+type ByKey = BTreeMap<SessionKey, Arc<SessionEntry>>;
 type ByClient = HashMap<ClientId, Arc<SessionEntry>>;
+
+/// Sessions in one piece of [`Registry::pieces`].
+const ENTRIES_AT_ONCE: usize = 1024;
 
 /// All sessions, with or without a connection.
 ///
@@ -61,9 +67,20 @@ impl Registry {
         Ordered::acquire(Rank::Registry, || self.by_key.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All sessions, for callers that lock their queues.
-    pub(crate) fn snapshot(&self) -> Vec<Arc<SessionEntry>> {
-        self.entries().values().cloned().collect()
+    /// All sessions in pieces of at most [`ENTRIES_AT_ONCE`], for callers that lock their queues. The registry is locked
+    /// for one piece at a time; sessions that are added meanwhile have greater keys and are visited as well.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Vec<Arc<SessionEntry>>> {
+        let mut after = Bound::Unbounded;
+        std::iter::from_fn(move || {
+            let entries = self.entries();
+            let piece: Vec<_> = entries
+                .range((after, Bound::Unbounded))
+                .take(ENTRIES_AT_ONCE)
+                .map(|(_, entry)| entry.clone())
+                .collect();
+            after = Bound::Excluded(piece.last()?.key);
+            Some(piece)
+        })
     }
 
     fn entries_mut(&self) -> Ordered<RwLockWriteGuard<'_, ByKey>> {
@@ -295,6 +312,24 @@ impl SessionEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_walk_over_all_sessions_locks_the_registry_for_one_piece_at_a_time() {
+        let registry = Registry::new(SessionId::new(1));
+        let create =
+            |number: usize| registry.create(&ClientId::from(number.to_string().as_str()), ConnectionId(1));
+        let first: Vec<_> = (0..2 * ENTRIES_AT_ONCE + 1).map(create).collect();
+        let (mut visited, mut added) = (Vec::new(), None);
+        for piece in registry.pieces() {
+            assert!(piece.len() <= ENTRIES_AT_ONCE);
+            visited.extend(piece.iter().map(|entry| entry.key));
+            // Locks the registry itself.
+            added.get_or_insert_with(|| create(usize::MAX));
+            registry.remove(&first[2 * ENTRIES_AT_ONCE]);
+        }
+        let expected = first[..2 * ENTRIES_AT_ONCE].iter().chain(&added).map(|entry| entry.key);
+        assert_eq!(visited, expected.collect::<Vec<_>>());
+    }
 
     #[tokio::test]
     async fn claims_of_one_client_take_turns_and_leave_no_lock_behind() {

@@ -82,13 +82,17 @@ impl SessionQueues {
 
     /// Drops messages that have expired or waited for too long, of all sessions. Yields to other tasks after every
     /// [`EXPIRY_BUDGET`] queues and messages.
-    pub(crate) async fn expire(&self, entries: impl FnOnce() -> Vec<Arc<SessionEntry>>, persist: &Persist) {
+    pub(crate) async fn expire(
+        &self,
+        sessions: impl Iterator<Item = Vec<Arc<SessionEntry>>>,
+        persist: &Persist,
+    ) {
         self.end_offline_overflow();
         if !self.policy.take_expiring() && !self.policy.has_age() {
             return;
         }
         let mut visited = 0;
-        for entry in entries() {
+        for entry in sessions.flatten() {
             let expired = entry.queue.expire(&self.policy, now());
             visited += 1 + expired.visited;
             self.drop_expired(&entry, expired, persist);
@@ -195,7 +199,7 @@ mod tests {
         let persist = Persist::new(Arc::new(MemoryStore::new()), Lsn::new(1));
         let entry = |key| SessionEntry::new(SessionKey(key), "client".into(), ConnectionId(1));
         let entries: Vec<_> = (0..3 * EXPIRY_BUDGET as u64).map(|key| Arc::new(entry(key))).collect();
-        let mut expire = pin!(queues.expire(|| entries, &persist));
+        let mut expire = pin!(queues.expire(std::iter::once(entries), &persist));
         let mut context = Context::from_waker(Waker::noop());
         let turns = (1..100).find(|_| expire.as_mut().poll(&mut context).is_ready());
         assert_eq!(turns, Some(4));
