@@ -1,9 +1,13 @@
 //! Order of the broker's locks, asserted in debug builds.
 //!
-//! A thread acquires locks in ascending rank: session owner, routing table, registry, session queue, and at last one
-//! leaf lock. A leaf guards a value of its own and calls nothing that locks: the timers, the retained messages, the
-//! pending session deletes, the claims, the wakers that wait for room in a queue, the throttle of a log line. No thread holds two locks of one rank, and none is held across an
-//! await. In release builds [`Ordered`] is its guard and nothing else.
+//! A thread acquires locks in ascending rank: session owner, routing table, registry, session queue, one leaf lock, and
+//! at last the store. A leaf guards a value of its own: the timers, the retained messages, the pending session deletes,
+//! the claims, the identity of a session, the wakers that wait for room in a queue, the throttle of a log line. The only
+//! call under a leaf that locks is a commit. The store has locks of its own and never calls the broker under one; a
+//! completed commit wakes tasks. No thread holds two locks of one rank, and none is held across an await.
+//!
+//! Outside of the order are the channels and notifiers of tokio: each locks for one call, and wakes tasks at most. In
+//! release builds [`Ordered`] is its guard and nothing else.
 
 use std::ops::{Deref, DerefMut};
 
@@ -19,8 +23,10 @@ pub(crate) enum Rank {
     Registry,
     /// The queue of one session.
     Queue,
-    /// A lock under which no other is taken.
+    /// A lock of one value, under which only the store is called.
     Leaf,
+    /// A commit, which takes the locks of the store.
+    Store,
 }
 
 /// Guard of a lock that has a rank.

@@ -113,7 +113,7 @@ impl Persist {
 
     /// Commits changes, for a caller that waits for them.
     pub(crate) fn commit(&self, changes: Vec<Change>) -> Commit {
-        let commit = self.store.commit(changes.into_iter().collect());
+        let commit = self.hand_over(changes.into_iter().collect());
         if let Completion::Done(Err(error)) = &commit {
             self.complain(error);
         }
@@ -134,9 +134,14 @@ impl Persist {
         if batch.is_empty() {
             return;
         }
-        if let Completion::Done(Err(error)) = self.store.commit(batch) {
+        if let Completion::Done(Err(error)) = self.hand_over(batch) {
             self.complain(&error);
         }
+    }
+
+    fn hand_over(&self, batch: Batch) -> Commit {
+        let _store = Ordered::acquire(Rank::Store, || &());
+        self.store.commit(batch)
     }
 
     /// Records that a session of the client ends with this commit.
