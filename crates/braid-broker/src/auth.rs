@@ -17,12 +17,13 @@ use braid_transport::Peer;
 use hashbrown::HashMap;
 
 use crate::lock_order;
+use crate::registry::SessionEntry;
 
 /// Topics of the broker itself. Clients may subscribe to them and not publish.
 const BROKER_TOPICS: &str = "$SYS/";
 
-/// Answers that a connection caches.
-const CACHED_ANSWERS: usize = 64;
+/// Latest answers that a connection caches at least; it caches twice as many at most.
+const CACHED_ANSWERS: usize = 32;
 
 /// Tests whether a topic is the broker's own.
 pub(crate) fn is_broker_topic(topic: &TopicName) -> bool {
@@ -172,10 +173,19 @@ impl Access {
                 authorize: authorize.clone(),
                 client_id: client_id.clone(),
                 generation: authorize.generation(),
-                answers: HashMap::new(),
+                answers: AnswerCache::default(),
             })
         });
         ClientAccess { identity, rules }
+    }
+
+    /// Tests whether a session may receive a message, for a caller that is not its connection. The answer is not cached.
+    /// A session that no client has claimed since the broker started may: its client is asked about when it has returned.
+    pub(crate) fn may_receive(&self, entry: &SessionEntry, topic: &TopicName) -> bool {
+        let Some(authorize) = &self.authorize else { return true };
+        let identity = entry.identity();
+        lock_order::assert_none_held();
+        identity.is_none_or(|identity| authorize.permits(&identity, &entry.client_id, Action::Receive(topic)))
     }
 }
 
@@ -193,7 +203,29 @@ struct Rules {
     client_id: ClientId,
     /// Generation of `answers`.
     generation: u64,
-    answers: HashMap<(Direction, TopicName), bool>,
+    answers: AnswerCache,
+}
+
+/// Cache of answers that drops those which were not used lately: the older half goes when the newer half is full.
+#[derive(Default)]
+struct AnswerCache {
+    newer: HashMap<(Direction, TopicName), bool>,
+    older: HashMap<(Direction, TopicName), bool>,
+}
+
+impl AnswerCache {
+    fn get_or_ask(&mut self, direction: Direction, topic: &TopicName, ask: impl FnOnce() -> bool) -> bool {
+        let question = (direction, topic.clone());
+        if let Some(answer) = self.newer.get(&question) {
+            return *answer;
+        }
+        if self.newer.len() >= CACHED_ANSWERS {
+            self.older = std::mem::take(&mut self.newer);
+        }
+        let answer = self.older.get(&question).copied().unwrap_or_else(ask);
+        self.newer.insert(question, answer);
+        answer
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -268,12 +300,12 @@ impl ClientAccess {
         let Some(rules) = &mut self.rules else { return true };
         lock_order::assert_none_held();
         let generation = rules.authorize.generation();
-        if rules.generation != generation || rules.answers.len() >= CACHED_ANSWERS {
+        if rules.generation != generation {
             rules.generation = generation;
-            rules.answers.clear();
+            rules.answers = AnswerCache::default();
         }
         let Rules { authorize, client_id, answers, .. } = &mut **rules;
-        *answers.entry((direction, topic.clone())).or_insert_with(|| {
+        answers.get_or_ask(direction, topic, || {
             let action = match direction {
                 Direction::Publish => Action::Publish(topic),
                 Direction::Receive => Action::Receive(topic),
@@ -324,10 +356,22 @@ mod tests {
         assert_eq!(rules.asked.load(Ordering::Relaxed), 2);
         rules.generation.store(1, Ordering::Relaxed);
         assert!(!client.may_publish(&topic) && !client.may_receive(&topic));
+    }
+
+    #[test]
+    fn the_cache_is_bounded_and_keeps_what_is_asked_often() {
+        let (mut answers, mut asked) = (AnswerCache::default(), 0);
+        let hot = TopicName::parse("hot").unwrap();
         for number in 0..1000 {
-            client.may_receive(&TopicName::parse(&format!("t/{number}")).unwrap());
+            let cold = TopicName::parse(&format!("cold/{number}")).unwrap();
+            answers.get_or_ask(Direction::Receive, &cold, || true);
+            answers.get_or_ask(Direction::Receive, &hot, || {
+                asked += 1;
+                true
+            });
+            assert!(answers.newer.len() <= CACHED_ANSWERS && answers.older.len() <= CACHED_ANSWERS);
         }
-        assert!(client.rules.unwrap().answers.len() <= CACHED_ANSWERS);
+        assert_eq!(asked, 1);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::statistics::Statistics;
 pub(crate) struct Core {
     pub(crate) config: BrokerConfig,
     pub(crate) server_options: Arc<ServerOptions>,
-    pub(crate) access: Access,
+    pub(crate) access: Arc<Access>,
     pub(crate) routing: Arc<RoutingTable>,
     pub(crate) sessions: SessionManager,
     pub(crate) dispatcher: Arc<Dispatcher>,
@@ -56,12 +56,14 @@ impl Core {
         let capacity = QueueLimits { messages: limits.retained_messages, bytes: limits.retained_bytes };
         let policy = QueuePolicy::new(limits, lifecycle.started.into_std(), memory.clone());
         let statistics = Arc::<Statistics>::default();
+        let access = Arc::new(access);
         let persist = Arc::new(Persist::new(store, next.lsn));
         let registry = Arc::new(Registry::new(next.session));
         let routing = Arc::new(RoutingTable::new(&config.priority, registry.clone()));
         let retained = Arc::new(RetainedMessages::new(capacity, memory.clone()));
         let queues = Arc::new(SessionQueues::new(policy, statistics.clone(), memory.clone()));
         let dispatcher = Arc::new(Dispatcher::new(
+            access.clone(),
             routing.clone(),
             queues.clone(),
             retained.clone(),

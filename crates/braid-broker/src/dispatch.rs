@@ -16,7 +16,7 @@ use braid_router::{Readiness, route, route_shared};
 use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
-use crate::auth::ClientAccess;
+use crate::auth::{Access, ClientAccess};
 use crate::lock_order;
 use crate::memory::Memory;
 use crate::persist::{self, Persist};
@@ -31,6 +31,7 @@ const READY_PROBES: usize = 32;
 
 /// Publishes batches: admits them, changes what is retained, commits what is durable, pushes into queues.
 pub(crate) struct Dispatcher {
+    access: Arc<Access>,
     routing: Arc<RoutingTable>,
     queues: Arc<SessionQueues>,
     retained: Arc<RetainedMessages>,
@@ -41,6 +42,7 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     pub(crate) const fn new(
+        access: Arc<Access>,
         routing: Arc<RoutingTable>,
         queues: Arc<SessionQueues>,
         retained: Arc<RetainedMessages>,
@@ -48,13 +50,13 @@ impl Dispatcher {
         memory: Arc<Memory>,
         statistics: Arc<Statistics>,
     ) -> Self {
-        Self { routing, queues, retained, persist, memory, statistics }
+        Self { access, routing, queues, retained, persist, memory, statistics }
     }
 
     /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
     ///
-    /// Every PUBLISH of a client passes here. Each reason to refuse one is a case of `refuse`; a batch without a message to
-    /// which one may apply (`needs_check`) skips the checks. Wills are published by the broker and do not pass here.
+    /// Every PUBLISH of a client passes here: a reason to refuse one is a call of `refuse`. Wills are published by the
+    /// broker and do not pass here.
     pub(crate) fn admit(
         &self,
         client: &mut ClientAccess,
@@ -62,37 +64,34 @@ impl Dispatcher {
         tokens: &mut Vec<Option<Token>>,
         mut set_reason: impl FnMut(Token, ReasonCode),
     ) -> Option<Commit> {
-        let needs_check =
-            |message: &Arc<Message>| !client.is_unrestricted() || message.topic.is_dollar() || message.retain;
-        if !messages.iter().any(needs_check) {
-            return None;
-        }
-        let mut refuse = |message: &Arc<Message>| {
-            // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
-            (!client.may_publish(&message.topic)).then_some(ReasonCode::NotAuthorized)
-        };
-        let mut refused: Vec<_> = messages.iter().map(&mut refuse).collect();
-        // After the authorizer, which may be slow: the lock of all retained messages is held from the first on.
-        let mut retaining = None;
-        for (message, reason) in messages.iter().zip(&mut refused) {
-            // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
-            if message.retain && reason.is_none() {
-                let retaining = retaining.get_or_insert_with(|| self.retained.change(&self.persist));
-                *reason = (!retaining.set(message)).then_some(ReasonCode::QuotaExceeded);
-            }
-        }
-        if refused.iter().any(Option::is_some) {
-            for (reason, token) in refused.iter().zip(tokens.iter()) {
-                if let (Some(reason), Some(token)) = (*reason, *token) {
+        let received = messages.len();
+        let mut refuse = |reason_for: &mut dyn FnMut(&Arc<Message>) -> Option<ReasonCode>| {
+            let mut kept = 0;
+            for index in 0..messages.len() {
+                let Some(reason) = reason_for(&messages[index]) else {
+                    messages.swap(kept, index);
+                    tokens.swap(kept, index);
+                    kept += 1;
+                    continue;
+                };
+                if let Some(token) = tokens[index] {
                     set_reason(token, reason);
                 }
             }
-            let mut verdicts = refused.iter().cycle();
-            let mut stays = || verdicts.next().is_none_or(Option::is_none);
-            messages.retain(|_| stays());
-            tokens.retain(|_| stays());
-            self.statistics.add(Counter::MessagesDropped, refused.iter().flatten().count() as u64);
-        }
+            messages.truncate(kept);
+            tokens.truncate(kept);
+        };
+        // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
+        refuse(&mut |message| (!client.may_publish(&message.topic)).then_some(ReasonCode::NotAuthorized));
+        // After the authorizer, which may be slow: the lock of all retained messages is held from the first on.
+        let mut retaining = None;
+        refuse(&mut |message| {
+            // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
+            let has_room = !message.retain
+                || retaining.get_or_insert_with(|| self.retained.change(&self.persist)).set(message);
+            (!has_room).then_some(ReasonCode::QuotaExceeded)
+        });
+        self.statistics.add(Counter::MessagesDropped, (received - messages.len()) as u64);
         retaining.and_then(Retaining::commit)
     }
 
@@ -310,7 +309,8 @@ impl<'a> BatchPush<'a> {
     /// keeps it. `priority` is for a member that asked for none; `enqueued_at` if it has waited for another member.
     ///
     /// Each member is asked once. Its queue is locked for that only if it is connected, and at most [`READY_PROBES`]
-    /// are: a message to ten thousand members must not take ten thousand locks.
+    /// are: a message to ten thousand members must not take ten thousand locks. A member that may not receive the
+    /// message is passed over; its connection asks again when it sends.
     fn push_shared(
         &mut self,
         shared: &SharedTarget,
@@ -318,10 +318,13 @@ impl<'a> BatchPush<'a> {
         message: &Arc<Message>,
         enqueued_at: Option<NonZeroU32>,
     ) {
-        let limits = self.dispatcher.queues.policy.limits;
+        let Dispatcher { access, queues, .. } = self.dispatcher;
+        let limits = queues.policy.limits;
         let mut probes = 0;
         let member = shared.group.select(|key| match shared.entry(*key) {
             None => Readiness::Unfit,
+            // Its connection would drop the message, which another member may receive.
+            Some(entry) if !access.may_receive(entry, &message.topic) => Readiness::Unfit,
             Some(entry) if entry.disconnect_epoch() == 0 && probes < READY_PROBES => {
                 probes += 1;
                 entry.queue.readiness(message, limits)
@@ -407,7 +410,7 @@ mod tests {
                 chosen.queue.close();
             }
             let has_commit = push.finish().commit.is_some();
-            let holders = core.sessions.registry.snapshot().iter().filter(|entry| entry.used() > 0).count();
+            let holders = core.sessions.registry.pieces().flatten().filter(|entry| entry.used() > 0).count();
             (has_commit, holders, core.statistics.get(Counter::MessagesDropped))
         };
         assert_eq!(push(), (true, 1, 0), "the other one has it");

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use braid_broker::{Action, Anonymous, Authenticate, Authentication, Authorize, Counter, Identity};
-use braid_proto::packet::{ClientId, Connect, Packet, ProtocolVersion, QoS, SubscribeEntry};
+use braid_proto::packet::{ClientId, Connect, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry};
 use braid_proto::reason::ReasonCode;
 use braid_store::MemoryStore;
 use braid_transport::Peer;
 
-use crate::support::{Client, TestBroker, connect_v5, filter, lasting, settle, will};
+use crate::support::{Client, TestBroker, connect_v5, filter, lasting, message, settle, texts, will};
 
 /// Authenticator whose identities are the user names.
 struct UserNames;
@@ -149,6 +149,79 @@ async fn a_denied_delivery_is_dropped_even_if_its_subscription_is_older_than_the
     let mut client = broker.resume("client").await;
     client.expect_silence().await;
     assert_eq!(broker.statistics().get(Counter::MessagesDropped), 1);
+}
+
+/// The subscription is granted: its filter covers what the client may not receive.
+#[tokio::test(start_paused = true)]
+async fn a_denied_retained_message_is_not_delivered() {
+    let rules = Deny::the("receive");
+    let broker = start(&rules);
+    let mut publisher = broker.v5("publisher").await;
+    let retained = |payload| Publish { qos: QoS::AtLeastOnce, retain: true, ..message("t/1", payload) };
+    publisher.publish_as(retained("secret")).await;
+    let mut client = broker.v5("client").await;
+    client.subscribe("t/#", QoS::AtLeastOnce).await;
+    client.expect_silence().await;
+    assert!(rules.has_asked("anonymous as client: receive t/1"));
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), 1);
+    rules.change("");
+    client.subscribe("t/+", QoS::AtLeastOnce).await;
+    assert_eq!(client.take().await, "secret");
+}
+
+/// Messages that were queued while the client was away, before the rule changed or after.
+#[tokio::test(start_paused = true)]
+async fn a_denied_message_of_the_offline_queue_is_not_delivered() {
+    let rules = Deny::the("");
+    let broker = start(&rules);
+    let mut client = broker.resume("client").await;
+    client.subscribe("t/#", QoS::AtLeastOnce).await;
+    client.vanish().await;
+    let mut publisher = broker.v5("publisher").await;
+    publisher.publish("t/1", "before", QoS::AtLeastOnce).await;
+    rules.change("receive");
+    publisher.publish("t/2", "after", QoS::AtLeastOnce).await;
+    let mut client = broker.resume("client").await;
+    client.expect_silence().await;
+    assert!(rules.has_asked("anonymous as client: receive t/1"));
+    assert!(rules.has_asked("anonymous as client: receive t/2"));
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), 2);
+    // The session keeps nothing of them.
+    rules.change("");
+    client.vanish().await;
+    broker.resume("client").await.expect_silence().await;
+}
+
+/// A member that may not receive a message does not take it from the others of its group, connected or not.
+#[tokio::test(start_paused = true)]
+async fn a_denied_member_of_a_shared_subscription_is_passed_over() {
+    let rules = Deny::the("receive");
+    let broker = start(&rules);
+    let mut client = broker.resume("client").await;
+    client.subscribe("$share/g/t/#", QoS::AtLeastOnce).await;
+    let mut other = broker.v5("other").await;
+    other.subscribe("$share/g/t/#", QoS::AtLeastOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    let numbers: Vec<_> = (0..6).map(|number: u8| number.to_string()).collect();
+    for number in &numbers[..3] {
+        publisher.publish("t/1", number.clone(), QoS::AtLeastOnce).await;
+    }
+    client.vanish().await;
+    for number in &numbers[3..] {
+        publisher.publish("t/1", number.clone(), QoS::AtLeastOnce).await;
+    }
+    assert_eq!(texts(&other.take_all().await), numbers);
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), 0);
+    // No other member is left: the message is dropped.
+    drop(other);
+    settle().await;
+    publisher.publish("t/1", "x", QoS::AtLeastOnce).await;
+    assert_eq!(broker.statistics().get(Counter::MessagesDropped), 1);
+    rules.change("");
+    let mut client = broker.resume("client").await;
+    client.expect_silence().await;
+    publisher.publish("t/1", "y", QoS::AtLeastOnce).await;
+    assert_eq!(client.take().await, "y");
 }
 
 /// Messages in flight that the client may not receive any more are not sent again, by whatever identity it resumes.
