@@ -155,13 +155,17 @@ impl<T> LaneQueue<T> {
         let mut all = self.levels.iter().enumerate();
         let (of, turn) =
             all.find_map(|(of, levels)| levels.slots.iter().position(&mut takes).map(|turn| (of, turn)))?;
-        let at = self.levels[of].slots.remove(turn)?;
-        let item = self.slots[at].queue.pop_front()?;
+        let turns = &mut self.levels[of].slots;
+        let at = *turns.get(turn)?;
+        let queue = &mut self.slots[at].queue;
+        let item = queue.pop_front()?;
         self.len -= 1;
-        if self.slots[at].queue.is_empty() {
+        if queue.is_empty() {
+            turns.remove(turn);
             self.note_empty(of, at);
-        } else {
-            self.levels[of].slots.push_back(at);
+        } else if turns.len() > 1 {
+            turns.remove(turn);
+            turns.push_back(at);
         }
         Some(item)
     }
