@@ -73,7 +73,7 @@ pub struct LimitsConfig {
     pub publishes_per_second: u64,
     /// Bytes accepted from one client in a second; 0 for any number. A faster client is not read.
     pub publish_bytes_per_second: u64,
-    /// Seconds for the handshakes below MQTT, again for CONNECT, and again for its authentication.
+    /// Seconds from the accept of a connection for its handshakes and CONNECT together, and again for authentication.
     pub connect_timeout_secs: u64,
     /// Largest CONNECT in bytes.
     pub connect_size: usize,

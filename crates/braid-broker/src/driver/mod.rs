@@ -2,7 +2,7 @@
 //!
 //! One task runs it per connection. A turn goes through numbered steps, see [`Driver::poll`]: signals, reads, events
 //! (messages are dispatched as a batch), acknowledgements, deliveries, writes. Therefore acknowledgements and deliveries
-//! leave in one write, and each subscriber is woken once for all that one read contained.
+//! leave together, and each subscriber is woken once for all that one read contained.
 //!
 //! The parts own their state and do not know the driver: [`ReadGate`] decides which stream is read, [`PublishIngress`]
 //! dispatches messages and slows the publisher down while memory is short, [`AckPipeline`] releases acknowledgements,
@@ -56,7 +56,7 @@ pub(crate) async fn serve(core: Arc<Core>, incoming: Box<Incoming>, refusal: Opt
     let accepted = now();
     let from = incoming.peer_address();
     let Some(link) = Box::pin(shake_hands(&core, *incoming)).await else { return };
-    tracing::trace!(?from, transport = %link.peer().transport, "link up");
+    tracing::trace!(?from, transport = %link.peer().transport, "link established");
     // By reference: a future that is given the driver keeps the space of its argument beside that of the driver.
     let mut driver = Driver::new(core, link, accepted);
     driver.run(refusal).await;
@@ -143,9 +143,10 @@ impl Driver {
             let now = now();
             // 1. Session queue. First: from here on a push or signal wakes the task, even one that comes during this turn.
             self.poll_queue(now, context);
-            // 2. Link. Registers for more input when the link has none; refused streams are remembered for step 13.
+            // 2. Link. Registers for more input when the link has none; refused streams are remembered for step 14.
             let has_read = self.poll_read(now, context);
             // 3. Events of the bytes. All messages of the turn are dispatched as a batch.
+            let has_events = self.server.has_events();
             if let Some(connect) = self.drain_events(now) {
                 return Poll::Ready(Turn::Decide(connect));
             }
@@ -153,7 +154,7 @@ impl Driver {
             self.gate.end_turn(&self.server, now);
             self.ingress.pressure.note_partial(self.server.partial_len(), &self.core.memory, now);
             // Dispatch may have taken long: the time to send is measured from here.
-            let now = self::now();
+            let now = if has_events { self::now() } else { now };
             // 5. Commits, which registers for the first that is not done. After the events, which begin them: over a store
             // in memory they are done by now.
             self.poll_commits(context);
@@ -167,7 +168,7 @@ impl Driver {
             self.acks.commit_progress(&mut self.server, &self.core.persist);
             // 10. Barriers, which registers for the first that is not durable. Right before the write that they bound.
             self.poll_barriers(context);
-            // 11. Write, once per turn, acknowledgements and deliveries together. Registers for room when the link is full.
+            // 11. Write, acknowledgements and deliveries together, until the link is full, which registers for room.
             let has_written = self.poll_write(context);
             // 12. Memory of this connection, after all that changed it.
             let unread = self.gate.unread(|| self.link.unread_bytes());

@@ -172,6 +172,10 @@ impl EgressQueue {
     /// Evicts what exceeds the limits, and then what exceeds the fair share of a stream, by the policy.
     pub(crate) fn trim(&mut self, policy: &QueuePolicy) -> Evicted {
         let mut evicted = Evicted::default();
+        // Asked in each turn of a connection; nearly always there is nothing.
+        if self.streams.is_empty() && !self.usage.exceeds(policy.limits) {
+            return evicted;
+        }
         let urgent = self.lanes.first_priority().unwrap_or_default();
         while let Some(eviction) = trim(policy.overflow, &self.usage, policy.limits, urgent) {
             match eviction {

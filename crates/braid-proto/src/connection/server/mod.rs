@@ -394,6 +394,10 @@ impl Server {
     /// completed.
     pub fn continue_resend(&mut self, now: Instant, may_send: impl FnMut(&Delivery) -> bool) {
         let State::Established(established) = &mut self.state else { return };
+        // Asked in each turn of a connection; nearly always there is nothing.
+        if !established.exchange.is_resending() {
+            return;
+        }
         for (id, reason) in established.exchange.flush_resends(now, may_send) {
             self.events.push_back(Event::Complete(id, reason));
         }
