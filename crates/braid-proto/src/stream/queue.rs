@@ -1,25 +1,27 @@
+//! Send queue of a connection: items of many lanes, ordered by priority.
+
 use std::collections::VecDeque;
 
 use crate::types::{Lane, Priority, StreamKey};
 
-/// Capacity that an empty lane keeps where there are few lanes, and where there are many: a connection with one lane
-/// must not allocate for each burst, and ten thousand receivers of one burst must not keep its memory.
+/// Capacity that an empty lane keeps, in a queue of up to [`FEW_LANES`] lanes and in a larger one: a connection with one
+/// lane must not allocate for each burst, and ten thousand receivers of one burst must not keep its memory.
 const KEEP_CAPACITY: [usize; 2] = [64, 4];
 const FEW_LANES: usize = 4;
-/// Number of empty lanes that are kept beside the others.
+/// Maximum number of empty lanes, beyond twice the number of the others.
 const KEEP_LANES: usize = 64;
-/// Number of priorities that are kept although their lanes are empty.
+/// Number of priority levels up to which empty ones are kept.
 const KEEP_LEVELS: usize = 8;
 
 /// Priority queue of lanes: strict priority, round-robin among lanes of one priority, FIFO within a lane.
 /// [BQ-53], [BQ-54]
 ///
-/// The cost of adding and taking does not depend on the number of lanes, except lanes whose front `accepts` refuses.
+/// Adding and taking cost the same with any number of lanes, apart from lanes whose front `accepts` refuses.
 #[derive(Clone, Debug)]
 pub struct LaneQueue<T> {
     /// Lanes in no order, including some empty ones.
-    slots: Vec<LaneSlot<T>>,
-    /// Indices into `slots`, ordered by lane.
+    lanes: Vec<LaneItems<T>>,
+    /// Indices into `lanes`, ordered by lane.
     by_lane: Vec<(Lane, usize)>,
     /// Priorities in descending order.
     levels: Vec<PriorityLevel>,
@@ -28,8 +30,9 @@ pub struct LaneQueue<T> {
     len: usize,
 }
 
+/// Items of one lane.
 #[derive(Clone, Debug)]
-struct LaneSlot<T> {
+struct LaneItems<T> {
     lane: Lane,
     queue: VecDeque<T>,
 }
@@ -38,13 +41,13 @@ struct LaneSlot<T> {
 #[derive(Clone, Debug)]
 struct PriorityLevel {
     priority: Priority,
-    /// Indices into `slots`; the lane served last is last.
-    slots: VecDeque<usize>,
+    /// Indices into [`LaneQueue::lanes`]; the lane served last is last.
+    turns: VecDeque<usize>,
 }
 
 impl<T> Default for LaneQueue<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), by_lane: Vec::new(), levels: Vec::new(), nonempty: 0, len: 0 }
+        Self { lanes: Vec::new(), by_lane: Vec::new(), levels: Vec::new(), nonempty: 0, len: 0 }
     }
 }
 
@@ -87,24 +90,26 @@ impl<T> LaneQueue<T> {
 
     /// Queue of a lane that gets an item. A lane that was empty is served after the others of its priority.
     fn queue_mut(&mut self, lane: Lane) -> &mut VecDeque<T> {
-        let at = self.slot(lane);
-        if self.slots[at].queue.is_empty() {
+        let at = self.index_of(lane);
+        if self.lanes[at].queue.is_empty() {
             self.nonempty += 1;
-            let levels = match self.levels.binary_search_by(|levels| lane.priority.cmp(&levels.priority)) {
-                Ok(found) => found,
-                Err(place) => {
-                    self.levels
-                        .insert(place, PriorityLevel { priority: lane.priority, slots: VecDeque::new() });
-                    place
-                }
-            };
-            self.levels[levels].slots.push_back(at);
+            let level = self.find_level(lane.priority).unwrap_or_else(|new| {
+                self.levels.insert(new, PriorityLevel { priority: lane.priority, turns: VecDeque::new() });
+                new
+            });
+            self.levels[level].turns.push_back(at);
         }
-        &mut self.slots[at].queue
+        &mut self.lanes[at].queue
     }
 
-    fn slot(&mut self, lane: Lane) -> usize {
-        if let [only] = self.slots.as_slice()
+    /// Index of a priority in `levels`; as an error, the index at which to insert it.
+    fn find_level(&self, priority: Priority) -> Result<usize, usize> {
+        self.levels.binary_search_by(|level| priority.cmp(&level.priority))
+    }
+
+    /// Index of a lane in `lanes`; a new one is added.
+    fn index_of(&mut self, lane: Lane) -> usize {
+        if let [only] = self.lanes.as_slice()
             && only.lane == lane
         {
             return 0;
@@ -116,53 +121,53 @@ impl<T> LaneQueue<T> {
     }
 
     fn add_lane(&mut self, lane: Lane) -> usize {
-        if self.slots.len() > 2 * self.nonempty + KEEP_LANES {
+        if self.lanes.len() > 2 * self.nonempty + KEEP_LANES {
             self.remove_empty_lanes();
         }
-        let at = self.slots.len();
-        self.slots.push(LaneSlot { lane, queue: VecDeque::new() });
-        let place = self.by_lane.partition_point(|(other, _)| *other < lane);
-        self.by_lane.insert(place, (lane, at));
+        let at = self.lanes.len();
+        self.lanes.push(LaneItems { lane, queue: VecDeque::new() });
+        let sorted = self.by_lane.partition_point(|(other, _)| *other < lane);
+        self.by_lane.insert(sorted, (lane, at));
         at
     }
 
     fn remove_empty_lanes(&mut self) {
-        let mut moved = vec![None; self.slots.len()];
+        let mut moved = vec![None; self.lanes.len()];
         let mut kept = 0;
-        for (slot, to) in self.slots.iter().zip(&mut moved) {
-            if !slot.queue.is_empty() {
+        for (items, to) in self.lanes.iter().zip(&mut moved) {
+            if !items.queue.is_empty() {
                 *to = Some(kept);
                 kept += 1;
             }
         }
-        self.slots.retain(|slot| !slot.queue.is_empty());
+        self.lanes.retain(|items| !items.queue.is_empty());
         self.by_lane = std::mem::take(&mut self.by_lane)
             .into_iter()
             .filter_map(|(lane, at)| moved[at].map(|at| (lane, at)))
             .collect();
-        let levels = self.levels.iter_mut().flat_map(|levels| &mut levels.slots);
-        levels.for_each(|at| *at = moved[*at].unwrap_or_default());
+        let turns = self.levels.iter_mut().flat_map(|level| &mut level.turns);
+        turns.for_each(|at| *at = moved[*at].unwrap_or_default());
     }
 
     /// Takes the front of the first lane for which `accepts` is true. The lane is then served after the others of its
     /// priority.
     pub fn pop(&mut self, mut accepts: impl FnMut(Lane, &T) -> bool) -> Option<T> {
-        let slots = &self.slots;
+        let lanes = &self.lanes;
         let mut takes = |at: &usize| {
-            let LaneSlot { lane, queue } = &slots[*at];
+            let LaneItems { lane, queue } = &lanes[*at];
             queue.front().is_some_and(|item| accepts(*lane, item))
         };
         let mut all = self.levels.iter().enumerate();
-        let (of, turn) =
-            all.find_map(|(of, levels)| levels.slots.iter().position(&mut takes).map(|turn| (of, turn)))?;
-        let turns = &mut self.levels[of].slots;
+        let (level, turn) =
+            all.find_map(|(index, level)| Some((index, level.turns.iter().position(&mut takes)?)))?;
+        let turns = &mut self.levels[level].turns;
         let at = *turns.get(turn)?;
-        let queue = &mut self.slots[at].queue;
+        let queue = &mut self.lanes[at].queue;
         let item = queue.pop_front()?;
         self.len -= 1;
         if queue.is_empty() {
             turns.remove(turn);
-            self.note_empty(of, at);
+            self.note_empty(level, at);
         } else if turns.len() > 1 {
             turns.remove(turn);
             turns.push_back(at);
@@ -173,38 +178,39 @@ impl<T> LaneQueue<T> {
     /// Takes the front of the longest among the lanes of the lowest priority that `accepts` admits, to make room. The
     /// round-robin order stays.
     pub fn evict(&mut self, accepts: impl FnMut(Lane) -> bool) -> Option<(Lane, T)> {
-        let (of, at) = self.find_victim(accepts)?;
-        let item = self.slots[at].queue.pop_front()?;
-        let lane = self.slots[at].lane;
+        let (level, at) = self.find_victim(accepts)?;
+        let LaneItems { lane, queue } = &mut self.lanes[at];
+        let (lane, item) = (*lane, queue.pop_front()?);
         self.len -= 1;
-        if self.slots[at].queue.is_empty() {
-            self.levels[of].slots.retain(|slot| *slot != at);
-            self.note_empty(of, at);
+        if queue.is_empty() {
+            self.levels[level].turns.retain(|other| *other != at);
+            self.note_empty(level, at);
         }
         Some((lane, item))
     }
 
     /// Lane of which [`evict`](Self::evict) would take the front.
     pub fn victim(&self, accepts: impl FnMut(Lane) -> bool) -> Option<Lane> {
-        self.find_victim(accepts).map(|(_, at)| self.slots[at].lane)
+        self.find_victim(accepts).map(|(_, at)| self.lanes[at].lane)
     }
 
+    /// Level and lane from which [`evict`](Self::evict) takes.
     fn find_victim(&self, mut accepts: impl FnMut(Lane) -> bool) -> Option<(usize, usize)> {
-        let slots = &self.slots;
-        self.levels.iter().enumerate().rev().find_map(|(of, levels)| {
-            let accepted = levels.slots.iter().filter(|at| accepts(slots[**at].lane));
-            accepted.max_by_key(|at| slots[**at].queue.len()).map(|at| (of, *at))
+        let lanes = &self.lanes;
+        self.levels.iter().enumerate().rev().find_map(|(index, level)| {
+            let accepted = level.turns.iter().filter(|at| accepts(lanes[**at].lane));
+            accepted.max_by_key(|at| lanes[**at].queue.len()).map(|at| (index, *at))
         })
     }
 
-    /// Notes that a lane became empty.
-    fn note_empty(&mut self, levels: usize, at: usize) {
+    /// Notes that a lane of a level became empty.
+    fn note_empty(&mut self, level: usize, at: usize) {
         self.nonempty -= 1;
-        if self.levels[levels].slots.is_empty() && self.levels.len() > KEEP_LEVELS {
-            self.levels.remove(levels);
+        if self.levels[level].turns.is_empty() && self.levels.len() > KEEP_LEVELS {
+            self.levels.remove(level);
         }
-        let keep = KEEP_CAPACITY[usize::from(self.slots.len() > FEW_LANES)];
-        let queue = &mut self.slots[at].queue;
+        let keep = KEEP_CAPACITY[usize::from(self.lanes.len() > FEW_LANES)];
+        let queue = &mut self.lanes[at].queue;
         if queue.capacity() > keep {
             *queue = VecDeque::new();
         }
@@ -217,10 +223,10 @@ impl<T> LaneQueue<T> {
 
     /// Whether a stream has items.
     pub fn waits_on(&self, stream: StreamKey) -> bool {
-        self.stream_lanes(stream).iter().any(|(_, at)| !self.slots[*at].queue.is_empty())
+        self.stream_lanes(stream).iter().any(|(_, at)| !self.lanes[*at].queue.is_empty())
     }
 
-    /// Lanes of a stream, with their indices into `slots`.
+    /// Lanes of a stream, with their indices into `lanes`.
     fn stream_lanes(&self, stream: StreamKey) -> &[(Lane, usize)] {
         let begin = self.by_lane.partition_point(|(lane, _)| lane.stream < stream);
         let end = self.by_lane.partition_point(|(lane, _)| lane.stream <= stream);
@@ -229,39 +235,39 @@ impl<T> LaneQueue<T> {
 
     /// Highest priority with items.
     pub fn first_priority(&self) -> Option<Priority> {
-        self.levels.iter().find(|levels| !levels.slots.is_empty()).map(|levels| levels.priority)
+        self.levels.iter().find(|level| !level.turns.is_empty()).map(|level| level.priority)
     }
 
     /// Drops the items that `keep` refuses, and returns their number.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
         let before = self.len;
-        for slot in &mut self.slots {
-            slot.queue.retain(|item| keep(item));
+        for items in &mut self.lanes {
+            items.queue.retain(|item| keep(item));
         }
-        for levels in &mut self.levels {
-            levels.slots.retain(|at| !self.slots[*at].queue.is_empty());
+        for level in &mut self.levels {
+            level.turns.retain(|at| !self.lanes[*at].queue.is_empty());
         }
-        self.nonempty = self.levels.iter().map(|levels| levels.slots.len()).sum();
-        self.len = self.slots.iter().map(|slot| slot.queue.len()).sum();
+        self.nonempty = self.levels.iter().map(|level| level.turns.len()).sum();
+        self.len = self.lanes.iter().map(|items| items.queue.len()).sum();
         before - self.len
     }
 
     /// Takes all items of a stream, in the order of sending. The cost depends on this stream only.
     pub fn take_stream(&mut self, stream: StreamKey) -> impl Iterator<Item = T> + use<T> {
         // Lanes of one stream are in ascending priority.
-        let slots: Vec<_> = self.stream_lanes(stream).iter().rev().map(|(_, at)| *at).collect();
-        let mut taken = Vec::with_capacity(slots.len());
-        for at in slots {
-            let LaneSlot { lane, queue } = &mut self.slots[at];
+        let lanes: Vec<_> = self.stream_lanes(stream).iter().rev().map(|(_, at)| *at).collect();
+        let mut taken = Vec::with_capacity(lanes.len());
+        for at in lanes {
+            let LaneItems { lane, queue } = &mut self.lanes[at];
             if queue.is_empty() {
                 continue;
             }
             self.len -= queue.len();
             taken.push(std::mem::take(queue));
-            let place = self.levels.binary_search_by(|levels| lane.priority.cmp(&levels.priority));
-            if let Ok(of) = place {
-                self.levels[of].slots.retain(|slot| *slot != at);
-                self.note_empty(of, at);
+            let priority = lane.priority;
+            if let Ok(level) = self.find_level(priority) {
+                self.levels[level].turns.retain(|other| *other != at);
+                self.note_empty(level, at);
             }
         }
         taken.into_iter().flatten()
@@ -269,15 +275,15 @@ impl<T> LaneQueue<T> {
 
     /// Takes all items, in the order of sending.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
-        let Self { mut slots, levels, .. } = std::mem::take(self);
-        let order = levels.into_iter().flat_map(|levels| levels.slots);
-        order.flat_map(move |at| std::mem::take(&mut slots[at].queue))
+        let Self { mut lanes, levels, .. } = std::mem::take(self);
+        let order = levels.into_iter().flat_map(|level| level.turns);
+        order.flat_map(move |at| std::mem::take(&mut lanes[at].queue))
     }
 
     /// Items in the order of sending.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        let order = self.levels.iter().flat_map(|levels| &levels.slots);
-        order.flat_map(|at| &self.slots[*at].queue)
+        let order = self.levels.iter().flat_map(|level| &level.turns);
+        order.flat_map(|at| &self.lanes[*at].queue)
     }
 }
 
@@ -398,7 +404,7 @@ mod tests {
             }
             assert_eq!(queue.len(), model.len());
             assert!(
-                queue.iter().count() == model.len() && queue.slots.len() <= 3 * model.len() + KEEP_LANES + 1
+                queue.iter().count() == model.len() && queue.lanes.len() <= 3 * model.len() + KEEP_LANES + 1
             );
         }
     }
