@@ -1,20 +1,20 @@
-//! Bytes to packets: an incremental decoder of limited size, and the spool that receives large packets.
+//! Incremental decoder of packets, with a limit of their size, and the spool for large ones.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::packet::{Packet, Publish, TopicCache, packet_type_of};
+use crate::packet::{Packet, TopicCache, packet_type_of};
 pub use crate::types::SpoolError;
 use crate::types::{PacketType, ProtocolVersion, Violation};
 use crate::wire::{PACKET_SIZE_MAX, Reader, Source, variable};
 
-/// Size in bytes from which on a packet that arrived in parts keeps its allocation, and its payload is a slice of it.
+/// Minimum bytes of a packet that arrived in parts of which the payload shares the allocation instead of being copied.
 const SHARE_FROM: usize = 4096;
 
-/// Maximum bytes of a packet other than PUBLISH. Parsed entries take many times their size on the wire, and no honest
-/// SUBSCRIBE comes near.
+/// Maximum bytes of a packet other than PUBLISH. Parsed entries take many times their size on the wire, and a SUBSCRIBE
+/// of common clients is far smaller.
 const CONTROL_SIZE_MAX: usize = 1024 * 1024;
 
 /// Bytes of a large packet that must have arrived before it is spooled: a header alone can announce any length.
@@ -22,25 +22,36 @@ const SPOOL_FROM: usize = 64 * 1024;
 
 /// Incremental decoder of the packets of one stream.
 ///
-/// Whole packets are read from the caller's buffer. A packet that ends beyond it is kept, and takes memory for
-/// the bytes that have arrived, not for the announced length. A large PUBLISH goes to the spool, if there is
-/// one.
+/// Whole packets are read from the caller's buffer. A packet that ends beyond it is kept: it takes memory for the bytes
+/// that have arrived, not for the announced length. A large PUBLISH is received into the spool, if there is one.
 #[derive(Debug)]
 pub struct Decoder {
     version: ProtocolVersion,
     maximum_packet_size: usize,
     partial: BytesMut,
-    /// Packet in the spool, instead of in `partial`.
+    /// Incomplete packet in the spool, instead of in `partial`.
     spooled: Option<Box<Spooled>>,
     spool: Option<Arc<dyn Spool>>,
     topics: TopicCache,
+    /// Version that a CONNECT named.
     offered: Option<ProtocolVersion>,
+}
+
+/// Fixed header of a packet.
+#[derive(Clone, Copy, Debug)]
+struct FixedHeader {
+    packet_type: PacketType,
+    /// Bytes of the fixed header.
+    len: usize,
+    /// Bytes of the packet, fixed header included.
+    packet_len: usize,
 }
 
 /// Incomplete packet in the spool.
 #[derive(Debug)]
 struct Spooled {
     packet: Box<dyn SpooledPacket>,
+    header: FixedHeader,
     /// Bytes that have not arrived.
     missing: usize,
 }
@@ -75,7 +86,7 @@ impl Decoder {
         self.maximum_packet_size = maximum_packet_size;
     }
 
-    /// Bytes in the heap of an incomplete packet.
+    /// Bytes of an incomplete packet in the heap.
     pub fn partial_len(&self) -> usize {
         self.partial.len()
     }
@@ -96,21 +107,15 @@ impl Decoder {
         if !self.partial.is_empty() {
             return self.decode_partial(input);
         }
-        let Some(total) = self.packet_len(input)? else {
-            return self.keep(input);
-        };
-        let Some((whole, rest)) = input.split_at_checked(total) else {
-            if self.begin_spooled(total, input)? {
+        if let Some(header) = self.fixed_header(input)? {
+            if let Some((whole, rest)) = input.split_at_checked(header.packet_len) {
+                *input = rest;
+                return self.decode_whole(header, whole, Source::Borrowed).map(Some);
+            }
+            if self.spool.is_some() && self.begin_spooled(header, input)? {
                 return self.decode_spooled(input);
             }
-            return self.keep(input);
-        };
-        let packet = self.decode_whole(whole, Source::Borrowed)?;
-        *input = rest;
-        Ok(Some(packet))
-    }
-
-    fn keep(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
+        }
         self.partial.extend_from_slice(input);
         *input = &[];
         Ok(None)
@@ -118,47 +123,46 @@ impl Decoder {
 
     /// Continues the packet whose first part is kept.
     fn decode_partial(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
-        let total = loop {
-            if let Some(total) = self.packet_len(&self.partial)? {
-                break total;
+        let header = loop {
+            if let Some(header) = self.fixed_header(&self.partial)? {
+                break header;
             }
             let Some((&next, rest)) = input.split_first() else { return Ok(None) };
             self.partial.extend_from_slice(&[next]);
             *input = rest;
         };
-        if self.begin_spooled(total, input)? {
+        if self.spool.is_some() && self.begin_spooled(header, input)? {
             return self.decode_spooled(input);
         }
-        let missing = total - self.partial.len();
+        let missing = header.packet_len - self.partial.len();
         let (now, rest) = input.split_at(missing.min(input.len()));
         self.partial.extend_from_slice(now);
         *input = rest;
-        if self.partial.len() < total {
+        if self.partial.len() < header.packet_len {
             return Ok(None);
         }
         let whole = std::mem::take(&mut self.partial);
-        let packet = if total >= SHARE_FROM {
+        let packet = if header.packet_len >= SHARE_FROM {
             let whole = whole.freeze();
-            self.decode_whole(&whole, Source::Shared(&whole))?
+            self.decode_whole(header, &whole, Source::Shared(&whole))?
         } else {
-            self.decode_whole(&whole, Source::Borrowed)?
+            self.decode_whole(header, &whole, Source::Borrowed)?
         };
         Ok(Some(packet))
     }
 
-    /// Moves an incomplete packet of `total` bytes to the spool, if it is a large PUBLISH and enough of it has arrived.
-    fn begin_spooled(&mut self, total: usize, input: &[u8]) -> Result<bool, Violation> {
+    /// Moves an incomplete packet to the spool, if it is a large PUBLISH and enough of it has arrived.
+    fn begin_spooled(&mut self, header: FixedHeader, input: &[u8]) -> Result<bool, Violation> {
         let Some(spool) = &self.spool else { return Ok(false) };
-        let first = self.partial.first().or(input.first()).copied().unwrap_or_default();
-        let is_publish = first >> 4 == PacketType::Publish as u8;
-        if !is_publish || total <= spool.threshold() || self.partial.len() + input.len() < SPOOL_FROM {
+        let is_large = header.packet_type == PacketType::Publish && header.packet_len > spool.threshold();
+        if !is_large || self.partial.len() + input.len() < SPOOL_FROM {
             return Ok(false);
         }
         let mut packet = spool.begin()?;
         packet.append(&self.partial)?;
-        let missing = total - self.partial.len();
+        let missing = header.packet_len - self.partial.len();
         self.partial = BytesMut::new();
-        self.spooled = Some(Box::new(Spooled { packet, missing }));
+        self.spooled = Some(Box::new(Spooled { packet, header, missing }));
         Ok(true)
     }
 
@@ -173,26 +177,26 @@ impl Decoder {
             return Ok(None);
         }
         let whole = spooled.packet.finish()?;
-        let mut packet = self.decode_whole(&whole, Source::Shared(&whole))?;
+        let mut packet = self.decode_whole(spooled.header, &whole, Source::Shared(&whole))?;
         if let Packet::Publish(publish) = &mut packet {
             publish.spooled = true;
         }
         Ok(Some(packet))
     }
 
-    fn decode_whole(&mut self, whole: &[u8], source: Source<'_>) -> Result<Packet, Violation> {
-        let first = whole[0];
-        let width = variable(&whole[1..])?.map_or(1, |(_, width)| width);
-        let mut reader = Reader::new(&whole[1 + width..], source);
-        if first >> 4 == PacketType::Publish as u8 {
-            return Publish::decode(first, &mut reader, self.version, Some(&mut self.topics))
-                .map(Packet::Publish);
-        }
-        Packet::decode(first, &mut reader, self.version, &mut self.offered)
+    fn decode_whole(
+        &mut self,
+        header: FixedHeader,
+        whole: &[u8],
+        source: Source<'_>,
+    ) -> Result<Packet, Violation> {
+        let mut reader = Reader::new(&whole[header.len..], source);
+        let (topics, offered) = (&mut self.topics, &mut self.offered);
+        Packet::decode(header.packet_type, whole[0], &mut reader, self.version, topics, offered)
     }
 
-    /// Length of the packet at the start of `bytes`; `None` when its fixed header is not complete.
-    fn packet_len(&self, bytes: &[u8]) -> Result<Option<usize>, Violation> {
+    /// Fixed header at the start of `bytes`; `None` when it is not complete.
+    fn fixed_header(&self, bytes: &[u8]) -> Result<Option<FixedHeader>, Violation> {
         let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
         // A wrong type or flag is a violation from the first byte on.
         let packet_type = packet_type_of(first, self.version)?;
@@ -200,13 +204,14 @@ impl Decoder {
             return Err(Violation::SecondConnect); // Regardless of its content. [MQTT-3.1.0-2]
         }
         let Some((remaining, width)) = variable(rest)? else { return Ok(None) };
-        let total = 1 + width + remaining;
-        let is_publish = first >> 4 == PacketType::Publish as u8;
+        let len = 1 + width;
+        let packet_len = len + remaining;
+        let is_publish = packet_type == PacketType::Publish;
         let limit = if is_publish { PACKET_SIZE_MAX } else { CONTROL_SIZE_MAX }.min(self.maximum_packet_size);
-        if total > limit {
-            return Err(Violation::PacketTooLarge { size: total, limit });
+        if packet_len > limit {
+            return Err(Violation::PacketTooLarge { size: packet_len, limit });
         }
-        Ok(Some(total))
+        Ok(Some(FixedHeader { packet_type, len, packet_len }))
     }
 }
 
@@ -228,11 +233,11 @@ pub trait Spool: fmt::Debug + Send + Sync {
     /// No space is left, or the storage failed.
     fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError>;
 
-    /// Begins a payload of `length` bytes that was acknowledged before this process started. It cannot be refused any
-    /// more, and may use space that is denied to new packets.
+    /// Begins a payload of `length` bytes that was acknowledged before this process started. Such a payload may use space
+    /// that is reserved from new packets.
     ///
     /// # Errors
-    /// No space is left even so, or the storage failed.
+    /// No space is left, reserved or not, or the storage failed.
     fn begin_reserved(&self, length: u64) -> Result<Box<dyn SpooledPacket>, SpoolError> {
         let _ = length;
         self.begin()
@@ -245,7 +250,7 @@ pub trait Spool: fmt::Debug + Send + Sync {
     fn refused(&self) -> u64;
 }
 
-/// Packet that is being received. Dropping it frees its space.
+/// Incomplete packet in a spool. Dropping it frees its space.
 pub trait SpooledPacket: fmt::Debug + Send + Sync {
     /// Appends bytes.
     ///

@@ -1,4 +1,4 @@
-//! Parts that each stream of a connection owns: outbox and topic aliases.
+//! Outbox and Topic Aliases of one stream.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -135,7 +135,7 @@ const ALIAS_LEN: usize = 3;
 pub(crate) struct InboundAliases {
     /// Topic Alias Maximum that this side announced.
     maximum: u16,
-    /// Topic Name of alias `n` at `n - 1`.
+    /// Topic Names by alias, from 1.
     names: Vec<Option<TopicName>>,
 }
 
@@ -159,16 +159,16 @@ impl InboundAliases {
         if alias == 0 || alias > self.maximum {
             return Err(Violation::TopicAlias(alias)); // [MQTT-3.3.2-8], [MQTT-3.3.2-9]
         }
-        let slot = usize::from(alias) - 1;
+        let index = usize::from(alias) - 1;
         match topic {
             Some(name) => {
-                if self.names.len() <= slot {
-                    self.names.resize(slot + 1, None);
+                if self.names.len() <= index {
+                    self.names.resize(index + 1, None);
                 }
-                self.names[slot] = Some(name.clone());
+                self.names[index] = Some(name.clone());
                 Ok(name) // [MQTT-3.3.2-10], [MQTT-3.3.2-12]
             }
-            None => self.names.get(slot).cloned().flatten().ok_or(Violation::NoTopic),
+            None => self.names.get(index).cloned().flatten().ok_or(Violation::NoTopic),
         }
     }
 }
@@ -178,7 +178,7 @@ impl InboundAliases {
 /// Topic Names get an alias in the order of their first use, until none is left; an alias is never reassigned.
 #[derive(Debug, Default)]
 pub(crate) struct OutboundAliases {
-    /// Minimum of the peer's Topic Alias Maximum and our own limit. [MQTT-3.1.2-26], [MQTT-3.2.2-17]
+    /// Lower of the peer's Topic Alias Maximum and the limit of this side. [MQTT-3.1.2-26], [MQTT-3.2.2-17]
     maximum: u16,
     aliases: HashMap<TopicName, u16>,
 }

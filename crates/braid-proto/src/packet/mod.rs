@@ -1,4 +1,4 @@
-//! The Control Packets of MQTT: one type for each, with its encoder and decoder. The protocol version is a value.
+//! Control Packets of MQTT, one type for each, with encoders and decoders for all protocol versions.
 
 mod ack;
 mod connect;
@@ -69,7 +69,8 @@ impl Packet {
         }
     }
 
-    /// Appends the packet's bytes. A property that `version` does not have is left out.
+    /// Appends the bytes of the packet to `out`. Fields that `version` does not have are left out. A PUBLISH that would
+    /// exceed the largest packet of MQTT writes nothing.
     pub fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
         match self {
             Self::Connect(connect) => connect.encode(out),
@@ -87,20 +88,24 @@ impl Packet {
         }
     }
 
-    /// Decodes the body of one packet whose fixed header is known.
+    /// Decodes the body of a packet of this type, whose fixed header begins with `first`.
     ///
     /// # Errors
     /// [`Violation`] of the standard by these bytes.
     pub(crate) fn decode(
+        packet_type: PacketType,
         first: u8,
         reader: &mut Reader<'_>,
         version: ProtocolVersion,
+        topics: &mut TopicCache,
         offered: &mut Option<ProtocolVersion>,
     ) -> Result<Self, Violation> {
-        let packet = match packet_type_of(first, version)? {
+        let packet = match packet_type {
             PacketType::Connect => Self::Connect(Box::new(Connect::decode(reader, offered)?)),
             PacketType::Connack => Self::Connack(Box::new(Connack::decode(reader, version)?)),
-            PacketType::Publish => Self::Publish(Publish::decode(first, reader, version, None)?),
+            PacketType::Publish => {
+                return Publish::decode(first, reader, version, topics).map(Self::Publish); // Takes the rest.
+            }
             PacketType::Puback => Self::Ack(Ack::decode(AckKind::Puback, reader, version)?),
             PacketType::Pubrec => Self::Ack(Ack::decode(AckKind::Pubrec, reader, version)?),
             PacketType::Pubrel => Self::Ack(Ack::decode(AckKind::Pubrel, reader, version)?),

@@ -34,7 +34,7 @@ pub struct Publish {
     pub spooled: bool,
 }
 
-/// Properties of a message, which travel with it (MQTT 5, 3.3.2.3).
+/// Properties of a message, which a server forwards with it (MQTT 5, 3.3.2.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageProperties {
     /// Payload Format Indicator: the payload is UTF-8 text.
@@ -55,12 +55,12 @@ const DUP: u8 = 0x08;
 const RETAIN: u8 = 0x01;
 
 impl Publish {
-    /// Decodes the body; `topics` saves the allocation of a Topic Name that was seen before on the connection.
-    pub(crate) fn decode(
+    /// Decodes the body. `topics` saves the allocation of a Topic Name that the connection has sent before.
+    pub(super) fn decode(
         first: u8,
         reader: &mut Reader<'_>,
         version: ProtocolVersion,
-        topics: Option<&mut TopicCache>,
+        topics: &mut TopicCache,
     ) -> Result<Self, Violation> {
         let qos = QoS::from_bits(first >> 1 & 0x03).ok_or(Violation::Qos3)?; // [MQTT-3.3.1-4]
         let dup = first & DUP != 0;
@@ -68,14 +68,7 @@ impl Publish {
             return Err(Violation::DupOnQos0); // [MQTT-3.3.1-2]
         }
         let name = reader.binary()?;
-        let topic = if name.is_empty() && version.is_v5() {
-            None
-        } else {
-            Some(match topics {
-                Some(topics) => topics.parse(name)?,
-                None => TopicCache::default().parse(name)?,
-            })
-        };
+        let topic = if name.is_empty() && version.is_v5() { None } else { Some(topics.parse(name)?) };
         let packet_id = if qos == QoS::AtMostOnce { None } else { Some(reader.packet_id()?) }; // [MQTT-2.2.1-3]
         let mut publish = Self {
             dup,
@@ -108,7 +101,8 @@ impl Publish {
         Ok(())
     }
 
-    /// Encodes the packet outside the hot path. Writes nothing when it would exceed the largest packet of MQTT.
+    /// Encodes a packet that is not a [`Delivery`](crate::message::Delivery). Writes nothing when it would exceed the
+    /// largest packet of MQTT.
     pub(super) fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
         let head = PublishHead {
             dup: self.dup,
@@ -204,8 +198,8 @@ pub(crate) fn put_publish_head(
 }
 
 impl MessageProperties {
-    /// `None` without any property, as for most messages.
-    pub(crate) fn boxed(self) -> Option<Box<Self>> {
+    /// Value of [`Publish::properties`]: `None` without any property, as for most messages.
+    pub fn boxed(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }
 
@@ -233,16 +227,16 @@ impl MessageProperties {
     }
 }
 
-/// Number of Topic Names that a [`TopicCache`] holds.
-const SLOTS: usize = 8;
+/// Maximum number of Topic Names in a [`TopicCache`].
+const CACHE_SIZE: usize = 8;
 
 /// Maximum bytes of a Topic Name in the cache: longer ones could take half a megabyte for each connection.
 const NAME_MAX: usize = 256;
 
-/// Cache of the Topic Names seen last on a connection.
+/// Direct-mapped cache of the last Topic Names of a connection.
 ///
-/// Publishers repeat themselves. A hit costs a comparison instead of validation and an allocation, and the dispatcher
-/// recognises the shared allocation by its address.
+/// Most publishers repeat their topics. A hit costs a comparison instead of validation and an allocation, and the
+/// dispatcher recognises the shared allocation by its address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TopicCache {
     /// Empty until the first PUBLISH: an idle connection has no allocation.
@@ -252,8 +246,8 @@ pub(crate) struct TopicCache {
 impl TopicCache {
     /// Topic Name of these bytes of a packet.
     pub(crate) fn parse(&mut self, bytes: &[u8]) -> Result<TopicName, Violation> {
-        let slot = bytes.len().wrapping_add(usize::from(*bytes.last().unwrap_or(&0))) % SLOTS;
-        if let Some(name) = self.names.get(slot)
+        let index = bytes.len().wrapping_add(usize::from(*bytes.last().unwrap_or(&0))) % CACHE_SIZE;
+        if let Some(name) = self.names.get(index)
             && name.as_str().as_bytes() == bytes
         {
             return Ok(name.clone());
@@ -266,11 +260,11 @@ impl TopicCache {
         if bytes.len() > NAME_MAX {
             return Ok(name);
         }
-        // Unused slots before it share its name, without an allocation.
-        if slot < self.names.len() {
-            self.names[slot] = name.clone();
-        } else if self.names.len() < SLOTS {
-            self.names.resize(slot + 1, name.clone());
+        // Unused entries before it share its name, without an allocation.
+        if index < self.names.len() {
+            self.names[index] = name.clone();
+        } else {
+            self.names.resize(index + 1, name.clone());
         }
         Ok(name)
     }
