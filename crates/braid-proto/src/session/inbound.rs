@@ -11,8 +11,8 @@ use crate::work;
 
 /// Receiver's half of QoS 2 (MQTT 4.3.3): identifiers of received messages whose PUBREL has not arrived.
 ///
-/// The peer has a set of identifiers for each stream [BQ-20]. Exchanges of ended streams and earlier connections are
-/// known by their identifier alone, because the peer may continue them on any stream [BQ-21].
+/// The peer has a set of identifiers for each stream [BQ-20]. Exchanges of ended streams and earlier connections are kept
+/// by identifier only, because the peer may continue them on any stream [BQ-21].
 #[derive(Clone, Debug, Default)]
 pub struct Inbound {
     /// Exchanges on the open streams of this connection.
@@ -117,7 +117,7 @@ impl Inbound {
         add(&mut self.resumed, packet_id, exchanges.get().into());
     }
 
-    /// Identifiers with their number of exchanges, in no order; one identifier may be listed more than once.
+    /// Identifiers with their numbers of exchanges, in no order; one identifier may be listed more than once.
     pub fn exchanges(&self) -> impl Iterator<Item = (PacketId, usize)> {
         let resumed =
             self.resumed.iter().chain(&self.detached).map(|(packet_id, count)| (*packet_id, *count));
@@ -155,15 +155,6 @@ impl Inbound {
     pub fn is_empty(&self) -> bool {
         self.current.is_empty() && self.resumed.is_empty() && self.detached.is_empty()
     }
-
-    /// Identifiers in ascending order, each once.
-    pub fn packet_ids(&self) -> Vec<PacketId> {
-        let mut ids: Vec<_> = self.current.iter().map(|(id, _)| *id).collect();
-        ids.extend(self.resumed.keys().chain(self.detached.keys()).copied());
-        ids.sort_unstable();
-        ids.dedup();
-        ids
-    }
 }
 
 #[cfg(test)]
@@ -196,7 +187,7 @@ mod tests {
         assert_eq!((inbound.unacknowledged(a), inbound.unacknowledged(b)), (0, 1));
         assert!(!inbound.receive(StreamKey::CONTROL, ID, true), "the same message, on another stream");
         inbound.resume();
-        assert_eq!((inbound.len(), inbound.packet_ids()), (2, vec![ID]));
+        assert_eq!((inbound.len(), inbound.exchanges().collect::<Vec<_>>()), (2, vec![(ID, 2)]));
         assert!(!inbound.receive(a, ID, true) && !inbound.receive(b, ID, true), "both, repeated");
         assert!(inbound.receive(StreamKey::CONTROL, ID, true), "a third exchange is a new one");
         assert_eq!(inbound.len(), 3);

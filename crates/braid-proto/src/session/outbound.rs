@@ -16,13 +16,8 @@ pub struct Outbound {
     inflight: HashMap<PacketId, Inflight, FxBuildHasher>,
     next_id: PacketId,
     next_order: u64,
-    /// Number of inflight messages that count against the peer's Receive Maximum.
-    unacknowledged: usize,
-    /// Bytes of the payloads kept for retransmission.
-    payload_bytes: usize,
-    /// Bytes of them that are in a spool.
+    /// Bytes in a spool of the payloads kept for retransmission.
     spooled_bytes: usize,
-    /// Use of the quota by lane.
     quota: LaneQuota,
 }
 
@@ -32,10 +27,10 @@ struct Inflight {
     phase: Phase,
     /// Order of the first PUBLISH, then of the first PUBREL.
     order: u64,
-    /// Whether a PUBLISH or PUBREL of it was sent on this connection, on a stream that has not ended.
+    /// Whether its PUBLISH or PUBREL was sent on this connection, on a stream that has not ended.
     sent_on_connection: bool,
-    /// Whether it counts against the peer's Receive Maximum: it was sent on this connection, perhaps on a stream that
-    /// has ended since.
+    /// Whether the exchange counts against the peer's Receive Maximum: it was sent on this connection, perhaps on a
+    /// stream that has ended since.
     uses_quota: bool,
     /// Whether its PUBLISH was retransmitted.
     is_repeated: bool,
@@ -74,12 +69,9 @@ impl Outbound {
     }
 
     fn insert(&mut self, id: PacketId, phase: Phase, lane: Lane, sent_on_connection: bool) {
-        let (messages, payload_bytes) = (usize::from(sent_on_connection), phase.payload_len());
-        self.unacknowledged += messages;
-        self.payload_bytes += payload_bytes;
         self.spooled_bytes += phase.spooled_len();
         if !matches!(phase, Phase::Request) {
-            self.quota.add(lane, messages, payload_bytes);
+            self.quota.add(lane, usize::from(sent_on_connection), phase.payload_len());
         }
         let inflight = Inflight {
             phase,
@@ -127,7 +119,6 @@ impl Outbound {
         inflight.sent_on_connection = true;
         inflight.is_repeated |= matches!(inflight.phase, Phase::Sent(_));
         let is_new = !std::mem::replace(&mut inflight.uses_quota, true);
-        self.unacknowledged += usize::from(is_new);
         self.quota.add(inflight.lane, usize::from(is_new), 0);
         first
     }
@@ -193,14 +184,13 @@ impl Outbound {
     /// Handles PUBREC with a success, and returns [`Delivery::queue_lsn`] of the message. `None`: no QoS 2 message has
     /// this identifier. The payload is dropped, since it must not be sent again. [MQTT-4.3.3-6]
     ///
-    /// A repeated PUBREC returns it too: the store may not have heard of the first.
+    /// A repeated PUBREC returns it too: the store may not have recorded the first.
     pub fn handle_pubrec(&mut self, packet_id: PacketId) -> Option<Option<NonZeroU64>> {
         let inflight = self.inflight.get_mut(&packet_id)?;
         match &inflight.phase {
             Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce => {
                 let queue_lsn = delivery.queue_lsn;
                 let payload_bytes = delivery.message.payload_len();
-                self.payload_bytes -= payload_bytes;
                 self.spooled_bytes -= inflight.phase.spooled_len();
                 self.quota.remove(inflight.lane, 0, payload_bytes);
                 inflight.phase = Phase::Released(queue_lsn); // [MQTT-4.3.3-3]
@@ -238,8 +228,6 @@ impl Outbound {
             return None;
         }
         let Inflight { phase, uses_quota, lane, .. } = self.inflight.remove(&packet_id)?;
-        self.unacknowledged -= usize::from(uses_quota);
-        self.payload_bytes -= phase.payload_len();
         self.spooled_bytes -= phase.spooled_len();
         self.quota.remove(lane, usize::from(uses_quota), phase.payload_len());
         // An idle session keeps no table capacity.
@@ -280,12 +268,12 @@ impl Outbound {
 
     /// Bytes of the payloads kept until they are acknowledged.
     pub fn payload_bytes(&self) -> usize {
-        self.payload_bytes
+        self.quota.total.payload_bytes
     }
 
     /// Bytes of these payloads in the heap, not in a spool.
     pub fn heap_bytes(&self) -> usize {
-        self.payload_bytes - self.spooled_bytes
+        self.payload_bytes() - self.spooled_bytes
     }
 
     /// Charges the messages of an offline client as offline, until they are acknowledged.
@@ -310,7 +298,7 @@ impl Outbound {
     /// Number of messages that were sent on this connection and are not acknowledged, which the peer's Receive Maximum
     /// limits. [MQTT-4.9.0-1]
     pub fn unacknowledged(&self) -> usize {
-        self.unacknowledged
+        self.quota.total.messages
     }
 
     /// Whether a lane may send one more message of this size. [MQTT-4.9.0-2], [BQ-24]
@@ -321,8 +309,7 @@ impl Outbound {
         payload_len: usize,
         limits: InflightAmount,
     ) -> bool {
-        let used = InflightAmount { messages: self.unacknowledged, payload_bytes: self.payload_bytes };
-        self.quota.allows(lane, has_others, payload_len, used, limits)
+        self.quota.allows(lane, has_others, payload_len, limits)
     }
 
     /// Begins a new connection, and returns the exchanges to retransmit: PUBRELs in the order of their PUBRECs, which
@@ -330,8 +317,7 @@ impl Outbound {
     /// and their identifiers are free again.
     pub fn resume(&mut self) -> Vec<PacketId> {
         self.inflight.retain(|_, inflight| !matches!(inflight.phase, Phase::Request));
-        self.unacknowledged = 0;
-        self.quota.clear();
+        self.quota = LaneQuota::default();
         self.inflight.values_mut().for_each(|inflight| inflight.uses_quota = false);
         let ids = self.inflight.keys().copied().collect();
         self.requeue(ids)
@@ -456,12 +442,14 @@ impl Phase {
     }
 }
 
-/// Maximum bytes of a payload that is not subject to the limit of inflight bytes; such messages are bounded by number.
+/// Maximum bytes of a payload to which the limit of inflight bytes does not apply: such messages are bounded by number.
 const SMALL_PAYLOAD: usize = 4096;
 
-/// Distribution of the send quota over lanes: a lane that is stuck must not use all of the Receive Maximum. [BQ-24]
+/// Use of the send quota, in total and by lane: a lane that is stuck must not use all of the Receive Maximum. [BQ-24]
 #[derive(Clone, Debug, Default)]
 struct LaneQuota {
+    /// Messages that count against the peer's Receive Maximum, and bytes of all payloads kept for retransmission.
+    total: InflightAmount,
     /// Lanes used since the connection began, ascending; mostly one. Beyond [`LANES_KEPT`] only those in use.
     lanes: Vec<LaneUsage>,
 }
@@ -474,7 +462,7 @@ struct LaneUsage {
 }
 
 /// Number of inflight messages, and bytes of their payloads.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InflightAmount {
     pub(crate) messages: usize,
     pub(crate) payload_bytes: usize,
@@ -483,8 +471,8 @@ pub(crate) struct InflightAmount {
 /// Number of lanes above which unused ones are removed.
 const LANES_KEPT: usize = 64;
 
-/// Messages that a lane leaves free for lanes above the default priority: the first alarm must not wait for an
-/// acknowledgement of bulk.
+/// Number of messages that a lane leaves free for lanes above the default priority, so that their first message never
+/// waits for an acknowledgement of bulk.
 fn reserve(lane: Lane, messages: usize) -> usize {
     if lane.priority > Priority::DEFAULT { 0 } else { messages / 16 }
 }
@@ -492,10 +480,12 @@ fn reserve(lane: Lane, messages: usize) -> usize {
 impl LaneQuota {
     fn find(&self, lane: Lane) -> Result<usize, usize> {
         work::step();
-        self.lanes.binary_search_by_key(&lane, |share| share.lane)
+        self.lanes.binary_search_by_key(&lane, |usage| usage.lane)
     }
 
     fn add(&mut self, lane: Lane, messages: usize, payload_bytes: usize) {
+        self.total.messages += messages;
+        self.total.payload_bytes += payload_bytes;
         match self.find(lane) {
             Ok(at) => {
                 self.lanes[at].messages += messages;
@@ -506,6 +496,8 @@ impl LaneQuota {
     }
 
     fn remove(&mut self, lane: Lane, messages: usize, payload_bytes: usize) {
+        self.total.messages -= messages;
+        self.total.payload_bytes -= payload_bytes;
         let Ok(at) = self.find(lane) else { return };
         self.lanes[at].messages -= messages;
         self.lanes[at].payload_bytes -= payload_bytes;
@@ -516,41 +508,29 @@ impl LaneQuota {
 
     /// Removes the unused lanes of a stream that has ended.
     fn end_stream(&mut self, stream: StreamKey) {
-        let start = self.lanes.partition_point(|share| share.lane.stream < stream);
-        let end = self.lanes.partition_point(|share| share.lane.stream <= stream);
-        let used: Vec<_> = self.lanes[start..end].iter().filter(|share| !share.is_empty()).cloned().collect();
+        let start = self.lanes.partition_point(|usage| usage.lane.stream < stream);
+        let end = self.lanes.partition_point(|usage| usage.lane.stream <= stream);
+        let used: Vec<_> = self.lanes[start..end].iter().filter(|usage| !usage.is_empty()).cloned().collect();
         self.lanes.splice(start..end, used);
     }
 
-    fn clear(&mut self) {
-        self.lanes.clear();
-    }
-
-    /// Whether a lane may send one more message of this size while all lanes have `used` inflight.
-    ///
-    /// `has_others`: other open streams may come to use a lane.
+    /// Whether a lane may send one more message of this size. `has_others`: whether other streams are open, which may
+    /// use a lane later.
     ///
     /// A single lane may use everything. With several, each may use up to eight times the free rest, so that the next
     /// one finds room even beside stuck lanes; and each may always send one message while any is free.
-    fn allows(
-        &self,
-        lane: Lane,
-        has_others: bool,
-        payload_len: usize,
-        used: InflightAmount,
-        limits: InflightAmount,
-    ) -> bool {
-        let free = limits.messages.saturating_sub(used.messages);
+    fn allows(&self, lane: Lane, has_others: bool, payload_len: usize, limits: InflightAmount) -> bool {
+        let free = limits.messages.saturating_sub(self.total.messages);
         if free <= reserve(lane, limits.messages) {
             return false;
         }
         let own = self.find(lane).ok().map(|at| &self.lanes[at]);
         let is_alone = !has_others && self.lanes.len() == usize::from(own.is_some());
-        let (messages, payload_bytes) = own.map_or((0, 0), |share| (share.messages, share.payload_bytes));
+        let (messages, payload_bytes) = own.map_or((0, 0), |usage| (usage.messages, usage.payload_bytes));
         if !is_alone && messages > 0 && messages >= (free - 1).saturating_mul(8) {
             return false;
         }
-        payload_len <= SMALL_PAYLOAD || payload_bytes == 0 || used.payload_bytes <= limits.payload_bytes
+        payload_len <= SMALL_PAYLOAD || payload_bytes == 0 || self.total.payload_bytes <= limits.payload_bytes
     }
 }
 
@@ -576,7 +556,7 @@ mod tests {
         let mut messages = 0;
         let one = |n| {
             let before = messages;
-            while quota.allows(lane(n), false, 1, InflightAmount { messages, payload_bytes: 0 }, limits) {
+            while quota.allows(lane(n), false, 1, limits) {
                 quota.add(lane(n), 1, 0);
                 messages += 1;
             }
@@ -598,11 +578,12 @@ mod tests {
     #[test]
     fn default_priority_leaves_room_for_higher_ones() {
         let lane = |priority| Lane { stream: StreamKey::CONTROL, priority: Priority::new(priority) };
-        let quota = LaneQuota::default();
+        let mut quota = LaneQuota::default();
         for (maximum, most) in [(1, 1), (15, 15), (16, 15), (100, 94), (1024, 960)] {
             let limits = InflightAmount { messages: maximum, payload_bytes: 0 };
-            let allows = |priority, messages| {
-                quota.allows(lane(priority), false, 1, InflightAmount { messages, payload_bytes: 0 }, limits)
+            let mut allows = |priority, messages| {
+                quota.total.messages = messages;
+                quota.allows(lane(priority), false, 1, limits)
             };
             assert!(allows(100, most - 1) && (most == maximum || !allows(100, most)), "{maximum}");
             assert!(allows(101, maximum - 1) && !allows(101, maximum));
@@ -613,12 +594,9 @@ mod tests {
     fn large_inflight_payloads_do_not_stop_small_ones_or_other_lanes() {
         let mut quota = LaneQuota::default();
         quota.add(lane(0), 1, 200_000);
-        let (used, limits) = (
-            InflightAmount { messages: 1, payload_bytes: 200_000 },
-            InflightAmount { messages: 10, payload_bytes: 100_000 },
-        );
-        assert!(!quota.allows(lane(0), false, 5000, used, limits));
-        assert!(quota.allows(lane(0), false, SMALL_PAYLOAD, used, limits));
-        assert!(quota.allows(lane(1), false, 5000, used, limits));
+        let limits = InflightAmount { messages: 10, payload_bytes: 100_000 };
+        assert!(!quota.allows(lane(0), false, 5000, limits));
+        assert!(quota.allows(lane(0), false, SMALL_PAYLOAD, limits));
+        assert!(quota.allows(lane(1), false, 5000, limits));
     }
 }

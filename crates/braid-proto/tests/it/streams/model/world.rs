@@ -406,7 +406,7 @@ impl World {
         self.down.check("server to client,");
         let (client, server) = (self.client.session().unwrap(), self.server.session().unwrap());
         assert!(client.outbound.is_empty() && server.outbound.is_empty());
-        let left = |session: &Session| session.inbound.packet_ids();
+        let left = |session: &Session| session.inbound.exchanges().collect::<Vec<_>>();
         assert_eq!((left(server), left(client)), (vec![], vec![]), "identifiers that will not be released");
     }
 }
