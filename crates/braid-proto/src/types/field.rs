@@ -115,17 +115,7 @@ impl From<&str> for ClientId {
     }
 }
 
-impl fmt::Display for ClientId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ClientId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", &self.0)
-    }
-}
+format_as_text!(ClientId);
 
 macro_rules! packet_types {
     ($($name:ident = $number:literal, $text:literal;)*) => {

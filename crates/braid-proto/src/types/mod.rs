@@ -1,4 +1,21 @@
-//! Values without behaviour of their own, which every other layer uses.
+//! Parsed values that every other layer uses: packet fields, topics, Reason Codes, violations, streams and lanes.
+
+/// Implements `Display` and `Debug` for types with `as_str`: the text, plain and quoted.
+macro_rules! format_as_text {
+    ($($name:ident),*) => {$(
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{:?}", self.as_str())
+            }
+        }
+    )*};
+}
 
 mod field;
 mod reason;

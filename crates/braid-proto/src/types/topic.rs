@@ -3,7 +3,6 @@
 //! A value of these types has passed every rule of the specification, so that no function behind the decoder checks a
 //! topic again.
 
-use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -185,20 +184,4 @@ impl TopicFilter {
     }
 }
 
-macro_rules! shows_its_text {
-    ($($name:ident),*) => {$(
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:?}", self.as_str())
-            }
-        }
-    )*};
-}
-
-shows_its_text!(TopicName, TopicFilter);
+format_as_text!(TopicName, TopicFilter);
