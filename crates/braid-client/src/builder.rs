@@ -92,13 +92,13 @@ impl Builder {
 
     // -- CONNECT -----------------------------------------------------------------------------------
 
-    /// The version of MQTT: 5.0 by default.
+    /// Protocol version: MQTT 5.0 by default.
     pub fn version(mut self, version: ProtocolVersion) -> Self {
         self.connect.version = version;
         self
     }
 
-    /// The Client Identifier. By default `braid-` and 16 random characters; empty leaves it to the server.
+    /// Client Identifier. By default `braid-` and 16 random characters; empty leaves it to the server.
     pub fn client_id(mut self, client_id: &str) -> Self {
         self.connect.client_id = client_id.into();
         self
@@ -124,7 +124,7 @@ impl Builder {
         self
     }
 
-    /// The Will, which the server publishes when the connection ends without a DISCONNECT, `delay` later (rounded up to
+    /// Will Message, which the server publishes when the connection ends without a DISCONNECT, `delay` later (rounded up to
     /// whole seconds, MQTT 5).
     pub fn will(mut self, publication: Publication, delay: Duration) -> Self {
         self.connect.will = Some(publication.into_will(delay));
@@ -136,31 +136,33 @@ impl Builder {
         self.user_name(user_name).password(password)
     }
 
-    /// The user name, in place of that in the URL.
+    /// User Name, in place of that in the URL.
     pub fn user_name(mut self, user_name: &str) -> Self {
         self.connect.user_name = Some(user_name.into());
         self
     }
 
-    /// The password, in place of that in the URL.
+    /// Password, in place of that in the URL.
     pub fn password(mut self, password: impl Into<Bytes>) -> Self {
         self.connect.password = Some(password.into());
         self
     }
 
-    /// Receive Maximum: the most unacknowledged QoS 1 and 2 messages that the server may send, 1..=65,535 (MQTT 5).
+    /// Receive Maximum: maximum number of unacknowledged QoS 1 and 2 messages from the server, 1..=65,535; 0 counts as 1
+    /// (MQTT 5). 65,535 by default.
     pub fn receive_maximum(mut self, messages: u16) -> Self {
         self.connect.properties.receive_maximum = Some(messages.max(1));
         self
     }
 
-    /// Maximum Packet Size that is accepted, in bytes. A larger packet ends the connection.
+    /// Maximum Packet Size that is accepted, in bytes, at least 1; servers of MQTT 5 know it. A larger packet ends the
+    /// connection. No limit by default.
     pub fn maximum_packet_size(mut self, bytes: u32) -> Self {
         self.connect.properties.maximum_packet_size = Some(bytes.max(1));
         self
     }
 
-    /// Topic Alias Maximum: the most Topic Aliases that the server may define (MQTT 5); 64 by default.
+    /// Topic Alias Maximum: maximum number of Topic Aliases that the server may define (MQTT 5). 64 by default.
     pub fn topic_alias_maximum(mut self, aliases: u16) -> Self {
         self.connect.properties.topic_alias_maximum = Some(aliases);
         self
@@ -200,33 +202,34 @@ impl Builder {
         self
     }
 
-    /// Limit until a link is established, and again until CONNACK arrives. 10 s by default.
+    /// Time limit until a link is established, and again until CONNACK arrives. 10 s by default.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.timeouts.connect = limit;
         self.protocol.handshake_timeout = limit;
         self
     }
 
-    /// Limit for which `disconnect` waits for earlier requests: for acknowledgements, and for QoS 0 that QUIC still
-    /// buffers. 5 s by default.
+    /// Time limit for which [`Client::disconnect`] waits for earlier requests: for acknowledgements, and for QoS 0 that
+    /// QUIC still buffers. 5 s by default.
     pub fn disconnect_timeout(mut self, limit: Duration) -> Self {
         self.timeouts.disconnect = limit;
         self
     }
 
-    /// Limit until PINGRESP arrives. 10 s by default.
+    /// Time limit from a PINGREQ until any byte of the server arrives. 10 s by default.
     pub fn ping_timeout(mut self, limit: Duration) -> Self {
         self.protocol.ping_timeout = limit;
         self
     }
 
-    /// The most unacknowledged QoS 1 and 2 messages, unless the server's Receive Maximum is lower. 100 by default.
+    /// Maximum number of unacknowledged QoS 1 and 2 messages to the server, at least 1, unless its Receive Maximum is
+    /// lower. 100 by default.
     pub fn maximum_inflight(mut self, messages: u16) -> Self {
         self.protocol.maximum_inflight = messages.max(1);
         self
     }
 
-    /// Capacity of the send queue: messages of each priority, and other requests. 1024 by default.
+    /// Capacity of the send queue, at least 1: number of messages of each priority, and of other requests. 1024 by default.
     pub fn send_queue(mut self, requests: usize) -> Self {
         self.queues.send = requests.max(1);
         self
@@ -288,9 +291,9 @@ impl Builder {
         self
     }
 
-    /// The most bytes per second that QUIC sends, for a device that knows the rate of its uplink: messages then wait in
-    /// the client, where urgent ones overtake, and not in queues on the path. At least 1; no limit by default. QUIC
-    /// only.
+    /// Maximum rate at which QUIC sends, in bytes per second, at least 1, for a device that knows the rate of its uplink:
+    /// messages then wait in the client, where urgent ones overtake, and not in queues on the path. No limit by default.
+    /// QUIC only.
     pub fn link_rate(mut self, bytes_per_second: u64) -> Self {
         self.quic.link_rate = Some(bytes_per_second);
         self
@@ -426,23 +429,18 @@ fn check_quic(options: &QuicOptions) -> Result<(), OptionsError> {
     }
 }
 
+/// Refuses a CONNECT that the standard forbids.
 fn check(connect: &Connect) -> Result<(), OptionsError> {
     if !connect.version.is_v5() && connect.password.is_some() && connect.user_name.is_none() {
         return Err(OptionsError::PasswordWithoutUserName); // [MQTT3-3.1.2-22]
     }
-    let needs_client_id = match connect.version {
-        ProtocolVersion::V31 => true,
-        ProtocolVersion::V311 => !connect.clean_start, // [MQTT3-3.1.3-7]
-        ProtocolVersion::V5 => false,
-    };
-    if needs_client_id && connect.client_id.is_empty() {
-        let version = if connect.version == ProtocolVersion::V31 { "3.1" } else { "3.1.1" };
-        return Err(OptionsError::ClientId { version });
+    if connect.needs_client_id() && connect.client_id.is_empty() {
+        return Err(OptionsError::ClientId { version: connect.version }); // [MQTT3-3.1.3-7]
     }
     Ok(())
 }
 
-/// A random Client Identifier of 22 characters, which every server accepts; MQTT 3.1 allows 23. [MQTT-3.1.3-5]
+/// Random Client Identifier of 22 characters, which every server accepts; MQTT 3.1 allows 23. [MQTT-3.1.3-5]
 fn random_client_id() -> String {
     let random = std::iter::repeat_with(fastrand::alphanumeric).take(16);
     "braid-".chars().chain(random).collect()

@@ -1,9 +1,10 @@
-//! Errors of the client, each one line that says what to change.
+//! Errors of the client. The text of each is one line that says what to change.
 
 use std::sync::Arc;
 
 use braid_proto::connection::{Cause, SendError};
 use braid_proto::error::Violation;
+use braid_proto::packet::ProtocolVersion;
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicError;
 use braid_transport::ConnectError;
@@ -132,8 +133,8 @@ pub enum OptionsError {
     /// MQTT 3.1 demands 1 to 23 characters, and MQTT 3.1.1 needs an identifier for a session.
     #[error("MQTT {version} needs a client identifier here: give one, or use clean start")]
     ClientId {
-        /// The protocol version.
-        version: &'static str,
+        /// Protocol version.
+        version: ProtocolVersion,
     },
     /// MQTT 3 has no password without a user name. [MQTT3-3.1.2-22]
     #[error("a password without a user name is only possible with MQTT 5: give a user name")]

@@ -31,7 +31,7 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// A message to the topic with this name.
+    /// Message to the topic with this name.
     ///
     /// # Errors
     /// The name breaks a rule of MQTT 4.7.
@@ -39,7 +39,7 @@ impl Publication {
         Ok(Self::new(TopicName::parse(topic)?, payload))
     }
 
-    /// A message to a parsed topic.
+    /// Message to a parsed topic.
     pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
         let payload = payload.into();
         let (properties, choice) = (MessageProperties::default(), Choice::default());
@@ -127,9 +127,9 @@ impl Publication {
         self
     }
 
-    /// The delivery to send, and its placement by `policy`.
+    /// Delivery to send, and its placement by `policy`.
     pub(crate) fn into_delivery(self, policy: &StreamPolicy, now: Instant) -> (Delivery, Placement) {
-        let properties = boxed(self.properties);
+        let properties = self.properties.boxed();
         let subject = Subject::Message { topic: &self.topic, qos: self.qos, payload_len: self.payload.len() };
         let placement = policy.place(subject, self.choice);
         let message = Message::new(self.topic, self.payload, self.qos, self.retain);
@@ -144,19 +144,15 @@ impl Publication {
             qos: self.qos,
             retain: self.retain,
             delay: whole_seconds(delay),
-            properties: boxed(self.properties),
+            properties: self.properties.boxed(),
         }
     }
 }
 
-/// Rounds up, because an interval of 0 has another meaning than a short one.
+/// Whole seconds of a duration, rounded up: an interval of 0 has another meaning than a short one.
 pub(crate) fn whole_seconds(duration: Duration) -> u32 {
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     u32::try_from(seconds).unwrap_or(u32::MAX)
-}
-
-fn boxed(properties: MessageProperties) -> Option<Box<MessageProperties>> {
-    (properties != MessageProperties::default()).then(|| Box::new(properties))
 }
 
 #[cfg(test)]

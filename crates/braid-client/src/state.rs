@@ -1,4 +1,4 @@
-//! State of a client that outlives its connections.
+//! State of a client across its connections: queues, lanes, unanswered requests and subscriptions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,8 +8,9 @@ use std::time::Instant;
 use braid_proto::connection::{Connected, SendError};
 use braid_proto::error::Violation;
 use braid_proto::message::Delivery;
-use braid_proto::packet::{Connect, PacketId};
+use braid_proto::packet::PacketId;
 use braid_proto::reason::ReasonCode;
+use braid_proto::session::SessionExpiry;
 use braid_proto::stream::LogicalStream;
 use tokio::sync::oneshot;
 use tracing::{debug, warn};
@@ -34,19 +35,19 @@ pub(crate) struct Channels {
     pub(crate) unwritten: AtomicUsize,
 }
 
-/// Unanswered requests and subscriptions. The driver owns it and lends it to the connection of the moment.
+/// State of one client across its connections. The driver owns it and lends it to the current connection.
 pub(crate) struct ClientState {
     pub(crate) settings: Settings,
     pub(crate) channels: Arc<Channels>,
     pub(crate) lanes: LaneScheduler,
     pub(crate) inflight: InflightTracker,
     backoff: Backoff,
-    /// The caller of [`Builder::connect`](crate::Builder::connect), which gets one attempt only.
+    /// Caller of [`Builder::connect`](crate::Builder::connect) that waits for the outcome of the only attempt.
     first: Option<oneshot::Sender<Result<(), Error>>>,
 }
 
 impl ClientState {
-    /// State of a client that has no connection yet. `first` hears of the outcome of the first attempt.
+    /// State before the first connection. `first` gets the outcome of the first attempt.
     pub(crate) fn new(
         settings: Settings,
         channels: Arc<Channels>,
@@ -106,11 +107,11 @@ impl ClientState {
         self.enqueue_resubscribes(subscribes);
     }
 
-    /// Subscribes again before CONNACK, so that messages come a round trip sooner. Left out are subscriptions that the
-    /// server keeps if it resumes the session. [BQ-61]
+    /// Subscribes again before CONNACK, so that messages arrive a round trip sooner. Subscriptions that the server keeps
+    /// if it resumes the session are left out. [BQ-61]
     pub(crate) fn resubscribe_early(&mut self) {
-        let ends_with_connection = ends_with_connection(&self.settings.connect);
-        let subscribes = self.inflight.resubscribe_early(!ends_with_connection);
+        let may_be_kept = SessionExpiry::requested_by(&self.settings.connect).outlives_connection();
+        let subscribes = self.inflight.resubscribe_early(may_be_kept);
         self.enqueue_resubscribes(subscribes);
     }
 
@@ -133,7 +134,7 @@ impl ClientState {
         if let Some(first) = self.first.take() {
             let _ = first.send(Ok(()));
         }
-        // Early SUBSCRIBEs for which there was no stream are made anew below.
+        // Early SUBSCRIBEs that were not sent are made anew below.
         self.lanes.drop_resubscribes();
         if !session_present {
             self.inflight.handle_session_lost(lost, &mut self.lanes);
@@ -219,7 +220,7 @@ impl ClientState {
         self.inflight.handle_connection_end(&mut self.lanes);
     }
 
-    /// The pause before the next attempt after `error`; `None`: there is none.
+    /// Pause before the next attempt after `error`; `None`: there is no further attempt.
     pub(crate) fn retry_in(&mut self, error: &Error) -> Option<std::time::Duration> {
         if self.first.is_some() || self.channels.received.is_closing() || !error.is_transient() {
             return None;
@@ -241,13 +242,6 @@ impl ClientState {
     }
 }
 
-fn ends_with_connection(connect: &Connect) -> bool {
-    match connect.version.is_v5() {
-        true => connect.properties.session_expiry.unwrap_or(0) == 0,
-        false => connect.clean_start,
-    }
-}
-
 fn reason_of(error: SendError) -> ReasonCode {
     match error {
         SendError::TooLarge => ReasonCode::PacketTooLarge,
@@ -259,7 +253,7 @@ fn reason_of(error: SendError) -> ReasonCode {
     }
 }
 
-/// The present instant of tokio's clock, which tests can pause.
+/// Current instant of tokio's clock, which tests can pause.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -20,8 +20,6 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use crate::message::Delivery;
-use crate::packet::Connect;
-use crate::session::SessionExpiry;
 use crate::types::{PacketId, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, SendError};
@@ -171,15 +169,6 @@ pub enum StreamAction {
     Finish(StreamKey),
     /// Send RESET_STREAM and STOP_SENDING with this code. [BQ-34]
     Abort(StreamKey, ReasonCode),
-}
-
-/// Session Expiry Interval that a CONNECT asks for.
-fn wanted_expiry(connect: &Connect) -> SessionExpiry {
-    match (connect.version.is_v5(), connect.clean_start) {
-        (true, _) => SessionExpiry::from_secs(connect.properties.session_expiry.unwrap_or(0)),
-        (false, true) => SessionExpiry::WITH_CONNECTION, // [MQTT3-3.1.2-6]
-        (false, false) => SessionExpiry::NEVER,          // [MQTT3-3.1.2-4]
-    }
 }
 
 /// Limits agreed in CONNECT and CONNACK.

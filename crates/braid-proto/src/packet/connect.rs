@@ -14,11 +14,11 @@ use crate::wire::{Reader, put_binary, put_measured, put_string};
 pub struct Connect {
     /// Protocol version of the connection.
     pub version: ProtocolVersion,
-    /// Empty where the server is to assign one.
+    /// Client Identifier; empty where the server is to assign one.
     pub client_id: ClientId,
     /// Clean Start; Clean Session before MQTT 5.
     pub clean_start: bool,
-    /// Seconds; 0 turns it off.
+    /// Keep Alive, seconds; 0 turns it off.
     pub keep_alive: u16,
     /// Will Message, published when the connection ends without a normal DISCONNECT.
     pub will: Option<Will>,
@@ -26,7 +26,7 @@ pub struct Connect {
     pub user_name: Option<Box<str>>,
     /// Password.
     pub password: Option<Bytes>,
-    /// Empty before MQTT 5.
+    /// Properties; empty before MQTT 5.
     pub properties: ConnectProperties,
 }
 
@@ -90,6 +90,16 @@ impl Connect {
         }
     }
 
+    /// Whether the Client Identifier must not be empty: always in MQTT 3.1, and in MQTT 3.1.1 for a session that outlives
+    /// its connection. [MQTT3-3.1.3-7], [MQTT-3.1.3-6]
+    pub const fn needs_client_id(&self) -> bool {
+        match self.version {
+            ProtocolVersion::V31 => true,
+            ProtocolVersion::V311 => !self.clean_start,
+            ProtocolVersion::V5 => false,
+        }
+    }
+
     pub(super) fn encode(&self, out: &mut BytesMut) {
         put_packet(out, PacketType::Connect.first_byte(), |out| {
             put_string(out, self.version.protocol_name());
@@ -129,7 +139,8 @@ impl Connect {
         set.iter().filter(|(_, is_set)| *is_set).fold(qos, |flags, (flag, _)| flags | flag)
     }
 
-    /// Stores the version in `offered` before the rest is decoded, so that a refusal can be encoded for the peer.
+    /// Decodes the body. The version is stored in `offered` before the rest is decoded, so that a refusal can be encoded
+    /// for the peer.
     pub(super) fn decode(
         reader: &mut Reader<'_>,
         offered: &mut Option<ProtocolVersion>,

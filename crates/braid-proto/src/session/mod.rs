@@ -8,6 +8,7 @@ mod subscriptions;
 
 use std::time::Duration;
 
+use crate::packet::Connect;
 use crate::types::ClientId;
 pub use crate::types::RetainHandling;
 pub use inbound::Inbound;
@@ -22,7 +23,7 @@ pub struct Session {
     pub client_id: ClientId,
     /// Session Expiry Interval.
     pub expiry: SessionExpiry,
-    /// Subscriptions; empty on a client's side.
+    /// Subscriptions; empty on the side of the client.
     pub subscriptions: Subscriptions,
     /// Received QoS 2 messages without PUBREL.
     pub inbound: Inbound,
@@ -46,6 +47,15 @@ impl SessionExpiry {
     pub const WITH_CONNECTION: Self = Self(0);
     /// No expiry: Clean Session 0 of MQTT 3.
     pub const NEVER: Self = Self(u32::MAX);
+
+    /// Interval that a CONNECT asks for.
+    pub fn requested_by(connect: &Connect) -> Self {
+        match (connect.version.is_v5(), connect.clean_start) {
+            (true, _) => Self::from_secs(connect.properties.session_expiry.unwrap_or(0)),
+            (false, true) => Self::WITH_CONNECTION, // [MQTT3-3.1.2-6]
+            (false, false) => Self::NEVER,          // [MQTT3-3.1.2-4]
+        }
+    }
 
     /// Interval in seconds; `u32::MAX` is [`SessionExpiry::NEVER`].
     pub const fn from_secs(seconds: u32) -> Self {

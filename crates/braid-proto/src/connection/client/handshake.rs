@@ -9,7 +9,7 @@ use super::commands::{EarlyRequests, Grants};
 use super::{BytesBeforePing, Client, ClientEvent, Connected, Established, State};
 use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
-use crate::connection::{Agreement, Cause, Timer, Timers, wanted_expiry};
+use crate::connection::{Agreement, Cause, Timer, Timers};
 use crate::decoder::Decoder;
 use crate::message::Delivery;
 use crate::packet::{Connack, Connect, Disconnect, Packet, id};
@@ -82,7 +82,7 @@ impl Client {
             version: connect.version,
             client_id: connect.client_id.clone(),
             keep_alive: connect.keep_alive,
-            session_expiry: wanted_expiry(&connect),
+            session_expiry: SessionExpiry::requested_by(&connect),
             receive_maximum: match connect.version.is_v5() {
                 true => properties.receive_maximum.unwrap_or(u16::MAX),
                 false => u16::MAX, // MQTT 3 has no Receive Maximum.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use super::{Established, Event, Server, State};
 use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
-use crate::connection::{Agreement, Cause, Progress, Timer, Timers, wanted_expiry};
+use crate::connection::{Agreement, Cause, Progress, Timer, Timers};
 use crate::message::Delivery;
-use crate::packet::{Connack, ConnackProperties, Connect, Disconnect, Packet, Will, id};
+use crate::packet::{Connack, ConnackProperties, Disconnect, Packet, Will, id};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{PacketType, ProtocolVersion, ReasonCode, StreamKey, Violation};
 use crate::wire::VARIABLE_BYTE_INTEGER_MAX;
@@ -17,7 +17,7 @@ use crate::wire::VARIABLE_BYTE_INTEGER_MAX;
 /// Fields of a successful CONNACK that the driver decides.
 #[derive(Clone, Debug, Default)]
 pub struct Acceptance {
-    /// The session existed before.
+    /// Session Present: whether the server resumes a session of the client.
     pub session_present: bool,
     /// Whether the server chose the Client Identifier. [MQTT-3.2.2-16]
     pub assigned_client_id: bool,
@@ -26,15 +26,14 @@ pub struct Acceptance {
 /// Parts of a CONNECT that are needed after the driver's decision.
 #[derive(Debug)]
 pub(super) struct Deciding {
-    pub(super) version: ProtocolVersion,
-    pub(super) keep_alive: u16,
-    pub(super) will: Option<Will>,
-    pub(super) peer_receive_maximum: u16,
-    pub(super) peer_maximum_packet_size: usize,
-    pub(super) peer_topic_aliases: u16,
-    pub(super) wants_response_information: bool,
-    pub(super) wants_problem_information: bool,
-    pub(super) session_expiry: SessionExpiry,
+    agreement: Agreement,
+    /// Keep Alive of the client, seconds.
+    keep_alive: u16,
+    will: Option<Will>,
+    wants_response_information: bool,
+    wants_problem_information: bool,
+    /// Session Expiry Interval of the client, before the server's limit.
+    session_expiry: SessionExpiry,
     /// Bytes behind the CONNECT in the same read.
     pub(super) held: Vec<u8>,
 }
@@ -51,23 +50,36 @@ impl Server {
         let Packet::Connect(mut connect) = packet else {
             return Err(Violation::FirstPacketNotConnect(packet.packet_type())); // [MQTT-3.1.0-1]
         };
-        check_client_id(&connect)?;
+        if connect.client_id.is_empty() && connect.needs_client_id() {
+            return Err(Violation::ClientIdNotValid); // [MQTT3-3.1.3-7], [MQTT3-3.1.3-8]
+        }
         if connect.properties.authentication_method.is_some() {
             self.refuse(ReasonCode::BadAuthenticationMethod, connect.version); // [MQTT-4.12.0-1], [MQTT-4.12.0-4]
             return Ok(());
         }
-        let properties = &connect.properties;
-        let size = properties.maximum_packet_size.map_or(usize::MAX, |size| size as usize);
-        let deciding = Deciding {
+        let (properties, options) = (&connect.properties, &self.options);
+        let agreement = Agreement {
             version: connect.version,
+            receive_maximum: if connect.version.is_v5() { options.receive_maximum } else { u16::MAX },
+            peer_receive_maximum: properties
+                .receive_maximum
+                .unwrap_or(u16::MAX)
+                .min(options.maximum_inflight),
+            peer_maximum_packet_size: properties.maximum_packet_size.map_or(usize::MAX, |size| size as usize),
+            maximum_inflight_bytes: options.maximum_inflight_bytes,
+            inbound_aliases: options.topic_alias_maximum,
+            outbound_aliases: properties.topic_alias_maximum.unwrap_or(0).min(options.outbound_topic_aliases),
+            maximum_packet_size: options.maximum_packet_size,
+            maximum_partial_bytes: options.maximum_partial_bytes,
+            is_client: false,
+        };
+        let deciding = Deciding {
+            agreement,
             keep_alive: connect.keep_alive,
             will: connect.will.take(), // [MQTT-3.1.2-7], [MQTT3-3.1.2-12]
-            peer_receive_maximum: properties.receive_maximum.unwrap_or(u16::MAX),
-            peer_maximum_packet_size: size,
-            peer_topic_aliases: properties.topic_alias_maximum.unwrap_or(0),
             wants_response_information: properties.request_response_information.unwrap_or(false), // [MQTT-3.1.2-28]
             wants_problem_information: properties.request_problem_information.unwrap_or(true),
-            session_expiry: wanted_expiry(&connect),
+            session_expiry: SessionExpiry::requested_by(&connect),
             held: Vec::new(),
         };
         self.timers.set(Timer::Handshake, None);
@@ -110,17 +122,16 @@ impl Server {
             return; // [MQTT-3.2.0-2]
         }
         let State::Deciding(deciding) = mem::replace(&mut self.state, State::Listening) else { return };
-        let Deciding { version, keep_alive, will, held, .. } = *deciding;
+        let Deciding { agreement, keep_alive, will, held, .. } = *deciding;
         let options = self.options.clone();
         session.expiry = deciding.session_expiry.min(options.maximum_session_expiry);
-        let keep_alive_limit = options.maximum_keep_alive;
-        let agreed_keep_alive = match keep_alive_limit {
+        let keep_alive = match options.maximum_keep_alive {
+            // MQTT 3 has no Server Keep Alive: the client's value holds. [MQTT-3.2.2-22]
             0 => keep_alive,
-            limit if keep_alive == 0 || keep_alive > limit => limit,
-            _ => keep_alive,
+            _ if !agreement.version.is_v5() => keep_alive,
+            limit if keep_alive == 0 => limit,
+            limit => keep_alive.min(limit),
         };
-        // MQTT 3 has no Server Keep Alive: the client's value holds.
-        let keep_alive = if version.is_v5() { agreed_keep_alive } else { keep_alive }; // [MQTT-3.2.2-22]
         let properties = ConnackProperties {
             session_expiry: (session.expiry != deciding.session_expiry).then(|| session.expiry.as_secs()),
             receive_maximum: Some(options.receive_maximum),
@@ -136,18 +147,6 @@ impl Server {
                 .clone()
                 .filter(|_| deciding.wants_response_information),
             ..ConnackProperties::default()
-        };
-        let agreement = Agreement {
-            version,
-            receive_maximum: if version.is_v5() { options.receive_maximum } else { u16::MAX },
-            peer_receive_maximum: deciding.peer_receive_maximum.min(options.maximum_inflight),
-            peer_maximum_packet_size: deciding.peer_maximum_packet_size,
-            maximum_inflight_bytes: options.maximum_inflight_bytes,
-            inbound_aliases: options.topic_alias_maximum,
-            outbound_aliases: deciding.peer_topic_aliases.min(options.outbound_topic_aliases),
-            maximum_packet_size: options.maximum_packet_size,
-            maximum_partial_bytes: options.maximum_partial_bytes,
-            is_client: false,
         };
         let mut exchange = Exchange::new(session, agreement);
         exchange.streams.set_spool(options.spool.clone());
@@ -178,7 +177,7 @@ impl Server {
     /// Refuses the pending CONNECT and closes the connection. [MQTT-3.2.2-7]
     pub fn reject(&mut self, reason: ReasonCode) {
         let State::Deciding(deciding) = &self.state else { return };
-        self.refuse(reason, deciding.version); // [MQTT-3.1.4-2], [MQTT3-3.1.3-9]
+        self.refuse(reason, deciding.agreement.version); // [MQTT-3.1.4-2], [MQTT3-3.1.3-9]
     }
 
     fn refuse(&mut self, reason: ReasonCode, version: ProtocolVersion) {
@@ -199,19 +198,7 @@ impl Server {
     }
 }
 
-fn check_client_id(connect: &Connect) -> Result<(), Violation> {
-    let id = connect.client_id.as_str();
-    // [MQTT3-3.1.3-7], [MQTT3-3.1.3-8]: without a Client Identifier MQTT 3.1.1 allows no session that outlives the
-    // connection.
-    let needs_one = match connect.version {
-        ProtocolVersion::V31 => true,
-        ProtocolVersion::V311 => !connect.clean_start,
-        ProtocolVersion::V5 => false, // [MQTT-3.1.3-6]
-    };
-    if id.is_empty() && needs_one { Err(Violation::ClientIdNotValid) } else { Ok(()) }
-}
-
-/// Remains of a closed connection.
+/// End of a connection: its cause, and the state that outlives it.
 #[derive(Debug)]
 pub struct End {
     /// Reason of the end.
@@ -326,7 +313,7 @@ impl Server {
             State::Closed(Box::new(Closed { outbox, end: Some(End { cause, session, will }), progress }));
     }
 
-    /// Takes the remains of a closed connection; the outbox may still have bytes to write.
+    /// Takes the [`End`] of a closed connection, once; the outbox may still have bytes to write.
     pub fn take_end(&mut self) -> Option<End> {
         let State::Closed(closed) = &mut self.state else { return None };
         closed.end.take()
