@@ -12,7 +12,7 @@ use crate::packet::{MessageProperties, Publish, PublishHead, Will, put_publish_h
 use crate::types::{Lane, PacketId, Priority, ProtocolVersion, QoS, StreamKey, TopicFilter, TopicName};
 use crate::wire::PACKET_SIZE_MAX;
 
-/// Payloads up to this many bytes are copied into the outbox, longer ones are shared by reference: a buffer of its own
+/// Maximum bytes of a payload that is copied into the outbox. Longer ones are shared by reference: a buffer of its own
 /// costs the kernel and this process about as much as copying this many bytes.
 const INLINE_PAYLOAD: usize = 1024;
 
@@ -104,7 +104,7 @@ impl Message {
         self
     }
 
-    /// Declares whether the payload is in a spool.
+    /// Sets whether the payload is in a spool.
     #[must_use]
     pub fn with_spooled(mut self, spooled: bool) -> Self {
         self.spooled = spooled;
@@ -160,7 +160,7 @@ impl Message {
         self.charge.is_some()
     }
 
-    /// Counts a holder that is offline, until [`Message::end_offline`].
+    /// Counts an offline holder of the message, until [`Message::end_offline`].
     pub fn begin_offline(&self) {
         if let Some(charge) = &self.charge {
             charge.begin_offline();

@@ -1,5 +1,5 @@
-//! Message exchanges, alike for both ends: QoS 0, 1 and 2 in both directions (MQTT 4.3), the order of
-//! acknowledgements (4.6), flow control (4.9), topic aliases and packet size limits.
+//! Message exchanges of client and server: QoS 0, 1 and 2 in both directions (MQTT 4.3), the order of acknowledgements
+//! (4.6), flow control (4.9), Topic Aliases and packet size limits.
 
 mod resend;
 
@@ -36,6 +36,7 @@ pub(crate) enum Acknowledged {
     Nothing,
 }
 
+/// Exchanges of an established connection.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     /// Session of this connection. [MQTT-4.1.0-1]
@@ -78,8 +79,8 @@ impl Exchange {
         self.agreement.version
     }
 
-    /// Whether more may be received on a stream. A client before MQTT 5 knows no Receive Maximum: one that sends faster
-    /// than it is acknowledged is not disconnected, but not read.
+    /// Whether a stream may be read. MQTT 3 has no Receive Maximum: a client that sends faster than it is acknowledged is
+    /// not read, instead of being disconnected.
     ///
     /// With several streams, each may have eight times as many pending acknowledgements as it leaves free, and a stream
     /// without any is always read: acknowledgements of one stream must not stop the others. [BQ-23], [BQ-55]
@@ -145,8 +146,7 @@ impl Exchange {
         Ok(Some((message, Some(token))))
     }
 
-    /// Stream that scopes the peer's Packet Identifiers: a client has a set for each stream [BQ-20], a server one for
-    /// all
+    /// Stream that scopes the peer's Packet Identifiers: a client has a set for each stream [BQ-20], a server one for all
     /// [BQ-22].
     fn id_scope(&self, stream: StreamKey) -> StreamKey {
         if self.agreement.is_client { StreamKey::CONTROL } else { stream }
@@ -420,8 +420,8 @@ fn without_properties(packet: &Packet) -> Option<Packet> {
 #[derive(Debug)]
 pub(crate) enum PendingAck {
     Ack(Ack),
-    /// SUBACK or UNSUBACK whose codes are not known yet. It keeps its position, since tokens ascend in the order of the
-    /// requests and not of their answers.
+    /// SUBACK or UNSUBACK without its codes. Holds the position: tokens ascend in the order of the requests, not of
+    /// their answers.
     Unanswered(PacketId),
     Suback(Box<Suback>),
     Unsuback(Box<Unsuback>),

@@ -1,7 +1,7 @@
-//! The streams of one connection. Each has a decoder, topic aliases and an outbox of its own, and no session state.
+//! Streams of one connection. Each has a decoder, Topic Aliases and an outbox of its own, and no Session State.
 //!
-//! No method visits every stream: a fact about all of them is kept as a sum or a set, so that a peer with many
-//! streams makes no call slower.
+//! No method visits every stream: facts about all of them are kept as sums and sets, so that a peer with many streams
+//! makes no call slower.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::work;
 /// Incomplete packets below this many bytes may grow while those on other streams are held back.
 const LARGE_PARTIAL: usize = 64 * 1024;
 
-/// Parts of a stream that the control stream and the data streams have alike.
+/// State that control stream and data streams have in common.
 #[derive(Debug)]
 pub(crate) struct Stream {
     outbox: Outbox,
@@ -31,13 +31,14 @@ pub(crate) struct Stream {
     pending_acks: usize,
 }
 
+/// Data stream, until it has ended in both directions.
 #[derive(Debug)]
 struct DataStream {
     key: StreamKey,
     stream: Stream,
     decoder: Decoder,
     state: StreamState,
-    /// The peer has sent FIN.
+    /// Whether the peer has sent FIN.
     is_ended_by_peer: bool,
     /// Bytes of the outbox that [`StreamTotals::unwritten`] includes.
     counted: usize,
@@ -51,16 +52,17 @@ enum StreamState {
     Open,
     /// FIN follows the pending acknowledgements and the bytes of the outbox.
     Finishing,
-    /// FIN is sent, or the peer refuses bytes. The peer's FIN is still to come.
+    /// FIN is sent, or the peer refuses bytes. The peer's FIN is outstanding.
     Finished,
 }
 
+/// Control stream and data streams of one connection.
 #[derive(Debug)]
 pub(crate) struct Streams {
     control: Stream,
     data: StreamTable, // [BQ-2]
     agreement: Agreement,
-    /// Receives large packets.
+    /// Spool of the data streams, for large packets.
     spool: Option<Arc<dyn Spool>>,
     totals: StreamTotals,
     /// Bytes in the heap of incomplete packets on the data streams.
@@ -87,12 +89,12 @@ impl Streams {
         }
     }
 
-    /// The stream, unless it has ended in both directions.
+    /// Stream, unless it has ended in both directions.
     fn get(&self, key: StreamKey) -> Option<&Stream> {
         if key.is_control() { Some(&self.control) } else { self.data.find(key).map(|data| &data.stream) }
     }
 
-    /// The stream, unless it has ended in both directions.
+    /// Stream, unless it has ended in both directions.
     pub(crate) fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
         if key.is_control() {
             return Some(&mut self.control);
@@ -147,14 +149,14 @@ impl Streams {
         self.data.find(key).is_some_and(is_over)
     }
 
-    /// The stream for packets that are answered: `key`, or the control stream if `key` has ended or has one direction.
+    /// Stream for packets that are answered: `key`, or the control stream if `key` has ended or has one direction.
     /// [BQ-42]
     pub(crate) fn resolve(&self, key: StreamKey) -> StreamKey {
         let is_open = || self.data.find(key).is_some_and(DataStream::is_open);
         if key.is_control() || is_open() { key } else { StreamKey::CONTROL }
     }
 
-    /// The stream for packets without an answer, which a unidirectional stream of this side can carry too.
+    /// Stream for packets without an answer, which a unidirectional stream of this side can carry too.
     pub(crate) fn resolve_unanswered(&self, key: StreamKey) -> StreamKey {
         let is_ours = self.agreement.is_client && key.is_uni();
         if is_ours && self.data.find(key).is_some_and(|data| data.state == StreamState::Open) {
@@ -170,7 +172,7 @@ impl Streams {
         self.totals.open > usize::from(own)
     }
 
-    /// The topic of a PUBLISH on this stream. [BQ-18]
+    /// Topic Name of a PUBLISH on this stream, which may define or use an alias. [BQ-18]
     pub(crate) fn resolve_topic(
         &mut self,
         key: StreamKey,
@@ -306,7 +308,7 @@ impl Streams {
 
     // -- Receiving ---------------------------------------------------------------------------------
 
-    /// The next packet of a data stream. `None`: more bytes are needed, or the stream has ended.
+    /// Decodes the next packet of a data stream. `None`: more bytes are needed, or the stream has ended.
     pub(crate) fn decode(&mut self, key: StreamKey, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
         let Some(data) = self.data.find_mut(key) else { return Ok(None) };
         let before = data.decoder.partial_len();
@@ -341,7 +343,7 @@ impl Streams {
         progressed_at.is_some()
     }
 
-    /// The stream whose incomplete packet has made no progress for longest, and since when.
+    /// Stream whose incomplete packet has made no progress for longest, and the instant of its last progress.
     pub(crate) fn longest_idle_partial(&self) -> Option<(Instant, StreamKey)> {
         self.partials_by_progress.first().copied()
     }
@@ -351,7 +353,7 @@ impl Streams {
         self.partial
     }
 
-    /// The one stream whose large incomplete packet may grow while the limit of partial bytes is exceeded.
+    /// Stream whose large incomplete packet alone may grow while the limit of partial bytes is exceeded.
     pub(crate) fn oldest_large_partial(&self) -> Option<StreamKey> {
         if self.partial <= self.agreement.maximum_partial_bytes {
             return None;
@@ -444,7 +446,7 @@ struct StreamTotals {
     unwritten: usize,
     /// Streams with bytes to write, ascending. A sorted list takes each message without an allocation.
     to_write: Vec<StreamKey>,
-    /// The stream whose outbox was lent last and may have changed since; the control stream stands for none.
+    /// Stream whose outbox was lent last and may have changed since; [`StreamKey::CONTROL`] for none.
     lent: StreamKey,
     /// Streams whose FIN may be due.
     drained: BTreeSet<StreamKey>,

@@ -1,4 +1,4 @@
-//! Streams of a connection: the policy that spreads packets over them, and the queue of what waits to be sent.
+//! Streams of a connection: the policy that places packets on them, and the send queue.
 
 mod policy;
 mod queue;

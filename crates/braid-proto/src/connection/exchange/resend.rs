@@ -1,4 +1,4 @@
-//! Retransmission after a session was resumed or a stream has ended.
+//! Retransmission of unacknowledged exchanges, after a session was resumed or a stream has ended.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -176,9 +176,8 @@ impl Exchange {
         self.streams.outbox(StreamKey::CONTROL).map_or(0, Outbox::len)
     }
 
-    /// Retransmits within the send quota and [`RESEND_TARGET`]: nothing overtakes bytes that are in the control
-    /// stream's outbox
-    /// [BQ-53]. Must be called again after each write. Messages that are not permitted by `may_send`, or exceed the
+    /// Retransmits on the control stream, within the send quota and [`RESEND_TARGET`]: nothing overtakes the bytes in an
+    /// outbox [BQ-53]. Must be called again after each write. Messages that `may_send` does not permit, or that exceed the
     /// Maximum Packet Size of this connection, end as if they had been completed: they are returned with the reason.
     /// [MQTT-3.1.2-25], [MQTT-4.4.0-1]
     pub(crate) fn flush_resends(
