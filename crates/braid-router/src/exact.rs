@@ -7,14 +7,14 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 #[derive(Debug)]
 struct Entry<V> {
-    /// First filter with this pattern, whose text is shared with its session.
+    /// First filter with this pattern. Its text is shared with the session that subscribed it.
     filter: TopicFilter,
     value: V,
 }
 
-/// The hash is stored, so that growing the table touches no entry.
+/// Entry with its hash, so that growing the table reads no entry.
 #[derive(Debug)]
-struct Slot<V> {
+struct HashedEntry<V> {
     hash: u64,
     entry: Box<Entry<V>>,
 }
@@ -22,36 +22,36 @@ struct Slot<V> {
 /// Map from patterns without wildcards to `V`.
 #[derive(Debug)]
 pub(crate) struct ExactPatterns<V, S = DefaultHashBuilder> {
-    slots: HashTable<Slot<V>>,
+    table: HashTable<HashedEntry<V>>,
     /// Keyed hash: topics come from untrusted clients.
     hasher: S,
 }
 
 impl<V, S: BuildHasher + Default> ExactPatterns<V, S> {
     pub(crate) fn new() -> Self {
-        Self { slots: HashTable::new(), hasher: S::default() }
+        Self { table: HashTable::new(), hasher: S::default() }
     }
 
     /// Number of patterns.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.table.len()
     }
 
     #[inline]
     pub(crate) fn get(&self, pattern: &str) -> Option<&V> {
-        if self.slots.is_empty() {
+        if self.table.is_empty() {
             return None;
         }
         let hash = self.hasher.hash_one(pattern);
         // [MQTT-4.7.3-4] Byte by byte: no case, no normalization.
-        let slot = self.slots.find(hash, |slot| slot.hash == hash && slot.entry.filter.pattern() == pattern);
-        slot.map(|slot| &slot.entry.value)
+        let found = self.table.find(hash, |own| own.hash == hash && own.entry.filter.pattern() == pattern);
+        found.map(|own| &own.entry.value)
     }
 
     pub(crate) fn get_mut(&mut self, pattern: &str) -> Option<&mut V> {
         let hash = self.hasher.hash_one(pattern);
-        let slot = self.slots.find_mut(hash, |slot| slot.entry.filter.pattern() == pattern);
-        slot.map(|slot| &mut slot.entry.value)
+        let found = self.table.find_mut(hash, |own| own.entry.filter.pattern() == pattern);
+        found.map(|own| &mut own.entry.value)
     }
 
     pub(crate) fn at_or_default(&mut self, filter: &TopicFilter) -> &mut V
@@ -60,22 +60,22 @@ impl<V, S: BuildHasher + Default> ExactPatterns<V, S> {
     {
         let pattern = filter.pattern();
         let hash = self.hasher.hash_one(pattern);
-        let slot = self
-            .slots
-            .entry(hash, |slot| slot.entry.filter.pattern() == pattern, |slot| slot.hash)
-            .or_insert_with(|| Slot {
+        let found = self
+            .table
+            .entry(hash, |own| own.entry.filter.pattern() == pattern, |own| own.hash)
+            .or_insert_with(|| HashedEntry {
                 hash,
                 entry: Box::new(Entry { filter: filter.clone(), value: V::default() }),
             });
-        &mut slot.into_mut().entry.value
+        &mut found.into_mut().entry.value
     }
 
     pub(crate) fn remove(&mut self, pattern: &str) -> Option<V> {
         let hash = self.hasher.hash_one(pattern);
-        let slot = self.slots.find_entry(hash, |slot| slot.entry.filter.pattern() == pattern).ok()?;
-        let (Slot { entry, .. }, _) = slot.remove();
-        if self.slots.is_empty() {
-            *self = Self::new(); // Frees the memory of a table that was large.
+        let found = self.table.find_entry(hash, |own| own.entry.filter.pattern() == pattern).ok()?;
+        let (HashedEntry { entry, .. }, _) = found.remove();
+        if self.table.is_empty() {
+            *self = Self::new(); // Frees a large table.
         }
         Some(entry.value)
     }

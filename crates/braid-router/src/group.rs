@@ -36,9 +36,9 @@ pub struct Group<K> {
     filter: Arc<TopicFilter>,
     /// Not empty while the router holds the group.
     members: SortedRuns<K>,
-    /// Number of members up to the end of each run, if there are several runs.
+    /// Number of members up to the end of each run; empty with one run.
     ends: Vec<usize>,
-    /// Index of the member to select next; the number of members stands for the first.
+    /// Index of the member to select next; the number of members means the first one again.
     next: AtomicUsize,
 }
 
@@ -78,13 +78,14 @@ impl<K> Group<K> {
     /// Selects the next member in round-robin order that is [`Readiness::Ready`], else the next that is a
     /// [`Readiness::Fallback`]. `None` when every member is [`Readiness::Unfit`]; the order is then unchanged.
     ///
-    /// Judges members until one is ready. Several threads may select at once; one that loses the race judges again.
-    pub fn select(&self, mut judge: impl FnMut(&K) -> Readiness) -> Option<&Match<K>> {
+    /// Calls `readiness` for each member until one is ready. Several threads may select at once; one that loses the race
+    /// starts over.
+    pub fn select(&self, mut readiness: impl FnMut(&K) -> Readiness) -> Option<&Match<K>> {
         let mut next = self.next.load(Ordering::Relaxed);
         loop {
             let (mut ready, mut fallback) = (None, None);
             for (ahead, member) in self.members_from(next).enumerate() {
-                match judge(&member.key) {
+                match readiness(&member.key) {
                     Readiness::Ready => {
                         ready = Some(ahead);
                         break;

@@ -1,4 +1,4 @@
-//! Retained index: messages by Topic Name, and the scan for those that match a Topic Filter.
+//! Retained index: messages by Topic Name, and the scan for those that match a Topic Filter (MQTT 3.3.1.3).
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -316,7 +316,7 @@ fn first_position(pattern: &str, after: Option<&str>) -> Option<String> {
     }
 }
 
-/// Levels of `pattern` before its first wildcard: no match comes before them.
+/// Levels of `pattern` before its first wildcard: no match sorts before them.
 fn literal_prefix(pattern: &str) -> &str {
     match pattern.find(['+', '#']) {
         // `a/#` matches `a` too.

@@ -1,6 +1,6 @@
 //! Trie of the wildcard patterns, with a node for each level.
 //!
-//! Nodes are in one arena and refer to each other by index. The literal children of all nodes are in one
+//! The nodes are in one arena and refer to each other by index. The literal children of all nodes are in one
 //! hash table keyed by (parent, level): a node with one child needs no map of its own, and a node with a
 //! million children is as fast. `+` is a link in its parent, `#` a value in its parent.
 
@@ -17,7 +17,7 @@ const NONE: NodeId = ROOT;
 
 #[derive(Debug)]
 struct Node<V> {
-    /// Value of the pattern that ends here.
+    /// Value of the pattern that ends with this level.
     here: Option<Box<V>>,
     /// Value of the pattern that ends with a `#` below this level.
     below: Option<Box<V>>,
@@ -40,14 +40,14 @@ impl<V> Node<V> {
     }
 }
 
-/// Literal child. The hash is stored, so that growing the table touches no node.
+/// Edge to a literal child, with its hash, so that growing the table reads no node.
 #[derive(Debug)]
 struct Edge {
     hash: u64,
     child: NodeId,
 }
 
-/// Level of the Topic Name that is matched.
+/// One level of the Topic Name, as a range of its bytes.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     start: usize,
@@ -106,7 +106,7 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
 
     pub(crate) fn get_mut(&mut self, pattern: &str) -> Option<&mut V> {
         let (id, below) = self.locate(pattern)?;
-        self.slot(id, below).as_deref_mut()
+        self.value_mut(id, below).as_deref_mut()
     }
 
     pub(crate) fn at_or_default(&mut self, pattern: &str) -> &mut V
@@ -121,19 +121,19 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
                 child => child,
             };
         }
-        if self.slot(id, below).is_none() {
+        if self.value_mut(id, below).is_none() {
             self.len += 1;
         }
-        self.slot(id, below).get_or_insert_default()
+        self.value_mut(id, below).get_or_insert_default()
     }
 
     /// Removes a pattern and every node that only it needed.
     pub(crate) fn remove(&mut self, pattern: &str) -> Option<V> {
         let (id, below) = self.locate(pattern)?;
-        let value = self.slot(id, below).take()?;
+        let value = self.value_mut(id, below).take()?;
         self.len -= 1;
         if self.len == 0 {
-            *self = Self::new(); // Frees the memory of a trie that was large.
+            *self = Self::new(); // Frees a large arena.
         } else {
             self.prune(id);
         }
@@ -205,7 +205,7 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
         &mut self.nodes[id as usize]
     }
 
-    fn slot(&mut self, id: NodeId, below: bool) -> &mut Option<Box<V>> {
+    fn value_mut(&mut self, id: NodeId, below: bool) -> &mut Option<Box<V>> {
         let node = self.node_mut(id);
         if below { &mut node.below } else { &mut node.here }
     }
