@@ -1,6 +1,6 @@
-//! Connection events for the application.
+//! Events of a connection, broadcast to the application.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use braid_proto::packet::ConnackProperties;
@@ -9,17 +9,18 @@ use braid_proto::topic::TopicFilter;
 use tokio::sync::broadcast;
 
 use crate::error::Error;
+use crate::lock::lock;
 
 /// Number of events by which a slow receiver may lag before it loses the oldest.
 const CAPACITY: usize = 64;
 
-/// Change of the connection or of a subscription.
+/// Change of the connection, or loss of a subscription.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ConnectionEvent {
     /// The server accepted the connection.
     Connected {
-        /// The server resumed the session.
+        /// Whether the server resumed the session.
         session_present: bool,
         /// Properties of CONNACK; empty before MQTT 5.
         server: Arc<ConnackProperties>,
@@ -40,7 +41,7 @@ pub enum ConnectionEvent {
     },
 }
 
-/// Sending end. Keeps the last event for receivers that subscribe later.
+/// Sending end of the broadcast. Keeps the last event for receivers that subscribe later.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     last: Mutex<Option<ConnectionEvent>>,
@@ -53,19 +54,19 @@ impl EventLog {
     }
 
     pub(crate) fn push(&self, event: ConnectionEvent) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         *last = Some(event.clone());
         // Under the lock, so that a concurrent `subscribe` gets the event exactly once. There may be no receiver.
         let _ = self.sender.send(event);
     }
 
     pub(crate) fn subscribe(&self) -> Events {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = lock(&self.last);
         Events { first: last.clone(), receiver: self.sender.subscribe(), is_over: false }
     }
 }
 
-/// Receiving end: the last event before it was made, if any, then all that follow.
+/// Receiving end of the broadcast: the last event before its creation, if any, then all later ones.
 #[derive(Debug)]
 pub struct Events {
     first: Option<ConnectionEvent>,

@@ -40,6 +40,7 @@ mod error;
 mod events;
 mod inflight;
 mod lanes;
+mod lock;
 mod publication;
 mod receive_queue;
 mod reconnect;

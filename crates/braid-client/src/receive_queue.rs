@@ -1,5 +1,5 @@
-//! Bounded queue of received messages between the driver and the application, with the acknowledgements and the wish
-//! to close in the other direction.
+//! Bounded queue of received messages from the driver to the application, with acknowledgements and the request to
+//! close in the other direction.
 //!
 //! A std Mutex guards it: it is held for a few instructions and never across an await. Both sides lock it once per
 //! batch or message, and wake the other after they have unlocked it.
@@ -7,14 +7,16 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use braid_proto::connection::Token;
 use braid_proto::message::Message;
 use braid_proto::packet::PacketId;
 
-/// Identity of an acknowledgement: its connection, and its token there.
+use crate::lock::lock;
+
+/// Identity of an acknowledgement: number of the connection, and token in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Receipt {
     pub(crate) connection: u64,
@@ -39,7 +41,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// A message as if received with QoS 0, for tests of message handlers.
+    /// Message as received with QoS 0, for tests of message handlers.
     pub fn new(message: Arc<Message>) -> Self {
         let subscription_ids = Vec::new();
         Self { message, dup: false, packet_id: None, topic_alias: None, subscription_ids, receipt: None }
@@ -54,7 +56,7 @@ impl Deref for Received {
     }
 }
 
-/// Queue of received messages with a capacity: the driver stops reading while it is full.
+/// Bounded queue of received messages. The driver stops reading while it is full.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     capacity: usize,
@@ -66,15 +68,15 @@ pub(crate) struct ReceiveQueue {
 #[derive(Debug, Default)]
 struct State {
     messages: VecDeque<Received>,
-    /// The newest acknowledgement of the application that the driver has not taken.
+    /// Newest acknowledgement of the application that the driver has not taken.
     acknowledged: Option<Receipt>,
     application: Option<Waker>,
     driver: Option<Waker>,
-    /// The application has dropped its end: messages are discarded.
+    /// Whether messages are discarded, because the application has dropped its end.
     is_discarding: bool,
-    /// The application wants the connection to end.
+    /// Whether the application has requested the end of the connection.
     is_closing: bool,
-    /// The driver has ended: no further message arrives.
+    /// Whether the driver has ended, so that no further message arrives.
     is_ended: bool,
 }
 
@@ -84,10 +86,10 @@ impl ReceiveQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
-    /// Changes the state; wakes the task that `change` returns after the lock is released.
+    /// Changes the state, and wakes the task that `change` returns once the lock is released.
     fn change(&self, change: impl FnOnce(&mut State) -> Option<Waker>) {
         let waker = change(&mut self.lock());
         waker.into_iter().for_each(Waker::wake);
@@ -127,7 +129,7 @@ impl ReceiveQueue {
         self.lock().is_closing
     }
 
-    /// Ready when the application wants the connection to end.
+    /// Ready when the application has requested the end of the connection.
     pub(crate) fn poll_closing(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.is_closing {
@@ -160,15 +162,15 @@ impl ReceiveQueue {
         self.take(self.lock())
     }
 
-    /// Takes a message, and wakes the driver if it has to act on that.
+    /// Takes a message. Wakes the driver if that makes an acknowledgement, or frees half of the capacity.
     fn take(&self, mut state: MutexGuard<'_, State>) -> Option<Received> {
         let message = state.messages.pop_front()?;
-        let mut is_news = state.messages.len() == self.capacity / 2;
+        let mut wakes_driver = state.messages.len() == self.capacity / 2;
         if let (true, Some(receipt)) = (self.is_automatic, message.receipt) {
             state.acknowledged = Some(receipt);
-            is_news = true;
+            wakes_driver = true;
         }
-        let waker = if is_news { state.driver.take() } else { None };
+        let waker = if wakes_driver { state.driver.take() } else { None };
         drop(state);
         waker.into_iter().for_each(Waker::wake);
         Some(message)
@@ -191,7 +193,7 @@ impl ReceiveQueue {
         });
     }
 
-    /// The application wants the connection to end.
+    /// Requests the end of the connection.
     pub(crate) fn close(&self) {
         self.change(|state| {
             state.is_closing = true;

@@ -1,9 +1,9 @@
-//! Requests of the application, and the bounded queue in which the driver finds them.
+//! Requests of the application, and the bounded queue from which the driver takes them.
 //!
 //! A std Mutex guards the queue: it is held for a few instructions and never across an await.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 
 use braid_proto::message::Delivery;
@@ -14,6 +14,7 @@ use braid_proto::topic::TopicFilter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::error::Error;
+use crate::lock::lock;
 use crate::subscribe::Subscribe;
 
 /// Number of idle classes whose semaphores are kept.
@@ -98,18 +99,18 @@ pub(crate) type Room = OwnedSemaphorePermit;
 /// Sender of the outcome of a rebind to its caller.
 pub(crate) type Rebind = oneshot::Sender<Result<(), Error>>;
 
-/// Reason for which a request was not taken.
+/// Reason why a request was not queued.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken {
     Full,
     Closed,
 }
 
-/// FIFO queue of requests. Each class has a limit of its own, so that an urgent message never waits for room that
-/// bulk occupies.
+/// FIFO queue of requests. Each class has a limit of its own: an urgent message never waits for room that bulk
+/// occupies.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// The most requests of each class.
+    /// Maximum number of requests of each class.
     capacity: usize,
     state: Mutex<State>,
 }
@@ -133,7 +134,7 @@ impl SendQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     // -- Application -------------------------------------------------------------------------------
@@ -168,9 +169,7 @@ impl SendQueue {
             return Err(NotTaken::Closed);
         }
         state.requests.push((request, room));
-        let waker = state.task.take();
-        drop(state);
-        waker.into_iter().for_each(Waker::wake);
+        wake_driver(state);
         Ok(())
     }
 
@@ -181,9 +180,7 @@ impl SendQueue {
             return false;
         }
         state.rebinds.push(waiter);
-        let waker = state.task.take();
-        drop(state);
-        waker.into_iter().for_each(Waker::wake);
+        wake_driver(state);
         true
     }
 
@@ -200,7 +197,7 @@ impl SendQueue {
         std::mem::take(&mut self.lock().rebinds)
     }
 
-    /// Notes whether there is a link. Without one, callers of [`rebind`](Self::rebind) are told that there is none.
+    /// Sets whether there is a link. Without one, pending calls of [`rebind`](Self::rebind) fail.
     pub(crate) fn set_connected(&self, is_connected: bool) {
         let mut state = self.lock();
         state.is_connected = is_connected;
@@ -216,6 +213,13 @@ impl SendQueue {
         state.rooms.values().for_each(|room| room.close());
         state.requests.drain(..).map(|(request, _room)| request).collect()
     }
+}
+
+/// Unlocks the queue, then wakes the driver.
+fn wake_driver(mut state: MutexGuard<'_, State>) {
+    let waker = state.task.take();
+    drop(state);
+    waker.into_iter().for_each(Waker::wake);
 }
 
 fn class(request: &Request) -> Class {
