@@ -1,4 +1,4 @@
-//! Dialer: from the URL `mqtt://user:password@host:port` to a link.
+//! Dialer: parses the URL `mqtt://user:password@host:port` and establishes the link.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,23 +20,23 @@ const WEBSOCKET_PATH: &str = "/mqtt";
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) dialer: Dialer,
-    /// The CONNECT of the next connection.
+    /// CONNECT of the next connection.
     pub(crate) connect: Connect,
     pub(crate) protocol: Arc<ClientOptions>,
     pub(crate) reconnect: Reconnect,
     pub(crate) timeouts: Timeouts,
 }
 
-/// Limits of the client for what it waits for itself; those of the protocol are in [`ClientOptions`].
+/// Time limits outside of the protocol machine; those of the machine are in [`ClientOptions`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
-    /// Until a link is established.
+    /// Limit until a link is established.
     pub(crate) connect: Duration,
-    /// From `disconnect` until DISCONNECT is sent, whatever is unanswered.
+    /// Limit from `disconnect` until DISCONNECT is sent, even with unanswered requests.
     pub(crate) disconnect: Duration,
 }
 
-/// Way to a link.
+/// Kind of link to establish.
 #[derive(Clone, Debug)]
 pub(crate) enum Dialer {
     Network(Box<(Target, ClientTls, ConnectOptions)>),

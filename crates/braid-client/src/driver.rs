@@ -1,4 +1,4 @@
-//! Task that owns a client: it connects, runs the connection, and connects again after a pause.
+//! Driver: the task that owns a client, runs its connections one after the other, and pauses between them.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,15 +14,16 @@ use crate::error::Error;
 use crate::events::ConnectionEvent;
 use crate::state::{ClientState, now};
 
-/// Sequence of connections of one client.
+/// Owner of the client state, with one connection at a time.
 pub(crate) struct Driver {
     state: ClientState,
     ended: watch::Sender<Option<Result<(), Error>>>,
-    /// The Session State between connections.
+    /// Session State between connections; `None` before the first one, unless the server may resume a session.
     session: Option<Session>,
-    /// Number of connections so far, which tells acknowledgements of an older one apart.
+    /// Number of connections so far. Acknowledgements name theirs: those of an older one are ignored.
     connections: u64,
-    /// Whether subscriptions may be restored before CONNACK: the last connection that tried got an answer.
+    /// Whether subscriptions may be restored before CONNACK. False after a connection that ended without an answer to
+    /// an early SUBSCRIBE.
     resubscribes_early: bool,
 }
 
@@ -56,7 +57,8 @@ impl Driver {
         self.ended.send_replace(Some(result));
     }
 
-    /// One connection from its beginning to its end. `Ok`: this side ended it.
+    /// Runs one connection from its link to its end, again without early data if the server rejects that. `Ok`: this side
+    /// ended it.
     async fn serve_once(&mut self) -> Result<(), Error> {
         let end = self.serve_link(true).await?;
         if !end.is_early_rejected {
@@ -67,7 +69,8 @@ impl Driver {
         self.serve_link(false).await?.result // [BQ-62]
     }
 
-    /// One link. `may_be_early`: it may carry early data, if the application asked for that.
+    /// Runs one connection on one link. `may_be_early`: whether the link may carry early data, if the application asked
+    /// for that.
     async fn serve_link(&mut self, may_be_early: bool) -> Result<End, Error> {
         let state = &mut self.state;
         let link = tokio::select! {

@@ -14,14 +14,15 @@ use crate::lanes::LaneScheduler;
 use crate::send_queue::{Control, Request, Waiter, answer};
 use crate::subscribe::Subscribe;
 
-/// The most filters of one SUBSCRIBE that restores subscriptions: servers limit the size of packets.
+/// Maximum number of filters of one SUBSCRIBE that restores subscriptions: servers limit the size of packets.
 const FILTERS_PER_SUBSCRIBE: usize = 64;
 
+/// Unanswered requests, and granted subscriptions, of one client.
 #[derive(Debug, Default)]
 pub(crate) struct InflightTracker {
     /// Inflight messages of QoS 1 and 2.
     sent: HashMap<PacketId, Sent>,
-    /// Inflight messages by priority.
+    /// Number of inflight messages by priority, without zeros.
     counts: BTreeMap<Priority, usize>,
     /// Unanswered SUBSCRIBE and UNSUBSCRIBE packets, in the order of sending.
     controls: VecDeque<(PacketId, Control)>,
@@ -37,7 +38,7 @@ pub(crate) struct Sent {
     pub(crate) priority: Priority,
     /// Stream of its last PUBLISH; the control stream once that has ended.
     pub(crate) on: StreamKey,
-    /// Its stream is being reset because it has expired.
+    /// Whether its stream is being reset because it has expired.
     pub(crate) is_expiring: bool,
     /// Caller that waits for the last acknowledgement.
     pub(crate) waiter: Option<Waiter<ReasonCode>>,
@@ -148,7 +149,7 @@ impl InflightTracker {
         self.subscriptions.retain(|kept| !filters.iter().any(|filter| kept.is_for(filter)));
     }
 
-    /// The logical stream on which a filter was subscribed.
+    /// Logical stream on which a filter was subscribed; the control stream for an unknown one.
     pub(crate) fn stream_of(&self, filter: &TopicFilter) -> LogicalStream {
         self.subscriptions.iter().find(|kept| kept.is_for(filter)).map(Subscribe::logical).unwrap_or_default()
     }
@@ -167,9 +168,9 @@ impl InflightTracker {
         in_packets(self.subscriptions.iter().filter(gone).cloned().map(retained_if_new))
     }
 
-    /// Requests that restore subscriptions before CONNACK tells whether the server has kept them. Retained messages
-    /// come only for those that it has not. If the server may have kept the session, subscriptions on the control
-    /// stream are left out: they need no request then.
+    /// Requests that restore subscriptions before CONNACK says whether the server has kept them. Retained messages are
+    /// sent only for those that it has not. If the server may have kept the session, subscriptions on the control stream
+    /// are left out: they need no request then.
     pub(crate) fn resubscribe_early(&self, may_be_kept: bool) -> Vec<Subscribe> {
         let needed = |kept: &&Subscribe| kept.stream > 0 || !may_be_kept;
         in_packets(self.subscriptions.iter().filter(needed).cloned().map(retained_if_new))
@@ -212,7 +213,7 @@ impl InflightTracker {
         }
     }
 
-    /// The logical stream for a request: for UNSUBSCRIBE, that on which its first filter was subscribed.
+    /// Logical stream for a request: for UNSUBSCRIBE, that on which its first filter was subscribed.
     pub(crate) fn stream_for(&self, control: &Control) -> LogicalStream {
         match control {
             Control::Subscribe { subscribe, .. } | Control::Resubscribe(subscribe) => subscribe.logical(),
@@ -265,7 +266,7 @@ fn is_in(kept: &Subscribe, requested: &HashSet<(u32, &TopicFilter)>) -> bool {
     kept.filters().all(|filter| requested.contains(&(kept.stream, filter)))
 }
 
-/// The subscription with retained messages requested only if the server does not know it.
+/// Changes a subscription to request retained messages only if it is new to the server.
 fn retained_if_new(mut kept: Subscribe) -> Subscribe {
     for entry in &mut kept.entries {
         if entry.retain_handling == RetainHandling::SendAlways {

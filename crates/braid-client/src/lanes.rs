@@ -1,4 +1,4 @@
-//! Send scheduler: requests queued by lane, and the stream of each lane.
+//! Send scheduler: the queues of requests by lane, and the stream of each lane.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,9 +9,9 @@ use braid_proto::topic::TopicName;
 
 use crate::send_queue::{Control, Request, Room};
 
-/// The most large messages in transit at once, unless the next one has a higher priority than all of them.
+/// Maximum number of large messages in transit, unless the next one has a higher priority than all of them.
 const OWN_STREAMS: usize = 4;
-/// Resets by the server after which a lane stays on the control stream for the rest of the connection.
+/// Number of resets by the server from which on a lane stays on the control stream for the rest of the connection.
 const RESET_LIMIT: u8 = 5;
 
 /// Identity of a lane. Messages of one lane keep their order.
@@ -26,23 +26,24 @@ enum LaneKey {
 /// Stream of a lane on the present connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LaneStream {
-    /// No request has needed a stream yet.
+    /// No request needed a stream so far.
     Unopened,
     /// A request waits for a stream to be opened.
     Wanted {
-        /// The highest priority of the requests that wait.
+        /// Highest priority of the waiting requests.
         priority: Priority,
         /// Start of the time without stream credit from the server (RFC 9000, 4.6).
         refused: Option<Instant>,
     },
     /// The lane shares the control stream.
     OnControl,
+    /// Data stream of the lane.
     Open(StreamKey),
-    /// This stream takes no more requests; the lane waits for its end.
+    /// Data stream that takes no more requests: the lane waits for its end.
     Ending(StreamKey),
 }
 
-/// One lane: its queue length, its stream, and how often the server reset that.
+/// One lane: length of its queue, its stream, and the number of resets by the server.
 #[derive(Debug)]
 pub(crate) struct LaneEntry {
     /// `None`: free for another lane.
@@ -66,7 +67,8 @@ impl LaneEntry {
         matches!(self.key, Some(LaneKey::Stream(LogicalStream::Control)))
     }
 
-    /// The stream for the next request. `None`: the request has to wait, and the lane notes that it wants a stream.
+    /// Stream for the next request of this priority. `None`: the request has to wait, and the lane is noted to want a
+    /// stream.
     pub(crate) fn stream_for(&mut self, priority: Priority) -> Option<StreamKey> {
         match &mut self.stream {
             LaneStream::Open(key) => return Some(*key),
@@ -78,7 +80,7 @@ impl LaneEntry {
         None
     }
 
-    /// The priority of a lane of large messages.
+    /// Priority of a lane of large messages.
     fn own_priority(&self) -> Option<Priority> {
         if let Some(LaneKey::Own(_, priority)) = &self.key { Some(*priority) } else { None }
     }
@@ -101,7 +103,7 @@ pub(crate) struct LaneScheduler {
     by_key: HashMap<LaneKey, usize>,
     /// Every lane that wants a stream, and some that no longer do; pruned by [`next_to_open`](Self::next_to_open).
     wanting: Vec<usize>,
-    /// The link has data streams.
+    /// Whether the link has data streams.
     is_multi: bool,
 }
 
@@ -205,8 +207,8 @@ impl LaneScheduler {
 
     // -- Streams -----------------------------------------------------------------------------------
 
-    /// Begins a connection, on which no lane has a stream yet. With `is_multi` false, which may be found out later, all lanes
-    /// share the control stream.
+    /// Begins a connection, on which no lane has a stream. Without `is_multi` all lanes share the control stream; called
+    /// again when the server turns out to take no data streams.
     pub(crate) fn begin(&mut self, is_multi: bool) {
         self.is_multi = is_multi;
         self.wanting.clear();
@@ -238,9 +240,9 @@ impl LaneScheduler {
         &mut self.lanes[lane]
     }
 
-    /// Gives a lane the stream that was opened for it.
-    pub(crate) fn handle_opened(&mut self, lane: usize, stream: StreamKey) {
-        self.lanes[lane].stream = LaneStream::Open(stream);
+    /// Sets the stream of a lane.
+    pub(crate) fn set_stream(&mut self, lane: usize, stream: LaneStream) {
+        self.lanes[lane].stream = stream;
     }
 
     /// Notes that the server gives no credit for the stream of a lane.
@@ -248,16 +250,6 @@ impl LaneScheduler {
         if let LaneStream::Wanted { refused, .. } = &mut self.lanes[lane].stream {
             refused.get_or_insert(now);
         }
-    }
-
-    /// Makes a lane wait for the end of its stream.
-    pub(crate) fn begin_end(&mut self, lane: usize, stream: StreamKey) {
-        self.lanes[lane].stream = LaneStream::Ending(stream);
-    }
-
-    /// Moves a lane that has waited long enough for stream credit to the control stream.
-    pub(crate) fn use_control(&mut self, lane: usize) {
-        self.lanes[lane].stream = LaneStream::OnControl;
     }
 
     /// Removes a lane of large messages that is no longer used, after a request of it was sent.
@@ -283,7 +275,7 @@ impl LaneScheduler {
         self.lanes[lane].queued == 0
     }
 
-    /// The logical stream of a lane.
+    /// Logical stream of a lane.
     pub(crate) fn logical(&self, lane: usize) -> LogicalStream {
         match self.lanes[lane].key {
             Some(LaneKey::Stream(stream)) => stream,
@@ -292,7 +284,7 @@ impl LaneScheduler {
         }
     }
 
-    /// The lane to open the next stream for: of those that want one, that with the highest priority.
+    /// Lane to open the next stream for: of those that want one, that with the highest priority.
     pub(crate) fn next_to_open(&mut self) -> Option<usize> {
         let Self { wanting, lanes, .. } = self;
         wanting.retain(|at| lanes[*at].is_wanting());
@@ -313,8 +305,8 @@ impl LaneScheduler {
         others.clone().count() < OWN_STREAMS || others.all(|other| other < priority)
     }
 
-    /// Handles the end of a lane's stream. A lane that lasts gets a new one when it needs it, up to a number of resets by
-    /// the server.
+    /// Handles the end of a lane's stream. A lane of a logical stream opens another when it needs one, up to
+    /// [`RESET_LIMIT`] resets by the server (`by_peer`).
     pub(crate) fn stream_ended(&mut self, lane: usize, by_peer: bool) {
         let at = &mut self.lanes[lane];
         at.reset_count = at.reset_count.saturating_add(u8::from(by_peer));
@@ -354,7 +346,7 @@ mod tests {
     fn open(lanes: &mut LaneScheduler) -> Vec<usize> {
         let mut opened = Vec::new();
         while let Some(lane) = lanes.next_to_open() {
-            lanes.handle_opened(lane, StreamKey::bidi(1));
+            lanes.set_stream(lane, LaneStream::Open(StreamKey::bidi(1)));
             opened.push(lane);
         }
         opened
@@ -373,7 +365,7 @@ mod tests {
         large(&mut lanes, "urgent too", 6);
         want(&mut lanes);
         assert_eq!(open(&mut lanes), [6]);
-        lanes.begin_end(0, StreamKey::bidi(1));
+        lanes.set_stream(0, LaneStream::Ending(StreamKey::bidi(1)));
         assert!(open(&mut lanes).is_empty(), "the stream has not ended yet");
         lanes.stream_ended(0, false);
         lanes.stream_ended(1, false);

@@ -13,26 +13,27 @@ use tokio::io::ReadBuf;
 use tracing::debug;
 
 use super::Connection;
-use super::streams::{Due, Phase};
+use super::streams::{Phase, StreamDeadline};
 use crate::error::Error;
+use crate::lanes::LaneStream;
 use crate::state::ClientState;
 
-/// Wait of a lane for stream credit before it uses the control stream.
+/// Time for which a lane waits for stream credit before it uses the control stream.
 const CREDIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Wait of a lane of large messages, which would delay everything on the control stream.
+/// This limit for a lane of large messages, which would delay everything on the control stream.
 const OWN_CREDIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Wait of a lane for the server's FIN after that of this side.
+/// Time for which a lane waits for the server's FIN after that of this side.
 const FIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Wait for the server's FIN on a stream that carried QoS 0, of which QUIC may still hold a window's worth: 2 MiB with
-/// our broker, which take longer than this below 35 kB/s. The lane then goes on without it.
+/// Time for which a lane waits for the server's FIN on a stream that carried QoS 0: QUIC may still buffer a window of it,
+/// 2 MiB with the broker of this workspace, which takes longer than this below 35 kB/s. The lane then goes on without it.
 const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Error code of a stream that is reset because its message has expired. MQTT has no Reason Code for that; this one
 /// stands for "none of the other Reason Codes apply" (MQTT 5, 3.14.2.1).
 const EXPIRED: ReasonCode = ReasonCode::UnspecifiedError;
-/// Limit for the last bytes of a closed connection.
+/// Time limit for the last bytes of a closed connection.
 const LINGER: Duration = Duration::from_secs(2);
-/// The most reads of one poll while a closed connection waits for the server's end: a server that sends without end
-/// must not hold the thread past the deadline.
+/// Maximum number of reads of one poll while a closed connection waits for the end by the server: a server that never
+/// stops sending must not hold the thread past the deadline.
 const LAST_READS: usize = 32;
 
 impl Connection {
@@ -41,18 +42,18 @@ impl Connection {
     /// Takes no further request on a stream, which ends once its messages are acknowledged.
     pub(super) fn begin_end(&mut self, state: &mut ClientState, stream: StreamKey) {
         if let Some(lane) = self.streams.begin_end(stream) {
-            state.lanes.begin_end(lane, stream);
+            state.lanes.set_stream(lane, LaneStream::Ending(stream));
         }
     }
 
-    /// Begins to end the streams of which only the server's FIN tells that it has everything.
+    /// Begins to end the open streams that carried QoS 0, which only the server's FIN confirms.
     fn confirm_streams(&mut self, state: &mut ClientState) {
         for stream in self.streams.unconfirmed() {
             self.begin_end(state, stream);
         }
     }
 
-    /// Ends streams whose messages are acknowledged and written. Whether there were any.
+    /// Ends streams whose messages are acknowledged and written. True: there were some.
     pub(super) fn end_streams(&mut self, state: &mut ClientState, now: Instant) -> bool {
         let mut has_ended = false;
         let mut next = 0;
@@ -123,29 +124,29 @@ impl Connection {
         }
     }
 
-    /// The next deadline of a stream or of a lane without stream credit.
+    /// Next deadline of a stream or of a lane without stream credit.
     pub(super) fn stream_deadline(&self, state: &ClientState) -> Option<Instant> {
         let refused = state.lanes.refused().map(|(_, is_own, since)| since + credit_timeout(is_own)).min();
         refused.into_iter().chain(self.streams.deadline()).min()
     }
 
     pub(super) fn handle_stream_deadlines(&mut self, state: &mut ClientState, now: Instant) {
-        while let Some(due) = self.streams.pop_due(now) {
-            match due {
-                Due::Expiry(stream) => self.expire(state, stream, now),
-                Due::End(stream) => self.release_lane(state, stream),
+        while let Some(deadline) = self.streams.pop_deadline(now) {
+            match deadline {
+                StreamDeadline::Expiry(stream) => self.expire(state, stream, now),
+                StreamDeadline::Fin(stream) => self.release_lane(state, stream),
             }
         }
         let refused: Vec<_> = state.lanes.refused().collect();
         for (lane, is_own, since) in refused {
             if since + credit_timeout(is_own) <= now {
-                state.lanes.use_control(lane);
+                state.lanes.set_stream(lane, LaneStream::OnControl);
             }
         }
     }
 
-    /// Lets the lane of a stream go on without the server's FIN. `disconnect` still waits for the FIN if only that tells
-    /// that everything has arrived.
+    /// Releases the lane of a stream without the server's FIN. `disconnect` still waits for the FIN of a stream that
+    /// carried QoS 0.
     fn release_lane(&mut self, state: &mut ClientState, stream: StreamKey) {
         debug!(%stream, "the server has not ended the stream in time");
         match self.streams.get_mut(stream) {
@@ -217,7 +218,7 @@ impl Connection {
         self.link.poll_close(cx, Close { code, stop: None }).map(drop)
     }
 
-    /// Whether only the end of the connection by the server tells that it has everything: QUIC buffers the control
+    /// Whether only the end of the connection by the server confirms that all messages arrived: QUIC buffers the control
     /// stream, QoS 0 is not acknowledged, and the server handles DISCONNECT after it.
     fn awaits_end(&self) -> bool {
         self.link.is_multi() && self.streams.has_unconfirmed_on_control()

@@ -1,4 +1,4 @@
-//! One connection: protocol machine, link and timer in one poll loop.
+//! Connection: protocol machine, link and timer in one poll loop.
 
 mod close;
 mod send;
@@ -29,9 +29,9 @@ use crate::error::Error;
 use crate::receive_queue::{Receipt, Received};
 use crate::state::{ClientState, now};
 
-/// Rounds of one poll before other tasks of the runtime get their turn.
+/// Maximum number of rounds of one poll, after which other tasks of the runtime run.
 const ROUNDS: usize = 32;
-/// The most bytes of one read.
+/// Maximum bytes of one read.
 const READ_SIZE: usize = 64 * 1024;
 
 thread_local! {
@@ -48,17 +48,17 @@ pub(crate) struct Connection {
     streams: Streams,
     writer: LinkWriter,
     timer: Timer,
-    /// Time at which the connection ends even if requests are unanswered or bytes unsent.
+    /// Time at which the connection ends even with unanswered requests or unsent bytes.
     deadline: Option<Instant>,
-    /// The most unacknowledged messages of QoS 1 and 2: the lower of the client's limit and the server's.
+    /// Maximum number of unacknowledged messages of QoS 1 and 2: the lower of the client's limit and the server's.
     send_maximum: usize,
     /// Messages of one read; kept for its allocation.
     arrived: Vec<Received>,
     /// Error that the server reported before it ended the connection.
     reported: Option<Error>,
-    /// The server rejected the early data: it has received nothing.
+    /// Whether the server rejected the early data, and has received nothing.
     is_early_rejected: bool,
-    /// The receive queue is full: streams that carry messages are not read.
+    /// Whether the receive queue is full: then streams that carry messages are not read.
     is_paused: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct End {
     /// `Ok`: this side ended it.
     pub(crate) result: Result<(), Error>,
     pub(crate) session: Option<Session>,
-    /// The server has received nothing, because it rejected the early data. [BQ-62]
+    /// Whether the server rejected the early data, and has received nothing. [BQ-62]
     pub(crate) is_early_rejected: bool,
 }
 
@@ -94,7 +94,7 @@ impl Connection {
 
     /// Runs the connection as far as it goes. Ready when it has ended.
     ///
-    /// One round: (1) acknowledgements of the application, (2) one read, (3) requests, (4) the wish to close, (5) one
+    /// One round: (1) acknowledgements of the application, (2) one read, (3) requests, (4) the request to close, (5) one
     /// write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus share a write with the answers to
     /// what was read.
     pub(crate) fn poll(&mut self, state: &mut ClientState, cx: &mut Context<'_>) -> Poll<End> {
@@ -160,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// Arms the timer for the next deadline. Whether one has passed.
+    /// Arms the timer for the next deadline. True: one has passed and was handled.
     fn poll_timer(&mut self, state: &mut ClientState, cx: &mut Context<'_>, now: Instant) -> bool {
         let streams = self.stream_deadline(state);
         let deadlines = [self.protocol.poll_timeout(), self.deadline, streams];
@@ -202,7 +202,7 @@ impl Connection {
         true
     }
 
-    /// One read of the link; bytes go straight to the protocol.
+    /// Reads once from the link; the protocol machine handles the bytes.
     fn poll_link(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<std::io::Result<Read>> {
         let Self { link, protocol, streams, is_paused, .. } = self;
         // Messages arrive only on streams that carried a SUBSCRIBE. The others carry acknowledgements, which are read
@@ -230,7 +230,7 @@ impl Connection {
         self.protocol.handle_link_closed();
     }
 
-    /// FIN of the server, the answer to that of this side or the first.
+    /// Handles FIN of the server, in answer to that of this side or before it.
     fn handle_finished(&mut self, state: &mut ClientState, stream: StreamKey, now: Instant) {
         self.protocol.handle_stream_finished(stream, now);
         if self.streams.get(stream).is_some_and(|known| known.phase() == Phase::Ended) {
@@ -238,7 +238,7 @@ impl Connection {
         }
     }
 
-    /// RESET_STREAM or STOP_SENDING of the server.
+    /// Handles RESET_STREAM or STOP_SENDING of the server.
     fn handle_reset(&mut self, state: &mut ClientState, stream: StreamKey, code: u64, now: Instant) {
         debug!(%stream, code, "the server ended a stream");
         match self.refused_message(state, stream, code) {
@@ -254,7 +254,7 @@ impl Connection {
         self.remove_stream(state, stream, &Error::StreamEnded { code: Some(code) });
     }
 
-    /// The reason for which the server refuses the only message of this stream; `None`: it refuses the stream.
+    /// Reason for which the server refuses the only message of a stream; `None`: it refuses the stream.
     fn refused_message(&self, state: &ClientState, stream: StreamKey, code: u64) -> Option<ReasonCode> {
         let lane = self.streams.get(stream)?.lane()?;
         let reason = u8::try_from(code).ok().and_then(ReasonCode::from_u8)?;
@@ -338,7 +338,7 @@ fn received(incoming: Incoming, connection: u64) -> Received {
     Received { message, dup, packet_id, topic_alias, subscription_ids, receipt }
 }
 
-/// The one timer of a connection.
+/// Timer of a connection.
 struct Timer {
     sleep: Pin<Box<Sleep>>,
     armed: Option<Instant>,

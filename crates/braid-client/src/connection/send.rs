@@ -1,4 +1,4 @@
-//! Sending: from queued requests to packets in the outboxes of streams.
+//! Sender: queued requests become packets in the outboxes of streams.
 
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -14,17 +14,18 @@ use tracing::{debug, warn};
 use super::Connection;
 use crate::error::Error;
 use crate::inflight::Sent;
+use crate::lanes::LaneStream;
 use crate::send_queue::{Control, Request, Waiter, answer};
 use crate::state::ClientState;
 
-/// Number of bytes in the outbox of a stream from which on further messages wait in their lane, where a message of a
-/// higher priority overtakes them. [BQ-56]
+/// Bytes in the outbox of a stream from which on further messages wait in their lane, where a message of a higher
+/// priority overtakes them. [BQ-56]
 const OUTBOX_LIMIT: usize = 32 * 1024;
-/// The lowest Receive Maximum of which a part is reserved for other priorities.
+/// Minimum Receive Maximum of which a part is reserved for other priorities.
 const SHARED_FROM: usize = 4;
 
 impl Connection {
-    /// Sends all requests that can be sent. Whether there was one.
+    /// Sends all requests that can be sent. True: at least one was sent.
     pub(super) fn poll_requests(
         &mut self,
         state: &mut ClientState,
@@ -50,7 +51,8 @@ impl Connection {
         }
     }
 
-    /// The next request that can be sent, highest priority first. A blocked request delays its own lane only. [BQ-55]
+    /// Takes the next request that can be sent, highest priority first, with its lane. A blocked request delays its own
+    /// lane only. [BQ-55]
     fn next(&mut self, state: &mut ClientState) -> Option<(usize, Request)> {
         let Self { protocol, send_maximum, .. } = self;
         let (lanes, inflight) = (&mut state.lanes, &state.inflight);
@@ -233,7 +235,7 @@ impl Connection {
         }
     }
 
-    /// Opens streams for lanes that want one. Whether a lane can send now.
+    /// Opens streams for lanes that want one. True: a lane can send now.
     pub(super) fn poll_open(&mut self, state: &mut ClientState, cx: &mut Context<'_>, now: Instant) -> bool {
         let mut has_progress = false;
         while let Some(lane) = state.lanes.next_to_open() {
@@ -242,7 +244,7 @@ impl Connection {
                     debug!(%stream, lane = ?state.lanes.logical(lane), "opened");
                     self.protocol.handle_stream_opened(stream);
                     self.streams.insert(stream, lane, now);
-                    state.lanes.handle_opened(lane, stream);
+                    state.lanes.set_stream(lane, LaneStream::Open(stream));
                     has_progress = true;
                 }
                 Poll::Ready(Err(error)) => {

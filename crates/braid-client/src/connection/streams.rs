@@ -1,4 +1,4 @@
-//! Stream table: the client's state of each stream of one connection.
+//! Stream table: the sending state of each stream of one connection.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -14,32 +14,32 @@ use crate::send_queue::{Waiter, answer};
 pub(super) struct Stream {
     /// Index of its lane; `None` on the control stream, which many share, and once the lane has moved on.
     lane: Option<usize>,
-    /// Priority that the link has for it.
+    /// Priority of the stream in the link.
     priority: Option<Priority>,
-    /// Bytes that the link has taken.
+    /// Bytes written to the link.
     written: u64,
-    /// QoS 0 messages that the link has not taken entirely: the value of `written` at their last byte.
+    /// QoS 0 messages that are not written in full: the value of `written` behind their last byte, and the caller.
     unwritten: VecDeque<(u64, Waiter<ReasonCode>)>,
     /// Inflight messages of QoS 1 and 2.
     inflight: usize,
-    /// The stream carried a SUBSCRIBE: messages may arrive on it.
+    /// Whether the stream carried a SUBSCRIBE, so that messages may arrive on it.
     is_subscribed: bool,
-    /// The stream carried QoS 0: only the server's FIN tells that it has everything.
+    /// Whether the stream carried QoS 0, which only the server's FIN confirms.
     has_unconfirmed: bool,
     /// Expiry of the only message of the stream.
     expires_at: Option<Instant>,
     phase: Phase,
-    /// Limit of the wait for the server's FIN.
+    /// Time limit of the wait for the server's FIN.
     ends_by: Option<Instant>,
     /// Time of the last PUBLISH or acknowledgement.
     last_used: Instant,
 }
 
-/// Sending states of a stream (RFC 9000, 3.1), as the client needs them.
+/// State of the sending half of a stream: a reduced form of RFC 9000, 3.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Open,
-    /// No further request goes on it; FIN follows once its messages are acknowledged.
+    /// The stream takes no further request; FIN follows once its messages are acknowledged.
     Ending,
     /// FIN was sent; the server's is awaited.
     Ended,
@@ -87,7 +87,7 @@ impl Stream {
         self.inflight > 0
     }
 
-    /// Raises the priority, or lowers it while the stream `is_idle`. Whether it changed.
+    /// Raises the priority, or lowers it while the stream `is_idle`. True: it changed.
     pub(super) fn raise_priority(&mut self, priority: Priority, is_idle: bool) -> bool {
         let changes = self.priority < Some(priority) || (is_idle && self.priority > Some(priority));
         if changes {
@@ -120,7 +120,7 @@ impl Stream {
         }
     }
 
-    /// Notes that the link took so many bytes more.
+    /// Notes that `bytes` more were written to the link.
     pub(super) fn handle_written(&mut self, bytes: usize) {
         self.written += bytes as u64;
         while let Some((at, _)) = self.unwritten.front()
@@ -147,22 +147,22 @@ impl Stream {
 
 /// Deadline of a stream that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum StreamDeadline {
     /// The only message of this stream has expired.
     Expiry(StreamKey),
     /// The server's FIN did not arrive in time.
-    End(StreamKey),
+    Fin(StreamKey),
 }
 
-/// The streams of one connection.
+/// Streams of one connection.
 #[derive(Debug)]
 pub(super) struct Streams {
     control: Stream,
     data: BTreeMap<StreamKey, Stream>,
-    /// Those of [`Phase::Ending`].
+    /// Streams of [`Phase::Ending`].
     ending: Vec<StreamKey>,
     deadlines: BTreeSet<(Instant, StreamKey)>,
-    /// The server has given credit for a data stream at least once.
+    /// Whether the server has given credit for a data stream at least once.
     has_opened: bool,
 }
 
@@ -234,20 +234,21 @@ impl Streams {
         self.data.values().any(|stream| stream.phase != Phase::Open && stream.lane.is_some())
     }
 
-    /// The least recently used idle stream of a lane for which `may_end` is true.
+    /// Least recently used idle stream of a lane for which `may_end` is true.
     pub(super) fn longest_idle(&self, may_end: impl Fn(usize) -> bool) -> Option<StreamKey> {
         let may_end = |stream: &Stream| stream.is_idle() && stream.lane.is_some_and(&may_end);
         let idle = self.data.iter().filter(|(_, stream)| may_end(stream));
         idle.min_by_key(|(_, stream)| stream.last_used).map(|(key, _)| *key)
     }
 
-    /// Open data streams of which only the server's FIN tells that it has everything.
+    /// Open data streams that carried QoS 0, which only the server's FIN confirms.
     pub(super) fn unconfirmed(&self) -> Vec<StreamKey> {
         let is_unconfirmed = |stream: &Stream| stream.has_unconfirmed && stream.phase == Phase::Open;
         self.data.iter().filter(|(_, stream)| is_unconfirmed(stream)).map(|(key, _)| *key).collect()
     }
 
-    /// Takes no further request on a stream. Returns its lane; `None`: there is none, or the stream was ending before.
+    /// Begins the end of a stream, which takes no further request. Returns its lane; `None`: it has none, or was ending
+    /// before.
     pub(super) fn begin_end(&mut self, key: StreamKey) -> Option<usize> {
         let stream = self.data.get_mut(&key).filter(|stream| stream.phase == Phase::Open)?;
         stream.phase = Phase::Ending;
@@ -280,13 +281,13 @@ impl Streams {
         self.deadlines.extend(at.map(|at| (at, key)));
     }
 
-    /// The next deadline of any stream.
+    /// Next deadline of any stream.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
     /// Takes a deadline that has passed.
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Due> {
+    pub(super) fn pop_deadline(&mut self, now: Instant) -> Option<StreamDeadline> {
         loop {
             let (deadline, key) = *self.deadlines.first().filter(|(deadline, _)| *deadline <= now)?;
             self.deadlines.pop_first();
@@ -296,11 +297,11 @@ impl Streams {
                 if stream.ends_by == Some(deadline) {
                     self.deadlines.insert((deadline, key));
                 }
-                return Some(Due::Expiry(key));
+                return Some(StreamDeadline::Expiry(key));
             }
             if stream.ends_by == Some(deadline) {
                 stream.ends_by = None;
-                return Some(Due::End(key));
+                return Some(StreamDeadline::Fin(key));
             }
         }
     }

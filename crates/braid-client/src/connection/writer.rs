@@ -1,4 +1,4 @@
-//! Link writer: from the outboxes of the streams to the link.
+//! Link writer: writes the outboxes of the streams to the link, by priority.
 
 use std::cmp::Reverse;
 use std::io::{Error, ErrorKind, IoSlice};
@@ -11,16 +11,16 @@ use bytes::Buf;
 
 use super::streams::Streams;
 
-/// Slices of one vectored write.
+/// Maximum number of slices of one vectored write.
 const SLICES: usize = 64;
 
-/// Writes of one connection.
+/// Writer of one connection.
 #[derive(Debug, Default)]
 pub(super) struct LinkWriter {
     /// Streams of one turn; kept for its allocation.
     to_write: Vec<StreamKey>,
     is_unflushed: bool,
-    /// Error after which the link takes nothing more. It ends the connection once everything received is read.
+    /// Error of a write, after which the link takes nothing more. The connection ends once everything received is read.
     error: Option<Error>,
 }
 
@@ -34,8 +34,8 @@ impl LinkWriter {
         self.error.take()
     }
 
-    /// Writes until the link takes no more, the stream with the highest priority first. Whether the connection has to go
-    /// on with its loop: bytes were written, or the link has failed.
+    /// Writes until the link takes no more, the stream with the highest priority first. True: the connection has to repeat
+    /// its loop, because bytes were written or the link has failed.
     pub(super) fn poll(
         &mut self,
         link: &mut Link,
