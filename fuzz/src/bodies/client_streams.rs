@@ -1,3 +1,5 @@
+//! Any operations on a client with many streams.
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

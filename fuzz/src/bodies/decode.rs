@@ -1,3 +1,5 @@
+//! Decoder with any bytes, in any pieces.
+
 use braid_proto::decoder::Decoder;
 use braid_proto::error::Violation;
 use braid_proto::packet::{Packet, ProtocolVersion};

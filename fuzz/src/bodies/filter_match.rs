@@ -1,3 +1,5 @@
+//! Router against a filter-by-filter match.
+
 use std::collections::BTreeSet;
 
 use braid_proto::session::Subscription;

@@ -1,4 +1,4 @@
-//! One function for each target; it panics on a failure.
+//! Bodies of the fuzz targets for packets, topics and protocol machines. Each panics on a failure.
 
 mod client_streams;
 mod decode;

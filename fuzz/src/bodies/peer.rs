@@ -1,3 +1,5 @@
+//! Peer of a protocol machine, and input that both machines share.
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicName;
 use bytes::{Buf, Bytes};
 
-/// Streams that the upper bits of an operation select.
+/// Streams that bits 4 to 6 of an operation select.
 pub(super) const STREAMS: [StreamKey; 8] = [
     StreamKey::CONTROL,
     StreamKey::bidi(1),
@@ -21,6 +23,7 @@ pub(super) const STREAMS: [StreamKey; 8] = [
     StreamKey::uni(1),
 ];
 
+/// Protocol version of a number; 5.0 from 2 on.
 pub(super) fn version(number: u8) -> ProtocolVersion {
     match number {
         0 => ProtocolVersion::V31,

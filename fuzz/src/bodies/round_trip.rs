@@ -1,3 +1,5 @@
+//! Decoding and encoding of a packet are inverse.
+
 use braid_proto::packet::{Packet, ProtocolVersion};
 use bytes::BytesMut;
 

@@ -1,3 +1,5 @@
+//! Files of a store, in memory.
+
 use std::io;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! Recovery from any journal record.
+
 use std::sync::OnceLock;
 
 use braid_store::{OpenError, Store};

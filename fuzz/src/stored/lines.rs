@@ -1,3 +1,5 @@
+//! Import of any lines.
+
 use super::device::Devices;
 use super::{check_sound, offline};
 

@@ -1,4 +1,4 @@
-//! One function for each target about stores; it panics on a failure.
+//! Bodies of the fuzz targets for stores. Each panics on a failure.
 
 mod device;
 mod journal;

@@ -1,3 +1,5 @@
+//! Tables with any rows.
+
 use redb::{Database, Key, TableDefinition, Value, WriteTransaction};
 
 use super::device::Devices;
