@@ -1,4 +1,4 @@
-//! Endpoint of a server: one UDP socket, accepting without waiting, restarted when its task fails.
+//! Endpoint of a server: one UDP socket, accepting without waiting, restarted when its socket fails.
 
 use std::io;
 use std::mem;
@@ -62,7 +62,7 @@ type OpenEndpoint = Box<dyn FnMut(ServerConfig) -> io::Result<(Endpoint, Failure
 /// Condition of the endpoint behind a QUIC listener. A listener of another kind is always available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointHealth {
-    /// Number of times that the endpoint was restarted after its task failed.
+    /// Number of times that the endpoint was restarted after its socket failed.
     pub restarts: u64,
     /// False from a failure until a restart succeeds.
     pub is_available: bool,

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
 use std::pin::Pin;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -34,6 +35,10 @@ struct FaultyRuntime {
     victim: Victim,
     /// The next receive fails, once.
     fails_on_receive: Arc<AtomicBool>,
+    /// Receiving panics, in the task of the endpoint.
+    panics_on_receive: Arc<AtomicBool>,
+    /// Accepting panics, in a call on the endpoint.
+    panics_on_accept: Arc<AtomicBool>,
     /// No socket can be opened.
     fails_on_open: Arc<AtomicBool>,
 }
@@ -52,8 +57,13 @@ impl Runtime for FaultyRuntime {
             return Err(io::Error::other("an error on purpose, instead of a socket"));
         }
         let inner = self.shielded.wrap_udp_socket(socket)?;
-        let (victim, fails_on_receive) = (Arc::clone(&self.victim), Arc::clone(&self.fails_on_receive));
-        Ok(Box::new(FaultySocket { inner, victim, fails_on_receive }))
+        Ok(Box::new(FaultySocket {
+            inner,
+            victim: Arc::clone(&self.victim),
+            fails_on_receive: Arc::clone(&self.fails_on_receive),
+            panics_on_receive: Arc::clone(&self.panics_on_receive),
+            panics_on_accept: Arc::clone(&self.panics_on_accept),
+        }))
     }
 }
 
@@ -62,10 +72,17 @@ struct FaultySocket {
     inner: Box<dyn AsyncUdpSocket>,
     victim: Victim,
     fails_on_receive: Arc<AtomicBool>,
+    panics_on_receive: Arc<AtomicBool>,
+    panics_on_accept: Arc<AtomicBool>,
 }
 
 impl AsyncUdpSocket for FaultySocket {
+    /// The library calls it for each connection that it accepts.
     fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
+        assert!(
+            !self.panics_on_accept.load(Ordering::Relaxed),
+            "a panic on purpose, in a call on the endpoint"
+        );
         Box::pin(FaultySender { inner: self.inner.create_sender(), victim: Arc::clone(&self.victim) })
     }
 
@@ -76,6 +93,8 @@ impl AsyncUdpSocket for FaultySocket {
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let received = self.inner.poll_recv(cx, bufs, meta);
+        let panics = received.is_ready() && self.panics_on_receive.load(Ordering::Relaxed);
+        assert!(!panics, "a panic on purpose, in the task of the endpoint");
         match received.is_ready() && self.fails_on_receive.swap(false, Ordering::Relaxed) {
             true => Poll::Ready(Err(io::Error::other("an error on purpose, in the task of the endpoint"))),
             false => received,
@@ -147,17 +166,21 @@ fn listen(runtime: Arc<FaultyRuntime>) -> (QuicListener, ClientTls) {
     (listener, client)
 }
 
-/// Both ends of a new connection with a data stream: server, client.
-async fn pair(listener: &mut QuicListener, tls: &ClientTls) -> (Link, Link) {
+async fn dial(address: SocketAddr, tls: &ClientTls) -> Link {
     let target = Target {
         transport: Transport::Quic,
         host: "localhost".to_owned(),
-        port: listener.local_addr().expect("address").port(),
+        port: address.port(),
         path: String::new(),
     };
-    let tls = tls.clone();
+    connect(&target, tls, &ConnectOptions::default()).await.expect("connect")
+}
+
+/// Both ends of a new connection with a data stream: server, client.
+async fn pair(listener: &mut QuicListener, tls: &ClientTls) -> (Link, Link) {
+    let (address, tls) = (listener.local_addr().expect("address"), tls.clone());
     let client = tokio::spawn(async move {
-        let mut client = connect(&target, &tls, &ConnectOptions::default()).await.expect("connect");
+        let mut client = dial(address, &tls).await;
         write(&mut client, StreamKey::CONTROL, b"!").await.expect("write");
         let data = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");
         write(&mut client, data, b"!").await.expect("write");
@@ -266,4 +289,59 @@ async fn endpoint_that_cannot_restart_is_unavailable_until_it_can() {
     let error = failure(&mut listener).await;
     assert!(error.contains("was restarted"), "{error}");
     assert_eq!(listener.health(), EndpointHealth { restarts: 1, is_available: true });
+}
+
+/// Variable of the environment with the panic that this process runs into.
+const PANIC: &str = "BRAID_TRANSPORT_PANIC";
+
+/// Name of the test that panics in processes of its own.
+const ABORTING_TEST: &str = "quic::panic_tests::a_panic_that_no_guard_can_catch_aborts_the_process";
+
+/// A change of this behaviour, after an update of the library, makes a restart possible: see `panic_guard`.
+#[test]
+fn a_panic_that_no_guard_can_catch_aborts_the_process() {
+    if let Ok(place) = std::env::var(PANIC) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        return runtime.block_on(panic_at(&place));
+    }
+    for place in ["task of the endpoint", "call on the endpoint", "task of a connection without handles"] {
+        let child = Command::new(std::env::current_exe().expect("path"))
+            .args(["--exact", ABORTING_TEST, "--nocapture"])
+            .env(PANIC, place)
+            .output()
+            .expect("run");
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        assert!(stderr.contains("a panic on purpose"), "{place}: {stderr}");
+        assert_eq!(child.status.code(), None, "{place}: no signal has ended the process: {stderr}");
+    }
+}
+
+async fn panic_at(place: &str) {
+    let runtime = Arc::new(FaultyRuntime::default());
+    let (victim, panics_on_receive, panics_on_accept) = (
+        Arc::clone(&runtime.victim),
+        Arc::clone(&runtime.panics_on_receive),
+        Arc::clone(&runtime.panics_on_accept),
+    );
+    let (mut listener, client) = listen(runtime);
+    let (server, mut other) = pair(&mut listener, &client).await;
+    match place {
+        "task of the endpoint" => {
+            panics_on_receive.store(true, Ordering::Relaxed);
+            write(&mut other, StreamKey::bidi(1), b"the last").await.expect("taken");
+        }
+        "call on the endpoint" => {
+            panics_on_accept.store(true, Ordering::Relaxed);
+            let address = listener.local_addr().expect("address");
+            tokio::spawn(async move { dial(address, &client).await });
+            let incoming = listener.accept().await.expect("accept");
+            incoming.handshake().await.expect_err("the panic is caught");
+        }
+        _ => {
+            *victim.lock().expect("not poisoned") = server.peer().address;
+            drop(server);
+        }
+    }
+    // Time for the task to run.
+    let _ = timeout(LIMIT, listener.accept()).await;
 }

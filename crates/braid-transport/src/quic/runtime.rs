@@ -18,7 +18,8 @@ pub(super) struct ShieldedRuntime {
     failures: watch::Sender<()>,
 }
 
-/// Receiver that resolves when a task of an endpoint has panicked.
+/// Receiver that resolves when the task of a connection has panicked. The panic of an endpoint's task has no receiver: it
+/// aborts the process (see [`panic_guard`](super::panic_guard)).
 pub(super) type Failures = watch::Receiver<()>;
 
 impl ShieldedRuntime {
@@ -37,7 +38,9 @@ impl Runtime for ShieldedRuntime {
         let failures = self.failures.clone();
         tokio::spawn(async move {
             if Shield::new(future).await == Err(Broken) {
-                tracing::error!("a task of the QUIC stack panicked; what it drove is lost, the rest goes on");
+                tracing::error!(
+                    "the task of a QUIC connection panicked: the connection is lost, its endpoint goes on"
+                );
                 failures.send_replace(());
             }
         });
