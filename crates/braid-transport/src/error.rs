@@ -134,7 +134,7 @@ impl ConnectError {
         Self::Other(format!("TLS with {host} failed: {reason}"))
     }
 
-    /// In-memory links come from [`mem::hub`](crate::mem::hub).
+    /// In-memory links come from [`mem::listener`](crate::mem::listener).
     pub(crate) fn no_address() -> Self {
         Self::Other("in-memory links have no address to connect to".to_owned())
     }

@@ -69,7 +69,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// Listener on a bound address, or of an in-memory hub.
+/// Listener on a bound address, or in memory.
 pub struct Listener {
     address: Option<SocketAddr>,
     transport: Transport,
@@ -79,7 +79,15 @@ pub struct Listener {
 enum Socket {
     Stream { listener: TcpListener, upgrade: Upgrade },
     Quic(Box<QuicListener>),
-    Hub(mpsc::Receiver<DuplexStream>),
+    Memory { arrivals: mpsc::Receiver<Result<DuplexStream, AcceptFailure>>, health: EndpointHealth },
+}
+
+/// Failure of an in-memory listener, on behalf of a test.
+#[derive(Debug)]
+pub(crate) struct AcceptFailure {
+    pub(crate) error: io::Error,
+    /// Condition that the listener reports from this failure on.
+    pub(crate) health: EndpointHealth,
 }
 
 impl Listener {
@@ -109,11 +117,12 @@ impl Listener {
         Self { address, transport: Transport::Quic, socket: Socket::Quic(Box::new(listener)) }
     }
 
-    pub(crate) fn from_hub(receiver: mpsc::Receiver<DuplexStream>) -> Self {
-        Self { address: None, transport: Transport::Mem, socket: Socket::Hub(receiver) }
+    pub(crate) fn in_memory(arrivals: mpsc::Receiver<Result<DuplexStream, AcceptFailure>>) -> Self {
+        let socket = Socket::Memory { arrivals, health: EndpointHealth::default() };
+        Self { address: None, transport: Transport::Mem, socket }
     }
 
-    /// The bound address, with the port that the system chose. `None` for an in-memory hub.
+    /// The bound address, with the port that the system chose. `None` for an in-memory listener.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.address
@@ -126,12 +135,12 @@ impl Listener {
     }
 
     /// Accepts the next connection without waiting for bytes of the peer.
-    /// Cancel safe. Once the last [`Connector`](crate::mem::Connector) of a hub is gone it waits forever.
+    /// Cancel safe. Once the last [`Connector`](crate::mem::Connector) of an in-memory listener is gone it waits forever.
     ///
     /// # Errors
     /// The process is short of something (descriptors, memory); the listener stays usable, so pause
-    /// a moment and call again. A QUIC endpoint whose task failed is lost with its connections; each call tries to restart it
-    /// and reports that as an error.
+    /// a moment and call again. A QUIC endpoint whose socket failed is lost with its connections; each call tries to restart
+    /// it and reports that as an error.
     pub async fn accept(&mut self) -> io::Result<Incoming> {
         let kind = match &mut self.socket {
             Socket::Stream { listener, upgrade } => {
@@ -139,8 +148,12 @@ impl Listener {
                 IncomingKind::Stream { io, address: canonical(address), upgrade: upgrade.clone() }
             }
             Socket::Quic(listener) => IncomingKind::Quic(listener.accept().await?),
-            Socket::Hub(receiver) => match receiver.recv().await {
-                Some(io) => IncomingKind::Mem(io),
+            Socket::Memory { arrivals, health } => match arrivals.recv().await {
+                Some(Ok(io)) => IncomingKind::Mem(io),
+                Some(Err(failure)) => {
+                    *health = failure.health;
+                    return Err(failure.error);
+                }
                 None => std::future::pending().await,
             },
         };
@@ -152,7 +165,8 @@ impl Listener {
     pub fn endpoint_health(&self) -> EndpointHealth {
         match &self.socket {
             Socket::Quic(listener) => listener.health(),
-            Socket::Stream { .. } | Socket::Hub(_) => EndpointHealth::default(),
+            Socket::Memory { health, .. } => *health,
+            Socket::Stream { .. } => EndpointHealth::default(),
         }
     }
 

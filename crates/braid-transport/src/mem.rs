@@ -6,11 +6,12 @@ use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
 
 use crate::link::Link;
-use crate::listener::Listener;
+use crate::listener::{AcceptFailure, Listener};
+use crate::quic::EndpointHealth;
 use crate::transport::{Peer, Transport};
 
-/// Bytes that one direction of a hub's link holds before the writer waits.
-const HUB_CAPACITY: usize = 64 * 1024;
+/// Bytes that one direction of a listener's link holds before the writer waits.
+const CAPACITY: usize = 64 * 1024;
 
 /// Connections that wait for `accept` before `connect` waits.
 const ACCEPT_QUEUE: usize = 1024;
@@ -25,15 +26,21 @@ pub fn pair(capacity: usize) -> (Link, Link) {
 
 /// A listener without an address, and its connector.
 #[must_use]
-pub fn hub() -> (Listener, Connector) {
+pub fn listener() -> (Listener, Connector) {
     let (sender, receiver) = mpsc::channel(ACCEPT_QUEUE);
-    (Listener::from_hub(receiver), Connector { sender })
+    (Listener::in_memory(receiver), Connector { sender })
 }
 
-/// Connects to the [`Listener`] it was made with by [`hub`].
+/// The former name of [`listener`].
+#[must_use]
+pub fn hub() -> (Listener, Connector) {
+    listener()
+}
+
+/// Connects to the [`Listener`] it was made with by [`listener`].
 #[derive(Clone, Debug)]
 pub struct Connector {
-    sender: mpsc::Sender<DuplexStream>,
+    sender: mpsc::Sender<Result<DuplexStream, AcceptFailure>>,
 }
 
 impl Connector {
@@ -42,7 +49,7 @@ impl Connector {
     /// # Errors
     /// `ConnectionRefused` when the listener is gone.
     pub async fn connect(&self) -> io::Result<Link> {
-        self.connect_with_capacity(HUB_CAPACITY).await
+        self.connect_with_capacity(CAPACITY).await
     }
 
     /// Like [`connect`](Self::connect), for links whose writer must soon wait for its reader:
@@ -52,10 +59,24 @@ impl Connector {
     /// `ConnectionRefused` when the listener is gone.
     pub async fn connect_with_capacity(&self, capacity: usize) -> io::Result<Link> {
         let (ours, theirs) = duplex(capacity);
-        self.sender.send(theirs).await.map_err(|_| {
-            io::Error::new(io::ErrorKind::ConnectionRefused, "the in-memory listener is gone")
-        })?;
+        self.send(Ok(theirs)).await?;
         Ok(link(ours))
+    }
+
+    /// Makes an `accept` of the listener fail, after it has accepted the connections before. From then on the listener reports
+    /// `health`. A test sees with it how the caller of `accept` handles a failing endpoint.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when the listener is gone.
+    pub async fn fail_accept(&self, error: io::Error, health: EndpointHealth) -> io::Result<()> {
+        self.send(Err(AcceptFailure { error, health })).await
+    }
+
+    async fn send(&self, arrival: Result<DuplexStream, AcceptFailure>) -> io::Result<()> {
+        self.sender
+            .send(arrival)
+            .await
+            .map_err(|_| io::Error::new(io::ErrorKind::ConnectionRefused, "the in-memory listener is gone"))
     }
 }
 

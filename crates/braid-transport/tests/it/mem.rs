@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_transport::{Transport, mem};
+use braid_transport::{EndpointHealth, Transport, mem};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -33,8 +33,8 @@ async fn a_writer_waits_when_the_capacity_is_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hub_is_a_listener() {
-    let (mut listener, connector) = mem::hub();
+async fn a_listener_accepts_in_memory() {
+    let (mut listener, connector) = mem::listener();
     assert_eq!((listener.local_addr(), listener.transport()), (None, Transport::Mem));
     for _ in 0..3 {
         let mut client = Wire::from(connector.connect().await.expect("connect"));
@@ -42,14 +42,35 @@ async fn a_hub_is_a_listener() {
         assert_eq!(incoming.peer_address(), None);
         let mut server = Wire::from(incoming.handshake().await.expect("handshake"));
         sleep(Duration::from_secs(60)).await;
-        carry(&mut client, &mut server, b"through the hub").await;
+        carry(&mut client, &mut server, b"through the listener").await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hub_without_its_listener_refuses() {
-    let (listener, connector) = mem::hub();
+async fn a_connector_without_its_listener_refuses() {
+    let (listener, connector) = mem::listener();
     listener.close().await;
     let error = connector.connect().await.expect_err("there is no listener");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_fails_and_reports_health_on_behalf_of_a_test() {
+    let (mut listener, connector) = mem::listener();
+    let _client = connector.connect().await.expect("connect");
+    for health in [
+        EndpointHealth { restarts: 0, is_available: false },
+        EndpointHealth { restarts: 1, is_available: true },
+    ] {
+        let before = listener.endpoint_health();
+        connector.fail_accept(std::io::Error::other("on purpose"), health).await.expect("it is there");
+        if before == EndpointHealth::default() {
+            listener.accept().await.expect("the connection before");
+        }
+        assert_eq!(listener.endpoint_health(), before, "it has not failed yet");
+        let error = listener.accept().await.expect_err("it fails");
+        assert_eq!((error.to_string().as_str(), listener.endpoint_health()), ("on purpose", health));
+    }
+    let _client = connector.connect().await.expect("connect");
+    listener.accept().await.expect("it accepts again");
 }
