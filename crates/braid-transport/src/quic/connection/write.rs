@@ -246,8 +246,8 @@ impl ConnectionState {
     }
 
     pub(super) fn capacity(&self) -> PathCapacity {
-        // The library asks the congestion controller for the window as it does before it sends, which a gate takes for a
-        // packet: where there is a gate, it is asked for its own.
+        // Where a gate decides, the window of the congestion controller is open or closed and says nothing about the path: the
+        // gate is asked for its own limit.
         let window = self.gate.as_ref().and_then(|gate| gate.pending_limit());
         let window = window.or_else(|| self.connection.path_stats(PathId::ZERO).map(|path| path.cwnd));
         match (self.connection.rtt(PathId::ZERO), window) {

@@ -95,7 +95,11 @@ fn withhold(gate: &mut Gate, withheld: &[Probe], padding: Range<usize>) {
 }
 
 /// Questions of the library about the next packet. It asks for the metrics, then for the window, and for the metrics again.
-/// Before a probe it does not ask for the window.
+/// Before a probe it does not ask for the window: a batch begins with the metrics, and each datagram asks for them again.
+///
+/// Other questions change nothing: statistics ask for the window and then for the metrics, qlog for the metrics. They come
+/// before or after a batch, never within one, because the library locks the connection for each. The first question of a batch,
+/// for the metrics, follows them, and two questions for the metrics in succession always lead to [`NOTHING`].
 const NOTHING: u8 = 0;
 const WINDOW: u8 = 1;
 const BOTH: u8 = 2;
@@ -387,6 +391,42 @@ mod tests {
     use super::*;
 
     const MTU: u16 = 1200;
+
+    /// Questions of statistics, of qlog and of a batch that was blocked do not change whether the next packet is a probe.
+    #[test]
+    fn questions_before_a_batch_do_not_tell_probes_from_packets() {
+        let gate = SharedGate::new(0, 2, None);
+        let inner = Arc::new(CubicConfig::default());
+        let factory = Arc::new(Gated {
+            inner: Arc::clone(&inner) as _,
+            found: Arc::default(),
+            gate: Arc::clone(&gate),
+        });
+        gate.set_established();
+        let mut controller = GatedController::new(factory, inner.build(now(), MTU), MTU);
+        let ask = |controller: &GatedController, questions: &str| {
+            for question in questions.chars() {
+                match question {
+                    'w' => drop(controller.window()),
+                    'm' => drop(controller.metrics()),
+                    _ => unreachable!(),
+                }
+            }
+        };
+        let statistics = "wm";
+        let mut number = 0;
+        for before in ["", statistics, "wmwm", "mw", "mwm", "mwwm", "wmm", "mwmm", "w", "m"] {
+            for (first, next, is_probe) in [("mwm", "wm", false), ("mm", "m", true)] {
+                ask(&controller, before);
+                for questions in [first, next, next] {
+                    ask(&controller, questions);
+                    controller.on_packet_sent(now(), MTU, number);
+                    assert_eq!(controller.probes.pop().is_some(), is_probe, "{before} {questions}");
+                    number += 1;
+                }
+            }
+        }
+    }
 
     /// The library may ask at any time, for statistics too: only a packet that leaves takes a token.
     #[tokio::test(start_paused = true)]
