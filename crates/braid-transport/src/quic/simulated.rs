@@ -100,7 +100,7 @@ impl Socket {
     /// Waits for the next arrival.
     fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Arrival> {
         loop {
-            let next = match self.attachment.socket.inbox.poll(cx, tokio::time::Instant::now()) {
+            let next = match self.attachment.socket.receive_queue.poll(cx, tokio::time::Instant::now()) {
                 Ok(arrival) => return Poll::Ready(arrival),
                 Err(next) => next,
             };

@@ -105,11 +105,11 @@ impl Host {
         }
         let id = state.next_socket;
         state.next_socket += 1;
-        let inbox = Arc::new(Inbox::default());
-        let socket = SocketState { host: self.id, public: local, inbox: Arc::clone(&inbox) };
+        let receive_queue = Arc::new(ReceiveQueue::default());
+        let socket = SocketState { host: self.id, public: local, receive_queue: Arc::clone(&receive_queue) };
         state.sockets.insert(id, socket);
         state.routes.insert(local, id);
-        Ok(Attached { id, local, inbox })
+        Ok(Attached { id, local, receive_queue })
     }
 
     pub(crate) fn switch(&self) -> &Arc<Switch> {
@@ -192,7 +192,7 @@ struct SocketState {
     host: HostId,
     /// Address that others see: its own, until the NAT changes its mappings.
     public: SocketAddr,
-    inbox: Arc<Inbox>,
+    receive_queue: Arc<ReceiveQueue>,
 }
 
 impl Switch {
@@ -266,9 +266,9 @@ impl Switch {
         let key = (at.max(now + MIN_DELAY), *next_arrival);
         *next_arrival += 1;
         let arrival = Arrival { from: source.public, ecn, bytes };
-        let inbox = Arc::clone(&target.inbox);
+        let receive_queue = Arc::clone(&target.receive_queue);
         drop(state);
-        inbox.push(key, arrival);
+        receive_queue.push(key, arrival);
     }
 }
 
@@ -304,7 +304,7 @@ impl HostState {
 pub(crate) struct Attached {
     pub(crate) id: SocketId,
     pub(crate) local: SocketAddr,
-    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) receive_queue: Arc<ReceiveQueue>,
 }
 
 /// A datagram at its destination, or on its way there.
@@ -317,19 +317,19 @@ pub(crate) struct Arrival {
 
 /// Datagrams in flight to one socket.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    state: Mutex<InboxState>,
+pub(crate) struct ReceiveQueue {
+    state: Mutex<ReceiveQueueState>,
 }
 
 #[derive(Debug, Default)]
-struct InboxState {
+struct ReceiveQueueState {
     /// By time and, for ties, the order of sending.
     arrivals: BTreeMap<(Instant, u64), Arrival>,
     waker: Option<Waker>,
 }
 
-impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, InboxState> {
+impl ReceiveQueue {
+    fn lock(&self) -> MutexGuard<'_, ReceiveQueueState> {
         // Poisoning is harmless: each change is one push, pop or assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -88,7 +88,7 @@ impl<S: ByteStream> WsStream<S> {
                 Ok(Message::Binary(bytes)) => self.take_message(bytes),
                 Ok(Message::Text(_)) => {
                     // [MQTT-6.0.0-1]
-                    let reason = "MQTT travels in binary frames";
+                    let reason = "MQTT requires binary frames";
                     return Poll::Ready(Err(self.violated(CloseCode::Unsupported, reason)));
                 }
                 // The library has answered a ping or a close by itself.
@@ -127,7 +127,7 @@ impl<S: ByteStream> WsStream<S> {
             Error::Capacity(error) => Poll::Ready(Err(self.violated(CloseCode::Size, &error.to_string()))),
             // Only text is checked for UTF-8, and MQTT is never text. [MQTT-6.0.0-1]
             Error::Utf8(_) => {
-                Poll::Ready(Err(self.violated(CloseCode::Unsupported, "MQTT travels in binary frames")))
+                Poll::Ready(Err(self.violated(CloseCode::Unsupported, "MQTT requires binary frames")))
             }
             error => Poll::Ready(Err(self.violated(CloseCode::Protocol, &error.to_string()))),
         }

@@ -18,7 +18,7 @@ fn listen(network: &Network, pki: &Pki, retry_above: usize) -> Listener {
     network.listen(pki.server(), &ListenOptions { quic, ..ListenOptions::default() }).expect("listen")
 }
 
-/// Shakes hands with everybody, sends back a byte, and keeps the link. How many there were so far.
+/// Shakes hands with all clients, sends back a byte, and keeps the links. Returns their number so far.
 fn serve(mut listener: Listener) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);

@@ -138,7 +138,7 @@ async fn a_client_says_why_it_does_not_believe_the_server() {
 }
 
 #[tokio::test]
-async fn insecure_believes_anybody() {
+async fn insecure_believes_any_certificate() {
     let pki = Pki::new();
     let client = ClientTls::new(ClientTlsOptions { insecure: true, ..ClientTlsOptions::default() });
     for kind in secure_kinds(&pki, &ClientAuth::None) {

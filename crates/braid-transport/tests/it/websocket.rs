@@ -144,7 +144,7 @@ async fn packets_and_frames_need_not_begin_or_end_together() {
     let mut received = [0; 9];
     server.io.read_exact(&mut received).await.expect("read");
     assert_eq!(&received, b"abcdefghi");
-    // The pong has been sent without anybody writing.
+    // The pong has been sent without a call of the writer.
     let pong = socket.next().await.expect("pong").expect("pong");
     assert_eq!(pong, Message::Pong("are you there".into()));
 }

@@ -141,7 +141,7 @@ async fn exhaust(link: &mut Link, stream: StreamKey) -> usize {
     }
 }
 
-/// Waits on the paused clock, which moves only when everybody is idle.
+/// Waits on the paused clock, which moves only when all tasks are idle.
 async fn wait(duration: Duration) {
     tokio::time::advance(Duration::ZERO).await; // Panics if the clock is a real one.
     let nothing = timeout(duration, std::future::pending::<()>()).await;

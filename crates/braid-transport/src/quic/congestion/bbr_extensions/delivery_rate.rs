@@ -2,21 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-/// Length of a slot.
-const SLOT: Duration = Duration::from_millis(250);
+/// Length of an interval.
+const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Slots of a window: two seconds.
-const SLOTS: usize = 8;
+/// Intervals of a window: two seconds.
+const INTERVALS: usize = 8;
 
 /// Counts acknowledged and lost packets over a sliding window.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryRate {
     epoch: Instant,
-    slots: [Slot; SLOTS],
+    intervals: [Interval; INTERVALS],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct Interval {
     /// Since the epoch.
     number: usize,
     acked_bytes: u64,
@@ -35,8 +35,8 @@ pub(super) struct Sum {
     pub(super) lost: u32,
     /// Acknowledged bytes per second.
     pub(super) rate: u64,
-    /// True if the whole window has passed, in each whole slot at least half of the average was acknowledged, and most of them
-    /// have losses.
+    /// True if the whole window has passed, in each whole interval at least half of the average was acknowledged, and most of
+    /// them have losses.
     pub(super) is_steady: bool,
 }
 
@@ -54,7 +54,7 @@ impl Sum {
 
 impl DeliveryRate {
     pub(super) fn new(now: Instant) -> Self {
-        Self { epoch: now, slots: <[Slot; SLOTS]>::default() }
+        Self { epoch: now, intervals: <[Interval; INTERVALS]>::default() }
     }
 
     /// Resets the window.
@@ -63,54 +63,55 @@ impl DeliveryRate {
     }
 
     pub(super) fn count_acked(&mut self, bytes: u64, now: Instant) {
-        let slot = self.slot(now);
-        slot.acked_bytes = slot.acked_bytes.saturating_add(bytes);
-        slot.acked = slot.acked.saturating_add(1);
+        let interval = self.interval(now);
+        interval.acked_bytes = interval.acked_bytes.saturating_add(bytes);
+        interval.acked = interval.acked.saturating_add(1);
     }
 
     pub(super) fn count_lost(&mut self, now: Instant) {
-        let slot = self.slot(now);
-        slot.lost = slot.lost.saturating_add(1);
+        let interval = self.interval(now);
+        interval.lost = interval.lost.saturating_add(1);
     }
 
     pub(super) fn sum(&self, now: Instant) -> Sum {
         let current = self.number(now);
-        let oldest = current.saturating_sub(SLOTS - 1);
-        let recent = || self.slots.iter().filter(|slot| (oldest..=current).contains(&slot.number));
-        let acked: u32 = recent().map(|slot| slot.acked).sum();
-        let lost = recent().map(|slot| slot.lost).sum();
-        let bytes = recent().map(|slot| slot.acked_bytes).sum();
+        let oldest = current.saturating_sub(INTERVALS - 1);
+        let recent =
+            || self.intervals.iter().filter(|interval| (oldest..=current).contains(&interval.number));
+        let acked: u32 = recent().map(|interval| interval.acked).sum();
+        let lost = recent().map(|interval| interval.lost).sum();
+        let bytes = recent().map(|interval| interval.acked_bytes).sum();
         let elapsed = now.saturating_duration_since(self.epoch);
-        let span = elapsed.saturating_sub(slots(oldest));
+        let span = elapsed.saturating_sub(intervals(oldest));
         let whole = current - oldest;
         let (mut busy, mut lossy) = (0, 0);
-        for slot in recent().filter(|slot| slot.number < current) {
-            let on_average = u64::from(acked) * u64::from(millis(SLOT)) / u64::from(millis(span).max(1));
-            busy += usize::from(slot.acked > 0 && u64::from(slot.acked) * 2 >= on_average);
-            lossy += usize::from(slot.lost > 0);
+        for interval in recent().filter(|interval| interval.number < current) {
+            let on_average = u64::from(acked) * u64::from(millis(INTERVAL)) / u64::from(millis(span).max(1));
+            busy += usize::from(interval.acked > 0 && u64::from(interval.acked) * 2 >= on_average);
+            lossy += usize::from(interval.lost > 0);
         }
-        let is_steady = whole == SLOTS - 1 && busy == whole && lossy * 2 > whole;
+        let is_steady = whole == INTERVALS - 1 && busy == whole && lossy * 2 > whole;
         Sum { span, acked, lost, rate: per_second(bytes, span), is_steady }
     }
 
     fn number(&self, now: Instant) -> usize {
-        let slots = millis(now.saturating_duration_since(self.epoch)) / millis(SLOT);
-        usize::try_from(slots).unwrap_or(usize::MAX)
+        let intervals = millis(now.saturating_duration_since(self.epoch)) / millis(INTERVAL);
+        usize::try_from(intervals).unwrap_or(usize::MAX)
     }
 
-    fn slot(&mut self, now: Instant) -> &mut Slot {
+    fn interval(&mut self, now: Instant) -> &mut Interval {
         let number = self.number(now);
         // The remainder is an index into the array.
-        let slot = &mut self.slots[number % SLOTS];
-        if slot.number != number {
-            *slot = Slot { number, ..Slot::default() };
+        let interval = &mut self.intervals[number % INTERVALS];
+        if interval.number != number {
+            *interval = Interval { number, ..Interval::default() };
         }
-        slot
+        interval
     }
 }
 
-fn slots(count: usize) -> Duration {
-    SLOT.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+fn intervals(count: usize) -> Duration {
+    INTERVAL.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// Milliseconds, at most 49 days.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::delivery_rate::{DeliveryRate, Sum};
 
-/// Interval in which the last two seconds are judged.
+/// Interval between evaluations of the last two seconds.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Least duration and packets of a trial. It has to end two thirds of the losses.
@@ -45,7 +45,7 @@ const FEW_LOST_PERMILLE: u32 = 20;
 #[derive(Clone, Debug)]
 pub(super) struct PolicerCap {
     delivery: DeliveryRate,
-    judged: Instant,
+    evaluated: Instant,
     state: State,
     pause: Duration,
     /// Number of the last sent packet.
@@ -96,7 +96,7 @@ struct Capped {
 impl PolicerCap {
     pub(super) fn new(now: Instant) -> Self {
         let state = State::Open { until: now };
-        Self { delivery: DeliveryRate::new(now), judged: now, state, pause: PAUSE, sent: 0, ignored: 0 }
+        Self { delivery: DeliveryRate::new(now), evaluated: now, state, pause: PAUSE, sent: 0, ignored: 0 }
     }
 
     pub(super) fn handle_sent(&mut self, number: u64) {
@@ -120,8 +120,8 @@ impl PolicerCap {
         if app_limited {
             self.delivery.clear(now);
         }
-        if now.saturating_duration_since(self.judged) >= PERIOD {
-            self.judged = now;
+        if now.saturating_duration_since(self.evaluated) >= PERIOD {
+            self.evaluated = now;
             let sum = self.delivery.sum(now);
             match self.state {
                 State::Open { until } if now >= until && is_policed(&sum) => self.begin(&sum, now),

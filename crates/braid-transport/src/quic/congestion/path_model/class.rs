@@ -316,7 +316,7 @@ impl Gate {
         let Model::Passthrough(path) = &mut self.model else { return };
         path.count(acked, lost);
         let (rtt, is_long) = (self.rtt.smoothed.unwrap_or(0.0), path.is_long);
-        if let Some(packets) = path.judge(rtt, now < self.ignore_rtt_until, app_limited, now) {
+        if let Some(packets) = path.evaluate(rtt, now < self.ignore_rtt_until, app_limited, now) {
             let reason = if is_long { Reason::ShortRtt } else { Reason::PassthroughLimits };
             self.enter(Model::Startup(Startup::with_window(packets, now)), reason, now);
         }

@@ -420,12 +420,12 @@ impl PolicerModel {
     }
 
     /// Tests whether a packet of bulk may leave.
-    pub(super) fn permits_bulk(&self, owes_ack: bool, now: f64) -> bool {
+    pub(super) fn permits_bulk(&self, is_ack_due: bool, now: f64) -> bool {
         let level = self.level(now) + 1e-9;
         self.probes.current.is_some_and(|probe| probe.left > 0)
             || level >= 1.0 + self.reserve
             // An acknowledgement would leave now, in a packet of its own.
-            || (owes_ack && level >= self.reserve)
+            || (is_ack_due && level >= self.reserve)
     }
 
     pub(super) fn permits_urgent(&self, now: f64) -> bool {

@@ -234,9 +234,9 @@ impl QueueModel {
     }
 
     /// Tests whether a packet of bulk may leave. `expected`: the next urgent arrival.
-    pub(super) fn permits_bulk(&self, expected: Option<Expected>, owes_ack: bool, now: f64) -> bool {
+    pub(super) fn permits_bulk(&self, expected: Option<Expected>, is_ack_due: bool, now: f64) -> bool {
         // An acknowledgement would leave now, in a packet of its own.
-        if owes_ack && self.wait(now) <= self.service * ACK_AIM + 1e-9 {
+        if is_ack_due && self.wait(now) <= self.service * ACK_AIM + 1e-9 {
             return true;
         }
         self.wait(now) <= self.aim() + 1e-9 && !self.is_reserved(expected, now)
@@ -272,8 +272,8 @@ impl QueueModel {
     }
 }
 
-/// Packets that are judged at once.
-const JUDGED: usize = 16;
+/// Packets of a sample: each sample is evaluated at once.
+const SAMPLE: usize = 16;
 
 /// Share of time for which the bottleneck has to be busy to hold a queue of ours.
 const BUSY: f64 = 0.8;
@@ -291,22 +291,22 @@ struct BaseDelay {
     value: f64,
     /// Time (s) of the last correction: packets sent before show nothing about it.
     since: f64,
-    /// Ordinal and time of sending (s) of the first judged packet.
+    /// Ordinal and time of sending (s) of the first packet of the sample.
     first: Option<Departure>,
     /// Excess (s) of waits over their predictions.
     residuals: Vec<f64>,
 }
 
 impl BaseDelay {
-    /// Judges a packet that waited `residual` s longer than predicted behind packets of `service` s each. True: the delay has
-    /// grown.
+    /// Adds a packet to the sample: it waited `residual` s longer than predicted behind packets of `service` s each. True: the
+    /// delay has grown.
     fn handle(&mut self, ordinal: u64, at: f64, residual: f64, service: f64, now: f64) -> bool {
         if at < self.since {
             return false;
         }
         let (first, begun) = *self.first.get_or_insert((ordinal, at));
         self.residuals.push(residual);
-        if self.residuals.len() < JUDGED {
+        if self.residuals.len() < SAMPLE {
             return false;
         }
         let busy = ordinal.saturating_sub(first) as f64 * service;

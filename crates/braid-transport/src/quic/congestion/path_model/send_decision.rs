@@ -65,7 +65,7 @@ impl Gate {
     /// Decides whether the next packet may leave.
     pub(in crate::quic) fn decide(&mut self, now: Instant) -> SendDecision {
         let now = self.seconds(now);
-        let owes_ack = self.ack_due.is_some_and(|due| now + ACK_SOON >= due);
+        let is_ack_due = self.ack_due.is_some_and(|due| now + ACK_SOON >= due);
         let is_urgent = self.urgent.bytes > 0;
         self.sent.forget(now);
         let is_unanswered = self.is_unanswered();
@@ -86,7 +86,7 @@ impl Gate {
                 } else if !is_urgent {
                     policer.probe_behind(self.urgent.arrivals.last(), now);
                 }
-                let may = (is_urgent && policer.permits_urgent(now)) || policer.permits_bulk(owes_ack, now);
+                let may = (is_urgent && policer.permits_urgent(now)) || policer.permits_bulk(is_ack_due, now);
                 if !may && !is_urgent {
                     policer.refuse_bulk(now);
                 }
@@ -94,7 +94,7 @@ impl Gate {
             }
             Model::Queued(queue) => {
                 (is_urgent && queue.permits_urgent(now))
-                    || queue.permits_bulk(self.urgent.arrivals.next(), owes_ack, now)
+                    || queue.permits_bulk(self.urgent.arrivals.next(), is_ack_due, now)
             }
         };
         if may { SendDecision::Send } else { SendDecision::Wait }

@@ -180,7 +180,7 @@ impl LossTolerant {
     }
 }
 
-/// Interval (s) in which a path in passthrough is judged, and judgements in a row that make it limited.
+/// Interval (s) between evaluations of a path in passthrough, and evaluations in a row that make it limited.
 const PERIOD: f64 = 0.5;
 const PERIODS: u32 = 3;
 
@@ -217,7 +217,7 @@ impl Passthrough {
 
     /// Packets in flight, once the gate should decide again. `rtt`: smoothed (s). `is_rtt_ignored`: it does not show
     /// queues.
-    pub(super) fn judge(
+    pub(super) fn evaluate(
         &mut self,
         rtt: f64,
         is_rtt_ignored: bool,
