@@ -1,3 +1,5 @@
+//! Cycles of imports between the files of a crate.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violation;
@@ -55,7 +57,7 @@ fn is_inside_one_folder(cycle: &[String]) -> bool {
 }
 
 /// The files of one crate, and which of them each imports.
-struct ImportGraph<'a> {
+pub(super) struct ImportGraph<'a> {
     /// File paths by module path; the crate root has an empty one.
     files: BTreeMap<Vec<String>, &'a str>,
     /// Names that a module brings in by `use`, with the paths that they stand for.
@@ -64,7 +66,7 @@ struct ImportGraph<'a> {
 }
 
 impl<'a> ImportGraph<'a> {
-    fn of(sources: &[&'a Source<'a>]) -> Self {
+    pub(super) fn of(sources: &[&'a Source<'a>]) -> Self {
         let files = sources.iter().map(|source| (module_path(source.path), source.path)).collect();
         let mut graph = Self { files, imports: BTreeMap::new(), edges: BTreeMap::new() };
         for source in sources {
@@ -90,6 +92,20 @@ impl<'a> ImportGraph<'a> {
             graph.edges.insert(source.path, targets);
         }
         graph
+    }
+
+    /// The file that defines what `path` names inside `file`, which is `file` itself for a name that it does not import.
+    pub(super) fn definition(&self, file: &str, path: &[String]) -> Option<&'a str> {
+        let module = module_path(file);
+        let (first, rest) = path.split_first()?;
+        match self.imports.get(&module).and_then(|names| names.get(first)) {
+            Some(imported) => {
+                let full: Vec<_> = imported.iter().chain(rest).cloned().collect();
+                self.resolve(&module, &full, REEXPORT_LIMIT)
+            }
+            None if rest.is_empty() => self.files.get(&module).copied(),
+            None => self.resolve(&module, path, REEXPORT_LIMIT),
+        }
     }
 
     /// The file that defines what `path` names inside `module`; `None` for what other crates define.
