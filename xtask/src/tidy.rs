@@ -95,7 +95,7 @@ fn check(root: &Path) -> Result<Report, String> {
     violations.extend(text::check(&tree, &sources));
     violations.extend(cycle::check(&sources));
     violations.extend(owner::check(&sources));
-    violations.extend(words::check(&tree));
+    violations.extend(words::check(&tree, &sources));
     let mut violations = exempt::apply(&exemptions, violations);
     violations.sort();
     let summary = summarise(&sources, violations.len(), exemptions.len());

@@ -1,3 +1,5 @@
+//! Imports between the crates of the workspace, and names that folders must not use.
+
 use std::collections::BTreeSet;
 
 use super::Violation;

@@ -1,3 +1,5 @@
+//! Docs at crate and module roots, and exports of crate roots.
+
 use syn::spanned::Spanned;
 
 use super::Violation;

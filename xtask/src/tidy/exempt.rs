@@ -1,3 +1,5 @@
+//! Exemptions from the rules, each with its reason.
+
 use serde::Deserialize;
 
 use super::Violation;

@@ -1,3 +1,5 @@
+//! Names of files, types and functions.
+
 use syn::visit::{self, Visit};
 
 use super::Violation;

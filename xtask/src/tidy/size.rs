@@ -1,3 +1,5 @@
+//! Sizes of files and functions.
+
 use super::Violation;
 use crate::source::{Source, functions};
 

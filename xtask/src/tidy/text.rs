@@ -1,3 +1,5 @@
+//! Paths and hosts in texts, and sleeps in tests.
+
 use std::ops::RangeInclusive;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
