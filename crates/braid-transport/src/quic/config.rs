@@ -1,6 +1,6 @@
 //! Configuration of QUIC.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Congestion {
     /// `found`: receives the rate of a detected policer.
     fn factory(self, found: Found) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
-            Self::Bbr3 => Arc::new(BbrExtensions::new(Bbr3Config::default(), found)),
+            Self::Bbr3 => Arc::new(BbrExtensions::new(Arc::new(Bbr3Config::default()), found)),
             Self::Cubic => Arc::new(CubicConfig::default()),
             Self::NewReno => Arc::new(NewRenoConfig::default()),
         }
@@ -157,11 +157,7 @@ impl QuicOptions {
         if let Some(directory) = &self.qlog_dir {
             config.qlog_factory(Arc::new(QlogFiles::new(directory)));
         }
-        let log = self.gate_log.as_deref().map(Arc::from);
-        let (congestion, uni_streams, reserve) = (self.congestion, self.uni_streams, self.gate_reserve);
-        let gated = self.gate.then_some(Gates { congestion, uni_streams, reserve, log });
-        let (send_window, stream_window) = (self.send_window, self.stream_receive_window.into());
-        Transport { shared: Arc::new(config), gated, send_window, stream_window }
+        Transport { shared: Arc::new(config), options: Arc::new(self.clone()) }
     }
 }
 
@@ -169,31 +165,17 @@ impl QuicOptions {
 #[derive(Clone)]
 pub(super) struct Transport {
     pub(super) shared: Arc<TransportConfig>,
-    /// Configuration of the gates, if there are any.
-    gated: Option<Gates>,
-    /// Limits of bytes: unacknowledged on all streams, and unread on one stream.
-    pub(super) send_window: u64,
-    pub(super) stream_window: u64,
-}
-
-/// Configuration of the gates of one end.
-#[derive(Clone)]
-struct Gates {
-    /// Congestion control behind each gate.
-    congestion: Congestion,
-    /// Unidirectional streams that are granted.
-    uni_streams: u32,
-    /// Packets reserved for urgent messages.
-    reserve: u8,
-    /// File for their states.
-    log: Option<Arc<Path>>,
+    pub(super) options: Arc<QuicOptions>,
 }
 
 impl Transport {
     /// Configuration and gate of one more connection, if there are gates.
     pub(super) fn gated(&self) -> Option<(Arc<TransportConfig>, Arc<SharedGate>)> {
-        let Gates { congestion, uni_streams, reserve, log } = self.gated.as_ref()?;
-        let gate = SharedGate::new(*uni_streams, *reserve, log.clone());
+        if !self.options.gate {
+            return None;
+        }
+        let QuicOptions { congestion, uni_streams, gate_reserve, gate_log, .. } = &*self.options;
+        let gate = SharedGate::new(*uni_streams, *gate_reserve, gate_log.as_deref().map(Arc::from));
         let mut mtu_discovery = MtuDiscoveryConfig::default();
         mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
         let mut config = TransportConfig::clone(&self.shared);

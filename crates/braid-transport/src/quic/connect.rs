@@ -174,8 +174,7 @@ impl<'a> Attempt<'a> {
             address,
             endpoint: Some(endpoint),
             failures,
-            send_window: self.transport.send_window,
-            stream_window: self.transport.stream_window,
+            options: Arc::clone(&self.transport.options),
             gate,
             confirmed,
         })))

@@ -52,7 +52,6 @@ pub(crate) struct QuicListener {
     tls_config: Arc<rustls::ServerConfig>,
     config: Arc<ServerConfig>,
     transport: Transport,
-    options: QuicOptions,
     handshakes: Handshakes,
     failures: Failures,
 }
@@ -148,7 +147,6 @@ impl QuicListener {
             tls_config,
             config: Arc::new(config),
             transport,
-            options: options.clone(),
             handshakes: Handshakes::default(),
             failures,
         })
@@ -169,7 +167,9 @@ impl QuicListener {
                 None => None,
             };
             let Some(incoming) = accepted else { return Err(self.restart()) };
-            if incoming.remote_address_validated() || self.handshakes.count() < self.options.retry_above {
+            if incoming.remote_address_validated()
+                || self.handshakes.count() < self.transport.options.retry_above
+            {
                 break incoming;
             }
             // [BQ-71] No error: an address that is not validated has not been asked yet.
@@ -182,7 +182,6 @@ impl QuicListener {
             incoming,
             config: Arc::clone(&self.config),
             transport: self.transport.clone(),
-            alpn: self.options.alpn,
             certificate_first: self.tls.asks_for_certificates(),
             handshakes: self.handshakes.clone(),
             failures: self.failures.clone(),
@@ -214,7 +213,7 @@ impl QuicListener {
         if Arc::ptr_eq(&tls_config, &self.tls_config) {
             return;
         }
-        match crypto(&tls_config, &self.options) {
+        match crypto(&tls_config, &self.transport.options) {
             Ok(crypto) => {
                 let mut config = ServerConfig::clone(&self.config);
                 config.crypto = crypto;
@@ -277,7 +276,6 @@ pub(crate) struct QuicIncoming {
     incoming: noq::Incoming,
     config: Arc<ServerConfig>,
     transport: Transport,
-    alpn: &'static str,
     /// Early data has to wait: its sender is known only after the handshake.
     certificate_first: bool,
     handshakes: Handshakes,
@@ -302,7 +300,8 @@ impl QuicIncoming {
 
     async fn establish(self) -> Result<Link, HandshakeError> {
         let address = self.peer_address();
-        let Self { incoming, mut config, transport, alpn, certificate_first, handshakes, failures } = self;
+        let Self { incoming, mut config, transport, certificate_first, handshakes, failures } = self;
+        let alpn = transport.options.alpn;
         let gate = transport.gated().map(|(transport, gate)| {
             Arc::make_mut(&mut config).transport_config(transport);
             gate
@@ -338,8 +337,7 @@ impl QuicIncoming {
             address,
             endpoint: None,
             failures,
-            send_window: transport.send_window,
-            stream_window: transport.stream_window,
+            options: transport.options,
             gate,
             confirmed,
         })))

@@ -1,6 +1,5 @@
 //! Socket and runtime of the QUIC library on the simulated network.
 
-use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -17,7 +16,7 @@ use tokio::time::{Sleep, sleep_until};
 use super::config;
 use super::congestion::pto_filter::PtoFilter;
 use super::runtime::{Failures, ShieldedRuntime};
-use crate::sim::{Arrival, Attached, Host, Switch};
+use crate::sim::{Arrival, Attached, Host};
 
 /// Datagrams that the library sends at once at most, as on a system with segmentation offload.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(10).expect("not zero");
@@ -36,12 +35,8 @@ pub(crate) fn endpoint_on(
     config.rng_seed(Some(seed));
     let runtime = SimulatedRuntime { shielded: ShieldedRuntime::default(), host: host.clone() };
     let failures = runtime.shielded.failures();
-    let endpoint = Endpoint::new_with_abstract_socket(
-        config,
-        server,
-        Socket::filtered(host, socket),
-        Arc::new(runtime),
-    )?;
+    let endpoint =
+        Endpoint::new_with_abstract_socket(config, server, Socket::filtered(socket), Arc::new(runtime))?;
     Ok((endpoint, failures))
 }
 
@@ -64,7 +59,7 @@ impl Runtime for SimulatedRuntime {
     /// An endpoint that moves to another socket asks for this: it gets a new port of its host in
     /// place of the real socket.
     fn wrap_udp_socket(&self, _real: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
-        Ok(Socket::filtered(&self.host, self.host.attach(None)?))
+        Ok(Socket::filtered(self.host.attach(None)?))
     }
 
     fn now(&self) -> Instant {
@@ -72,35 +67,23 @@ impl Runtime for SimulatedRuntime {
     }
 }
 
+#[derive(Debug)]
 struct Socket {
-    attachment: Arc<Attachment>,
+    attached: Arc<Attached>,
     /// For the next arrival.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// Detaches with the last of the socket and its senders.
-struct Attachment {
-    switch: Arc<Switch>,
-    socket: Attached,
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        self.switch.detach(self.socket.id);
-    }
-}
-
 impl Socket {
     /// Sends one probe in place of two, as real sockets do.
-    fn filtered(host: &Host, socket: Attached) -> Box<dyn AsyncUdpSocket> {
-        let attachment = Attachment { switch: Arc::clone(host.switch()), socket };
-        Box::new(PtoFilter::new(Box::new(Self { attachment: Arc::new(attachment), timer: None })))
+    fn filtered(socket: Attached) -> Box<dyn AsyncUdpSocket> {
+        Box::new(PtoFilter::new(Box::new(Self { attached: Arc::new(socket), timer: None })))
     }
 
     /// Waits for the next arrival.
     fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Arrival> {
         loop {
-            let next = match self.attachment.socket.receive_queue.poll(cx, tokio::time::Instant::now()) {
+            let next = match self.attached.receive_queue.poll(cx, tokio::time::Instant::now()) {
                 Ok(arrival) => return Poll::Ready(arrival),
                 Err(next) => next,
             };
@@ -120,7 +103,7 @@ impl Socket {
 
 impl AsyncUdpSocket for Socket {
     fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
-        Box::pin(Sender { attachment: Arc::clone(&self.attachment) })
+        Box::pin(Sender { attached: Arc::clone(&self.attached) })
     }
 
     fn poll_recv(
@@ -143,14 +126,14 @@ impl AsyncUdpSocket for Socket {
             meta.len = length;
             meta.stride = length;
             meta.ecn = arrival.ecn.and_then(EcnCodepoint::from_bits);
-            meta.dst_ip = Some(self.attachment.socket.local.ip());
+            meta.dst_ip = Some(self.attached.local.ip());
             count += 1;
         }
         Poll::Ready(Ok(count))
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.attachment.socket.local)
+        Ok(self.attached.local)
     }
 
     fn may_fragment(&self) -> bool {
@@ -158,8 +141,9 @@ impl AsyncUdpSocket for Socket {
     }
 }
 
+#[derive(Debug)]
 struct Sender {
-    attachment: Arc<Attachment>,
+    attached: Arc<Attached>,
 }
 
 impl UdpSender for Sender {
@@ -168,28 +152,15 @@ impl UdpSender for Sender {
         transmit: &Transmit<'_>,
         _cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let Attachment { switch, socket } = &*self.attachment;
         let ecn = transmit.ecn.map(|ecn| ecn as u8);
         let size = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
         for datagram in transmit.contents.chunks(size) {
-            switch.send(socket.id, transmit.destination, ecn, datagram);
+            self.attached.send(transmit.destination, ecn, datagram);
         }
         Poll::Ready(Ok(()))
     }
 
     fn max_transmit_segments(&self) -> NonZeroUsize {
         SEGMENTS
-    }
-}
-
-impl fmt::Debug for Socket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Socket").field(&self.attachment.socket.local).finish()
-    }
-}
-
-impl fmt::Debug for Sender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Sender").field(&self.attachment.socket.local).finish()
     }
 }

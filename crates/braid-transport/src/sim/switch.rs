@@ -16,7 +16,7 @@ use super::link::{Conditions, Counters, Direction, Lane, Random};
 /// The index of a host.
 pub(crate) type HostId = usize;
 /// The number of a socket, never used twice.
-pub(crate) type SocketId = u64;
+type SocketId = u64;
 
 /// Least delay of a datagram. Some congestion controllers stall when a round trip takes no time at all.
 const MIN_DELAY: Duration = Duration::from_millis(1);
@@ -70,8 +70,7 @@ impl Host {
     /// Sends one datagram from a port that is used for nothing else.
     pub fn send(&self, to: SocketAddr, bytes: &[u8]) {
         if let Ok(socket) = self.attach(None) {
-            self.switch.send(socket.id, to, None, bytes);
-            self.switch.detach(socket.id);
+            socket.send(to, None, bytes);
         }
     }
 
@@ -92,7 +91,7 @@ impl Host {
         }
     }
 
-    /// A socket on `port`, or on a free one, which lives until it is detached from the switch.
+    /// A socket on `port`, or on a free one.
     pub(crate) fn attach(&self, port: Option<u16>) -> io::Result<Attached> {
         let mut state = self.switch.lock();
         let ip = IpAddr::V4(state.host(self.id).ip);
@@ -109,7 +108,7 @@ impl Host {
         let socket = SocketState { host: self.id, public: local, receive_queue: Arc::clone(&receive_queue) };
         state.sockets.insert(id, socket);
         state.routes.insert(local, id);
-        Ok(Attached { id, local, receive_queue })
+        Ok(Attached { switch: Arc::clone(&self.switch), id, local, receive_queue })
     }
 
     pub(crate) fn switch(&self) -> &Arc<Switch> {
@@ -237,15 +236,8 @@ impl Switch {
         self.lock().random.next()
     }
 
-    pub(crate) fn detach(&self, socket: SocketId) {
-        let mut state = self.lock();
-        if let Some(socket) = state.sockets.remove(&socket) {
-            state.routes.remove(&socket.public);
-        }
-    }
-
     /// Carries one datagram, or drops it.
-    pub(crate) fn send(&self, socket: SocketId, to: SocketAddr, ecn: Option<u8>, bytes: &[u8]) {
+    fn send(&self, socket: SocketId, to: SocketAddr, ecn: Option<u8>, bytes: &[u8]) {
         let now = Instant::now();
         let mut state = self.lock();
         let State { random, hosts, sockets, routes, next_arrival, .. } = &mut *state;
@@ -299,12 +291,28 @@ impl HostState {
     }
 }
 
-/// A socket that has just been made.
+/// Socket of a host, attached to the switch until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    pub(crate) id: SocketId,
+    switch: Arc<Switch>,
+    id: SocketId,
     pub(crate) local: SocketAddr,
     pub(crate) receive_queue: Arc<ReceiveQueue>,
+}
+
+impl Attached {
+    pub(crate) fn send(&self, to: SocketAddr, ecn: Option<u8>, bytes: &[u8]) {
+        self.switch.send(self.id, to, ecn, bytes);
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let mut state = self.switch.lock();
+        if let Some(socket) = state.sockets.remove(&self.id) {
+            state.routes.remove(&socket.public);
+        }
+    }
 }
 
 /// A datagram at its destination, or on its way there.

@@ -13,7 +13,6 @@
 //! Parts of a batch that the gate withholds do not leave, or leave later.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -32,6 +31,7 @@ use super::controller::datagram_filter::{self, Filtered};
 const TINY: usize = 30;
 
 /// Socket with a filter before it.
+#[derive(Debug)]
 pub(in crate::quic) struct PtoFilter {
     socket: Box<dyn AsyncUdpSocket>,
 }
@@ -70,6 +70,7 @@ impl AsyncUdpSocket for PtoFilter {
     }
 }
 
+#[derive(Debug)]
 struct PtoFilterSender {
     sender: Pin<Box<dyn UdpSender>>,
     /// Sender of the same socket for the first deferred datagram.
@@ -139,18 +140,6 @@ impl UdpSender for PtoFilterSender {
 
     fn max_transmit_segments(&self) -> NonZeroUsize {
         self.sender.max_transmit_segments()
-    }
-}
-
-impl fmt::Debug for PtoFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.socket.fmt(f)
-    }
-}
-
-impl fmt::Debug for PtoFilterSender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.sender.fmt(f)
     }
 }
 

@@ -20,6 +20,7 @@ use super::send_limit::SendLimit;
 use super::stream::{CloseReason, Stream};
 use super::stream_finish::{PendingFinishes, UnsentBytes};
 use super::write_scheduler::{ActivePriorities, Urgency, WriteScheduler};
+use crate::quic::config::QuicOptions;
 use crate::quic::congestion::controller::SharedGate;
 use crate::quic::runtime::Failures;
 use crate::transport::{Dir, Read};
@@ -39,9 +40,7 @@ pub(in crate::quic) struct Established {
     pub(in crate::quic) endpoint: Option<Endpoint>,
     /// Panics in tasks of the endpoint.
     pub(in crate::quic) failures: Failures,
-    /// Configured limits of bytes: unacknowledged on all streams, and unread on one stream.
-    pub(in crate::quic) send_window: u64,
-    pub(in crate::quic) stream_window: u64,
+    pub(in crate::quic) options: Arc<QuicOptions>,
     pub(in crate::quic) gate: Option<Arc<SharedGate>>,
     /// Resolves when the handshake is confirmed; `None` if it is.
     pub(in crate::quic) confirmed: Option<Confirmed>,
@@ -137,12 +136,12 @@ impl ConnectionState {
             control: Stream::new(StreamKey::CONTROL, Some(send), Some(recv), &wakers),
             streams: FxHashMap::default(),
             reads: ReadQueue { is_control_queued: true, ..ReadQueue::default() },
-            unread: UnreadEstimate::new(established.stream_window),
+            unread: UnreadEstimate::new(established.options.stream_receive_window.into()),
             writes: Writes {
                 active: ActivePriorities::default(),
                 scheduler: WriteScheduler::default(),
                 urgency: Urgency::default(),
-                limit: SendLimit::new(&connection, established.send_window),
+                limit: SendLimit::new(&connection, established.options.send_window),
                 unsent: UnsentBytes::default(),
                 finishes: PendingFinishes::default(),
             },

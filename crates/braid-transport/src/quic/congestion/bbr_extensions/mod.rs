@@ -20,22 +20,22 @@ use rtt_step::RttStep;
 pub(in crate::quic) const PROBE: u16 = 30;
 
 /// Factory of extended controllers of another kind.
-pub(in crate::quic) struct BbrExtensions<F> {
-    inner: Arc<F>,
+pub(in crate::quic) struct BbrExtensions {
+    inner: Arc<dyn ControllerFactory + Send + Sync>,
     found: Found,
 }
 
 /// Rate of a policer that the controller of a connection has found, in bytes per second; 0: none.
 pub(in crate::quic) type Found = Arc<AtomicU64>;
 
-impl<F> BbrExtensions<F> {
+impl BbrExtensions {
     /// `found`: set by the controllers; of one connection, if it is read.
-    pub(in crate::quic) fn new(inner: F, found: Found) -> Self {
-        Self { inner: Arc::new(inner), found }
+    pub(in crate::quic) fn new(inner: Arc<dyn ControllerFactory + Send + Sync>, found: Found) -> Self {
+        Self { inner, found }
     }
 }
 
-impl<F: ControllerFactory + Send + Sync + 'static> ControllerFactory for BbrExtensions<F> {
+impl ControllerFactory for BbrExtensions {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let inner = Arc::clone(&self.inner).build(now, mtu);
         self.found.store(0, Ordering::Relaxed);
@@ -44,8 +44,8 @@ impl<F: ControllerFactory + Send + Sync + 'static> ControllerFactory for BbrExte
     }
 }
 
-struct ExtendedController<F> {
-    factory: Arc<BbrExtensions<F>>,
+struct ExtendedController {
+    factory: Arc<BbrExtensions>,
     inner: Box<dyn Controller>,
     cap: PolicerCap,
     rtt_step: RttStep,
@@ -54,7 +54,7 @@ struct ExtendedController<F> {
     ack_frequency: Option<(u64, Duration)>,
 }
 
-impl<F: ControllerFactory> ExtendedController<F> {
+impl ExtendedController {
     /// Replaces the inner controller, which forgets the path.
     fn begin_anew(&mut self, now: Instant) {
         self.inner = Arc::clone(&self.factory.inner).build(now, self.mtu);
@@ -64,7 +64,7 @@ impl<F: ControllerFactory> ExtendedController<F> {
     }
 }
 
-impl<F: ControllerFactory + Send + Sync + 'static> Controller for ExtendedController<F> {
+impl Controller for ExtendedController {
     fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
         self.inner.on_sent(now, bytes, largest_pn);
     }
@@ -190,7 +190,7 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for ExtendedContro
     }
 }
 
-impl<F> fmt::Debug for ExtendedController<F> {
+impl fmt::Debug for ExtendedController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExtendedController")
             .field("inner", &self.inner)
@@ -209,11 +209,11 @@ mod tests {
     const MTU: u16 = 1200;
 
     /// Controller in a trial: the path had 10 ms, now has 100 ms and passes less.
-    fn on_trial() -> (Box<ExtendedController<CubicConfig>>, Instant) {
+    fn on_trial() -> (Box<ExtendedController>, Instant) {
         let mut now = Instant::now();
-        let factory = Arc::new(BbrExtensions::new(CubicConfig::default(), Found::default()));
+        let factory = Arc::new(BbrExtensions::new(Arc::new(CubicConfig::default()), Found::default()));
         let built = ControllerFactory::build(factory, now, MTU).into_any();
-        let mut controller = built.downcast::<ExtendedController<CubicConfig>>().expect("of its kind");
+        let mut controller = built.downcast::<ExtendedController>().expect("of its kind");
         // Round trip (ms) and packets in it.
         for (round_trip, packets) in [(10, 40), (100, 40)] {
             for _ in 0..7 {

@@ -1,6 +1,5 @@
 //! Gate of a connection as its users share it, the task that wakes the library when it opens, and the deferred datagram.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -23,6 +22,7 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// Gate of one connection: the congestion controller asks it, the owner of the connection reports urgent bytes to it, and a
 /// task wakes the library when it opens.
+#[derive(Debug)]
 pub(in crate::quic) struct SharedGate {
     gate: Mutex<Gate>,
     /// The gate decides, in place of the congestion controller.
@@ -282,12 +282,6 @@ impl SharedGate {
     #[cfg(test)]
     pub(in crate::quic) fn take_deferred(&self) -> Option<u64> {
         self.deferred().datagram.take().map(|datagram| datagram.number)
-    }
-}
-
-impl fmt::Debug for SharedGate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedGate").field("is_active", &self.is_active).finish_non_exhaustive()
     }
 }
 

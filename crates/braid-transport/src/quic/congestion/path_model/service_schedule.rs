@@ -83,7 +83,8 @@ impl ServiceSchedule {
             && before.slope(last) <= last.slope(point)
         {
             self.hull.pop();
-            self.count_step();
+            #[cfg(test)]
+            (self.steps += 1);
         }
         self.hull.push(point);
         self.free_at = self.free_at.max(at) + service;
@@ -98,7 +99,8 @@ impl ServiceSchedule {
         }
         self.older.pop();
         self.first += 1;
-        self.count_step();
+        #[cfg(test)]
+        (self.steps += 1);
         let (start, late) = (self.free_before.max(at), at - self.free_before);
         self.free_before = start + service;
         Some(Service { ordinal, start, is_queued: late < 0.0, is_close: late < CLOSE })
@@ -133,17 +135,18 @@ impl ServiceSchedule {
         let done = |point: Point| point.at + service * (end - point.index) as f64;
         self.free_at = free_before + service * self.datagrams.len() as f64;
         let mut vertex = self.older.last().copied();
-        let mut steps = 0;
         while let Some((point, next)) = vertex {
             self.free_at = self.free_at.max(done(point));
-            steps += 1;
+            #[cfg(test)]
+            (self.steps += 1);
             vertex = next
                 .and_then(|next| self.older.get(next).copied())
                 .filter(|(next, _)| point.slope(*next) > service);
         }
         for (place, point) in self.hull.iter().enumerate().rev() {
             self.free_at = self.free_at.max(done(*point));
-            steps += 1;
+            #[cfg(test)]
+            (self.steps += 1);
             if place
                 .checked_sub(1)
                 .and_then(|before| self.hull.get(before))
@@ -152,21 +155,7 @@ impl ServiceSchedule {
                 break;
             }
         }
-        self.count_steps(steps);
     }
-
-    fn count_step(&mut self) {
-        self.count_steps(1);
-    }
-
-    #[cfg(test)]
-    fn count_steps(&mut self, steps: u64) {
-        self.steps += steps;
-    }
-
-    #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "counted in tests only")]
-    fn count_steps(&mut self, _: u64) {}
 }
 
 #[cfg(test)]
