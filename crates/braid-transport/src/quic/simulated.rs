@@ -30,7 +30,7 @@ pub(crate) fn endpoint_on(
     let mut config = config::endpoint();
     let mut seed = [0; 32];
     for chunk in seed.chunks_exact_mut(8) {
-        chunk.copy_from_slice(&host.switch().draw().to_le_bytes());
+        chunk.copy_from_slice(&host.draw().to_le_bytes());
     }
     config.rng_seed(Some(seed));
     let runtime = SimulatedRuntime { shielded: ShieldedRuntime::default(), host: host.clone() };

@@ -111,8 +111,9 @@ impl Host {
         Ok(Attached { switch: Arc::clone(&self.switch), id, local, receive_queue })
     }
 
-    pub(crate) fn switch(&self) -> &Arc<Switch> {
-        &self.switch
+    /// A random number, as a seed.
+    pub(crate) fn draw(&self) -> u64 {
+        self.switch.lock().random.next()
     }
 }
 
@@ -229,11 +230,6 @@ impl Switch {
             recordings: Vec::new(),
         });
         state.hosts.len() - 1
-    }
-
-    /// A random number, as a seed.
-    pub(crate) fn draw(&self) -> u64 {
-        self.lock().random.next()
     }
 
     /// Carries one datagram, or drops it.
