@@ -1,7 +1,11 @@
+//! Histogram of latencies, and its quantiles.
+
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+
+use crate::spread::nearest_rank;
 
 /// Precision of the histogram: one part in a thousand.
 const DIGITS: u8 = 3;
@@ -114,10 +118,9 @@ impl Latencies {
 
     /// Latency that `fraction` (0 to 1) of all due messages did not exceed, in milliseconds.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "counts stay far below 2^53")]
     pub fn quantile(&self, fraction: f64) -> Option<f64> {
         // The rank counts missing messages as the slowest ones.
-        let rank = (fraction * self.due() as f64).ceil().max(1.0) as u64;
+        let rank = nearest_rank(fraction, self.due() as f64);
         let share = rank as f64 / self.arrived.len() as f64;
         (rank <= self.arrived.len()).then(|| self.value(share) as f64 / self.per(1_000_000))
     }

@@ -6,6 +6,7 @@
 mod chart;
 mod latency;
 pub mod machine;
+pub mod network;
 pub mod number;
 pub mod process;
 mod spread;
@@ -16,5 +17,5 @@ pub mod text;
 pub use chart::{Axis, Band, Chart, Event, Format, LegendEntry, Line, Panel, Swatch};
 pub use latency::{Latencies, Percentiles, Quantiles};
 pub use machine::Machine;
-pub use spread::Spread;
+pub use spread::{Spread, quantile, quantile_of_all};
 pub use table::{Alignment, Table};

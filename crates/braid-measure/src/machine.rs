@@ -27,7 +27,7 @@ impl Machine {
         Self {
             cores: cores(),
             processor: processor(),
-            kernel: read("/proc/sys/kernel/osrelease"),
+            kernel: sysctl("kernel.osrelease").unwrap_or_default(),
             load_average: load_average(),
             unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         }
@@ -68,9 +68,15 @@ pub fn load_average() -> String {
     read("/proc/loadavg").split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// Contents of a file of `/proc` without surrounding white space; empty if it cannot be read.
+/// Value of a kernel parameter, named as for sysctl(8): `net.ipv4.tcp_congestion_control`; `None` if it cannot be read.
 #[must_use]
-pub fn read(path: &str) -> String {
+pub fn sysctl(name: &str) -> Option<String> {
+    let value = fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok()?;
+    Some(value.trim().to_owned())
+}
+
+/// Contents of a file of `/proc` without surrounding white space; empty if it cannot be read.
+fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
@@ -82,7 +88,7 @@ fn field(file: &str, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Machine, field, load_averages, memory};
+    use super::{Machine, field, load_averages, memory, sysctl};
 
     #[test]
     fn processor_is_the_first_model_name() {
@@ -95,6 +101,7 @@ mod tests {
     fn this_machine_is_described() {
         let machine = Machine::here();
         assert!(machine.cores > 0 && !machine.kernel.is_empty() && memory() > 0, "{machine:?}");
+        assert_eq!((sysctl("kernel.ostype").as_deref(), sysctl("kernel.none")), (Some("Linux"), None));
         assert!(load_averages().iter().all(|load| load.is_finite()));
     }
 }

@@ -1,7 +1,9 @@
 //! Processor time, memory and device writes of processes, as the kernel counts them.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -210,13 +212,57 @@ fn written_bytes(io: &str) -> Option<u64> {
     io.lines().find_map(|line| line.strip_prefix("write_bytes:"))?.trim().parse().ok()
 }
 
+/// Number of mapped files below `directory` that process `pid` holds although they are deleted.
+///
+/// # Errors
+/// No such process, or no permission.
+pub fn deleted_mappings(pid: u32, directory: &Path) -> io::Result<usize> {
+    let directory = directory.to_string_lossy();
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    Ok(maps.lines().filter(|line| line.contains(&*directory) && line.ends_with("(deleted)")).count())
+}
+
+/// Counter of the time that one runnable thread has waited for a processor: `/proc/thread-self/schedstat`, held open.
+#[derive(Debug)]
+pub struct RunDelay(File);
+
+impl RunDelay {
+    /// Counter of the calling thread; `None` if the kernel has none.
+    #[must_use]
+    pub fn of_this_thread() -> Option<Self> {
+        File::open("/proc/thread-self/schedstat").ok().and_then(Self::of)
+    }
+
+    /// Counter in `file`, in the form of `schedstat`; `None` if the kernel does not count.
+    #[must_use]
+    pub fn of(file: File) -> Option<Self> {
+        let counter = Self(file);
+        counter.read().is_some().then_some(counter)
+    }
+
+    /// Time waited so far.
+    #[must_use]
+    pub fn read(&self) -> Option<Duration> {
+        let mut line = [0; 64];
+        let length = self.0.read_at(&mut line, 0).ok()?;
+        run_delay(str::from_utf8(&line[..length]).ok()?)
+    }
+}
+
+/// Second number of `schedstat`, nanoseconds; `None` if the kernel does not count it, for then all three are 0.
+fn run_delay(schedstat: &str) -> Option<Duration> {
+    let mut numbers = schedstat.split_whitespace();
+    let (_, waited, slices) = (numbers.next()?, numbers.next()?, numbers.next()?);
+    (slices != "0").then_some(Duration::from_nanos(waited.parse().ok()?))
+}
+
 fn malformed() -> io::Error {
     io::Error::other("/proc is not as proc(5) describes it")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CpuReading, Memory, Resident, busy_ticks, bytes, cpu_time, mode_ticks, written_bytes};
+    use super::*;
 
     #[test]
     fn busy_time_leaves_idle_and_waiting_out() {
@@ -270,6 +316,12 @@ mod tests {
         let io = "wchar: 5\nsyscw: 1\nwrite_bytes: 8192\ncancelled_write_bytes: 4096\n";
         assert_eq!(written_bytes(io), Some(8192));
         assert_eq!(written_bytes("wchar: 5\n"), None);
+    }
+
+    #[test]
+    fn run_delay_is_the_second_number_unless_the_kernel_does_not_count() {
+        assert_eq!(run_delay("123 4567 8\n"), Some(Duration::from_nanos(4567)));
+        assert_eq!([run_delay("0 0 0\n"), run_delay("1 2\n"), run_delay("1 x 1\n")], [None; 3]);
     }
 
     #[test]

@@ -1,3 +1,5 @@
+//! Text tables for terminals, over comfy-table.
+
 use std::fmt::{self, Display, Formatter};
 
 use comfy_table::{CellAlignment, ColumnConstraint, Table as Grid, presets};

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use braid_measure::machine::{Machine, load_average};
+use braid_measure::quantile;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -186,8 +187,8 @@ impl Spread {
     fn of(times: &[Duration]) -> Option<Self> {
         let mut sorted: Vec<_> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         sorted.sort_unstable_by(f64::total_cmp);
-        let at = |part: usize| sorted.get(((sorted.len() * part).div_ceil(100)).max(1) - 1).copied();
-        Some(Self { least: at(0)?, median: at(50)?, p99: at(99)?, most: at(100)? })
+        let at = |fraction| quantile(&sorted, fraction);
+        Some(Self { least: at(0.0)?, median: at(0.5)?, p99: at(0.99)?, most: at(1.0)? })
     }
 }
 

@@ -5,6 +5,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use braid_measure::process::deleted_mappings;
+
 /// Prefix of the names of spool files, before the process ID.
 const NAME: &str = "braidmq-";
 const EXTENSION: &str = "spool";
@@ -70,15 +72,10 @@ impl Spool {
 
     /// Number of unlinked spool files that the process has mapped.
     fn held(&self, process_id: u32) -> Result<usize, String> {
-        let file = format!("/proc/{process_id}/maps");
-        let maps = match fs::read_to_string(&file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err("the broker has ended".to_owned());
-            }
-            maps => maps.map_err(|error| format!("{file}: {error}"))?,
-        };
-        let directory = self.directory.to_string_lossy();
-        Ok(maps.lines().filter(|line| line.contains(&*directory) && line.ends_with("(deleted)")).count())
+        deleted_mappings(process_id, &self.directory).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => "the broker has ended".to_owned(),
+            _ => format!("/proc/{process_id}/maps: {error}"),
+        })
     }
 }
 

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use braid_measure::quantile;
 use rustix::net::sockopt;
 
 use super::bench::{Bench, Came, CellError, Findings, MTU, collect, is_timeout};
-use super::validity::{Doubt, quantile};
+use super::validity::Doubt;
 use crate::wire::sys;
 
 // === A link that does nothing ===
@@ -51,8 +52,8 @@ fn round_trips(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), CellErr
     })?;
     times.sort_by(f64::total_cmp);
     findings.expect(!times.is_empty(), || "no packet came back over a link that does nothing".to_owned());
-    findings.figure("round_trip_floor_us", quantile(&times, 0.0));
-    findings.figure("round_trip_p50_us", quantile(&times, 0.5));
+    findings.figure("round_trip_floor_us", quantile(&times, 0.0).unwrap_or(0.0));
+    findings.figure("round_trip_p50_us", quantile(&times, 0.5).unwrap_or(0.0));
     findings.judge(&lab.stop(), Duration::ZERO);
     Ok(())
 }
@@ -186,7 +187,7 @@ pub(super) fn delay(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), Ce
     };
     let mut errors: Vec<f64> = came.iter().filter_map(error).collect();
     errors.sort_by(f64::total_cmp);
-    let [p50, p99] = [0.5, 0.99].map(|share| quantile(&errors, share));
+    let [early, p50, p99] = [0.0, 0.5, 0.99].map(|share| quantile(&errors, share).unwrap_or(0.0));
     findings.figure("delay_error_p50_us", p50);
     findings.figure("delay_error_p99_us", p99);
     for link in &links {
@@ -196,7 +197,6 @@ pub(super) fn delay(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), Ce
     let arrived = errors.len();
     findings
         .expect(arrived as u64 == u64::from(sent), || format!("of {sent} delayed packets {arrived} arrived"));
-    let early = quantile(&errors, 0.0);
     findings.expect(early >= 0.0, || format!("a packet came {:.0} us before its time", -early));
     if let Some(doubt) = too_late([p50, p99], findings.bound(DELAY)) {
         findings.refuse(doubt);

@@ -119,6 +119,8 @@ fn judge(end: &DirectionEnd, bound: Duration) -> Vec<Doubt> {
 }
 
 // === Statistics ===
+//
+// Tests of shares, which only the selftest and the validity of runs need; quantiles are those of `braid_measure`.
 
 /// Quantile 99.9 % of chi-square with one degree of freedom.
 const CHI_SQUARE_LIMIT: f64 = 10.828;
@@ -164,15 +166,6 @@ fn moments(trials: u64, share: f64) -> (f64, f64) {
     (expected, expected * (1.0 - share))
 }
 
-/// Nearest-rank quantile of sorted values; 0 if there are none.
-pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let rank = (share * sorted.len() as f64).ceil().max(1.0);
-    // Never negative, and far below 2^52.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank in a slice")]
-    let index = rank as usize - 1;
-    sorted.get(index).or(sorted.last()).copied().unwrap_or(0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,12 +196,5 @@ mod tests {
         assert!(is_plausible(1098, 10_000, 0.1) && !is_plausible(1099, 10_000, 0.1));
         assert!(is_plausible(902, 10_000, 0.1) && !is_plausible(901, 10_000, 0.1));
         assert!((chi_square(1030, 10_000, 0.1) - 1.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn quantiles_are_values() {
-        let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!([0.0, 0.5, 0.99, 1.0].map(|share| quantile(&values, share)), [1.0, 50.0, 99.0, 100.0]);
-        assert_eq!((quantile(&[], 0.5), quantile(&[7.0], 0.99)), (0.0, 7.0));
     }
 }

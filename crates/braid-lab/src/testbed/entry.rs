@@ -4,6 +4,7 @@
 //! orphans, and the inner one continues. When the outer one ends, for whatever reason, the kernel kills `init` and with it
 //! everything in its namespace; namespaces and devices go with the last process.
 
+use braid_measure::machine::sysctl;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{
@@ -214,11 +215,6 @@ fn refusal(error: &io::Error, is_root: bool, knob: impl Fn(&str) -> Option<Strin
         }
         _ => format!("cannot create namespaces: {error}{instead}"),
     })
-}
-
-/// Value of a sysctl; `None` if the kernel does not have it.
-fn sysctl(name: &str) -> Option<String> {
-    fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok()
 }
 
 #[cfg(test)]

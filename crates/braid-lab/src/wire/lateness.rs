@@ -1,10 +1,9 @@
 //! Lateness of packets, and the time that they waited before they were read.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use braid_measure::Latencies;
+use braid_measure::process::RunDelay;
 use serde::{Deserialize, Serialize};
 
 /// Time from the due time of packets until the kernel had them, with the time that they waited to be read; microseconds.
@@ -91,8 +90,8 @@ impl Reading {
 /// Time that a runnable thread waits for a processor.
 #[derive(Debug)]
 pub(super) struct RunQueue {
-    /// `schedstat` of the thread, read by place.
-    file: Option<File>,
+    /// `None` if the kernel does not count it.
+    counter: Option<RunDelay>,
     /// The last value, and its time.
     waited: Duration,
     asked_at: Duration,
@@ -102,18 +101,16 @@ pub(super) struct RunQueue {
 impl RunQueue {
     /// That of the calling thread.
     pub(super) fn of_this_thread() -> Self {
-        Self::of(File::open("/proc/thread-self/schedstat").ok())
+        Self::of(RunDelay::of_this_thread())
     }
 
-    fn of(file: Option<File>) -> Self {
-        let waited = file.as_ref().and_then(waited);
-        let file = file.filter(|_| waited.is_some());
-        let waited = waited.unwrap_or_default();
-        Self { file, waited, asked_at: Duration::ZERO, read_at: Duration::ZERO }
+    fn of(counter: Option<RunDelay>) -> Self {
+        let waited = counter.as_ref().and_then(RunDelay::read).unwrap_or_default();
+        Self { counter, waited, asked_at: Duration::ZERO, read_at: Duration::ZERO }
     }
 
     pub(super) fn reading(&self) -> Reading {
-        if self.file.is_some() { Reading::RunQueue } else { Reading::Unknown }
+        if self.counter.is_some() { Reading::RunQueue } else { Reading::Unknown }
     }
 
     /// After a reading at `now`: how long the thread waited since the reading before.
@@ -123,24 +120,18 @@ impl RunQueue {
         if passed < CLOSE && now.saturating_sub(self.asked_at) < STALE {
             return Duration::ZERO;
         }
-        let Some(waited) = self.file.as_ref().and_then(waited) else { return Duration::ZERO };
+        let Some(waited) = self.counter.as_ref().and_then(RunDelay::read) else { return Duration::ZERO };
         self.asked_at = now;
         let before = std::mem::replace(&mut self.waited, waited);
         waited.saturating_sub(before).min(passed)
     }
 }
 
-/// The second number of `schedstat`, ns; `None` if the kernel does not count it, for then all are 0.
-fn waited(file: &File) -> Option<Duration> {
-    let mut line = [0; 64];
-    let length = file.read_at(&mut line, 0).ok()?;
-    let mut numbers = str::from_utf8(&line[..length]).ok()?.split_whitespace();
-    let (_, waited, slices) = (numbers.next()?, numbers.next()?, numbers.next()?);
-    (slices != "0").then_some(Duration::from_nanos(waited.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     const fn ms(ms: u64) -> Duration {
@@ -156,7 +147,7 @@ mod tests {
     fn waits_of_a_thread_count_between_two_readings() {
         let file = tempfile::tempfile().unwrap();
         says(&file, ms(7));
-        let mut queue = RunQueue::of(Some(file.try_clone().unwrap()));
+        let mut queue = RunQueue::of(RunDelay::of(file.try_clone().unwrap()));
         assert_eq!(queue.reading(), Reading::RunQueue);
         assert_eq!(queue.since_last(ms(10)), Duration::ZERO, "before the first");
         says(&file, ms(37));
@@ -170,7 +161,7 @@ mod tests {
     fn readings_close_to_each_other_do_not_ask() {
         let file = tempfile::tempfile().unwrap();
         says(&file, ms(0));
-        let mut queue = RunQueue::of(Some(file.try_clone().unwrap()));
+        let mut queue = RunQueue::of(RunDelay::of(file.try_clone().unwrap()));
         let step = Duration::from_micros(90);
         queue.since_last(ms(10));
         says(&file, ms(5));
@@ -186,7 +177,7 @@ mod tests {
         assert_eq!(RunQueue::of(None).reading(), Reading::Unknown);
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(b"0 0 0\n", 0).unwrap();
-        assert_eq!(RunQueue::of(Some(file)).reading(), Reading::Unknown);
+        assert_eq!(RunQueue::of(RunDelay::of(file)).reading(), Reading::Unknown);
         let mut queue = RunQueue::of(None);
         assert_eq!(queue.since_last(ms(10)), Duration::ZERO);
     }

@@ -3,7 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
+
+use braid_measure::network::Devices;
 
 use super::batch::Batch;
 use super::{Wire, WireError, sys};
@@ -17,8 +19,8 @@ const WAITING: u16 = 4096;
 pub struct Tun {
     name: String,
     file: File,
-    /// `/proc/net/dev` of the namespace of the device, if /proc is there.
-    devices: Option<File>,
+    /// Devices of its namespace, if /proc is there.
+    devices: Option<Devices>,
 }
 
 impl Tun {
@@ -42,7 +44,7 @@ impl Tun {
         })?;
         // Without it bursts may be lost, which `missed` shows.
         let _ = sys::allow_waiting(&ifname, WAITING);
-        Ok(Self { name: name.to_owned(), file, devices: File::open("/proc/thread-self/net/dev").ok() })
+        Ok(Self { name: name.to_owned(), file, devices: Devices::of_this_thread().ok() })
     }
 }
 
@@ -104,22 +106,6 @@ impl Wire for Tun {
     }
 
     fn missed(&self) -> u64 {
-        self.devices.as_ref().and_then(|devices| send_drops(devices, &self.name)).unwrap_or(0)
+        self.devices.as_ref().and_then(|devices| devices.send_drops(&self.name)).unwrap_or(0)
     }
-}
-
-/// The dropped packets among those that the kernel sent to `device`, as in the table `/proc/net/dev`.
-fn send_drops(devices: &File, device: &str) -> Option<u64> {
-    /// Column after the name: 8 for receiving, then bytes, packets, errs, drop.
-    const COLUMN: usize = 11;
-    let mut table = Vec::new();
-    let mut page = [0; 4096];
-    // Read by place: the file stays at the start for the next time.
-    while let Ok(read @ 1..) = devices.read_at(&mut page, table.len() as u64) {
-        table.extend_from_slice(&page[..read]);
-    }
-    let table = String::from_utf8(table).ok()?;
-    let (_, columns) =
-        table.lines().filter_map(|line| line.trim().split_once(':')).find(|row| row.0 == device)?;
-    columns.split_whitespace().nth(COLUMN)?.parse().ok()
 }

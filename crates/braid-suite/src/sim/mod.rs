@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use braid_broker::{Anonymous, Broker, BrokerConfig, SysConfig};
 use braid_client::{Builder, Client, ClientTlsOptions, Congestion, Messages};
+use braid_measure::Spread;
 use braid_store::MemoryStore;
 use braid_transport::mem;
 use braid_transport::sim::{Counters, Direction, Host, Network};
@@ -101,11 +102,9 @@ fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Median of the rounds that have a value, if at least half have one.
+/// Median over the rounds, where a missing value is above all others; `None` if it is then a missing one.
 fn median<T>(rounds: &[T], of: impl Fn(&T) -> Option<f64>) -> Option<f64> {
-    let mut values: Vec<f64> = rounds.iter().map(|round| of(round).unwrap_or(f64::INFINITY)).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().filter(|median| median.is_finite())
+    Spread::median_of_all(rounds.iter().map(of))
 }
 
 /// A broker, and two clients of which one is across a network.
