@@ -42,21 +42,28 @@ impl Tally {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        self.counts.sent += other.counts.sent;
-        self.counts.acked += other.counts.acked;
-        self.counts.received += other.counts.received;
-        self.counts.failed += other.counts.failed;
-        self.counts.bytes += other.counts.bytes;
-        add_all(&mut self.counts.per_second, &other.counts.per_second);
+        self.counts.add_counts(&other.counts);
         self.latencies.add(&other.latencies);
-        if let Some(trace) = &other.counts.trace {
-            self.counts.trace.get_or_insert_default().add(trace);
-        }
     }
 
     pub(crate) fn summary(self, topic: String, stream: u64, priority: Option<u16>) -> TopicSummary {
         let (latency_us, latency_cdf) = (self.latencies.quantiles_us(), self.latencies.curve_us());
         TopicSummary { topic, stream, priority, latency_us, latency_cdf, ..self.counts }
+    }
+}
+
+impl TopicSummary {
+    /// Adds the counts and single messages of another topic; the latencies stay.
+    pub fn add_counts(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.acked += other.acked;
+        self.received += other.received;
+        self.failed += other.failed;
+        self.bytes += other.bytes;
+        add_all(&mut self.per_second, &other.per_second);
+        if let Some(trace) = &other.trace {
+            self.trace.get_or_insert_default().add(trace);
+        }
     }
 }
 

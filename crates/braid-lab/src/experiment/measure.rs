@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use braid_bench::summary::{self, RunSummary, TopicSummary, Trace};
+use braid_measure::quantile_of_all;
 
 use super::links::Samples;
 use crate::emulator::PathCounters;
@@ -171,20 +172,7 @@ impl Evidence<'_> {
 }
 
 fn merged(mut sum: TopicSummary, topic: &TopicSummary) -> TopicSummary {
-    sum.sent += topic.sent;
-    sum.acked += topic.acked;
-    sum.received += topic.received;
-    sum.failed += topic.failed;
-    sum.bytes += topic.bytes;
-    if sum.per_second.len() < topic.per_second.len() {
-        sum.per_second.resize(topic.per_second.len(), 0);
-    }
-    sum.per_second.iter_mut().zip(&topic.per_second).for_each(|(sum, count)| *sum += count);
-    if let Some(trace) = &topic.trace {
-        let all = sum.trace.get_or_insert_default();
-        all.due_unix_us.extend(&trace.due_unix_us);
-        all.took_us.extend(&trace.took_us);
-    }
+    sum.add_counts(topic);
     // Latencies of several streams cannot be merged; scenarios ask for those of topics on one stream.
     if sum.latency_us.is_none_or(|sum| topic.latency_us.is_some_and(|other| other.count > sum.count)) {
         sum.latency_us = topic.latency_us;
@@ -219,7 +207,8 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
             let mut sorted = whole.to_vec();
             sorted.sort_unstable();
             let last = sorted.len().checked_sub(1)?;
-            // Nearest rank, so that the rate occurred.
+            // The rank counts steps between the seconds, rounded up, unlike the nearest rank of `braid_measure::quantile`:
+            // the committed reports and the bounds of their scenarios have it so.
             let at = (last * usize::from(thousandths)).div_ceil(1000);
             *sorted.get(at.min(last))? as f64
         }
@@ -312,9 +301,7 @@ impl Evidence<'_> {
         let (Value::Topic(flow, _), Some(quantile)) = (value, value.quantile()) else { return None };
         let took = self.part_of(&self.flow(flow)?, from, until)?.took;
         let due = due.unwrap_or(0.0).max(took.len() as f64);
-        // Nearest rank.
-        let rank = (quantile * due - 1e-9).ceil().max(1.0);
-        (1_u32..).map(f64::from).zip(took).find(|(at, _): &(f64, f64)| *at >= rank).map(|(_, ms)| ms)
+        quantile_of_all(&took, due, quantile)
     }
 
     fn part(&self, window: &str) -> Option<&Window> {
