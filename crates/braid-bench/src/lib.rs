@@ -22,4 +22,4 @@ pub mod urgent;
 pub use connection::{Connection, Handed, Happening};
 pub use dial::{DialError, Dialer};
 pub use failure::Failure;
-pub use pace::Pace;
+pub use pace::{Pace, Schedule};

@@ -1,3 +1,5 @@
+//! Open-loop schedules of equal steps: a step that was missed is still due.
+
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -6,15 +8,51 @@ use tokio::time::Instant;
 
 use crate::alarm::{Alarm, Ring};
 
-/// A schedule of equal steps: open loop, so that steps which were missed are still due.
-#[derive(Debug)]
-pub struct Pace {
-    start: Instant,
+/// Due times of steps, as durations since the start: step `n` is due after `n / rate` seconds.
+#[derive(Clone, Debug)]
+pub struct Schedule {
     /// Steps per second.
     rate: f64,
     next: u64,
     /// Distance to the step after the next.
     stride: u64,
+}
+
+impl Schedule {
+    /// Schedule of `rate` steps per second, above 0, that begins with step `first`.
+    #[must_use]
+    pub fn new(rate: f64, first: u64) -> Self {
+        Self { rate, next: first, stride: 1 }
+    }
+
+    /// Due time of the next step.
+    #[must_use]
+    pub fn due(&self) -> Duration {
+        self.due_of(self.next)
+    }
+
+    /// Due time of step `step`.
+    #[must_use]
+    pub fn due_of(&self, step: u64) -> Duration {
+        // A double holds seconds to the nanosecond for months.
+        Duration::from_secs_f64(step as f64 / self.rate)
+    }
+
+    /// Takes the next step, if it is not due after `now`; returns its due time.
+    pub fn take(&mut self, now: Duration) -> Option<Duration> {
+        let due = self.due();
+        (due <= now).then(|| {
+            self.next += self.stride;
+            due
+        })
+    }
+}
+
+/// Waits for the steps of a [`Schedule`].
+#[derive(Debug)]
+pub struct Pace {
+    start: Instant,
+    schedule: Schedule,
     alarm: Alarm,
     /// Timer of the next step, once one was waited for.
     ring: Option<Ring>,
@@ -24,25 +62,25 @@ impl Pace {
     /// Schedule in which step `n`, counted from 1, is due `n / rate` seconds after `start`. `rate` is above 0.
     #[must_use]
     pub fn new(start: Instant, rate: f64, alarm: &Alarm) -> Self {
-        Self { start, rate, next: 1, stride: 1, alarm: alarm.clone(), ring: None }
+        Self { start, schedule: Schedule::new(rate, 1), alarm: alarm.clone(), ring: None }
     }
 
     /// Part of a schedule whose steps, counted from 0, `of` parts take in turn: those of part `number`.
     pub(crate) fn in_turn(start: Instant, rate: f64, alarm: &Alarm, number: u64, of: u64) -> Self {
-        Self { next: number, stride: of, ..Self::new(start, rate, alarm) }
+        let schedule = Schedule { stride: of, ..Schedule::new(rate, number) };
+        Self { schedule, ..Self::new(start, rate, alarm) }
     }
 
     /// Due time of the next step, once it has come. Ready again at once for every late step.
     pub fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
-        // A double holds seconds to the nanosecond for months.
-        let due = self.start + Duration::from_secs_f64(self.next as f64 / self.rate);
+        let due = self.start + self.schedule.due();
         // The clock is read first: a late step needs no timer.
         if Instant::now() < due {
             let ring = self.ring.get_or_insert_with(|| self.alarm.at(due));
             ring.set(due);
             ready!(Pin::new(ring).poll(cx));
         }
-        self.next += self.stride;
+        self.schedule.next += self.schedule.stride;
         Poll::Ready(due)
     }
 }
@@ -54,6 +92,17 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+
+    #[test]
+    fn a_late_generator_stamps_the_due_times() {
+        let at = Duration::from_nanos;
+        let mut schedule = Schedule::new(8000.0, 0);
+        assert_eq!(schedule.take(at(0)), Some(at(0)));
+        assert_eq!(schedule.take(at(124_999)), None);
+        // After a pause of a millisecond eight messages are due, each at its own time.
+        let due: Vec<_> = std::iter::from_fn(|| schedule.take(at(1_000_000))).collect();
+        assert_eq!(due, (1..=8).map(|message| at(message * 125_000)).collect::<Vec<_>>());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn steps_come_when_they_are_due() {

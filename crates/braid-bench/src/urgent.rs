@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::alarm::Alarm;
 use crate::failure::{Failure, topic_filter, topic_name};
-use crate::pace::Pace;
+use crate::pace::{Pace, Schedule};
 
 const URGENT_TOPIC: &str = "alarms/door";
 const BULK_TOPIC: &str = "files/log";
@@ -97,7 +97,7 @@ impl Load {
 
     /// When urgent message `n`, counted from 1, is due, after the start.
     fn due(&self, n: u32) -> Duration {
-        Duration::from_secs_f64(f64::from(n) / self.urgent_rate)
+        Schedule::new(self.urgent_rate, 1).due_of(n.into())
     }
 
     /// Subscribes.

@@ -10,12 +10,13 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use braid_bench::Schedule;
 use mio::{Events, Poll};
 use rustix::thread::set_current_timer_slack;
 
 use super::packets::PublishTemplate;
 use super::publisher::Publisher;
-use super::run_state::RunState;
+use super::run_state::{RunState, nanoseconds};
 use crate::case::{Flow, topic};
 
 /// Most bytes of one refill: enough for a large write, few enough to stay in the cache.
@@ -31,7 +32,7 @@ const PACED_READ: Duration = Duration::from_millis(5);
 /// Time limit for writing the last messages and for their acknowledgements.
 const FINISH: Duration = Duration::from_secs(10);
 /// Delay from which a paced message counts as late.
-const LATE_NANOSECONDS: u64 = 1_000_000;
+const LATE: Duration = Duration::from_millis(1);
 
 /// Totals of the publishers of one run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,7 +84,7 @@ impl<'run> Publishers<'run> {
     /// brokers differ in what they do when a publisher leaves.
     pub(super) fn run(&mut self) -> Sent {
         match self.flow.pace {
-            Some(rate) => self.pace(u64::from(rate)),
+            Some(rate) => self.pace(f64::from(rate)),
             None => self.saturate(),
         }
         self.finish();
@@ -152,18 +153,18 @@ impl<'run> Publishers<'run> {
         if free >= limit.div_ceil(4) { free } else { 0 }
     }
 
-    fn pace(&mut self, rate: u64) {
+    fn pace(&mut self, rate: f64) {
         // Sleeps end on time instead of up to 50 us later, the kernel's default. A refusal shows as late messages.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let count = self.members.len();
-        let mut schedule = PaceSchedule { rate, next: 0 };
+        let mut schedule = Schedule::new(rate, 0);
         let (mut turn, mut read_at) = (0_usize, Instant::now());
         while !self.run.stop.load(Ordering::Relaxed) {
-            let now = self.run.now();
+            let now = Duration::from_nanos(self.run.now());
             let (first, mut added) = (turn, 0_usize);
             while let Some(due) = schedule.take(now) {
-                self.late += u64::from(now - due > LATE_NANOSECONDS);
-                self.members[turn].publisher.push(due);
+                self.late += u64::from(now - due > LATE);
+                self.members[turn].publisher.push(nanoseconds(due));
                 (turn, added) = ((turn + 1) % count, added + 1);
             }
             for offset in 0..added.min(count) {
@@ -174,7 +175,8 @@ impl<'run> Publishers<'run> {
                 self.receive(Duration::ZERO);
                 self.refuse_reused_packet_ids();
             }
-            let wait = self.run.instant(schedule.due()).saturating_duration_since(Instant::now());
+            let wait =
+                self.run.instant(nanoseconds(schedule.due())).saturating_duration_since(Instant::now());
             if !wait.is_zero() {
                 thread::sleep(wait);
             }
@@ -236,43 +238,5 @@ impl Member {
             self.is_closed = true;
             run.fault(format!("publisher {}: {reason}", self.publisher.index));
         }
-    }
-}
-
-/// Due times of paced messages, independent of the messages before.
-struct PaceSchedule {
-    /// Messages per second.
-    rate: u64,
-    next: u64,
-}
-
-impl PaceSchedule {
-    /// Due time of the next message, nanoseconds since the epoch.
-    fn due(&self) -> u64 {
-        self.next * 1_000_000_000 / self.rate
-    }
-
-    /// Due time of the next message, if it is not after `now`.
-    fn take(&mut self, now: u64) -> Option<u64> {
-        let due = self.due();
-        (due <= now).then(|| {
-            self.next += 1;
-            due
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::PaceSchedule;
-
-    #[test]
-    fn a_late_generator_stamps_the_due_times() {
-        let mut schedule = PaceSchedule { rate: 8000, next: 0 };
-        assert_eq!(schedule.take(0), Some(0));
-        assert_eq!(schedule.take(124_999), None);
-        // After a pause of a millisecond eight messages are due, each at its own time.
-        let due: Vec<_> = std::iter::from_fn(|| schedule.take(1_000_000)).collect();
-        assert_eq!(due, (1..=8).map(|message| message * 125_000).collect::<Vec<_>>());
     }
 }

@@ -7,7 +7,7 @@ use braid_proto::message::Message;
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::time::Instant;
 
-use super::schedule::Schedule;
+use super::schedule::TopicSchedule;
 use super::source::Source;
 use crate::connection::Connection;
 use crate::emqtt::Counter;
@@ -23,7 +23,7 @@ pub(super) struct Topic {
     pub(super) priority: Option<u16>,
     pub(super) first: Duration,
     pub(super) interval: Duration,
-    pub(super) schedule: Schedule,
+    pub(super) schedule: TopicSchedule,
     /// Messages so far, for `cnt64`.
     pub(super) counter: u64,
     /// Next message, if it is encoded and could not leave yet.

@@ -24,7 +24,7 @@ use crate::emqtt::{Counter, failure_line};
 use crate::failure::Failure;
 
 use lane::{Lane, Made, Topic};
-use schedule::Schedule;
+use schedule::TopicSchedule;
 use source::Source;
 
 /// Queued bytes from which a stream takes no more messages, which keep their due times. Payloads
@@ -99,7 +99,7 @@ impl Publisher {
                     priority,
                     interval: topic.interval,
                     first: topic.first,
-                    schedule: Schedule::new(Instant::now(), topic.first, topic.interval),
+                    schedule: TopicSchedule::new(Instant::now(), topic.first, topic.interval),
                     counter: 0,
                     made: None,
                 }),
@@ -127,7 +127,7 @@ impl Publisher {
     pub(super) fn begin(&mut self, connection: &Connection) {
         let now = Instant::now();
         for topic in &mut self.topics {
-            topic.schedule = Schedule::new(now, topic.first, topic.interval);
+            topic.schedule = TopicSchedule::new(now, topic.first, topic.interval);
         }
         self.has_begun = true;
         self.lanes = Lane::of(&self.topics, connection.is_multi());

@@ -1,3 +1,8 @@
+//! Schedule of the messages of one topic.
+//!
+//! Not a [`Schedule`](crate::Schedule): the topics of a client have intervals instead of a common rate and share one
+//! timer, an interval of zero makes the load closed loop, and overruns and messages that were never sent are counted.
+
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -7,7 +12,7 @@ const GRAIN: Duration = Duration::from_millis(2);
 
 /// Due times of one topic's messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Schedule {
+pub(super) struct TopicSchedule {
     interval: Duration,
     /// Due time of the next message; without an interval, the time the last one left.
     next: Instant,
@@ -15,8 +20,8 @@ pub(super) struct Schedule {
     left: Option<Instant>,
 }
 
-impl Schedule {
-    /// Schedule whose first message is due at `start` and `first`.
+impl TopicSchedule {
+    /// TopicSchedule whose first message is due at `start` and `first`.
     pub(super) fn new(start: Instant, first: Duration, interval: Duration) -> Self {
         Self { interval, next: start + first, left: None }
     }
@@ -65,7 +70,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn messages_keep_their_times_however_late_they_leave() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(start, TENTH, TENTH);
+        let mut schedule = TopicSchedule::new(start, TENTH, TENTH);
         let late = start + 7 * TENTH;
         let mut overruns = Vec::new();
         for n in 1..=7 {
@@ -80,7 +85,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn being_woken_once_for_several_is_no_overrun() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(start, Duration::from_micros(100), Duration::from_micros(100));
+        let mut schedule = TopicSchedule::new(start, Duration::from_micros(100), Duration::from_micros(100));
         let tick = start + Duration::from_millis(1);
         assert!((0..10).all(|_| !schedule.hand_over(tick)));
         assert_eq!(schedule.next(), tick + Duration::from_micros(100));
@@ -89,7 +94,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn messages_due_before_the_end_are_overdue() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(start, TENTH, TENTH);
+        let mut schedule = TopicSchedule::new(start, TENTH, TENTH);
         for (end, overdue) in [(0, 0), (99, 0), (100, 0), (101, 1), (200, 1), (201, 2), (1000, 9), (1001, 10)]
         {
             assert_eq!(schedule.overdue(start + Duration::from_millis(end)), overdue, "{end} ms");
@@ -98,7 +103,7 @@ mod tests {
         assert_eq!(schedule.overdue(start + 3 * TENTH), 1);
         assert_eq!(schedule.dues(2).collect::<Vec<_>>(), [start + 2 * TENTH, start + 3 * TENTH]);
         assert_eq!(
-            Schedule::new(start, Duration::ZERO, Duration::ZERO).overdue(start + TENTH),
+            TopicSchedule::new(start, Duration::ZERO, Duration::ZERO).overdue(start + TENTH),
             0,
             "it is due when it can leave"
         );
