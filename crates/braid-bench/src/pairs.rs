@@ -71,9 +71,7 @@ impl Window {
 /// Measurements of one pair.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Messages that arrived in the measured period.
-    pub delivered: u64,
-    /// Latencies from publishing to arrival.
+    /// Latencies from publishing to arrival, of the messages that arrived in the measured period.
     pub latencies: Latencies,
     /// Delays of publishing, which are those of the generator. Paced only.
     pub lateness: Latencies,
@@ -82,7 +80,6 @@ pub struct Measured {
 impl Measured {
     /// Adds the measurements of another pair.
     pub fn add(&mut self, other: &Self) {
-        self.delivered += other.delivered;
         self.latencies.add(&other.latencies);
         self.lateness.add(&other.lateness);
     }
@@ -233,7 +230,6 @@ impl Pair {
         self.arrived += 1;
         let now = Instant::now();
         if self.window.holds(now) {
-            self.measured.delivered += 1;
             let published = self.window.start + Duration::from_nanos(since);
             self.measured.latencies.record(now.saturating_duration_since(published));
         }

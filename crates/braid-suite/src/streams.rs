@@ -224,12 +224,12 @@ async fn flow(dialer: &Dialer, load: Load, seconds: f64, pid: u32) -> Result<Flo
         let measured = measured.map_err(|error| error.to_string())?;
         all.add(&measured.map_err(|error| error.to_string())?);
     }
-    let shares = after.since(&before);
+    let (shares, delivered) = (after.since(&before), all.latencies.arrived());
     Ok(FlowRound {
-        delivered: all.delivered,
+        delivered,
         latency_ms: all.latencies.percentiles(),
         lateness_ms: all.lateness.percentiles(),
-        broker_ns_per_message: shares.broker_nanoseconds() / all.delivered.max(1) as f64,
+        broker_ns_per_message: shares.broker_nanoseconds() / delivered.max(1) as f64,
         seconds: shares.seconds,
         load_cores: shares.generator,
         other_cores: shares.others,

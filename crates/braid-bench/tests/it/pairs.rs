@@ -21,7 +21,7 @@ async fn a_paced_pair_delivers_its_rate_and_knows_its_latency() {
     for streams in [1, 8, 64] {
         let load = Load { streams, qos: QoS::AtMostOnce, size: 64, drive: Drive::Paced(100.0) };
         let measured = run(load).await;
-        assert_eq!(measured.delivered, 200, "{streams} streams");
+        assert_eq!(measured.latencies.arrived(), 200, "{streams} streams");
         // Two hops of a millisecond each.
         let latencies = measured.latencies.percentiles();
         assert!(latencies.p50.is_some_and(|p50| (1.9..=3.1).contains(&p50)), "{latencies:?}");
@@ -35,7 +35,7 @@ async fn a_saturated_pair_never_has_more_on_its_way_than_it_may() {
         let load = Load { streams: 8, qos, size: 64, drive: Drive::Saturated(20) };
         let measured = run(load).await;
         // With 20 on their way and at least 2 ms each, 10,000 a second are the most.
-        assert!((1_000..=20_000).contains(&measured.delivered), "{}", measured.delivered);
+        assert!((1_000..=20_000).contains(&measured.latencies.arrived()), "{measured:?}");
         assert!(
             measured.latencies.quantile(0.0).is_some_and(|least| least >= 1.9),
             "{:?}",
