@@ -8,6 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::lock::lock;
+
 /// Wakes tasks at given times. Clones share one thread.
 #[derive(Clone, Debug)]
 pub struct Alarm {
@@ -17,38 +19,39 @@ pub struct Alarm {
 
 /// Timer that completes at its time. Dropping it or setting another time cancels it.
 #[derive(Debug)]
-pub(crate) enum Ring {
-    Timer(Pin<Box<Sleep>>),
-    Thread(ThreadRing),
+pub(crate) enum Timer {
+    Tokio(Pin<Box<Sleep>>),
+    Thread(ThreadTimer),
 }
 
 /// Timer of an exact alarm.
 #[derive(Debug)]
-pub(crate) struct ThreadRing {
+pub(crate) struct ThreadTimer {
     thread: Arc<Thread>,
     due: Instant,
     /// Number and waker while it waits.
     entry: Option<(u64, Waker)>,
 }
 
-/// Thread of an exact alarm. It ends when the alarm and all its rings are dropped.
+/// Thread of an exact alarm. It ends when the alarm and all its timers are dropped.
 #[derive(Debug)]
 struct Thread {
-    rings: Arc<Rings>,
+    timers: Arc<TimerQueue>,
 }
 
+/// Timers of an exact alarm, shared with its thread.
 #[derive(Debug, Default)]
-struct Rings {
+struct TimerQueue {
     /// A std lock: it is held for an insertion, a removal, or taking due timers. No waker is woken or dropped under
     /// it, because that may drop a task with a timer of its own.
-    waiting: Mutex<Waiting>,
-    /// Signals an earlier ring, or that none is left.
+    pending: Mutex<PendingTimers>,
+    /// Signals an earlier timer, or that none is left.
     changed: Condvar,
 }
 
 /// Timers in the order of time.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingTimers {
     wakers: BTreeMap<(Instant, u64), Waker>,
     /// Number of the next timer. Numbers tell timers of one time apart.
     count: u64,
@@ -67,68 +70,68 @@ impl Alarm {
     /// # Errors
     /// The system has no thread.
     pub fn exact() -> io::Result<Self> {
-        let rings = Arc::new(Rings::default());
-        let theirs = Arc::clone(&rings);
-        std::thread::Builder::new().name("alarm".to_owned()).spawn(move || theirs.ring_all())?;
-        Ok(Self { thread: Some(Arc::new(Thread { rings })) })
+        let timers = Arc::new(TimerQueue::default());
+        let queue = Arc::clone(&timers);
+        std::thread::Builder::new().name("alarm".to_owned()).spawn(move || queue.run())?;
+        Ok(Self { thread: Some(Arc::new(Thread { timers })) })
     }
 
     /// Timer for this time.
     #[must_use]
-    pub(crate) fn at(&self, due: Instant) -> Ring {
+    pub(crate) fn at(&self, due: Instant) -> Timer {
         match &self.thread {
-            None => Ring::Timer(Box::pin(sleep_until(due))),
-            Some(thread) => Ring::Thread(ThreadRing { thread: Arc::clone(thread), due, entry: None }),
+            None => Timer::Tokio(Box::pin(sleep_until(due))),
+            Some(thread) => Timer::Thread(ThreadTimer { thread: Arc::clone(thread), due, entry: None }),
         }
     }
 
     /// Number of timers of its thread that were waited for so far.
     #[cfg(test)]
-    pub(crate) fn rings(&self) -> u64 {
-        self.thread.as_ref().map_or(0, |thread| thread.rings.waiting().count)
+    pub(crate) fn timers(&self) -> u64 {
+        self.thread.as_ref().map_or(0, |thread| thread.timers.pending().count)
     }
 }
 
-impl Ring {
+impl Timer {
     /// Sets another time; the present one changes nothing.
     pub(crate) fn set(&mut self, due: Instant) {
         match self {
-            Self::Timer(sleep) if sleep.deadline() != due => sleep.as_mut().reset(due),
-            Self::Thread(ring) if ring.due != due => {
-                ring.leave();
-                ring.due = due;
+            Self::Tokio(sleep) if sleep.deadline() != due => sleep.as_mut().reset(due),
+            Self::Thread(timer) if timer.due != due => {
+                timer.cancel();
+                timer.due = due;
             }
-            Self::Timer(_) | Self::Thread(_) => {}
+            Self::Tokio(_) | Self::Thread(_) => {}
         }
     }
 }
 
-impl Future for Ring {
+impl Future for Timer {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         match self.get_mut() {
-            Self::Timer(sleep) => sleep.as_mut().poll(cx),
-            Self::Thread(ring) => ring.poll(cx),
+            Self::Tokio(sleep) => sleep.as_mut().poll(cx),
+            Self::Thread(timer) => timer.poll(cx),
         }
     }
 }
 
-// === impl ThreadRing ===
+// === impl ThreadTimer ===
 
-impl ThreadRing {
+impl ThreadTimer {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if Instant::now() >= self.due {
-            self.leave();
+            self.cancel();
             return Poll::Ready(());
         }
         // Tasks are polled for other reasons too: a timer that waits already needs no lock.
         if !self.entry.as_ref().is_some_and(|(_, waker)| waker.will_wake(cx.waker())) {
-            self.leave();
-            let rings = &self.thread.rings;
-            let (number, is_first) = rings.waiting().insert(self.due, cx.waker().clone());
+            self.cancel();
+            let timers = &self.thread.timers;
+            let (number, is_first) = timers.pending().insert(self.due, cx.waker().clone());
             if is_first {
-                rings.changed.notify_one();
+                timers.changed.notify_one();
             }
             self.entry = Some((number, cx.waker().clone()));
         }
@@ -136,61 +139,62 @@ impl ThreadRing {
     }
 
     /// Cancels the timer without waking the thread, which would have nothing to do.
-    fn leave(&mut self) {
+    fn cancel(&mut self) {
         if let Some((number, _)) = self.entry.take() {
-            let removed = self.thread.rings.waiting().wakers.remove(&(self.due, number));
+            let removed = self.thread.timers.pending().wakers.remove(&(self.due, number));
             // The lock is free by now.
             drop(removed);
         }
     }
 }
 
-impl Drop for ThreadRing {
+impl Drop for ThreadTimer {
     fn drop(&mut self) {
-        self.leave();
+        self.cancel();
     }
 }
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        self.rings.waiting().is_over = true;
-        self.rings.changed.notify_one();
+        self.timers.pending().is_over = true;
+        self.timers.changed.notify_one();
     }
 }
 
-// === impl Rings ===
+// === impl TimerQueue ===
 
-impl Rings {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+impl TimerQueue {
+    fn pending(&self) -> MutexGuard<'_, PendingTimers> {
+        lock(&self.pending)
     }
 
-    /// Rings until no ring is left.
-    fn ring_all(&self) {
+    /// Wakes due timers until the alarm and its timers are dropped.
+    fn run(&self) {
         let mut due = Vec::new();
-        let mut waiting = self.waiting();
-        while !waiting.is_over {
-            let next = waiting.take_due(Instant::now(), &mut due);
+        let mut pending = self.pending();
+        while !pending.is_over {
+            let next = pending.take_due(Instant::now(), &mut due);
             if !due.is_empty() {
-                drop(waiting);
+                drop(pending);
                 due.drain(..).for_each(Waker::wake);
-                waiting = self.waiting();
+                pending = self.pending();
                 continue;
             }
-            waiting = match next {
-                None => self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+            // Poisoned or not, as for `lock`.
+            pending = match next {
+                None => self.changed.wait(pending).unwrap_or_else(PoisonError::into_inner),
                 Some(next) => {
                     let time = next.saturating_duration_since(Instant::now());
-                    self.changed.wait_timeout(waiting, time).unwrap_or_else(PoisonError::into_inner).0
+                    self.changed.wait_timeout(pending, time).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
     }
 }
 
-// === impl Waiting ===
+// === impl PendingTimers ===
 
-impl Waiting {
+impl PendingTimers {
     /// Inserts a timer; returns its number, and whether it is the first one due.
     fn insert(&mut self, due: Instant, waker: Waker) -> (u64, bool) {
         let number = self.count;
@@ -224,25 +228,25 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     /// Waker that records its number.
-    struct Told(u32, Sender<u32>);
+    struct NumberedWaker(u32, Sender<u32>);
 
-    impl Wake for Told {
+    impl Wake for NumberedWaker {
         fn wake(self: Arc<Self>) {
             self.1.send(self.0).expect("the test listens");
         }
     }
 
     fn wakers() -> (impl Fn(u32) -> Waker, Receiver<u32>) {
-        let (sender, told) = channel();
-        (move |number| Waker::from(Arc::new(Told(number, sender.clone()))), told)
+        let (sender, woken) = channel();
+        (move |number| Waker::from(Arc::new(NumberedWaker(number, sender.clone()))), woken)
     }
 
-    fn poll(ring: &mut Ring) -> Poll<()> {
-        Pin::new(ring).poll(&mut Context::from_waker(Waker::noop()))
+    fn poll(timer: &mut Timer) -> Poll<()> {
+        Pin::new(timer).poll(&mut Context::from_waker(Waker::noop()))
     }
 
     #[tokio::test]
-    async fn rings_come_in_the_order_of_their_times_and_never_early() {
+    async fn timers_complete_in_the_order_of_their_times_and_never_early() {
         let alarm = Alarm::exact().unwrap();
         let start = Instant::now();
         let at = |micros| alarm.at(start + Duration::from_micros(micros));
@@ -255,71 +259,71 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_set_anew_rings_at_the_new_time() {
+    async fn one_that_is_set_anew_completes_at_the_new_time() {
         let alarm = Alarm::exact().unwrap();
         let start = Instant::now();
-        let mut ring = alarm.at(start + HOUR);
-        assert_eq!(poll(&mut ring), Poll::Pending);
+        let mut timer = alarm.at(start + HOUR);
+        assert_eq!(poll(&mut timer), Poll::Pending);
         for micros in [300, 900] {
-            ring.set(start + Duration::from_micros(micros));
-            (&mut ring).await;
+            timer.set(start + Duration::from_micros(micros));
+            (&mut timer).await;
             assert!(start.elapsed() >= Duration::from_micros(micros));
         }
-        ring.set(start + HOUR);
-        assert_eq!(poll(&mut ring), Poll::Pending);
+        timer.set(start + HOUR);
+        assert_eq!(poll(&mut timer), Poll::Pending);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_that_is_due_rings_together_in_its_order() {
-        let (waker, told) = wakers();
-        let (mut waiting, start) = (Waiting::default(), Instant::now());
+    async fn due_timers_are_woken_together_in_their_order() {
+        let (waker, woken) = wakers();
+        let (mut pending, start) = (PendingTimers::default(), Instant::now());
         let at = |micros| start + Duration::from_micros(micros);
-        let mut is_first = |micros, number| waiting.insert(at(micros), waker(number)).1;
+        let mut is_first = |micros, number| pending.insert(at(micros), waker(number)).1;
         let firsts = [is_first(500, 3), is_first(200, 1), is_first(900, 4), is_first(200, 2)];
         assert_eq!(firsts, [true, true, false, false], "the thread is to know of an earlier one");
-        let mut ring = |micros| {
+        let mut timer = |micros| {
             let mut due = Vec::new();
-            let next = waiting.take_due(at(micros), &mut due);
+            let next = pending.take_due(at(micros), &mut due);
             due.into_iter().for_each(Waker::wake);
-            (next, told.try_iter().collect::<Vec<_>>())
+            (next, woken.try_iter().collect::<Vec<_>>())
         };
-        assert_eq!(ring(199), (Some(at(200)), vec![]));
-        assert_eq!(ring(500), (Some(at(900)), vec![1, 2, 3]));
-        assert_eq!(ring(899), (Some(at(900)), vec![]));
-        assert_eq!(ring(2000), (None, vec![4]));
+        assert_eq!(timer(199), (Some(at(200)), vec![]));
+        assert_eq!(timer(500), (Some(at(900)), vec![1, 2, 3]));
+        assert_eq!(timer(899), (Some(at(900)), vec![]));
+        assert_eq!(timer(2000), (None, vec![4]));
     }
 
     #[tokio::test]
     async fn cancelled_alarms_are_not_kept() {
         let alarm = Alarm::exact().unwrap();
-        let rings = Arc::clone(&alarm.thread.as_ref().expect("an exact one").rings);
-        let held = || rings.waiting().wakers.len();
+        let timers = Arc::clone(&alarm.thread.as_ref().expect("an exact one").timers);
+        let held = || timers.pending().wakers.len();
         let later = Instant::now() + HOUR;
-        let mut some: Vec<Ring> = (0..10).map(|_| alarm.at(later)).collect();
-        assert_eq!(held(), 0, "no ring waits yet");
-        for ring in &mut some {
-            assert_eq!((poll(ring), poll(ring)), (Poll::Pending, Poll::Pending));
+        let mut some: Vec<Timer> = (0..10).map(|_| alarm.at(later)).collect();
+        assert_eq!(held(), 0, "no timer waits yet");
+        for timer in &mut some {
+            assert_eq!((poll(timer), poll(timer)), (Poll::Pending, Poll::Pending));
         }
-        assert_eq!(held(), 10, "who asks again takes no second place");
+        assert_eq!(held(), 10, "polling again takes no second entry");
         some[0].set(later);
         some[1].set(later + HOUR);
         assert_eq!(held(), 9, "one is not waited for at its new time yet");
-        assert!(some.iter_mut().all(|ring| poll(ring).is_pending()));
+        assert!(some.iter_mut().all(|timer| poll(timer).is_pending()));
         assert_eq!(held(), 10);
         some.truncate(3);
         assert_eq!(held(), 3);
         drop(alarm);
-        assert!(!rings.waiting().is_over, "three rings have the thread still");
+        assert!(!timers.pending().is_over, "three timers still hold the thread");
         drop(some);
-        assert!(rings.waiting().wakers.is_empty() && rings.waiting().is_over);
+        assert!(timers.pending().wakers.is_empty() && timers.pending().is_over);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_coarse_alarm_has_the_clock_of_tests() {
         let start = Instant::now();
-        let mut ring = Alarm::coarse().at(start + 2 * HOUR);
-        ring.set(start + HOUR);
-        ring.await;
+        let mut timer = Alarm::coarse().at(start + 2 * HOUR);
+        timer.set(start + HOUR);
+        timer.await;
         assert_eq!(start.elapsed(), HOUR);
     }
 }

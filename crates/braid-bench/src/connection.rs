@@ -64,16 +64,16 @@ pub struct Connection {
 
 /// Result of sending a message.
 #[derive(Debug)]
-pub enum Handed {
+pub enum SendOutcome {
     /// Queued in the outbox of its stream, with QoS 1 and 2 under this identifier.
-    Out(Option<PacketId>),
+    Queued(Option<PacketId>),
     /// The server's limit of inflight messages is reached; the message was not taken.
     Blocked(Delivery),
 }
 
 /// Event for the application of a connection.
 #[derive(Debug)]
-pub enum Happening {
+pub enum ConnectionEvent {
     /// A message; if it has a token, pass it to [`Connection::acknowledge`].
     Message(Incoming),
     /// Last acknowledgement of a published message.
@@ -224,7 +224,7 @@ impl Connection {
         Poll::Ready(Ok(stream))
     }
 
-    /// Subscribes on a stream; [`Happening::Subscribed`] is the answer.
+    /// Subscribes on a stream; [`ConnectionEvent::Subscribed`] is the answer.
     ///
     /// # Errors
     /// The server does not take it, or the connection has ended.
@@ -247,7 +247,7 @@ impl Connection {
         asked.map(drop).map_err(Failure::Send)
     }
 
-    /// Ends a subscription; [`Happening::Unsubscribed`] is the answer.
+    /// Ends a subscription; [`ConnectionEvent::Unsubscribed`] is the answer.
     ///
     /// # Errors
     /// No packet can be sent now.
@@ -264,9 +264,9 @@ impl Connection {
     /// The server does not take it, or the connection has ended.
     pub fn publish(&mut self, delivery: Delivery) -> Result<bool, Failure> {
         match (self.send(delivery)?, self.protocol.cause()) {
-            (Handed::Out(_), _) => Ok(true),
-            (Handed::Blocked(_), Some(cause)) => Err(Failure::Ended(cause)),
-            (Handed::Blocked(_), None) => Ok(false),
+            (SendOutcome::Queued(_), _) => Ok(true),
+            (SendOutcome::Blocked(_), Some(cause)) => Err(Failure::Ended(cause)),
+            (SendOutcome::Blocked(_), None) => Ok(false),
         }
     }
 
@@ -275,14 +275,14 @@ impl Connection {
     ///
     /// # Errors
     /// The server does not take it.
-    pub fn send(&mut self, delivery: Delivery) -> Result<Handed, Failure> {
+    pub fn send(&mut self, delivery: Delivery) -> Result<SendOutcome, Failure> {
         let len = delivery.message.payload_len();
         match self.protocol.publish(delivery, now()).map_err(Failure::Send)? {
-            Sent::Out(id) => Ok(Handed::Out(id)),
+            Sent::Out(id) => Ok(SendOutcome::Queued(id)),
             Sent::TooLarge => Err(Failure::TooLarge(len)),
             // Only messages with an expiry interval expire, and none has one.
-            Sent::Expired => Ok(Handed::Out(None)),
-            Sent::Blocked(delivery) => Ok(Handed::Blocked(*delivery)),
+            Sent::Expired => Ok(SendOutcome::Queued(None)),
+            Sent::Blocked(delivery) => Ok(SendOutcome::Blocked(*delivery)),
         }
     }
 
@@ -344,7 +344,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection has ended.
-    pub async fn next(&mut self) -> Result<Happening, Failure> {
+    pub async fn next(&mut self) -> Result<ConnectionEvent, Failure> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
@@ -352,31 +352,34 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::next`].
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Happening, Failure>> {
-        self.poll_next_from(cx).map_ok(|(_, happening)| happening)
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<ConnectionEvent, Failure>> {
+        self.poll_next_from(cx).map_ok(|(_, event)| event)
     }
 
     /// Polls as [`Connection::poll_next`], with the stream of the event.
     ///
     /// # Errors
     /// As [`Connection::next`].
-    pub fn poll_next_from(&mut self, cx: &mut Context<'_>) -> Poll<Result<(StreamKey, Happening), Failure>> {
+    pub fn poll_next_from(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(StreamKey, ConnectionEvent), Failure>> {
         loop {
             self.take_events(StreamKey::CONTROL);
             while let Some((stream, event)) = self.events.pop_front() {
-                let happening = match event {
-                    ClientEvent::Message(message) => Happening::Message(message),
-                    ClientEvent::Published(id, reason) => Happening::Published(id, reason),
-                    ClientEvent::Subscribed(suback) => Happening::Subscribed(
+                let event = match event {
+                    ClientEvent::Message(message) => ConnectionEvent::Message(message),
+                    ClientEvent::Published(id, reason) => ConnectionEvent::Published(id, reason),
+                    ClientEvent::Subscribed(suback) => ConnectionEvent::Subscribed(
                         suback.codes.first().copied().unwrap_or(ReasonCode::UnspecifiedError),
                     ),
-                    ClientEvent::Unsubscribed(_) => Happening::Unsubscribed,
+                    ClientEvent::Unsubscribed(_) => ConnectionEvent::Unsubscribed,
                     ClientEvent::StreamEnded(ended, requests) => {
-                        Happening::StreamEnded(ended, requests.len())
+                        ConnectionEvent::StreamEnded(ended, requests.len())
                     }
                     _ => continue,
                 };
-                return Poll::Ready(Ok((stream, happening)));
+                return Poll::Ready(Ok((stream, event)));
             }
             if let Some(failure) = self.failure.take() {
                 return Poll::Ready(Err(failure));

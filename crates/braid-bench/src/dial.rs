@@ -16,11 +16,11 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Transport and address of the server.
 #[derive(Debug)]
 pub struct Dialer {
-    way: Way,
+    route: Route,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Route {
     Network { places: Vec<Place>, tls: ClientTls, options: Box<ConnectOptions>, addresses: Vec<IpAddr> },
     Memory(mem::Connector),
     Simulation(sim::Connector),
@@ -74,25 +74,25 @@ impl Dialer {
             tls.check().map_err(ConnectError::from)?;
         }
         let places = targets.into_iter().map(|target| Place { target, addresses: OnceCell::new() }).collect();
-        Ok(Self { way: Way::Network { places, tls, options: Box::new(options), addresses } })
+        Ok(Self { route: Route::Network { places, tls, options: Box::new(options), addresses } })
     }
 
     /// Transport of a client.
     pub(crate) fn transport(&self, client: u64) -> Transport {
-        match &self.way {
-            Way::Network { places, .. } => {
+        match &self.route {
+            Route::Network { places, .. } => {
                 nth(places, client).map_or(Transport::Mem, |place| place.target.transport)
             }
-            Way::Memory(_) => Transport::Mem,
-            Way::Simulation(_) => Transport::Quic,
+            Route::Memory(_) => Transport::Mem,
+            Route::Simulation(_) => Transport::Quic,
         }
     }
 
     /// Local address of a client, one of several.
     pub(crate) fn local(&self, client: u64) -> Option<IpAddr> {
-        match &self.way {
-            Way::Network { addresses, .. } => nth(addresses, client).copied(),
-            Way::Memory(_) | Way::Simulation(_) => None,
+        match &self.route {
+            Route::Network { addresses, .. } => nth(addresses, client).copied(),
+            Route::Memory(_) | Route::Simulation(_) => None,
         }
     }
 
@@ -111,8 +111,8 @@ impl Dialer {
         client: u64,
         early: Option<bool>,
     ) -> Result<(Link, ConnectTimes), DialError> {
-        match &self.way {
-            Way::Network { places, tls, options, addresses } => {
+        match &self.route {
+            Route::Network { places, tls, options, addresses } => {
                 let Place { target, addresses: known } = nth(places, client).ok_or(DialError::NoHost)?;
                 let known = known.get_or_try_init(|| target.resolve()).await?;
                 let mut options = ConnectOptions::clone(options);
@@ -120,8 +120,8 @@ impl Dialer {
                 options.quic.zero_rtt = early.unwrap_or(options.quic.zero_rtt);
                 Ok(connect_timed(target, known, tls, &options).await?)
             }
-            Way::Memory(connector) => Ok((connector.connect().await?, ConnectTimes::default())),
-            Way::Simulation(connector) => {
+            Route::Memory(connector) => Ok((connector.connect().await?, ConnectTimes::default())),
+            Route::Simulation(connector) => {
                 let start = Instant::now();
                 let link = match early {
                     Some(early) => connector.clone().zero_rtt(early).connect().await?,
@@ -136,14 +136,14 @@ impl Dialer {
 /// Connects to a server in this process.
 impl From<mem::Connector> for Dialer {
     fn from(connector: mem::Connector) -> Self {
-        Self { way: Way::Memory(connector) }
+        Self { route: Route::Memory(connector) }
     }
 }
 
 /// Connects over a simulated network.
 impl From<sim::Connector> for Dialer {
     fn from(connector: sim::Connector) -> Self {
-        Self { way: Way::Simulation(connector) }
+        Self { route: Route::Simulation(connector) }
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
         let target = Target { transport: Transport::Tcp, host, port: 1, path: String::new() };
         let (tls, options) = (ClientTls::default(), ConnectOptions::default());
         let dialer = Dialer::new(vec![target], tls, options, Vec::new()).expect("one target");
-        let Way::Network { places, .. } = &dialer.way else { panic!("it is on the network") };
+        let Route::Network { places, .. } = &dialer.route else { panic!("it is on the network") };
         let found = vec![listener.local_addr().expect("an address")];
         places[0].addresses.set(found).expect("no lookup before");
         dialer.dial(2).await.expect("the address that was found");

@@ -8,6 +8,7 @@ mod clock;
 mod connection;
 mod dial;
 mod failure;
+mod lock;
 mod pace;
 mod tally;
 
@@ -19,7 +20,7 @@ pub mod pairs;
 pub mod summary;
 pub mod urgent;
 
-pub use connection::{Connection, Handed, Happening};
+pub use connection::{Connection, ConnectionEvent, SendOutcome};
 pub use dial::{DialError, Dialer};
 pub use failure::Failure;
 pub use pace::{Pace, Schedule};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::alarm::{Alarm, Ring};
+use crate::alarm::{Alarm, Timer};
 
 /// Due times of steps, as durations since the start: step `n` is due after `n / rate` seconds.
 #[derive(Clone, Debug)]
@@ -55,14 +55,14 @@ pub struct Pace {
     schedule: Schedule,
     alarm: Alarm,
     /// Timer of the next step, once one was waited for.
-    ring: Option<Ring>,
+    timer: Option<Timer>,
 }
 
 impl Pace {
     /// Schedule in which step `n`, counted from 1, is due `n / rate` seconds after `start`. `rate` is above 0.
     #[must_use]
     pub fn new(start: Instant, rate: f64, alarm: &Alarm) -> Self {
-        Self { start, schedule: Schedule::new(rate, 1), alarm: alarm.clone(), ring: None }
+        Self { start, schedule: Schedule::new(rate, 1), alarm: alarm.clone(), timer: None }
     }
 
     /// Part of a schedule whose steps, counted from 0, `of` parts take in turn: those of part `number`.
@@ -76,9 +76,9 @@ impl Pace {
         let due = self.start + self.schedule.due();
         // The clock is read first: a late step needs no timer.
         if Instant::now() < due {
-            let ring = self.ring.get_or_insert_with(|| self.alarm.at(due));
-            ring.set(due);
-            ready!(Pin::new(ring).poll(cx));
+            let timer = self.timer.get_or_insert_with(|| self.alarm.at(due));
+            timer.set(due);
+            ready!(Pin::new(timer).poll(cx));
         }
         self.schedule.next += self.schedule.stride;
         Poll::Ready(due)

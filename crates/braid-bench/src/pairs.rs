@@ -13,7 +13,7 @@ use bytes::{Buf, BufMut, BytesMut};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::connection::{Connection, Happening};
+use crate::connection::{Connection, ConnectionEvent};
 use crate::failure::{Failure, topic_filter, topic_name};
 use crate::pace::Pace;
 use braid_measure::Latencies;
@@ -21,9 +21,9 @@ use braid_measure::Latencies;
 /// Topics of each pair for any number of streams, so that only the streams differ.
 pub const TOPICS: u16 = 64;
 
-/// Load of each pair.
+/// PairLoad of each pair.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct PairLoad {
     /// Streams of each connection, 1 to [`TOPICS`]; with 1 only the control stream. Links without data streams use the
     /// control stream for all.
     pub streams: u16,
@@ -89,7 +89,7 @@ impl Measured {
 pub struct Pair {
     publisher: Connection,
     subscriber: Connection,
-    load: Load,
+    load: PairLoad,
     topics: Vec<(TopicName, StreamKey)>,
     /// Measured period, of which [`Pair::run`] knows.
     window: Window,
@@ -110,7 +110,7 @@ impl Pair {
         mut publisher: Connection,
         mut subscriber: Connection,
         number: u32,
-        load: Load,
+        load: PairLoad,
     ) -> Result<Self, Failure> {
         let streams = load.streams.clamp(1, TOPICS);
         let to_publish = open(&mut publisher, streams).await?;
@@ -123,10 +123,10 @@ impl Pair {
         }
         for (topic, _) in &topics {
             match subscriber.next().await? {
-                Happening::Subscribed(reason) if reason.is_error() => {
+                ConnectionEvent::Subscribed(reason) if reason.is_error() => {
                     return Err(Failure::Refused { filter: topic.as_str().into(), reason });
                 }
-                Happening::Subscribed(_) => {}
+                ConnectionEvent::Subscribed(_) => {}
                 _ => return Err(Failure::Stray(topic.as_str().into())),
             }
         }
@@ -186,8 +186,8 @@ impl Pair {
             }
         }
         // Takes acknowledgements, and writes the queued messages.
-        while let Poll::Ready(happening) = self.publisher.poll_next(cx) {
-            drop(happening?);
+        while let Poll::Ready(event) = self.publisher.poll_next(cx) {
+            drop(event?);
         }
         Ok(self.sent > before)
     }
@@ -211,8 +211,8 @@ impl Pair {
     fn receive(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let before = self.arrived;
         // Pending also writes the acknowledgements of received messages.
-        while let Poll::Ready(happening) = self.subscriber.poll_next(cx) {
-            let Happening::Message(incoming) = happening? else { continue };
+        while let Poll::Ready(event) = self.subscriber.poll_next(cx) {
+            let ConnectionEvent::Message(incoming) = event? else { continue };
             if let Some(token) = incoming.token {
                 self.subscriber.acknowledge(token);
             }

@@ -31,7 +31,7 @@ pub const CONVERGENCE: Duration = Duration::from_secs(3);
 
 /// Messages that are published.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Load {
+pub struct UrgentLoad {
     /// Bytes of an urgent message (QoS 0); at least 8.
     pub urgent_size: usize,
     /// Urgent messages per second.
@@ -82,7 +82,7 @@ impl Lanes {
     }
 }
 
-impl Load {
+impl UrgentLoad {
     /// 100 bytes every 100 ms for a minute, after [`CONVERGENCE`].
     #[must_use]
     pub fn new(bulk_messages: u32, bulk_size: usize, lanes: Lanes) -> Self {
@@ -132,7 +132,7 @@ impl Load {
 
 /// Both clients, with everything subscribed.
 pub struct Ready {
-    load: Load,
+    load: UrgentLoad,
     publisher: Client,
     urgent: Publication,
     bulk: Publication,
@@ -179,7 +179,7 @@ impl Ready {
 async fn publish_urgent(
     client: &Client,
     urgent: &Publication,
-    load: Load,
+    load: UrgentLoad,
     start: Instant,
 ) -> Result<Infallible, Failure> {
     let mut pace = Pace::new(start, load.urgent_rate, &Alarm::coarse());
@@ -196,7 +196,7 @@ async fn publish_urgent(
 }
 
 /// Publishes until it is dropped.
-async fn publish_bulk(client: &Client, bulk: &Publication, load: Load) -> Result<Infallible, Failure> {
+async fn publish_bulk(client: &Client, bulk: &Publication, load: UrgentLoad) -> Result<Infallible, Failure> {
     for _ in 0..load.bulk_messages {
         drop(client.enqueue(bulk.clone()).await?);
     }
@@ -204,7 +204,7 @@ async fn publish_bulk(client: &Client, bulk: &Publication, load: Load) -> Result
 }
 
 impl Outcome {
-    fn take(&mut self, received: &Received, load: &Load, start: Instant) -> Result<(), Failure> {
+    fn take(&mut self, received: &Received, load: &UrgentLoad, start: Instant) -> Result<(), Failure> {
         let message = &received.message;
         match message.topic.as_str() {
             BULK_TOPIC => self.bulk_messages += 1,

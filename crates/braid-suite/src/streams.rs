@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use braid_bench::pairs::{Drive, Load, Measured, Pair, Window};
+use braid_bench::pairs::{Drive, Measured, Pair, PairLoad, Window};
 use braid_bench::{Connection, Dialer};
 use braid_measure::process::CpuReading;
 use braid_measure::{Alignment, Machine, Percentiles, Spread, Table};
@@ -33,19 +33,19 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Transport and number of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-struct Way {
+struct StreamSetup {
     scheme: &'static str,
     /// Number of streams of each connection.
     streams: u16,
 }
 
 /// In the order of the table; the first is the reference of the ratios.
-const WAYS: [Way; 5] = [
-    Way { scheme: "mqtt", streams: 1 },
-    Way { scheme: "mqtts", streams: 1 },
-    Way { scheme: "quic", streams: 1 },
-    Way { scheme: "quic", streams: 8 },
-    Way { scheme: "quic", streams: 64 },
+const STREAM_SETUPS: [StreamSetup; 5] = [
+    StreamSetup { scheme: "mqtt", streams: 1 },
+    StreamSetup { scheme: "mqtts", streams: 1 },
+    StreamSetup { scheme: "quic", streams: 1 },
+    StreamSetup { scheme: "quic", streams: 8 },
+    StreamSetup { scheme: "quic", streams: 64 },
 ];
 
 /// A load.
@@ -67,7 +67,7 @@ const CASES: [Case; 4] = [
 #[derive(Serialize)]
 struct FlowRow {
     case: Case,
-    way: Way,
+    way: StreamSetup,
     rounds: Vec<FlowRound>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<ExitCode, String> {
     let mut report =
         Report { machine: Machine::here(), seconds: args.seconds, flows: Vec::new(), idle: Vec::new() };
     for case in CASES.into_iter().filter(|case| wants(&args.cases, case.name)) {
-        let mut rows = WAYS.map(|way| FlowRow { case, way, rounds: Vec::new() });
+        let mut rows = STREAM_SETUPS.map(|way| FlowRow { case, way, rounds: Vec::new() });
         for _ in 0..args.rounds {
             for row in &mut rows {
                 let round = testbed.flow(row.way, case, args.seconds);
@@ -160,14 +160,14 @@ impl Testbed {
         Ok(Self { runtime, broker, tls, quic })
     }
 
-    fn flow(&self, way: Way, case: Case, seconds: f64) -> Result<FlowRound, String> {
+    fn flow(&self, way: StreamSetup, case: Case, seconds: f64) -> Result<FlowRound, String> {
         let running = self.broker.start()?;
         let dialer = self.dialer(way.scheme, &running)?;
         let drive = case
             .rate
             .map_or(Drive::Saturated(WINDOW), |rate| Drive::Paced(f64::from(rate) / f64::from(PAIRS)));
         let qos = if case.qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
-        let load = Load { streams: way.streams, qos, size: SIZE, drive };
+        let load = PairLoad { streams: way.streams, qos, size: SIZE, drive };
         self.runtime.block_on(flow(&dialer, load, seconds, running.pid()))
     }
 
@@ -204,7 +204,7 @@ impl Testbed {
 }
 
 /// Runs all pairs and reads processor times at both ends of the measured period.
-async fn flow(dialer: &Dialer, load: Load, seconds: f64, pid: u32) -> Result<FlowRound, String> {
+async fn flow(dialer: &Dialer, load: PairLoad, seconds: f64, pid: u32) -> Result<FlowRound, String> {
     let mut ready = Vec::new();
     for number in 0..PAIRS {
         let publisher = connected(dialer, &format!("bench-publisher-{number}")).await?;

@@ -9,23 +9,23 @@ use super::TimestampUnit;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageTemplate {
     text: Bytes,
-    holes: Vec<(Range<usize>, Hole)>,
+    placeholders: Vec<(Range<usize>, Placeholder)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hole {
+enum Placeholder {
     Time(TimestampUnit),
     Unique,
     Random,
 }
 
-const HOLES: [(&str, Hole); 6] = [
-    ("%TIMESTAMP%", Hole::Time(TimestampUnit::Milliseconds)),
-    ("%TIMESTAMPMS%", Hole::Time(TimestampUnit::Milliseconds)),
-    ("%TIMESTAMPUS%", Hole::Time(TimestampUnit::Microseconds)),
-    ("%TIMESTAMPNS%", Hole::Time(TimestampUnit::Nanoseconds)),
-    ("%UNIQUE%", Hole::Unique),
-    ("%RANDOM%", Hole::Random),
+const PLACEHOLDERS: [(&str, Placeholder); 6] = [
+    ("%TIMESTAMP%", Placeholder::Time(TimestampUnit::Milliseconds)),
+    ("%TIMESTAMPMS%", Placeholder::Time(TimestampUnit::Milliseconds)),
+    ("%TIMESTAMPUS%", Placeholder::Time(TimestampUnit::Microseconds)),
+    ("%TIMESTAMPNS%", Placeholder::Time(TimestampUnit::Nanoseconds)),
+    ("%UNIQUE%", Placeholder::Unique),
+    ("%RANDOM%", Placeholder::Random),
 ];
 
 /// Where a template's values come from that are not the time.
@@ -49,7 +49,7 @@ impl MessageTemplate {
     /// The payload of `-m`, as given.
     #[must_use]
     pub fn literal(text: Bytes) -> Self {
-        Self { text, holes: Vec::new() }
+        Self { text, placeholders: Vec::new() }
     }
 
     /// The content of a file of `-m template://FILE`. The placeholders are `%TIMESTAMP%` and `%TIMESTAMPMS%`
@@ -57,23 +57,23 @@ impl MessageTemplate {
     /// (as many random bytes as `-s` says); they may occur any number of times.
     #[must_use]
     pub fn file(content: Bytes) -> Self {
-        let mut holes = Vec::new();
+        let mut placeholders = Vec::new();
         let mut at = 0;
         while let Some(rest) = content.get(at..).filter(|rest| !rest.is_empty()) {
-            let found = HOLES.iter().find(|(name, _)| rest.starts_with(name.as_bytes()));
+            let found = PLACEHOLDERS.iter().find(|(name, _)| rest.starts_with(name.as_bytes()));
             let len = found.map_or(1, |(name, _)| name.len());
-            if let Some((_, hole)) = found {
-                holes.push((at..at + len, *hole));
+            if let Some((_, placeholder)) = found {
+                placeholders.push((at..at + len, *placeholder));
             }
             at += len;
         }
-        Self { text: content, holes }
+        Self { text: content, placeholders }
     }
 
     /// The payload of every message, if they are all the same. It is shared, not copied.
     #[must_use]
     pub fn constant(&self) -> Option<&Bytes> {
-        self.holes.is_empty().then_some(&self.text)
+        self.placeholders.is_empty().then_some(&self.text)
     }
 
     /// One message's payload. `now` is since the Unix epoch, `size` that of `-s`.
@@ -84,12 +84,12 @@ impl MessageTemplate {
         }
         let mut out = Vec::with_capacity(self.text.len());
         let mut at = 0;
-        for (range, hole) in &self.holes {
+        for (range, placeholder) in &self.placeholders {
             out.extend_from_slice(self.text.get(at..range.start).unwrap_or_default());
-            match hole {
-                Hole::Time(unit) => out.extend_from_slice(unit.count(now).to_string().as_bytes()),
-                Hole::Unique => out.extend_from_slice(random.unique().to_string().as_bytes()),
-                Hole::Random => random.append(&mut out, size),
+            match placeholder {
+                Placeholder::Time(unit) => out.extend_from_slice(unit.count(now).to_string().as_bytes()),
+                Placeholder::Unique => out.extend_from_slice(random.unique().to_string().as_bytes()),
+                Placeholder::Random => random.append(&mut out, size),
             }
             at = range.end;
         }

@@ -19,9 +19,9 @@
 //! requests may be unanswered (pipelining); on QUIC each unanswered request has a bidirectional stream for
 //! itself, opened by the client and reused by later ones. The control stream carries nothing.
 
+mod counters;
 mod reply;
 mod request;
-mod tally;
 mod wire;
 
 pub use crate::alarm::Alarm;

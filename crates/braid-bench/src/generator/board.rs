@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use braid_measure::Latencies;
@@ -10,6 +10,7 @@ use braid_transport::{ConnectTimes, Transport};
 
 use super::Clock;
 use crate::emqtt::{Counter, Counters, DurationHistogram, Histograms, Qoe};
+use crate::lock::lock;
 use crate::summary::{
     ConnectionsSummary, Event, HeadersSummary, Role, RunSummary, StreamSummary, TopicSummary, Trace,
 };
@@ -256,7 +257,7 @@ impl Board {
         self.shared.clock.second(at)
     }
 
-    pub(super) fn tell(&self, what: String) {
+    pub(super) fn add_event(&self, what: String) {
         let at = self.elapsed().as_secs_f64();
         lock(&self.shared.events).push(Event { at, what });
     }
@@ -265,11 +266,11 @@ impl Board {
         self.shared.wanted.store(clients, Ordering::Relaxed);
     }
 
-    pub(super) fn client_came(&self) {
+    pub(super) fn client_connected(&self) {
         self.shared.connected.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn client_left(&self) {
+    pub(super) fn client_disconnected(&self) {
         self.shared.connected.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -281,11 +282,6 @@ impl Board {
         let elapsed = self.elapsed();
         lock(&self.shared.ended).get_or_insert(elapsed);
     }
-}
-
-/// Locks a mutex. A panic under the lock leaves valid numbers behind.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Topic and stream with counters of their own.

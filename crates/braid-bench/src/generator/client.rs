@@ -15,12 +15,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::board::{Board, Shard};
+use super::client_identity::ClientIdentity;
 use super::publisher::Publisher;
 use super::shared::{Phase, Shared, reached};
 use super::subscriber::Subscriber;
-use super::who::Who;
 use super::{ClientTurn, Work};
-use crate::alarm::Ring;
+use crate::alarm::Timer;
 use crate::connection::Connection;
 use crate::emqtt::{Counter, closed_line, disconnected_line, exit_line};
 use crate::failure::Failure;
@@ -36,7 +36,7 @@ const TURNS: usize = 16;
 /// A client from its first connection to its last.
 pub(super) struct Client {
     shared: Arc<Shared>,
-    who: Who,
+    identity: ClientIdentity,
     worker: Worker,
     phase: watch::Receiver<Phase>,
     /// Session of the ended connection.
@@ -45,7 +45,7 @@ pub(super) struct Client {
     lives: u32,
     /// Reconnections begun, for `--reconnect`.
     returns: u32,
-    has_settled: bool,
+    has_finished: bool,
 }
 
 enum Worker {
@@ -66,14 +66,16 @@ enum Event {
 
 impl Client {
     pub(super) fn new(shared: Arc<Shared>, number: u64) -> Self {
-        let mut who = Who::new(&shared.plan.clients, number, shared.dialer.local(number));
+        let mut identity = ClientIdentity::new(&shared.plan.clients, number, shared.dialer.local(number));
         let worker = match &shared.plan.work {
-            Work::Publish(plan) => Worker::Publisher(Box::new(Publisher::new(&shared, plan, &mut who))),
-            Work::Subscribe(plan) => Worker::Subscriber(Box::new(Subscriber::new(&shared, plan, &mut who))),
+            Work::Publish(plan) => Worker::Publisher(Box::new(Publisher::new(&shared, plan, &mut identity))),
+            Work::Subscribe(plan) => {
+                Worker::Subscriber(Box::new(Subscriber::new(&shared, plan, &mut identity)))
+            }
             Work::Connect => Worker::Idle,
         };
         let phase = shared.phase.subscribe();
-        Self { shared, who, worker, phase, session: None, lives: 0, returns: 0, has_settled: false }
+        Self { shared, identity, worker, phase, session: None, lives: 0, returns: 0, has_finished: false }
     }
 
     /// Runs until the run is over, no work is left, or the client gives up.
@@ -87,24 +89,24 @@ impl Client {
             }
             let Some(mut connection) = connected else {
                 if self.lives > 0 {
-                    self.settle();
+                    self.finish();
                     let last_due = self.last_due(Instant::now()).await;
                     self.give_up(last_due);
                 }
                 break;
             };
-            self.shared.board.client_came();
+            self.shared.board.client_connected();
             let end = self.work(&mut connection).await;
             let ended_at = Instant::now();
-            self.shared.board.client_left();
+            self.shared.board.client_disconnected();
             let Some(connection) = self.conclude(connection, end, ended_at).await else {
                 self.give_up(ended_at);
-                self.settle();
+                self.finish();
                 return;
             };
             self.keep_session(connection);
             if self.returns == retries.reconnect {
-                self.settle();
+                self.finish();
                 let last_due = self.last_due(ended_at).await;
                 self.give_up(last_due);
                 return;
@@ -115,7 +117,7 @@ impl Client {
             }
         }
         self.give_up(Instant::now());
-        self.settle();
+        self.finish();
     }
 
     // -- Working -----------------------------------------------------------------------------------
@@ -127,11 +129,11 @@ impl Client {
             Worker::Subscriber(subscriber) => subscriber.begin(connection),
             Worker::Idle => {}
         }
-        let mut ring = None;
+        let mut timer = None;
         let mut leave: Pin<Box<dyn Future<Output = ()> + Send>> = match &self.worker {
             Worker::Publisher(publisher) if !publisher.has_begun() => {
                 let wait = match &self.shared.plan.work {
-                    Work::Publish(plan) => self.who.between(plan.random_wait),
+                    Work::Publish(plan) => self.identity.between(plan.random_wait),
                     Work::Subscribe(_) | Work::Connect => Duration::ZERO,
                 };
                 Box::pin(may_begin(self.shared.gate.subscribe(), wait))
@@ -142,8 +144,9 @@ impl Client {
         // Bytes written and messages inflight at the beginning of the last wait.
         let mut moved = (0, 0);
         loop {
-            let turns =
-                poll_fn(|cx| turns(&self.shared, &mut self.worker, &mut self.who, connection, &mut ring, cx));
+            let turns = poll_fn(|cx| {
+                turns(&self.shared, &mut self.worker, &mut self.identity, connection, &mut timer, cx)
+            });
             let event = tokio::select! {
                 biased;
                 phase = reached(&mut self.phase, next_phase) => Event::Phase(phase),
@@ -185,14 +188,14 @@ impl Client {
         let now = Instant::now();
         self.count_written(connection, now);
         self.give_up(now);
-        self.settle();
+        self.finish();
     }
 
     /// Reports once that the client will publish no more.
-    fn settle(&mut self) {
-        if !self.has_settled {
-            self.has_settled = true;
-            self.shared.settled(1);
+    fn finish(&mut self) {
+        if !self.has_finished {
+            self.has_finished = true;
+            self.shared.finished(1);
         }
     }
 
@@ -213,9 +216,9 @@ impl Client {
             return None;
         };
         self.count_written(&mut connection, ended_at);
-        let number = self.who.number;
+        let number = self.identity.number;
         let board = &self.shared.board;
-        board.tell(match &failure {
+        board.add_event(match &failure {
             Failure::Ended(Cause::Disconnected(reason)) => disconnected_line(number, reason.value()),
             Failure::Ended(Cause::Violation(Violation::PingrespTimeout)) => {
                 exit_line(number, "keepalive_timeout")
@@ -249,7 +252,7 @@ impl Client {
         if self.session.is_none()
             && let Worker::Publisher(publisher) = &mut self.worker
         {
-            publisher.lose_flights(&mut self.shared.board.shard());
+            publisher.lose_unacknowledged(&mut self.shared.board.shard());
         }
     }
 
@@ -258,10 +261,10 @@ impl Client {
         match &mut self.worker {
             Worker::Publisher(publisher) => {
                 let mut shard = self.shared.board.shard();
-                publisher.lose_flights(&mut shard);
+                publisher.lose_unacknowledged(&mut shard);
                 publisher.lose_overdue(at, &mut shard);
             }
-            Worker::Subscriber(subscriber) => subscriber.tell_order(&self.who),
+            Worker::Subscriber(subscriber) => subscriber.report_order(&self.identity),
             Worker::Idle => {}
         }
         self.worker = Worker::Idle;
@@ -269,13 +272,13 @@ impl Client {
 }
 
 impl Worker {
-    /// Bytes written and messages inflight: while these change, waiting makes sense.
+    /// Bytes written and messages inflight: while these change, the client waits on.
     fn moved(&self, connection: &Connection) -> (u64, usize) {
-        let on_their_way = match self {
-            Self::Publisher(publisher) => publisher.on_their_way(),
+        let unacknowledged_count = match self {
+            Self::Publisher(publisher) => publisher.unacknowledged_count(),
             Self::Subscriber(_) | Self::Idle => 0,
         };
-        (connection.written(), on_their_way)
+        (connection.written(), unacknowledged_count)
     }
 }
 
@@ -293,14 +296,14 @@ async fn may_begin(mut gate: watch::Receiver<bool>, wait: Duration) {
 fn turns(
     shared: &Shared,
     worker: &mut Worker,
-    who: &mut Who,
+    identity: &mut ClientIdentity,
     connection: &mut Connection,
-    ring: &mut Option<Ring>,
+    timer: &mut Option<Timer>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), Failure>> {
     let mut shard = shared.board.shard();
     for _ in 0..TURNS {
-        let mut on = ClientTurn { connection, who, shard: &mut shard, now: Instant::now(), cx };
+        let mut on = ClientTurn { connection, identity, shard: &mut shard, now: Instant::now(), cx };
         let (has_moved, next) = match worker {
             Worker::Publisher(publisher) => {
                 let turn = publisher.turn(&mut on)?;
@@ -314,14 +317,14 @@ fn turns(
         }
         note_traffic(worker, connection, &shared.board, Instant::now(), &mut shard);
         if let Worker::Publisher(publisher) = worker
-            && publisher.is_settled()
+            && publisher.is_finished()
         {
             return Poll::Ready(Ok(()));
         }
         let Some(next) = next else { return Poll::Pending };
-        let ring = ring.get_or_insert_with(|| shared.alarm.at(next));
-        ring.set(next);
-        if Pin::new(ring).poll(cx).is_pending() {
+        let timer = timer.get_or_insert_with(|| shared.alarm.at(next));
+        timer.set(next);
+        if Pin::new(timer).poll(cx).is_pending() {
             return Poll::Pending;
         }
     }

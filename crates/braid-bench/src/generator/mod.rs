@@ -8,6 +8,7 @@
 
 mod board;
 mod client;
+mod client_identity;
 mod plan;
 mod publisher;
 mod run;
@@ -17,7 +18,6 @@ mod subscriber;
 #[cfg(test)]
 mod tests;
 mod timestamp;
-mod who;
 
 use std::task::Context;
 
@@ -37,14 +37,14 @@ pub use crate::clock::Clock;
 pub use crate::dial::{DialError, Dialer};
 
 use board::Shard;
-use who::Who;
+use client_identity::ClientIdentity;
 
 use crate::connection::Connection;
 
 /// Client of a worker during one turn.
 struct ClientTurn<'a, 'w> {
     connection: &'a mut Connection,
-    who: &'a mut Who,
+    identity: &'a mut ClientIdentity,
     shard: &'a mut Shard,
     /// Start of the turn.
     now: Instant,

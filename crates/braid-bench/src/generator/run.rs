@@ -74,7 +74,7 @@ async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> 
         }
         if *phase.borrow() >= needless {
             // `-L` is used up: the other clients are not needed.
-            shared.settled(plan.count - n);
+            shared.finished(plan.count - n);
             break;
         }
         let number = plan.start_number.saturating_add(n).saturating_add(1);

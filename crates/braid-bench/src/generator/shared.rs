@@ -1,11 +1,12 @@
 use std::future::pending;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
 use super::{Alarm, Board, Dialer, Plan, Work};
 use crate::emqtt::{Identity, PayloadTemplate, TopicSpec, go_line};
+use crate::lock::lock;
 
 /// State shared by all clients of a run.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Shared {
     /// Clients that have neither connected nor given up.
     expected: AtomicU64,
     /// Clients that may still publish.
-    unsettled: AtomicU64,
+    publishing_clients: AtomicU64,
     /// Number of workers in the line at the beginning of publishing; 0 prints no line.
     workers: u64,
 }
@@ -63,7 +64,7 @@ impl Shared {
             pages: Mutex::default(),
             sequence: AtomicU64::new(0),
             expected: AtomicU64::new(clients),
-            unsettled: AtomicU64::new(clients),
+            publishing_clients: AtomicU64::new(clients),
             workers: if waits { workers } else { 0 },
         }
     }
@@ -101,7 +102,7 @@ impl Shared {
 
     /// Payload of a client; clients share its large parts.
     pub(super) fn payload(&self, spec: &TopicSpec, identity: Identity<'_>) -> PayloadTemplate {
-        spec.payload(identity, &mut self.pages.lock().unwrap_or_else(PoisonError::into_inner))
+        spec.payload(identity, &mut lock(&self.pages))
     }
 
     /// Value of `%s` in the next message.
@@ -113,15 +114,15 @@ impl Shared {
     pub(super) fn arrived(&self) {
         if self.expected.fetch_sub(1, Ordering::Relaxed) == 1 {
             if self.workers > 0 && *self.phase.borrow() < Phase::Over {
-                self.board.tell(go_line(self.workers));
+                self.board.add_event(go_line(self.workers));
             }
             self.gate.send_replace(true);
         }
     }
 
     /// Records clients that will publish no more.
-    pub(super) fn settled(&self, clients: u64) {
-        if self.unsettled.fetch_sub(clients, Ordering::Relaxed) == clients && self.is_spent() {
+    pub(super) fn finished(&self, clients: u64) {
+        if self.publishing_clients.fetch_sub(clients, Ordering::Relaxed) == clients && self.is_spent() {
             self.board.set_complete();
         }
     }

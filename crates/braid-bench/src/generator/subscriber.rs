@@ -13,11 +13,11 @@ use braid_proto::topic::TopicFilter;
 use tokio::time::Instant;
 
 use super::board::{RouteId, RouteKey};
+use super::client_identity::ClientIdentity;
 use super::plan::{SubscribePlan, SubscribedFilter};
 use super::shared::Shared;
-use super::who::Who;
 use super::{ClientTurn, TimestampField};
-use crate::connection::{Connection, Happening};
+use crate::connection::{Connection, ConnectionEvent};
 use crate::emqtt::{Counter, CounterOrder, CounterTrack, DurationHistogram, PayloadHeaders, failure_line};
 use crate::failure::Failure;
 use crate::summary::HeadersSummary;
@@ -25,7 +25,7 @@ use crate::summary::HeadersSummary;
 /// User Property with the wanted priority of deliveries. [BQ-52]
 const PRIORITY_PROPERTY: &str = "braid-priority";
 /// Most events taken in one turn.
-const HAPPENINGS: usize = 1024;
+const EVENTS_PER_TURN: usize = 1024;
 /// Topics whose routes a client caches; the board is asked for others.
 const REMEMBERED: usize = 1024;
 
@@ -62,15 +62,15 @@ struct Stream {
 
 impl Subscriber {
     /// Subscriber of a client. A filter that the client cannot subscribe to is left out.
-    pub(super) fn new(shared: &Arc<Shared>, plan: &SubscribePlan, who: &mut Who) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, plan: &SubscribePlan, identity: &mut ClientIdentity) -> Self {
         let mut filters = Vec::with_capacity(plan.filters.len());
         for wanted in &plan.filters {
-            let text = who.fill(&wanted.template, shared.next_in_sequence());
+            let text = identity.fill(&wanted.template, shared.next_in_sequence());
             match TopicFilter::parse(&text) {
                 Ok(filter) => filters.push((filter, wanted.clone())),
                 Err(error) => {
                     let cause = format!("filter {text:?}: {error}");
-                    shared.board.tell(failure_line(who.number, "subscribe", &cause));
+                    shared.board.add_event(failure_line(identity.number, "subscribe", &cause));
                 }
             }
         }
@@ -126,8 +126,8 @@ impl Subscriber {
     pub(super) fn turn(&mut self, on: &mut ClientTurn<'_, '_>) -> Result<bool, Failure> {
         self.ask(on)?;
         let mut last: Option<Token> = None;
-        for _ in 0..HAPPENINGS {
-            let (from, happening) = match on.connection.poll_next_from(on.cx)? {
+        for _ in 0..EVENTS_PER_TURN {
+            let (from, event) = match on.connection.poll_next_from(on.cx)? {
                 Poll::Ready(happened) => happened,
                 Poll::Pending => {
                     let Some(token) = last.take() else { return Ok(false) };
@@ -136,20 +136,20 @@ impl Subscriber {
                     continue;
                 }
             };
-            match happening {
-                Happening::Message(incoming) => {
+            match event {
+                ConnectionEvent::Message(incoming) => {
                     self.receive(from, &incoming.message, on);
                     last = incoming.token.or(last);
                 }
-                Happening::Subscribed(reason) => self.answer(1, reason, on),
-                Happening::StreamEnded(key, unanswered) => {
+                ConnectionEvent::Subscribed(reason) => self.answer(1, reason, on),
+                ConnectionEvent::StreamEnded(key, unanswered) => {
                     // Its subscriptions move to the control stream.
                     if let Some(stream) = self.streams.iter_mut().find(|stream| stream.key == Some(key)) {
                         stream.key = None;
                     }
                     self.answer(unanswered, ReasonCode::UnspecifiedError, on);
                 }
-                Happening::Published(..) | Happening::Unsubscribed => {}
+                ConnectionEvent::Published(..) | ConnectionEvent::Unsubscribed => {}
             }
         }
         if let Some(token) = last {
@@ -178,7 +178,11 @@ impl Subscriber {
             let asked = on.connection.subscribe_with(key, filter.clone(), wanted.qos, user);
             self.asked += 1;
             if let Err(failure) = asked {
-                self.shared.board.tell(failure_line(on.who.number, "subscribe", &failure.to_string()));
+                self.shared.board.add_event(failure_line(
+                    on.identity.number,
+                    "subscribe",
+                    &failure.to_string(),
+                ));
                 self.answer(1, ReasonCode::UnspecifiedError, on);
             }
         }
@@ -193,7 +197,7 @@ impl Subscriber {
         self.answered += filters;
         if reason.is_error() {
             self.refused.get_or_insert(reason);
-            self.shared.board.tell(failure_line(on.who.number, "subscribe", &reason.to_string()));
+            self.shared.board.add_event(failure_line(on.identity.number, "subscribe", &reason.to_string()));
         }
         if self.answered >= self.filters.len() && !self.is_counted {
             self.is_counted = true;
@@ -241,7 +245,7 @@ impl Subscriber {
         }
         if let (Err(error), false) = (headers, self.has_complained) {
             self.has_complained = true;
-            self.shared.board.tell(failure_line(on.who.number, "payload", &error.to_string()));
+            self.shared.board.add_event(failure_line(on.identity.number, "payload", &error.to_string()));
         }
     }
 
@@ -273,19 +277,19 @@ impl Subscriber {
     }
 
     /// Records at the end what the headers showed of order and of the clocks.
-    pub(super) fn tell_order(&self, who: &Who) {
+    pub(super) fn report_order(&self, identity: &ClientIdentity) {
         let HeadersSummary { skipped, not_above, skewed, .. } = self.seen;
-        let number = who.number;
+        let number = identity.number;
         if skewed > 0 {
             let what = format!(
                 "client({number}): {skewed} messages came before they were sent: set the clocks alike"
             );
-            self.shared.board.tell(what);
+            self.shared.board.add_event(what);
         }
         if skipped > 0 || not_above > 0 {
             let what =
                 format!("client({number}): cnt64 skipped {skipped} and did not rise {not_above} times");
-            self.shared.board.tell(what);
+            self.shared.board.add_event(what);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rings that the messages of a run wait for.
+//! Timers that the messages of a run wait for.
 
 use std::future::{pending, poll_fn};
 use std::io::IoSlice;
@@ -48,8 +48,8 @@ fn plan(publish: PublishPlan) -> Plan {
     }
 }
 
-/// Messages that one client sent to so many topics, and the rings they waited for.
-async fn messages_and_rings(topics: usize, interval: Duration, limit: u64) -> (u64, u64) {
+/// Messages that one client sent to so many topics, and the timers they waited for.
+async fn messages_and_timers(topics: usize, interval: Duration, limit: u64) -> (u64, u64) {
     let (hub, near) = mem::hub();
     let server = tokio::spawn(swallow(hub));
     let topic = |at| {
@@ -62,19 +62,19 @@ async fn messages_and_rings(topics: usize, interval: Duration, limit: u64) -> (u
     let ended = run(load, Dialer::from(near), alarm.clone(), board.clone(), pending()).await;
     assert_eq!(ended, Ended::Complete, "{:?}", board.events(0));
     server.await.expect("no panic");
-    (board.topics().iter().map(|topic| topic.acked).sum(), alarm.rings())
+    (board.topics().iter().map(|topic| topic.acked).sum(), alarm.timers())
 }
 
 #[tokio::test]
-async fn messages_that_go_as_fast_as_they_can_wait_for_no_ring() {
-    assert_eq!(messages_and_rings(2, Duration::ZERO, 20_000).await, (20_000, 0));
+async fn messages_that_go_as_fast_as_they_can_wait_for_no_timer() {
+    assert_eq!(messages_and_timers(2, Duration::ZERO, 20_000).await, (20_000, 0));
 }
 
 /// Three messages are due at once, and three more nine times; after that none is left. A late client needs no
-/// ring.
+/// timer.
 #[tokio::test]
-async fn messages_that_are_due_together_wait_for_one_ring() {
-    let (messages, rings) = messages_and_rings(3, Duration::from_millis(10), 30).await;
+async fn messages_that_are_due_together_wait_for_one_timer() {
+    let (messages, timers) = messages_and_timers(3, Duration::from_millis(10), 30).await;
     assert_eq!(messages, 30);
-    assert!((1..=10).contains(&rings), "{rings} rings");
+    assert!((1..=10).contains(&timers), "{timers} timers");
 }

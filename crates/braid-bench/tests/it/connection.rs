@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use braid_bench::{Connection, Handed, Happening};
+use braid_bench::{Connection, ConnectionEvent, SendOutcome};
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, ProtocolVersion, QoS};
 use braid_proto::session::{Session, SessionExpiry};
@@ -38,9 +38,9 @@ async fn buffered_bytes_are_flushed_completely() {
     let topic = TopicName::parse("t").expect("a topic");
     let message = Message::new(topic, vec![0; 100_000].into(), QoS::AtLeastOnce, false);
     let sent = connection.send(Delivery::of(Arc::new(message))).expect("the broker takes it");
-    let Handed::Out(Some(id)) = sent else { panic!("{sent:?}") };
+    let SendOutcome::Queued(Some(id)) = sent else { panic!("{sent:?}") };
     let happened = timeout(LIMIT, connection.next()).await.expect("all of it left").expect("an answer");
-    assert!(matches!(happened, Happening::Published(of, _) if of == id), "{happened:?}");
+    assert!(matches!(happened, ConnectionEvent::Published(of, _) if of == id), "{happened:?}");
 }
 
 /// A client with a write limit is in the middle of a message for as long as it likes.
@@ -64,7 +64,7 @@ async fn no_more_is_written_than_was_allowed() {
         assert_eq!(written - before, expected);
     }
     let happened = timeout(LIMIT, connection.next()).await.expect("all of it left").expect("an answer");
-    assert!(matches!(happened, Happening::Published(..)), "{happened:?}");
+    assert!(matches!(happened, ConnectionEvent::Published(..)), "{happened:?}");
 }
 
 /// A session records a message of QoS 2 when it arrives, and no server sends it a second time.
@@ -91,7 +91,7 @@ async fn packets_before_the_end_of_the_link_are_returned() {
             end.io.shutdown().await.expect("nothing is in the way");
         }
         let happened = connection.next().await.expect("a message");
-        assert!(matches!(happened, Happening::Message(_)), "{happened:?}");
+        assert!(matches!(happened, ConnectionEvent::Message(_)), "{happened:?}");
         assert!(connection.next().await.is_err());
     }
 }

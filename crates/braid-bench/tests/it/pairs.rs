@@ -1,12 +1,12 @@
 use std::time::Duration;
 
-use braid_bench::pairs::{Drive, Load, Measured, Pair, Window};
+use braid_bench::pairs::{Drive, Measured, Pair, PairLoad, Window};
 use braid_proto::packet::QoS;
 use tokio::time::Instant;
 
 use crate::rig::Rig;
 
-async fn run(load: Load) -> Measured {
+async fn run(load: PairLoad) -> Measured {
     let rig = Rig::start();
     let (publisher, subscriber) = (rig.connect_far("publisher").await, rig.connect_far("subscriber").await);
     let pair = Pair::set_up(publisher, subscriber, 7, load).await;
@@ -19,7 +19,7 @@ async fn run(load: Load) -> Measured {
 #[tokio::test(start_paused = true)]
 async fn a_paced_pair_delivers_its_rate_and_knows_its_latency() {
     for streams in [1, 8, 64] {
-        let load = Load { streams, qos: QoS::AtMostOnce, size: 64, drive: Drive::Paced(100.0) };
+        let load = PairLoad { streams, qos: QoS::AtMostOnce, size: 64, drive: Drive::Paced(100.0) };
         let measured = run(load).await;
         assert_eq!(measured.latencies.arrived(), 200, "{streams} streams");
         // Two hops of a millisecond each.
@@ -32,7 +32,7 @@ async fn a_paced_pair_delivers_its_rate_and_knows_its_latency() {
 #[tokio::test(start_paused = true)]
 async fn a_saturated_pair_never_has_more_on_its_way_than_it_may() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
-        let load = Load { streams: 8, qos, size: 64, drive: Drive::Saturated(20) };
+        let load = PairLoad { streams: 8, qos, size: 64, drive: Drive::Saturated(20) };
         let measured = run(load).await;
         // With 20 on their way and at least 2 ms each, 10,000 a second are the most.
         assert!((1_000..=20_000).contains(&measured.latencies.arrived()), "{measured:?}");

@@ -1,14 +1,14 @@
 use std::time::Duration;
 
-use braid_bench::urgent::{Lanes, Load, Outcome};
+use braid_bench::urgent::{Lanes, Outcome, UrgentLoad};
 use braid_measure::Latencies;
 use braid_transport::sim::{Direction, Policer};
 
 use crate::rig::Rig;
 
 /// Five seconds of the load with 20 MB in messages of 62,500 bytes.
-fn load(lanes: Lanes) -> Load {
-    Load { urgent_messages: 50, ..Load::new(320, 62_500, lanes) }
+fn load(lanes: Lanes) -> UrgentLoad {
+    UrgentLoad { urgent_messages: 50, ..UrgentLoad::new(320, 62_500, lanes) }
 }
 
 /// Latencies of all urgent messages, with those of the first three seconds.
@@ -18,7 +18,7 @@ fn all(outcome: &Outcome) -> Latencies {
     latencies
 }
 
-async fn publish_from_device(rig: &Rig, load: Load) -> Outcome {
+async fn publish_from_device(rig: &Rig, load: UrgentLoad) -> Outcome {
     let (publisher, _) = rig.far_client(load.lanes).connect().await.expect("the broker accepts");
     let subscriber = rig.near_client().connect().await.expect("the broker accepts");
     let ready = load.set_up(publisher, subscriber).await.expect("the broker takes it");

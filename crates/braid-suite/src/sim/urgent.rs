@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use braid_bench::urgent::{CONVERGENCE, Lanes, Load, Outcome};
+use braid_bench::urgent::{CONVERGENCE, Lanes, Outcome, UrgentLoad};
 use braid_client::{Builder, Congestion};
 use braid_measure::Percentiles;
 use braid_transport::sim::{Host, Policer, Shaper};
@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Fallible, RunOptions, Scenario, Testbed, Way, median, name, or_all};
+use super::{Fallible, LinkDirection, RunOptions, Scenario, Testbed, median, name, or_all};
 
 const HEAD: &str = "\
 way  network    bulk setting   first 3 s on time  worst     p50     p90     p99   bulk KB/s packets dropped  set-up s";
@@ -120,7 +120,7 @@ impl Bad {
 /// Parameters of a row.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Mix {
-    way: Way,
+    way: LinkDirection,
     network: Bad,
     bulk: Bulk,
     setting: Setting,
@@ -156,7 +156,7 @@ impl Mix {
         }
     }
 
-    fn load(&self) -> Load {
+    fn load(&self) -> UrgentLoad {
         let (messages, size) = match self.bulk {
             Bulk::One => (1, 20_000_000),
             Bulk::Ten => (10, 2_000_000),
@@ -164,7 +164,7 @@ impl Mix {
         };
         // Bulk has to last until the end.
         let times = if self.network.is_fast() { 5 } else { 1 };
-        Load::new(messages, size * times, self.lanes())
+        UrgentLoad::new(messages, size * times, self.lanes())
     }
 
     fn congestion(&self) -> Congestion {

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use braid_bench::{Connection, Happening};
+use braid_bench::{Connection, ConnectionEvent};
 use braid_proto::packet::{ProtocolVersion, QoS};
 use braid_proto::stream::StreamKey;
 use bytes::Bytes;
@@ -106,7 +106,7 @@ async fn read(client: &mut PersistentClient, connection: &mut Connection, time: 
             () = sleep_until(end) => return,
         };
         match received {
-            Some(Received::Other(_, Happening::Message(incoming))) => {
+            Some(Received::Other(_, ConnectionEvent::Message(incoming))) => {
                 if let Some(token) = incoming.token {
                     connection.acknowledge(token);
                 }

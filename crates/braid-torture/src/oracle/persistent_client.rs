@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use braid_bench::{Connection, Failure, Handed, Happening};
+use braid_bench::{Connection, ConnectionEvent, Failure, SendOutcome};
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, MessageProperties, PacketId, ProtocolVersion, QoS, Will};
 use braid_proto::session::{Phase, Session, SessionExpiry};
@@ -32,7 +32,7 @@ pub(crate) enum Received {
     /// Last acknowledgement of a message of this client.
     Landed(InflightMessage),
     /// Anything else, with its stream.
-    Other(StreamKey, Happening),
+    Other(StreamKey, ConnectionEvent),
 }
 
 /// A message without its last acknowledgement.
@@ -44,7 +44,7 @@ pub(crate) struct InflightMessage {
     is_received: bool,
 }
 
-/// A client that outlives its connections, and whose session outlives the broker.
+/// Client that reconnects, and whose session continues when the broker restarts.
 pub(crate) struct PersistentClient {
     pub(crate) testbed: Rc<Testbed>,
     pub(crate) endpoint: Rc<Endpoint>,
@@ -201,7 +201,9 @@ impl PersistentClient {
         expiry: Option<u32>,
     ) -> Result<bool, Failure> {
         let (topic, qos) = (message.message.topic.as_str().to_owned(), message.message.qos);
-        let Handed::Out(Some(id)) = connection.send(expiring(message, expiry))? else { return Ok(false) };
+        let SendOutcome::Queued(Some(id)) = connection.send(expiring(message, expiry))? else {
+            return Ok(false);
+        };
         let expiry = expiry.map(|seconds| Duration::from_secs(seconds.into()));
         self.testbed.ledger().sent_for(&topic, expiry);
         self.inflight.insert(id, InflightMessage { topic, number, qos, is_received: false });
@@ -222,9 +224,9 @@ impl PersistentClient {
     }
 
     /// Records PUBACK or PUBCOMP.
-    fn take(&mut self, (stream, happening): (StreamKey, Happening)) -> Received {
-        let Happening::Published(id, reason) = happening else { return Received::Other(stream, happening) };
-        let Some(message) = self.inflight.remove(&id) else { return Received::Other(stream, happening) };
+    fn take(&mut self, (stream, event): (StreamKey, ConnectionEvent)) -> Received {
+        let ConnectionEvent::Published(id, reason) = event else { return Received::Other(stream, event) };
+        let Some(message) = self.inflight.remove(&id) else { return Received::Other(stream, event) };
         let mut ledger = self.testbed.ledger();
         if reason.is_error() {
             ledger.counts.faults.unanswered += 1;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use braid_bench::{Connection, Happening};
+use braid_bench::{Connection, ConnectionEvent};
 use braid_proto::packet::QoS;
 use braid_proto::stream::StreamKey;
 
@@ -117,20 +117,20 @@ impl Resubscriber {
     }
 
     fn handle(&mut self, received: Received, connection: Option<&mut Connection>) {
-        let Received::Other(_, happening) = received else { return };
+        let Received::Other(_, event) = received else { return };
         let testbed = &self.client.testbed;
-        match happening {
-            Happening::Subscribed(_) => {
+        match event {
+            ConnectionEvent::Subscribed(_) => {
                 let mut ledger = testbed.ledger();
                 ledger.counts.suback += 1;
                 ledger.add_topic(&self.topic(), TopicKind::ExactlyOnce);
                 (self.step, self.has_asked) = (Step::Publish, false);
             }
-            Happening::Unsubscribed => {
+            ConnectionEvent::Unsubscribed => {
                 testbed.ledger().counts.unsuback += 1;
                 (self.step, self.has_asked) = (Step::PublishInVain, false);
             }
-            Happening::Message(incoming) => {
+            ConnectionEvent::Message(incoming) => {
                 let topic = incoming.message.topic.as_str();
                 let scope = Some((self.client.connections, StreamKey::CONTROL));
                 let number = number(topic, &incoming.message.payload).unwrap_or(u64::MAX);
@@ -140,7 +140,7 @@ impl Resubscriber {
                     connection.acknowledge(token);
                 }
             }
-            Happening::Published(..) | Happening::StreamEnded(..) => {}
+            ConnectionEvent::Published(..) | ConnectionEvent::StreamEnded(..) => {}
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use braid_bench::{Connection, Happening};
+use braid_bench::{Connection, ConnectionEvent};
 use braid_proto::packet::{ProtocolVersion, QoS};
 use braid_proto::stream::StreamKey;
 use bytes::Bytes;
@@ -109,14 +109,14 @@ pub(crate) async fn check_retained(testbed: &Rc<Testbed>, endpoint: &Rc<Endpoint
     let mut client = PersistentClient::new(testbed, endpoint, &name, ProtocolVersion::V5);
     client.expires_with_its_connection();
     let mut connection = client.open().await;
-    let judge = |found: &BTreeMap<String, u64>| {
+    let faults = |found: &BTreeMap<String, u64>| {
         let period = ReadPeriod { began, ended: testbed.now() };
         testbed.retained.borrow().faults(&before, period, found)
     };
     let end = format!("e/{name}");
-    let is_right = |found: &BTreeMap<String, u64>| judge(found).is_empty();
+    let is_right = |found: &BTreeMap<String, u64>| faults(found).is_empty();
     let Some(found) = find(&mut client, &mut connection, &end, is_right).await else { return false };
-    let wrong = judge(&found);
+    let wrong = faults(&found);
     let mut ledger = testbed.ledger();
     ledger.counts.retained_looks += 1;
     ledger.counts.faults.stale += wrong.len() as u64;
@@ -144,16 +144,16 @@ async fn find(
                 Err(_) => return Some(found),
             },
         };
-        let Received::Other(_, happening) = received else { continue };
-        match happening {
-            Happening::Subscribed(_) => {
+        let Received::Other(_, event) = received else { continue };
+        match event {
+            ConnectionEvent::Subscribed(_) => {
                 answers += 1;
                 if answers == 2 {
                     let last = delivery(end, Bytes::new(), QoS::AtLeastOnce, false, StreamKey::CONTROL);
                     connection.send(last).ok()?;
                 }
             }
-            Happening::Message(incoming) => {
+            ConnectionEvent::Message(incoming) => {
                 let topic = incoming.message.topic.as_str();
                 if topic == end {
                     has_ended = true;

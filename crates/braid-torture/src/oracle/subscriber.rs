@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use braid_bench::{Connection, Happening};
+use braid_bench::{Connection, ConnectionEvent};
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -171,10 +171,10 @@ impl Subscriber {
     }
 
     fn handle(&mut self, received: Received) -> Option<braid_proto::connection::Token> {
-        let Received::Other(stream, happening) = received else { return None };
+        let Received::Other(stream, event) = received else { return None };
         let mut ledger = self.client.testbed.ledger();
-        match happening {
-            Happening::Message(incoming) => {
+        match event {
+            ConnectionEvent::Message(incoming) => {
                 let topic = incoming.message.topic.as_str();
                 match number(topic, &incoming.message.payload) {
                     Some(number) => {
@@ -188,12 +188,12 @@ impl Subscriber {
                 }
                 incoming.token
             }
-            Happening::Subscribed(reason) if reason.is_error() => {
+            ConnectionEvent::Subscribed(reason) if reason.is_error() => {
                 ledger.counts.faults.unanswered += 1;
                 ledger.report_fault(format!("a subscription was refused: {reason}"));
                 None
             }
-            Happening::Subscribed(_) => {
+            ConnectionEvent::Subscribed(_) => {
                 ledger.counts.suback += 1;
                 self.subscribed += 1;
                 None

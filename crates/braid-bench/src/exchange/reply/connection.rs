@@ -9,9 +9,9 @@ use braid_transport::{Link, Read};
 use tokio::io::ReadBuf;
 use tokio::time::Instant;
 
-use super::{ALL, Desk};
-use crate::alarm::{Alarm, Ring};
-use crate::exchange::tally::Counters;
+use super::{ALL, ServiceQueue};
+use crate::alarm::{Alarm, Timer};
+use crate::exchange::counters::Counters;
 use crate::exchange::wire::{RESPONSE_HEAD_LEN, Request, RequestReader};
 use crate::exchange::{READ_AT_ONCE, TURNS};
 
@@ -28,13 +28,13 @@ pub(super) struct Connection<'a> {
     lanes: BTreeMap<StreamKey, Lane>,
     buffer: Box<[u8]>,
     /// Timer of the next response.
-    ring: Option<Ring>,
+    timer: Option<Timer>,
     /// True once the client has made a request.
     is_trusted: bool,
     /// True once the peer sends no more.
     is_closed: bool,
     has_unflushed: bool,
-    desk: &'a Desk,
+    service: &'a ServiceQueue,
     tally: &'a Counters,
     alarm: &'a Alarm,
 }
@@ -56,17 +56,17 @@ struct Response {
 }
 
 impl<'a> Connection<'a> {
-    pub(super) fn new(link: Link, desk: &'a Desk, tally: &'a Counters, alarm: &'a Alarm) -> Self {
+    pub(super) fn new(link: Link, service: &'a ServiceQueue, tally: &'a Counters, alarm: &'a Alarm) -> Self {
         let buffer = vec![0; READ_AT_ONCE / 16].into();
         Self {
             link,
             lanes: BTreeMap::new(),
             buffer,
-            ring: None,
+            timer: None,
             is_trusted: false,
             is_closed: false,
             has_unflushed: false,
-            desk,
+            service,
             tally,
             alarm,
         }
@@ -117,7 +117,7 @@ impl<'a> Connection<'a> {
                 let (now, mut bytes) = (Instant::now(), buffer.filled());
                 while let Some(request) = lane.reader.next(&mut bytes).map_err(invalid)? {
                     self.tally.asked(ALL);
-                    lane.responses.push_back(Response::to(request, self.desk.done(now)));
+                    lane.responses.push_back(Response::to(request, self.service.response_start(now)));
                 }
                 if !self.is_trusted && !lane.responses.is_empty() {
                     // A client that speaks the protocol may send as much as its streams hold.
@@ -183,9 +183,9 @@ impl<'a> Connection<'a> {
         let Some(due) = fronts.map(|response| response.due).filter(|due| *due > now).min() else {
             return false;
         };
-        let ring = self.ring.get_or_insert_with(|| self.alarm.at(due));
-        ring.set(due);
-        Pin::new(ring).poll(cx).is_ready()
+        let timer = self.timer.get_or_insert_with(|| self.alarm.at(due));
+        timer.set(due);
+        Pin::new(timer).poll(cx).is_ready()
     }
 }
 

@@ -4,7 +4,7 @@ mod connection;
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use braid_transport::{Incoming, Listener};
@@ -12,7 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::connection::Connection;
 use super::Alarm;
-use super::tally::Counters;
+use super::counters::Counters;
+use crate::lock::lock;
 use crate::summary::RunSummary;
 
 /// Time limit of a handshake.
@@ -35,7 +36,7 @@ pub struct Service {
 /// Server of objects of the requested sizes. Clones share their counters, and a serial service.
 #[derive(Clone, Debug)]
 pub struct Responder {
-    desk: Arc<Desk>,
+    service: Arc<ServiceQueue>,
     tally: Arc<Counters>,
     alarm: Alarm,
 }
@@ -44,7 +45,7 @@ impl Responder {
     /// Server whose summary counts from now.
     #[must_use]
     pub fn new(service: Service, alarm: Alarm) -> Self {
-        Self { desk: Arc::new(Desk::new(service)), tally: Arc::new(Counters::new(&[ALL])), alarm }
+        Self { service: Arc::new(ServiceQueue::new(service)), tally: Arc::new(Counters::new(&[ALL])), alarm }
     }
 
     /// Serves the connections of `listener`, until that fails or this future is dropped. Established connections
@@ -75,7 +76,7 @@ impl Responder {
             Err(_elapsed) => return self.failed("a handshake took too long"),
         };
         self.tally.counts().established += 1;
-        let connection = Connection::new(link, &self.desk, &self.tally, &self.alarm);
+        let connection = Connection::new(link, &self.service, &self.tally, &self.alarm);
         if let Err(error) = connection.run().await {
             self.failed(&error.to_string());
         }
@@ -96,15 +97,15 @@ impl Responder {
     }
 }
 
-/// Schedule of the service.
+/// Queue of the service, of which only the time of its end is kept.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct ServiceQueue {
     service: Service,
     /// Time at which a serial service is free. A std lock: it is held for an addition.
     free: Mutex<Instant>,
 }
 
-impl Desk {
+impl ServiceQueue {
     pub(super) fn new(service: Service) -> Self {
         Self { service, free: Mutex::new(Instant::now()) }
     }
@@ -112,11 +113,11 @@ impl Desk {
     /// Start of the response to a request that arrived at `now`.
     ///
     /// In a serial service these times follow each other exactly, however late a response leaves.
-    pub(super) fn done(&self, now: Instant) -> Instant {
+    pub(super) fn response_start(&self, now: Instant) -> Instant {
         if !self.service.serial {
             return now + self.service.time;
         }
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free);
         *free = (*free).max(now) + self.service.time;
         *free
     }
@@ -129,12 +130,15 @@ mod tests {
     #[test]
     fn a_serial_service_takes_one_after_the_other_and_rests_between() {
         let (start, time) = (Instant::now(), Duration::from_micros(6200));
-        let serial = Desk::new(Service { time, serial: true });
+        let serial = ServiceQueue::new(Service { time, serial: true });
         let start = start + Duration::from_secs(1);
-        assert_eq!([serial.done(start), serial.done(start)], [start + time, start + 2 * time]);
+        assert_eq!(
+            [serial.response_start(start), serial.response_start(start)],
+            [start + time, start + 2 * time]
+        );
         let later = start + 10 * time;
-        assert_eq!(serial.done(later), later + time);
-        let parallel = Desk::new(Service { time, serial: false });
-        assert_eq!([parallel.done(start), parallel.done(start)], [start + time; 2]);
+        assert_eq!(serial.response_start(later), later + time);
+        let parallel = ServiceQueue::new(Service { time, serial: false });
+        assert_eq!([parallel.response_start(start), parallel.response_start(start)], [start + time; 2]);
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::source::{Ask, Source};
 use super::{Failure, Load};
-use crate::exchange::tally::Counters;
+use crate::exchange::counters::Counters;
 use crate::exchange::wire::{Part, ResponseReader};
 use crate::exchange::{READ_AT_ONCE, Request, TURNS};
 

@@ -18,7 +18,7 @@ pub use self::load::{Load, LoadError, Reuse};
 
 use self::source::Requests;
 use self::worker::Worker;
-use super::tally::Counters;
+use super::counters::Counters;
 use super::{Alarm, WireError};
 use crate::dial::{DialError, Dialer};
 use crate::summary::RunSummary;

@@ -10,7 +10,7 @@ use super::connection::Connection;
 use super::source::{Ask, Source};
 use super::{Failure, Load, Reuse};
 use crate::dial::Dialer;
-use crate::exchange::tally::Counters;
+use crate::exchange::counters::Counters;
 
 /// Pause after the first of several connections in a row without a response, and the longest pause.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));

@@ -46,10 +46,10 @@ impl Client {
 
     /// Tries once; the error is a text.
     async fn attempt(&mut self) -> Result<(Connection, ConnectTimes), String> {
-        let Self { shared, who, session, .. } = self;
+        let Self { shared, identity, session, .. } = self;
         let clients = &shared.plan.clients;
-        let (link, times) = shared.dialer.dial(who.number).await.map_err(|error| {
-            let is_quic = shared.dialer.transport(who.number) == Transport::Quic;
+        let (link, times) = shared.dialer.dial(identity.number).await.map_err(|error| {
+            let is_quic = shared.dialer.transport(identity.number) == Transport::Quic;
             if let Some(counter) = error.quic_counter().filter(|_| is_quic) {
                 shared.board.shard().count(counter, 1);
             }
@@ -59,7 +59,7 @@ impl Client {
             // A session that the server kept from an earlier run is continued.
             session.get_or_insert_default();
         }
-        let connected = Connection::resume(link, who.connect(clients), session).await;
+        let connected = Connection::resume(link, identity.connect(clients), session).await;
         let mut connection = connected.map_err(|failure| failure.to_string())?;
         if let Some(interval) = clients.ping {
             connection.ping_every(interval);
@@ -87,13 +87,13 @@ impl Client {
             shard.count(Counter::SubFail, 1);
         }
         drop(shard);
-        self.shared.board.tell(failure_line(self.who.number, "connect", cause));
+        self.shared.board.add_event(failure_line(self.identity.number, "connect", cause));
     }
 
     fn note_established(&mut self, connection: &Connection, start: Instant, times: ConnectTimes) {
         let mut shard = self.shared.board.shard();
         let after = start.elapsed();
-        shard.connected(after, times, self.shared.dialer.transport(self.who.number));
+        shard.connected(after, times, self.shared.dialer.transport(self.identity.number));
         let counter = if self.lives == 0 { Counter::ConnectSucc } else { Counter::ReconnectSucc };
         shard.count(counter, 1);
         drop(shard);
@@ -101,7 +101,7 @@ impl Client {
         match &mut self.worker {
             Worker::Subscriber(subscriber) => subscriber.set_start(start),
             Worker::Publisher(publisher) if !connection.session_present() => {
-                publisher.lose_flights(&mut self.shared.board.shard());
+                publisher.lose_unacknowledged(&mut self.shared.board.shard());
             }
             Worker::Publisher(_) | Worker::Idle => {}
         }

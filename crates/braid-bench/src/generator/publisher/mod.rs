@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 use super::ClientTurn;
 use super::board::{RouteId, RouteKey, Shard};
+use super::client_identity::ClientIdentity;
 use super::plan::PublishPlan;
 use super::shared::Shared;
-use super::who::Who;
-use crate::connection::{Connection, Handed, Happening};
+use crate::connection::{Connection, ConnectionEvent, SendOutcome};
 use crate::emqtt::{Counter, failure_line};
 use crate::failure::Failure;
 
@@ -33,7 +33,7 @@ const OUTBOX: u64 = 64 * 1024;
 /// Messages of one lane in one turn.
 const BATCH: usize = 1024;
 /// Acknowledgements of one turn.
-const HAPPENINGS: usize = 1024;
+const EVENTS_PER_TURN: usize = 1024;
 
 /// A client that publishes.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) struct Publisher {
     topics: Vec<Topic>,
     lanes: Vec<Lane>,
     /// Unacknowledged messages of QoS 1 and 2.
-    flights: FxHashMap<PacketId, Flight>,
+    unacknowledged: FxHashMap<PacketId, Unacknowledged>,
     /// `-F`
     inflight: usize,
     /// Open streams with the user's numbers.
@@ -57,7 +57,7 @@ pub(super) struct Publisher {
 
 /// An inflight message of QoS 1 or 2.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct Unacknowledged {
     route: RouteId,
     due: Instant,
     /// Bytes of the payload.
@@ -86,12 +86,12 @@ enum Making {
 
 impl Publisher {
     /// Publisher of a client. A topic that the client cannot publish to is left out.
-    pub(super) fn new(shared: &Arc<Shared>, plan: &PublishPlan, who: &mut Who) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, plan: &PublishPlan, identity: &mut ClientIdentity) -> Self {
         let mut topics = Vec::with_capacity(plan.topics.len());
         for topic in &plan.topics {
             let (stream, priority) = (topic.stream, topic.priority);
             let key = RouteKey { topic: topic.name.clone(), stream: stream.into(), priority };
-            match Source::new(topic, &plan.headers, who, shared) {
+            match Source::new(topic, &plan.headers, identity, shared) {
                 Ok(source) => topics.push(Topic {
                     source,
                     route: shared.board.route(key),
@@ -105,7 +105,7 @@ impl Publisher {
                 }),
                 Err(error) => {
                     let cause = format!("topic {:?}: {error}", topic.name);
-                    shared.board.tell(failure_line(who.number, "publish", &cause));
+                    shared.board.add_event(failure_line(identity.number, "publish", &cause));
                 }
             }
         }
@@ -114,7 +114,7 @@ impl Publisher {
             shared: Arc::clone(shared),
             topics,
             lanes: Vec::new(),
-            flights: FxHashMap::default(),
+            unacknowledged: FxHashMap::default(),
             inflight,
             numbers: Vec::new(),
             has_begun: false,
@@ -147,20 +147,20 @@ impl Publisher {
 
     /// True if no message is left and none is inflight. `-L` may have been used up by another client,
     /// whenever the next message is due here.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         (self.is_spent || self.shared.is_spent()) && self.owes_nothing()
     }
 
     /// True if every message taken from `-L` is sent, written and acknowledged.
     pub(super) fn owes_nothing(&self) -> bool {
-        self.flights.is_empty()
+        self.unacknowledged.is_empty()
             && !self.lanes.iter().any(Lane::has_unwritten)
             && self.topics.iter().all(|topic| topic.made.is_none())
     }
 
     /// Number of unacknowledged messages.
-    pub(super) fn on_their_way(&self) -> usize {
-        self.flights.len()
+    pub(super) fn unacknowledged_count(&self) -> usize {
+        self.unacknowledged.len()
     }
 
     /// Number that the user gave a stream.
@@ -179,7 +179,7 @@ impl Publisher {
             has_moved |= turn.has_moved;
             next = [next, turn.next].into_iter().flatten().min();
         }
-        has_moved |= self.take_happenings(on)?;
+        has_moved |= self.take_events(on)?;
         // Written bytes leave room, of which no other event tells.
         has_moved |= on.connection.written() > written;
         let second = self.shared.board.second(on.now);
@@ -238,7 +238,8 @@ impl Publisher {
         } else {
             connection.waiting(key) as u64
         };
-        waiting <= OUTBOX && (topic.source.qos() == QoS::AtMostOnce || self.flights.len() < self.inflight)
+        waiting <= OUTBOX
+            && (topic.source.qos() == QoS::AtMostOnce || self.unacknowledged.len() < self.inflight)
     }
 
     /// Encodes the next message of a topic, unless it is encoded.
@@ -253,7 +254,7 @@ impl Publisher {
         }
         let due = topic.schedule.due(on.now);
         let unix = self.shared.board.clock().unix(due);
-        match topic.source.message(unix, topic.counter, on.who, &self.shared) {
+        match topic.source.message(unix, topic.counter, on.identity, &self.shared) {
             Ok(message) => {
                 topic.made = Some(Made { message, due });
                 topic.counter += 1;
@@ -262,7 +263,7 @@ impl Publisher {
             Err(error) => {
                 topic.schedule.hand_over(on.now);
                 on.shard.lose(topic.route, 1);
-                self.complain(on.who, &error.to_string());
+                self.complain(on.identity, &error.to_string());
                 Making::Failed
             }
         }
@@ -275,16 +276,18 @@ impl Publisher {
         let bytes = message.payload_len() as u64;
         let handed = on.connection.send(Delivery { stream: key, ..Delivery::of(message) });
         match handed {
-            Ok(Handed::Blocked(delivery)) => {
+            Ok(SendOutcome::Blocked(delivery)) => {
                 topic.made = Some(Made { message: delivery.message, due });
                 return false;
             }
-            Ok(Handed::Out(id)) => {
+            Ok(SendOutcome::Queued(id)) => {
                 let route = on.shard.route(topic.route);
                 route.counts.sent += 1;
                 route.was_due(self.shared.board.clock().unix(due), None);
                 match id {
-                    Some(id) => drop(self.flights.insert(id, Flight { route: topic.route, due, bytes })),
+                    Some(id) => drop(
+                        self.unacknowledged.insert(id, Unacknowledged { route: topic.route, due, bytes }),
+                    ),
                     None => self.lanes[lane].sent(topic.route, bytes, on.connection.progress(key).0),
                 }
             }
@@ -292,7 +295,7 @@ impl Publisher {
             Err(failure) => {
                 on.shard.lose(topic.route, 1);
                 topic.schedule.hand_over(on.now);
-                self.complain(on.who, &failure.to_string());
+                self.complain(on.identity, &failure.to_string());
                 return true;
             }
         }
@@ -305,42 +308,42 @@ impl Publisher {
         true
     }
 
-    fn complain(&mut self, who: &Who, cause: &str) {
+    fn complain(&mut self, identity: &ClientIdentity, cause: &str) {
         if !self.has_complained {
             self.has_complained = true;
-            self.shared.board.tell(failure_line(who.number, "publish", cause));
+            self.shared.board.add_event(failure_line(identity.number, "publish", cause));
         }
     }
 
     // -- Events ------------------------------------------------------------------------------------
 
     /// Takes acknowledgements, and writes the queued messages.
-    fn take_happenings(&mut self, on: &mut ClientTurn<'_, '_>) -> Result<bool, Failure> {
-        for taken in 0..HAPPENINGS {
+    fn take_events(&mut self, on: &mut ClientTurn<'_, '_>) -> Result<bool, Failure> {
+        for taken in 0..EVENTS_PER_TURN {
             match on.connection.poll_next(on.cx)? {
                 Poll::Pending => return Ok(taken > 0),
-                Poll::Ready(Happening::Published(id, reason)) => self.land(id, reason, on.shard),
-                Poll::Ready(Happening::StreamEnded(key, _)) => self.lose_stream(key, on),
-                Poll::Ready(Happening::Message(incoming)) => {
+                Poll::Ready(ConnectionEvent::Published(id, reason)) => self.handle_ack(id, reason, on.shard),
+                Poll::Ready(ConnectionEvent::StreamEnded(key, _)) => self.lose_stream(key, on),
+                Poll::Ready(ConnectionEvent::Message(incoming)) => {
                     if let Some(token) = incoming.token {
                         on.connection.acknowledge(token);
                     }
                 }
-                Poll::Ready(Happening::Subscribed(_) | Happening::Unsubscribed) => {}
+                Poll::Ready(ConnectionEvent::Subscribed(_) | ConnectionEvent::Unsubscribed) => {}
             }
         }
         Ok(true)
     }
 
-    fn land(&mut self, id: PacketId, reason: ReasonCode, shard: &mut Shard) {
-        let Some(flight) = self.flights.remove(&id) else { return };
+    fn handle_ack(&mut self, id: PacketId, reason: ReasonCode, shard: &mut Shard) {
+        let Some(message) = self.unacknowledged.remove(&id) else { return };
         if reason.is_error() {
-            return shard.lose(flight.route, 1);
+            return shard.lose(message.route, 1);
         }
         let now = Instant::now();
-        let route = shard.route(flight.route);
-        route.acknowledged(self.shared.board.second(now), 1, flight.bytes);
-        route.latencies.record(now.saturating_duration_since(flight.due));
+        let route = shard.route(message.route);
+        route.acknowledged(self.shared.board.second(now), 1, message.bytes);
+        route.latencies.record(now.saturating_duration_since(message.due));
         shard.count(Counter::Pub, 1);
         shard.count(Counter::PubSucc, 1);
         if reason == ReasonCode::NoMatchingSubscribers {
@@ -370,8 +373,8 @@ impl Publisher {
     }
 
     /// Counts unacknowledged messages of an ended session as lost.
-    pub(super) fn lose_flights(&mut self, shard: &mut Shard) {
-        self.flights.drain().for_each(|(_, flight)| shard.lose(flight.route, 1));
+    pub(super) fn lose_unacknowledged(&mut self, shard: &mut Shard) {
+        self.unacknowledged.drain().for_each(|(_, message)| shard.lose(message.route, 1));
     }
 
     /// Counts messages that were due before `end` and have not left as lost.

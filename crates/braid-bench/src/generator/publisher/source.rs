@@ -7,9 +7,9 @@ use braid_proto::topic::{TopicError, TopicName};
 use bytes::Bytes;
 
 use crate::emqtt::{MessageTemplate, PayloadHeaders, PayloadTemplate, TopicTemplate};
+use crate::generator::client_identity::ClientIdentity;
 use crate::generator::plan::{Payload, PublishedTopic};
 use crate::generator::shared::Shared;
-use crate::generator::who::Who;
 
 /// Up to this many bytes a payload is copied behind its headers, rather than sent as a part of its own.
 const COPY_LIMIT: usize = 1024;
@@ -42,16 +42,16 @@ impl Source {
     pub(super) fn new(
         topic: &PublishedTopic,
         headers: &PayloadHeaders,
-        who: &mut Who,
+        identity: &mut ClientIdentity,
         shared: &Shared,
     ) -> Result<Self, TopicError> {
         let name = if topic.template.changes_per_message() {
             Name::Changing(topic.template.clone())
         } else {
-            Name::Fixed(TopicName::parse(&who.fill(&topic.template, 0))?)
+            Name::Fixed(TopicName::parse(&identity.fill(&topic.template, 0))?)
         };
         let body = match &topic.payload {
-            Payload::Spec(spec) => Body::Template(shared.payload(spec, who.identity())),
+            Payload::Spec(spec) => Body::Template(shared.payload(spec, identity.placeholder_values())),
             Payload::Message(message, size) => match message.constant() {
                 Some(constant) => Body::Template(PayloadTemplate::constant(constant.clone())),
                 None => Body::Filled(message.clone(), *size),
@@ -87,7 +87,7 @@ impl Source {
         &self,
         due: Duration,
         counter: u64,
-        who: &mut Who,
+        identity: &mut ClientIdentity,
         shared: &Shared,
     ) -> Result<Arc<Message>, TopicError> {
         if let Some(same) = &self.same {
@@ -95,13 +95,15 @@ impl Source {
         }
         let name = match &self.name {
             Name::Fixed(name) => name.clone(),
-            Name::Changing(template) => TopicName::parse(&who.fill(template, shared.next_in_sequence()))?,
+            Name::Changing(template) => {
+                TopicName::parse(&identity.fill(template, shared.next_in_sequence()))?
+            }
         };
         let mut headers = Vec::with_capacity(self.headers.len());
         self.headers.put(&mut headers, counter, due);
         let parts = match &self.body {
             Body::Template(template) => template.segments(&headers, due),
-            Body::Filled(template, size) => behind(headers, template.fill(due, *size, who)),
+            Body::Filled(template, size) => behind(headers, template.fill(due, *size, identity)),
         };
         Ok(Arc::new(message(name, parts, self.qos, self.retain)))
     }

@@ -13,7 +13,7 @@ static UNIQUE: AtomicU64 = AtomicU64::new(1);
 
 /// Names of one client, and its source of random numbers.
 #[derive(Debug)]
-pub(super) struct Who {
+pub(super) struct ClientIdentity {
     /// Number of the client, from 1 plus `-n`.
     pub(super) number: u64,
     pub(super) client_id: String,
@@ -21,7 +21,7 @@ pub(super) struct Who {
     random: Rng,
 }
 
-impl Who {
+impl ClientIdentity {
     /// `address`: the client's local address, one of several, which its Client Identifier then has.
     pub(super) fn new(clients: &Clients, number: u64, address: Option<IpAddr>) -> Self {
         let mut random = Rng::new();
@@ -34,7 +34,8 @@ impl Who {
         Self { number, client_id, username, random }
     }
 
-    pub(super) fn identity(&self) -> Identity<'_> {
+    /// Values of the placeholders in topics and payloads.
+    pub(super) fn placeholder_values(&self) -> Identity<'_> {
         Identity { number: self.number, client_id: &self.client_id, username: self.username.as_deref() }
     }
 
@@ -67,7 +68,7 @@ impl Who {
     }
 }
 
-impl Randomness for Who {
+impl Randomness for ClientIdentity {
     fn unique(&mut self) -> u64 {
         UNIQUE.fetch_add(1, Ordering::Relaxed)
     }

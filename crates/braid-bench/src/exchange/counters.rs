@@ -1,11 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use braid_measure::{Latencies, Quantiles};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
+use crate::lock::lock;
 use crate::summary::{ConnectionsSummary, Event, Role, RunSummary, StreamSummary, TopicSummary};
 use crate::tally::{Tally, add_at};
 
@@ -34,14 +35,14 @@ pub(super) struct Counts {
     /// Requests by the size of the object; a responding side has one entry for all.
     pub(super) objects: BTreeMap<u64, Tally>,
     bytes_per_second: BTreeMap<u64, Vec<u64>>,
-    remarks: Remarks,
+    events: DistinctEvents,
 }
 
-/// Events besides the counters, each kind once: where one connection fails, many do.
+/// Events besides the counters, each text once: where one connection fails, many do.
 #[derive(Debug, Default)]
-struct Remarks {
-    told: BTreeSet<String>,
-    events: Vec<Event>,
+struct DistinctEvents {
+    texts: BTreeSet<String>,
+    kept: Vec<Event>,
 }
 
 impl Counters {
@@ -52,7 +53,7 @@ impl Counters {
     }
 
     pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 
     pub(super) fn started(&self) -> Instant {
@@ -93,7 +94,7 @@ impl Counters {
 
     pub(super) fn note(&self, what: &str) {
         let at = self.seconds();
-        self.counts().remarks.note(at, what);
+        self.counts().events.note(at, what);
     }
 
     /// Summary of the requesting side, which wanted so many connections.
@@ -145,22 +146,22 @@ impl Counters {
             streams: streams
                 .map(|(stream, bytes)| StreamSummary { stream: *stream, bytes_per_second: bytes.clone() })
                 .collect(),
-            events: counts.remarks.events.clone(),
+            events: counts.events.kept.clone(),
             ..RunSummary::new(role, &self.clock, self.seconds())
         }
     }
 }
 
-impl Remarks {
+impl DistinctEvents {
     /// `at`: seconds since the start of the run.
     fn note(&mut self, at: f64, what: &str) {
-        if self.told.len() < MOST && self.told.insert(what.to_owned()) {
-            self.events.push(Event { at, what: what.to_owned() });
+        if self.texts.len() < MOST && self.texts.insert(what.to_owned()) {
+            self.kept.push(Event { at, what: what.to_owned() });
         }
     }
 }
 
-/// Latency curve, fine enough to tell the share of requests above any bound: slow ones are few.
+/// Latency curve that is fine enough for the share of requests above any bound: slow ones are few.
 fn curve(latencies: &Latencies) -> Vec<(u64, f64)> {
     let all = latencies.arrived();
     let mut next = 0;
@@ -179,13 +180,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_told_once_and_only_so_many() {
-        let mut remarks = Remarks::default();
+    fn each_text_is_kept_once_and_only_so_many() {
+        let mut events = DistinctEvents::default();
         for number in 0..100 {
-            remarks.note(1.0, "refused");
-            remarks.note(2.0, &number.to_string());
+            events.note(1.0, "refused");
+            events.note(2.0, &number.to_string());
         }
-        let events = remarks.events;
+        let events = events.kept;
         assert_eq!((events.len(), &*events[0].what, events[0].at), (MOST, "refused", 1.0));
     }
 
