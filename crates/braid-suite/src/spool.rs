@@ -186,7 +186,7 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
     let end = start + Duration::from_secs(args.seconds.into());
     let (sent, shares, looks) = thread::scope(|scope| {
         let progress = senders.progress();
-        let (tell, came) = mpsc::channel();
+        let (tell, deliveries) = mpsc::channel();
         let (stop_senders, stop_reader) = (senders.stop(), reader.stop());
         // A failure of one ends the other.
         let reading = scope.spawn(move || reader.read(count, &tell).inspect_err(|_| stop_senders()));
@@ -195,7 +195,7 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
                 let began = read()?;
                 let sent = senders.send(args.rate, end)?;
                 let shares = read()?.since(&began);
-                senders.complete(count, &came)?;
+                senders.complete(count, &deliveries)?;
                 Ok((sent, shares))
             };
             send().inspect_err(|_: &String| stop_reader())

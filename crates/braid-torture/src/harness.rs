@@ -98,7 +98,9 @@ impl Harness {
                 let disk = Disk::mount(&home.join("disk"))?;
                 (disk.data_dir(), Storage::Small(disk))
             }
-            Kind::Dying => (home.join("data"), Storage::Failing(Device::new(home, &home.join("data")))),
+            Kind::FailingDevice => {
+                (home.join("data"), Storage::Failing(Device::new(home, &home.join("data"))))
+            }
         };
         let queue = run.plan.queue;
         let log = home.join("broker.log");
@@ -165,7 +167,7 @@ impl Harness {
             Kind::Stop => self.stop(),
             Kind::Full if plan.queue.is_some() => self.fill_and_restart(SHORT),
             Kind::Full => self.fill_and_restart(LIMIT),
-            Kind::Dying => self.fail_and_restart(),
+            Kind::FailingDevice => self.fail_and_restart(),
         }
     }
 

@@ -99,7 +99,7 @@ fn main() -> ExitCode {
 
 /// Runs all plans; true without faults.
 fn torture(args: &Args) -> Result<bool, String> {
-    if args.has(Kind::Dying) {
+    if args.has(Kind::FailingDevice) {
         device::check()?;
     }
     if args.has(Kind::Full) && !args.inside {

@@ -15,8 +15,10 @@ pub(crate) enum Kind {
     Stop,
     /// Full disk.
     Full,
-    /// Failing device.
-    Dying,
+    /// Failing device: `dying` on the command line and in reports.
+    #[value(name = "dying")]
+    #[serde(rename = "dying")]
+    FailingDevice,
 }
 
 /// Overflow policy of the broker's queues.

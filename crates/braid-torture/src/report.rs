@@ -148,7 +148,7 @@ impl Summary {
     }
 
     fn written(&self) -> Value {
-        let told = self.report.iter().flat_map(|report| &report.fault_lines).chain(&self.wrong);
+        let fault_lines = self.report.iter().flat_map(|report| &report.fault_lines).chain(&self.wrong);
         json!({
             "kind": self.plan.kind,
             "queue": self.plan.queue,
@@ -163,7 +163,7 @@ impl Summary {
             "round_ms": Spread::of(&self.took),
             "oracle": self.report.as_ref().map(|report| &report.counts),
             "faults": self.faults(),
-            "told": told.collect::<Vec<_>>(),
+            "told": fault_lines.collect::<Vec<_>>(),
         })
     }
 

@@ -23,7 +23,7 @@ use crate::case::{Flow, topic};
 const REFILL_BYTES: usize = 64 * 1024;
 /// Window of QoS 1 without a configured one: there are 65,535 packet identifiers.
 const QOS_1_LIMIT: u64 = 60_000;
-/// Sleep while every window is full and no event tells when one opens.
+/// Sleep while every window is full and no event says when one opens.
 const PARK: Duration = Duration::from_micros(100);
 /// Time without any delivery after which unanswered QoS 0 messages are lost and their windows open again.
 pub(super) const LOST_AFTER: Duration = Duration::from_millis(200);
@@ -80,7 +80,7 @@ impl<'run> Publishers<'run> {
         Ok(Self { run, flow, poll, events, members, buffer: vec![0; 256 * 1024], late: 0 })
     }
 
-    /// Publishes until told to stop, then until every message is written and acknowledged. The connections stay open:
+    /// Publishes until the run stops, then until every message is written and acknowledged. The connections stay open:
     /// brokers differ in what they do when a publisher leaves.
     pub(super) fn run(&mut self) -> Sent {
         match self.flow.pace {

@@ -1,7 +1,7 @@
 //! State shared by the threads of one run: clock, counters, faults.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Faults that keep their text; all are counted.
@@ -53,17 +53,20 @@ impl RunState {
     /// Records a fault in the broker's answers.
     pub(crate) fn fault(&self, text: String) {
         self.fault_count.fetch_add(1, Ordering::Relaxed);
-        if let Ok(mut faults) = self.faults.lock()
-            && faults.len() < FAULTS_KEPT
-        {
+        let mut faults = self.fault_texts();
+        if faults.len() < FAULTS_KEPT {
             faults.push(text);
         }
     }
 
     /// Number of faults, and the texts of the first ones.
     pub(crate) fn faults(&self) -> (u64, Vec<String>) {
-        let texts = self.faults.lock().map(|faults| faults.clone()).unwrap_or_default();
-        (self.fault_count.load(Ordering::Relaxed), texts)
+        (self.fault_count.load(Ordering::Relaxed), self.fault_texts().clone())
+    }
+
+    /// Locks the texts, poisoned or not: holders only add or copy them.
+    fn fault_texts(&self) -> MutexGuard<'_, Vec<String>> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -81,7 +81,7 @@ impl<'run> Subscribers<'run> {
         })
     }
 
-    /// Receives until told to finish; returns the latencies of the measured period.
+    /// Receives until the run finishes; returns the latencies of the measured period.
     pub(crate) fn run(mut self) -> Latencies {
         let mut buffer = vec![0; 256 * 1024];
         let mut events = Events::with_capacity(self.subscribers.len().max(1));

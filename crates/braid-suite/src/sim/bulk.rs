@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{Fallible, RunOptions, Scenario, Testbed, Way, median, name, or_all};
+use super::{Fallible, LinkDirection, RunOptions, Scenario, Testbed, median, name, or_all};
 
 const HEAD: &str = "\
 path        MiB way  setting   limit s  median s  ratio   worst  dropped";
@@ -100,7 +100,7 @@ enum Setting {
 struct Transfer {
     path: Path,
     megabytes: u32,
-    way: Way,
+    way: LinkDirection,
     setting: Setting,
     /// Time that the link needs without any protocol.
     limit_seconds: f64,

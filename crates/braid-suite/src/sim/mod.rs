@@ -31,7 +31,7 @@ pub(crate) struct RunOptions {
     rounds: u64,
     /// Direction of the message through the network; both by default.
     #[arg(long, value_enum, value_delimiter = ',')]
-    way: Vec<Way>,
+    way: Vec<LinkDirection>,
     /// Also write the measurements as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -39,14 +39,14 @@ pub(crate) struct RunOptions {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Way {
+pub(crate) enum LinkDirection {
     /// A client publishes across the network.
     Up,
     /// A client receives across the network.
     Down,
 }
 
-impl Way {
+impl LinkDirection {
     /// Direction of the device's link.
     fn direction(self) -> Direction {
         if self == Self::Up { Direction::Up } else { Direction::Down }
@@ -148,14 +148,14 @@ impl Testbed {
     }
 
     /// Connects both clients: the publisher, and the subscriber with its messages.
-    async fn connect(&self, way: Way) -> Result<(Client, (Client, Messages)), braid_client::Error> {
+    async fn connect(&self, way: LinkDirection) -> Result<(Client, (Client, Messages)), braid_client::Error> {
         let near = self.near.clone().connect().await?;
         let far = self.far.clone().connect().await?;
-        Ok(if way == Way::Up { (far.0, near) } else { (near.0, far) })
+        Ok(if way == LinkDirection::Up { (far.0, near) } else { (near.0, far) })
     }
 
     /// Datagrams that passed the bad link since `before`, and the share of all that it dropped.
-    fn passed(&self, way: Way, before: &Counters) -> (u64, f64) {
+    fn passed(&self, way: LinkDirection, before: &Counters) -> (u64, f64) {
         let after = self.device.counters(way.direction());
         let (packets, dropped) = (after.packets - before.packets, after.dropped - before.dropped);
         (packets, dropped as f64 / (packets + dropped).max(1) as f64)

@@ -60,11 +60,11 @@ impl Reader {
         }
     }
 
-    /// Reads and acknowledges `count` messages, and sends a notice of each to `came`.
+    /// Reads and acknowledges `count` messages, and sends `()` for each to `deliveries`.
     ///
     /// # Errors
     /// The connection ends, or a byte differs from the published one.
-    pub(crate) fn read(mut self, count: u32, came: &Sender<()>) -> Result<(), String> {
+    pub(crate) fn read(mut self, count: u32, deliveries: &Sender<()>) -> Result<(), String> {
         let mut buffer = vec![0; ROOM];
         let mut step = Step::Head(Vec::new());
         let mut acknowledgements = Vec::new();
@@ -76,7 +76,7 @@ impl Reader {
             }
             let mut bytes = &buffer[..read];
             while !bytes.is_empty() {
-                step = self.take(step, &mut bytes, &mut acknowledgements, came)?;
+                step = self.take(step, &mut bytes, &mut acknowledgements, deliveries)?;
             }
             if !acknowledgements.is_empty() {
                 let sent = self.socket.write_all(&acknowledgements);
@@ -93,7 +93,7 @@ impl Reader {
         step: Step,
         bytes: &mut &[u8],
         acknowledgements: &mut Vec<u8>,
-        came: &Sender<()>,
+        deliveries: &Sender<()>,
     ) -> Result<Step, String> {
         match step {
             Step::Head(mut head) => {
@@ -118,7 +118,7 @@ impl Reader {
                 push_puback(acknowledgements, packet_id);
                 self.whole.fetch_add(1, Ordering::Relaxed);
                 // The receiver is gone when the senders have failed.
-                let _ = came.send(());
+                let _ = deliveries.send(());
                 Ok(Step::Head(Vec::new()))
             }
         }
@@ -180,9 +180,9 @@ mod tests {
         let whole = reader.whole();
         let bytes = [message(&reader.pattern, 1), message(&reader.pattern, 2)].concat();
         peer.write_all(&bytes).expect("sent");
-        let (sender, came) = mpsc::channel();
+        let (sender, deliveries) = mpsc::channel();
         reader.read(2, &sender).expect("all as it was sent");
-        assert_eq!((whole.load(Ordering::Relaxed), came.try_iter().count()), (2, 2));
+        assert_eq!((whole.load(Ordering::Relaxed), deliveries.try_iter().count()), (2, 2));
         let mut acknowledgements = Vec::new();
         peer.read_to_end(&mut acknowledgements).expect("read");
         assert_eq!(acknowledgements, [0x40, 2, 0, 7, 0x40, 2, 0, 7]);

@@ -102,12 +102,12 @@ impl Senders {
                 }
                 thread::sleep(turn.saturating_duration_since(Instant::now()));
                 let since = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-                let owed = since.saturating_mul(rate.into()) / 1000;
-                let owed = owed.min(client.size - 1);
-                let sent = client.send_up_to(owed, &self.pattern);
+                let due_bytes = since.saturating_mul(rate.into()) / 1000;
+                let due_bytes = due_bytes.min(client.size - 1);
+                let sent = client.send_up_to(due_bytes, &self.pattern);
                 let sent = sent.map_err(|error| format!("a client of a large PUBLISH: {error}"))?;
                 self.progress.fetch_add(sent, Ordering::Relaxed);
-                let missing = owed.saturating_sub(client.sent) as f64;
+                let missing = due_bytes.saturating_sub(client.sent) as f64;
                 behind = behind.max(Duration::from_secs_f64(missing / f64::from(rate)));
             }
         }
@@ -116,17 +116,17 @@ impl Senders {
     }
 
     /// Sends the rest of `count` messages as fast as the broker takes it, each when the one before is acknowledged and was
-    /// delivered, of which `came` gives notice: the subscriber's queue has room for few of them. Then all clients leave.
+    /// delivered, for which `deliveries` receives `()`: the subscriber's queue has room for few of them. Then all clients leave.
     ///
     /// # Errors
     /// The broker ends a connection, does not acknowledge or does not deliver.
-    pub(crate) fn complete(mut self, count: u32, came: &Receiver<()>) -> Result<(), String> {
+    pub(crate) fn complete(mut self, count: u32, deliveries: &Receiver<()>) -> Result<(), String> {
         let clients = std::mem::take(&mut self.clients);
         for mut client in clients.into_iter().take(count as usize) {
             self.check()?;
             let sent = client.complete(&self.pattern, &self.progress);
             sent.map_err(|error| format!("the rest of the PUBLISH of client {}: {error}", client.index))?;
-            let delivered = came.recv_timeout(ANSWER);
+            let delivered = deliveries.recv_timeout(ANSWER);
             delivered.map_err(|_| format!("the PUBLISH of client {} was not delivered", client.index))?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::guarantee::{Arrivals, EventTime, Guarantee, Lifetimes};
 use crate::plan::Overflow;
 
 /// Faults that are described; all are counted.
-const TOLD: usize = 20;
+const MOST_FAULT_LINES: usize = 20;
 
 /// Number of a subscriber in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,11 +74,13 @@ pub(crate) struct Faults {
     /// Retained messages that are missing, older than the acknowledged one, or were removed.
     pub(crate) stale: u64,
     /// Deliveries without a subscription, or of a Will before its time.
-    pub(crate) uncalled: u64,
+    #[serde(rename = "uncalled")] // as in committed reports
+    pub(crate) unexpected: u64,
     /// Requests without an answer, or refused.
     pub(crate) unanswered: u64,
     /// Messages that had expired before they were sent to a subscriber.
-    pub(crate) outlived: u64,
+    #[serde(rename = "outlived")] // as in committed reports
+    pub(crate) after_expiry: u64,
     /// Queues that delivered more than they may hold.
     pub(crate) overfull: u64,
 }
@@ -87,9 +89,9 @@ impl Faults {
     /// Sum of all kinds.
     pub(crate) fn sum(&self) -> u64 {
         let Self { lost, duplicates, disordered, corrupted, forgotten, stale, .. } = self;
-        let Self { uncalled, unanswered, outlived, overfull, .. } = self;
+        let Self { unexpected, unanswered, after_expiry, overfull, .. } = self;
         let broken = lost + duplicates + disordered + corrupted + forgotten + stale;
-        broken + uncalled + unanswered + outlived + overfull
+        broken + unexpected + unanswered + after_expiry + overfull
     }
 }
 
@@ -333,7 +335,7 @@ impl Ledger {
         let topic = self.topics.get(name).filter(|topic| number < topic.next && receiver.reads(name));
         let Some(topic) = topic else {
             let fault = format!("{} got {name} {number}, which it must not", receiver.name);
-            self.counts.faults.uncalled += 1;
+            self.counts.faults.unexpected += 1;
             return self.report_fault(fault);
         };
         let progress = receiver.progress.entry(name.to_owned()).or_default();
@@ -373,7 +375,7 @@ impl Ledger {
             Guarantee::Expires => {
                 if !arrival.dup && lifetimes.had_expired(arrival.number, receiver.connected) {
                     let fault = format!("{} got {name} {}, which had expired", receiver.name, arrival.number);
-                    self.counts.faults.outlived += 1;
+                    self.counts.faults.after_expiry += 1;
                     self.report_fault(fault);
                 }
             }
@@ -434,7 +436,7 @@ impl Ledger {
 
     /// Describes a fault that the caller has counted, unless enough are described.
     pub(crate) fn report_fault(&mut self, fault: String) {
-        if self.fault_lines.len() < TOLD {
+        if self.fault_lines.len() < MOST_FAULT_LINES {
             self.fault_lines.push(fault);
         }
     }
@@ -588,7 +590,7 @@ mod tests {
         ledger.delivered(subscriber, "m/1", arrivals(1, HERE));
         ledger.delivered(subscriber, "n/1", arrivals(0, HERE));
         ledger.delivered(subscriber, "m/2", arrivals(0, HERE));
-        assert_eq!(ledger.counts.faults.uncalled, 3);
+        assert_eq!(ledger.counts.faults.unexpected, 3);
     }
 
     /// A ledger with one topic of this guarantee and this many messages, each with an expiry of two seconds, and one subscriber.
@@ -674,13 +676,13 @@ mod tests {
 
     #[test]
     fn a_message_that_expired_offline_is_not_lost_and_must_not_come() {
-        for (second, dup, outlived) in [(1, false, 0), (3, false, 1), (3, true, 0)] {
+        for (second, dup, after_expiry) in [(1, false, 0), (3, false, 1), (3, true, 0)] {
             let (mut ledger, subscriber) = ledger_with(Guarantee::Expires, 2);
             ledger.set_now(Duration::from_secs(second));
             ledger.connecting(subscriber);
             ledger.delivered(subscriber, "q/1", Arrival { dup, ..arrivals(1, HERE) });
             let (lost, expired) = if second < 2 { (1, 0) } else { (0, 1) };
-            let expected = Faults { lost, outlived, ..Faults::default() };
+            let expected = Faults { lost, after_expiry, ..Faults::default() };
             assert_eq!((faults(&mut ledger), ledger.counts.expired), (expected, expired), "{second} {dup}");
         }
     }

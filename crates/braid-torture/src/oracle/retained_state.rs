@@ -100,7 +100,7 @@ pub(super) fn removes(number: u64) -> bool {
 mod tests {
     use super::*;
 
-    fn judge(acknowledged: u64, sent: u64, found: Option<u64>) -> bool {
+    fn is_allowed(acknowledged: u64, sent: u64, found: Option<u64>) -> bool {
         let state = State { acknowledged, sent, ..State::default() };
         is_right("r", state, ReadPeriod { began: Duration::ZERO, ended: Duration::ZERO }, found)
     }
@@ -130,18 +130,18 @@ mod tests {
 
     #[test]
     fn the_retained_message_is_the_acknowledged_one_or_a_later_one() {
-        assert!(judge(0, 0, None));
-        assert!(judge(2, 2, Some(1)));
-        assert!(judge(1, 2, Some(0)) && judge(1, 2, Some(1)));
-        assert!(!judge(2, 2, Some(0)), "older");
-        assert!(!judge(2, 2, Some(2)), "never sent");
-        assert!(!judge(2, 2, None), "missing");
+        assert!(is_allowed(0, 0, None));
+        assert!(is_allowed(2, 2, Some(1)));
+        assert!(is_allowed(1, 2, Some(0)) && is_allowed(1, 2, Some(1)));
+        assert!(!is_allowed(2, 2, Some(0)), "older");
+        assert!(!is_allowed(2, 2, Some(2)), "never sent");
+        assert!(!is_allowed(2, 2, None), "missing");
     }
 
     #[test]
     fn a_removed_message_is_absent() {
-        assert!(judge(5, 5, None));
-        assert!(!judge(5, 5, Some(3)));
-        assert!(judge(4, 5, Some(3)) && judge(4, 5, None), "perhaps removed");
+        assert!(is_allowed(5, 5, None));
+        assert!(!is_allowed(5, 5, Some(3)));
+        assert!(is_allowed(4, 5, Some(3)) && is_allowed(4, 5, None), "perhaps removed");
     }
 }
