@@ -1,4 +1,4 @@
-//! Runs a command inside the house: `testbed_entry COMMAND ARGUMENTS`. Its exit code is that of the command.
+//! Runs a command inside the testbed: `testbed_entry COMMAND ARGUMENTS`. Its exit code is that of the command.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};

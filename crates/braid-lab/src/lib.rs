@@ -14,6 +14,6 @@ pub mod wire;
 
 pub use emulator::{
     Change, CounterPrf, Delay, Departure, Direction, Distribution, Fate, Limit, LinkError, LinkSpec, Loss,
-    LossModel, Nat, NatKind, NatTimes, Order, PacketView, PathCounters, PathSpec, Pipeline, Policer,
-    Probability, Rate, Rule, Selector, Stage, Tally, Timeline, Verdict,
+    LossModel, Nat, NatKind, NatTimes, Order, PacketCount, PacketView, PathCounters, PathSpec, Pipeline,
+    Policer, Probability, Rate, Rule, Selector, Stage, Timeline, Verdict,
 };

@@ -22,4 +22,4 @@ pub use prf::{CounterPrf, Stage};
 pub(crate) use spec::quantity::{duration_text, parse_duration};
 pub use spec::{Change, LinkError, LinkSpec, PathSpec, Probability, Timeline};
 pub use stage::{Delay, Distribution, Limit, Loss, LossModel, Order, Policer, Rate, Rule, Selector};
-pub use verdict::{Fate, PathCounters, Tally, Verdict};
+pub use verdict::{Fate, PacketCount, PathCounters, Verdict};

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::direction::Direction;
 use super::nat::{Bindings, Crossing, Inside};
 use super::prf::CounterPrf;
-use super::queue::{Passage, Queue, Queued};
+use super::queue::{Handling, Queue, Queued};
 use super::spec::quantity::nanos;
 use super::spec::{LinkSpec, PathSpec, Timeline};
-use super::stages::{Agenda, Arrival, Stages};
+use super::stages::{Arrival, PendingChanges, Stages};
 use super::verdict::{Fate, PathCounters, Verdict};
 
 /// Capacity of untaken verdicts; further ones are counted only.
@@ -46,7 +46,7 @@ const REPLIES: usize = 1 << 10;
 #[derive(Debug)]
 pub struct Pipeline {
     stages: Stages,
-    agenda: Agenda,
+    pending_changes: PendingChanges,
     queue: Queue,
     nat: NatSides,
     /// Bytes before the IP header.
@@ -108,7 +108,7 @@ impl Pipeline {
         let leaving = leaving.map(|bindings| Inside::new(bindings, prf.clone()));
         Self {
             stages: Stages::new(timeline.start, prf),
-            agenda: Agenda::new(timeline.changes),
+            pending_changes: PendingChanges::new(timeline.changes),
             queue: Queue::new(),
             nat: NatSides { leaving, entering },
             head: 0,
@@ -141,7 +141,7 @@ impl Pipeline {
             if self.queue.is_unserved() {
                 return self.settle(arrival, Fate::QueueFull);
             }
-            return self.enter(arrival, frame, now, Passage::Unmatched, None);
+            return self.enter(arrival, frame, now, Handling::Unmatched, None);
         }
         let rolls = self.stages.roll(self.index);
         if !self.stages.police(now, arrival.size) {
@@ -188,11 +188,11 @@ impl Pipeline {
             let mut queued = self.queue.take_ready()?;
             self.counters.queued.remove(queued.size);
             let due = Duration::from_nanos(queued.due);
-            let mut fate = match queued.passage {
-                Passage::Unmatched => Fate::Unmatched,
-                Passage::TooBig => Fate::TooBig,
-                Passage::Delayed => Fate::Sent { due },
-                Passage::Overtaking => Fate::Overtook { due },
+            let mut fate = match queued.handling {
+                Handling::Unmatched => Fate::Unmatched,
+                Handling::TooBig => Fate::TooBig,
+                Handling::Delayed => Fate::Sent { due },
+                Handling::Overtaking => Fate::Overtook { due },
             };
             if matches!(fate, Fate::Sent { .. } | Fate::Overtook { .. }) && !self.cross_nat(&mut queued, due)
             {
@@ -230,7 +230,7 @@ impl Pipeline {
 
     fn advance(&mut self, now: Duration) -> u64 {
         self.now = self.now.max(nanos(now));
-        while let Some((at, path)) = self.agenda.take(self.now) {
+        while let Some((at, path)) = self.pending_changes.take(self.now) {
             self.stages.apply(path, at);
         }
         self.queue.advance(self.now);
@@ -240,11 +240,18 @@ impl Pipeline {
     /// Takes a packet in that has survived.
     fn admit(&mut self, arrival: Arrival, frame: &[u8]) {
         let corrupted = self.stages.corrupt(arrival);
-        let (due, passage) = self.stages.schedule(arrival, &mut self.queue);
-        self.enter(arrival, frame, due, passage, corrupted);
+        let (due, handling) = self.stages.schedule(arrival, &mut self.queue);
+        self.enter(arrival, frame, due, handling, corrupted);
     }
 
-    fn enter(&mut self, arrival: Arrival, frame: &[u8], due: u64, passage: Passage, corrupted: Option<u64>) {
+    fn enter(
+        &mut self,
+        arrival: Arrival,
+        frame: &[u8],
+        due: u64,
+        handling: Handling,
+        corrupted: Option<u64>,
+    ) {
         let Arrival { now, index, copy, size } = arrival;
         let mut bytes = self.queue.buffer();
         bytes.extend_from_slice(frame);
@@ -254,7 +261,7 @@ impl Pipeline {
             self.counters.corrupted.add(size);
         }
         self.counters.queued.add(size);
-        self.queue.enter(Queued { index, copy, at: now, due, size, corrupted, passage, bytes }, now);
+        self.queue.enter(Queued { index, copy, at: now, due, size, corrupted, handling, bytes }, now);
     }
 
     /// Whether the packet gets past the NATs.

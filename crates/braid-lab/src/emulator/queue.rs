@@ -4,28 +4,28 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::stage::{Limit, Order};
-use super::verdict::Tally;
+use super::verdict::PacketCount;
 
 /// A packet inside.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) index: u64,
     pub(crate) copy: bool,
-    /// When it came, in ns.
+    /// Arrival time, ns.
     pub(crate) at: u64,
-    /// When it leaves, in ns.
+    /// Departure time, ns.
     pub(crate) due: u64,
     /// Bytes without link header.
     pub(crate) size: usize,
     pub(crate) corrupted: Option<u64>,
-    pub(crate) passage: Passage,
+    pub(crate) handling: Handling,
     /// Link header and IP packet.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// In which way a packet is inside.
+/// Handling of a packet inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Passage {
+pub(crate) enum Handling {
     Delayed,
     Overtaking,
     Unmatched,
@@ -49,10 +49,10 @@ pub(crate) struct Queue {
     /// Due packets, in the order of leaving.
     ready: VecDeque<u32>,
     entered: u64,
-    delayed: Tally,
+    delayed: PacketCount,
     /// When the packets before and on the line have left it, and their sizes; only for `Order::Line`.
     line: VecDeque<(u64, usize)>,
-    line_load: Tally,
+    line_load: PacketCount,
 }
 
 impl Queue {
@@ -64,9 +64,9 @@ impl Queue {
             schedule: Schedule::with_capacity(SLOTS),
             ready: VecDeque::with_capacity(SLOTS),
             entered: 0,
-            delayed: Tally::default(),
+            delayed: PacketCount::default(),
             line: VecDeque::new(),
-            line_load: Tally::default(),
+            line_load: PacketCount::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The stages of a direction with their state, as the specification that holds now says.
 
 use super::prf::{CounterPrf, Stage};
-use super::queue::{Passage, Queue};
+use super::queue::{Handling, Queue};
 use super::spec::PathSpec;
 use super::spec::quantity::nanos;
 use super::stage::{Bucket, Delay, Limit, LossModel, Order};
@@ -104,15 +104,15 @@ impl Stages {
         flips.then(|| self.prf.below(Stage::CorruptBit, index, copy, size as u64 * 8))
     }
 
-    /// When a packet leaves, in ns, and how.
-    pub(crate) fn schedule(&mut self, arrival: Arrival, queue: &mut Queue) -> (u64, Passage) {
+    /// Departure time of a packet, ns, and its handling.
+    pub(crate) fn schedule(&mut self, arrival: Arrival, queue: &mut Queue) -> (u64, Handling) {
         let Arrival { now, index, copy, size } = arrival;
-        let passage = match self.spec.mtu {
-            Some(mtu) if size > usize::from(mtu) => Passage::TooBig,
-            _ => Passage::Delayed,
+        let handling = match self.spec.mtu {
+            Some(mtu) if size > usize::from(mtu) => Handling::TooBig,
+            _ => Handling::Delayed,
         };
-        if passage == Passage::Delayed && self.hits(self.spec.reorder, Stage::Reorder, index, copy) {
-            return (now, Passage::Overtaking);
+        if handling == Handling::Delayed && self.hits(self.spec.reorder, Stage::Reorder, index, copy) {
+            return (now, Handling::Overtaking);
         }
         let delay =
             self.delay.as_ref().map_or(0, |delay| delay.sample(self.prf.roll(Stage::Delay, index, copy)));
@@ -127,7 +127,7 @@ impl Stages {
             }
         };
         self.last_due = self.last_due.max(due);
-        (due, passage)
+        (due, handling)
     }
 
     fn order(&self) -> Order {
@@ -139,18 +139,18 @@ impl Stages {
     }
 }
 
-/// The changes that are still to come.
+/// Changes of the timeline that do not hold yet.
 #[derive(Debug)]
-pub(crate) struct Agenda {
+pub(crate) struct PendingChanges {
     changes: std::vec::IntoIter<super::spec::Change>,
 }
 
-impl Agenda {
+impl PendingChanges {
     pub(crate) fn new(changes: Vec<super::spec::Change>) -> Self {
         Self { changes: changes.into_iter() }
     }
 
-    /// When the next change holds, in ns.
+    /// Time from which the next change holds, ns.
     pub(crate) fn next_at(&self) -> Option<u64> {
         self.changes.as_slice().first().map(|change| nanos(change.at))
     }

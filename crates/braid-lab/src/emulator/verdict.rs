@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// One packet's lot; every packet, and every duplicate, gets one once it is settled: when it is dropped or has left.
+/// Fate of one packet. Every packet and every duplicate gets one when it is dropped or has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// The packet's number in its direction; the first is 1.
     pub index: u64,
     /// Whether it is a duplicate.
     pub copy: bool,
-    /// When the packet came.
+    /// Arrival time of the packet.
     pub at: Duration,
     /// Its bytes, without link header.
     pub size: usize,
@@ -50,14 +50,14 @@ pub enum Fate {
 
 /// Packets and their bytes, link headers not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Tally {
+pub struct PacketCount {
     /// Packets.
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
 }
 
-impl Tally {
+impl PacketCount {
     pub(crate) fn add(&mut self, size: usize) {
         self.packets += 1;
         self.bytes += size as u64;
@@ -74,29 +74,29 @@ impl Tally {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PathCounters {
     /// Packets that arrived.
-    pub offered: Tally,
+    pub offered: PacketCount,
     /// Copies, each with loss, corruption, queue and delay of its own.
-    pub duplicated: Tally,
+    pub duplicated: PacketCount,
     /// Packets that left, of all kinds.
-    pub sent: Tally,
+    pub sent: PacketCount,
     /// Part of `sent` that `match` does not select.
-    pub unmatched: Tally,
+    pub unmatched: PacketCount,
     /// Dropped for want of a token.
-    pub policed: Tally,
+    pub policed: PacketCount,
     /// Dropped by the loss model.
-    pub lost: Tally,
+    pub lost: PacketCount,
     /// Dropped because the queue was full.
-    pub queue_full: Tally,
+    pub queue_full: PacketCount,
     /// Dropped by a NAT that has forgotten the flow.
-    pub forgotten: Tally,
+    pub forgotten: PacketCount,
     /// Dropped for their size.
-    pub too_big: Tally,
+    pub too_big: PacketCount,
     /// Not yet settled: being delayed, or due and not yet taken.
-    pub queued: Tally,
+    pub queued: PacketCount,
     /// Part of the queued packets, with a flipped bit.
-    pub corrupted: Tally,
+    pub corrupted: PacketCount,
     /// Part of `sent`, sent ahead by `reorder`.
-    pub overtook: Tally,
+    pub overtook: PacketCount,
     /// Size of the largest packet, in bytes; above the MTU of the devices it shows that offloads are on.
     pub largest: u64,
     /// Verdicts dropped because they were not taken in time.
@@ -106,7 +106,7 @@ pub struct PathCounters {
 impl PathCounters {
     /// Dropped packets by cause.
     #[must_use]
-    pub fn drops(&self) -> [(&'static str, Tally); 5] {
+    pub fn drops(&self) -> [(&'static str, PacketCount); 5] {
         [
             ("policed", self.policed),
             ("lost", self.lost),

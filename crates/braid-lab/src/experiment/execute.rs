@@ -8,13 +8,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use braid_measure::machine::load_averages;
 
 use super::job::ExperimentError;
-use super::links::{self, Changes, Rules, Samples};
+use super::links::{self, Changes, RulesByLink, Samples};
 use super::measure::Evidence;
 use super::ready::{PATIENCE, wait_until_ready};
 use super::{Job, Plan, Progress, Stop, outputs};
 use crate::report::{ProgramRun, Run};
 use crate::scenario::{self, Placeholders};
-use crate::testbed::{How, Launch, Program, Topology, own_command};
+use crate::testbed::{Launch, Program, Termination, Topology, own_command};
 
 /// Interval of checks of the run.
 const TICK: Duration = Duration::from_millis(100);
@@ -247,7 +247,7 @@ impl<'a> Workload<'a> {
             let next = changes.apply(since, self.topology);
             if samples.is_due(since) {
                 let links = self.plan.scenario.links.iter();
-                let rules = Rules::read(self.topology, self.plan).unwrap_or_default();
+                let rules = RulesByLink::read(self.topology, self.plan).unwrap_or_default();
                 samples.push(links.map(|link| rules.counters(self.topology, &link.name)).collect());
                 let lead = self.cast.iter().position(|actor| actor.part.leads);
                 let reporter = lead.and_then(|lead| self.cast.get_mut(lead)).map(Started::last_line);
@@ -297,7 +297,9 @@ fn end(cast: Vec<Started<'_>>, grace: Duration) -> (Vec<ProgramRun>, Vec<String>
                 grace.as_secs_f64()
             )),
             // An early end of a program that does not lead has been reported already.
-            Some(end) if (part.leads || !by_itself) && !is_fine(end.how, by_itself, &part.may_end) => {
+            Some(end)
+                if (part.leads || !by_itself) && !is_fine(end.termination, by_itself, &part.may_end) =>
+            {
                 refused.push(program.ended(end).to_string());
             }
             Some(_) => {}
@@ -319,10 +321,10 @@ fn end(cast: Vec<Started<'_>>, grace: Duration) -> (Vec<ProgramRun>, Vec<String>
 }
 
 /// Whether an end is expected. `by_itself`: before SIGINT. `codes`: exit codes that the scenario permits.
-fn is_fine(how: How, by_itself: bool, codes: &[i32]) -> bool {
-    match how {
-        How::Exit(code) => codes.contains(&code) || !by_itself && [0, 130, 143].contains(&code),
-        How::Signal(signal) => !by_itself && [2, 15].contains(&signal),
+fn is_fine(termination: Termination, by_itself: bool, codes: &[i32]) -> bool {
+    match termination {
+        Termination::Exit(code) => codes.contains(&code) || !by_itself && [0, 130, 143].contains(&code),
+        Termination::Signal(signal) => !by_itself && [2, 15].contains(&signal),
     }
 }
 
@@ -339,14 +341,20 @@ mod tests {
     #[test]
     fn a_signal_may_end_a_stopped_program_and_only_an_expected_code_any_other() {
         let none: &[i32] = &[];
-        for how in [How::Exit(0), How::Exit(130), How::Exit(143), How::Signal(2), How::Signal(15)] {
-            assert!(is_fine(how, false, none), "{how:?} after SIGINT");
-            assert!(!is_fine(how, true, none), "{how:?} by itself");
+        for termination in [
+            Termination::Exit(0),
+            Termination::Exit(130),
+            Termination::Exit(143),
+            Termination::Signal(2),
+            Termination::Signal(15),
+        ] {
+            assert!(is_fine(termination, false, none), "{termination:?} after SIGINT");
+            assert!(!is_fine(termination, true, none), "{termination:?} by itself");
         }
         for by_itself in [false, true] {
-            assert!(is_fine(How::Exit(7), by_itself, &[0, 7]));
-            assert!(!is_fine(How::Exit(1), by_itself, &[0, 7]));
-            assert!(!is_fine(How::Signal(9), by_itself, &[0, 9]), "a signal is not an exit code");
+            assert!(is_fine(Termination::Exit(7), by_itself, &[0, 7]));
+            assert!(!is_fine(Termination::Exit(1), by_itself, &[0, 7]));
+            assert!(!is_fine(Termination::Signal(9), by_itself, &[0, 9]), "a signal is not an exit code");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Job, Plan};
-use crate::emulator::{Direction, LinkSpec, PathCounters, PathSpec, Tally, Timeline};
+use crate::emulator::{Direction, LinkSpec, PacketCount, PathCounters, PathSpec, Timeline};
 use crate::report::{LinkRun, Series, SeriesKind};
 use crate::scenario::{self, Profile};
 use crate::selftest::{self, Doubt};
@@ -49,9 +49,9 @@ pub(super) fn plans(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
 pub(super) fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (Vec<LinkRun>, Vec<Doubt>) {
     let mut doubts: Vec<Doubt> = Vec::new();
     let lateness = plan.lateness.map(|lateness| lateness.0);
-    let rules = Rules::read(&topology, plan).unwrap_or_else(|error| {
+    let rules = RulesByLink::read(&topology, plan).unwrap_or_else(|error| {
         doubts.push(Doubt::from(error.to_string()));
-        Rules::default()
+        RulesByLink::default()
     });
     doubts.extend(rules.doubts().into_iter().map(Doubt::from));
     let mut runs = Vec::new();
@@ -70,9 +70,9 @@ pub(super) fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (
 
 /// Counters of the kernel's packet rules, by link.
 #[derive(Debug, Default)]
-pub(super) struct Rules(BTreeMap<String, RuleCounters>);
+pub(super) struct RulesByLink(BTreeMap<String, RuleCounters>);
 
-impl Rules {
+impl RulesByLink {
     pub(super) fn read(topology: &Topology, plan: &Plan) -> Result<Self, TestbedError> {
         let mut rules = BTreeMap::new();
         for link in &plan.scenario.links {
@@ -85,7 +85,7 @@ impl Rules {
 
     /// Doubts about rules that accepted packets above the MTU.
     fn doubts(&self) -> Vec<String> {
-        let too_large = |accepted: Tally| accepted.bytes > accepted.packets * u64::from(MTU);
+        let too_large = |accepted: PacketCount| accepted.bytes > accepted.packets * u64::from(MTU);
         let links = self.0.iter().filter(|(_, counters)| too_large(counters.accepted));
         links
             .map(|(link, _)| {
@@ -275,13 +275,13 @@ mod tests {
         assert_eq!((wire.rule, clean.rule), (None, Some(PacketRule { rate: 29, burst: 5 })));
     }
 
-    fn rules(accepted: Tally, dropped: Tally) -> Rules {
-        Rules(BTreeMap::from([("wire".to_owned(), RuleCounters { accepted, dropped })]))
+    fn rules(accepted: PacketCount, dropped: PacketCount) -> RulesByLink {
+        RulesByLink(BTreeMap::from([("wire".to_owned(), RuleCounters { accepted, dropped })]))
     }
 
     #[test]
     fn packets_dropped_by_a_rule_count_as_policed() {
-        let tally = |packets, bytes| Tally { packets, bytes };
+        let tally = |packets, bytes| PacketCount { packets, bytes };
         let mut up = PathCounters { sent: tally(10, 1000), ..PathCounters::default() };
         let rules = rules(tally(6, 600), tally(4, 400));
         rules.add("clean", &mut up);
@@ -292,7 +292,8 @@ mod tests {
 
     #[test]
     fn accepted_bytes_above_the_mtu_reveal_an_offload() {
-        let accepted = |packets, bytes| rules(Tally { packets, bytes }, Tally::default()).doubts();
+        let accepted =
+            |packets, bytes| rules(PacketCount { packets, bytes }, PacketCount::default()).doubts();
         assert!(accepted(10, 15_000).is_empty() && accepted(0, 0).is_empty());
         let [doubt] = accepted(10, 15_001).try_into().expect("one doubt");
         assert_eq!(doubt, "link wire: its rule accepted more than 1500 bytes a packet: an offload is on");
@@ -354,14 +355,14 @@ mod tests {
                 .push(vec![[counters(passed, lost), counters(0, 0)], [counters(3, 0), counters(passed, 0)]]);
         }
         let lines = samples.series(&["bad", "good"]);
-        let told: Vec<_> = lines.iter().map(|line| (line.name.as_str(), line.values.clone())).collect();
+        let found: Vec<_> = lines.iter().map(|line| (line.name.as_str(), line.values.clone())).collect();
         let passed = vec![5.0, 0.0, 30.0];
         let expected = [
             ("bad up passed", passed.clone()),
             ("bad up lost", vec![0.0, 2.0, 0.0]),
             ("good down passed", passed),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(found, expected);
         assert!(lines.iter().all(|line| (line.start, line.step, line.kind) == (0.0, 1.0, SeriesKind::Link)));
         assert!(Samples::new().series(&["bad"]).is_empty());
     }

@@ -232,8 +232,8 @@ fn quantile_of_due(topic: &TopicSummary, quantile: f64, due: f64) -> Option<f64>
     }
     // The reported quantiles are more exact than the curve.
     if (due - arrived).abs() < 0.5 {
-        let told = [(0.5, latency.p50), (0.9, latency.p90), (0.99, latency.p99), (0.999, latency.p999)];
-        if let Some((_, us)) = told.iter().find(|(at, _)| (at - quantile).abs() < 1e-9) {
+        let known = [(0.5, latency.p50), (0.9, latency.p90), (0.99, latency.p99), (0.999, latency.p999)];
+        if let Some((_, us)) = known.iter().find(|(at, _)| (at - quantile).abs() < 1e-9) {
             return Some(us / 1000.0);
         }
     }

@@ -231,9 +231,9 @@ mod tests {
         ]);
         let evidence = Evidence { origin_unix_us: 10_000_000, ..of_programs(summaries) };
         let events = events(&evidence);
-        let told: Vec<_> =
+        let found: Vec<_> =
             events.iter().map(|event| (event.at, event.source.as_str(), &*event.what)).collect();
-        assert_eq!(told, [(-1.5, "early", "connected"), (1.5, "late", "connected"), (2.0, "early", "lost")]);
+        assert_eq!(found, [(-1.5, "early", "connected"), (1.5, "late", "connected"), (2.0, "early", "lost")]);
     }
 
     fn path() -> PathOf {

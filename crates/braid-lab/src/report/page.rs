@@ -10,7 +10,7 @@ use braid_measure::text::Escaped;
 use super::plot::{Figure, figures, shown_run};
 use super::table::ProfileTable;
 use super::{Check, Event, LinkRun, PathRun, Profile, ProgramRun, Report, Run, Variant};
-use crate::emulator::{PathCounters, Tally};
+use crate::emulator::{PacketCount, PathCounters};
 
 /// Limit of events of one run on the page; `report.json` has all.
 const MOST_EVENTS: usize = 60;
@@ -71,7 +71,7 @@ struct PageRun<'a> {
     /// Both directions of each link, with their titles.
     directions: Vec<(String, &'a PathRun)>,
     /// Title, and a count for each direction.
-    tallies: Vec<(&'static str, Vec<Tally>)>,
+    tallies: Vec<(&'static str, Vec<PacketCount>)>,
     programs: &'a [ProgramRun],
     events: Vec<EventRow>,
 }
@@ -194,18 +194,18 @@ impl<'a> PageRun<'a> {
 }
 
 /// Counts of each direction; those that are 0 everywhere are omitted, unless they are important.
-fn tallies(directions: &[(String, &PathRun)]) -> Vec<(&'static str, Vec<Tally>)> {
+fn tallies(directions: &[(String, &PathRun)]) -> Vec<(&'static str, Vec<PacketCount>)> {
     let counted = TALLIES.iter().map(|(name, tally, is_important)| {
-        let tallies: Vec<Tally> = directions.iter().map(|(_, path)| tally(&path.counters)).collect();
+        let tallies: Vec<PacketCount> = directions.iter().map(|(_, path)| tally(&path.counters)).collect();
         (*name, tallies, *is_important)
     });
-    let is_shown = |tallies: &[Tally]| tallies.iter().any(|tally| tally.packets > 0);
+    let is_shown = |tallies: &[PacketCount]| tallies.iter().any(|tally| tally.packets > 0);
     let shown = counted.filter(|(_, tallies, is_important)| *is_important || is_shown(tallies));
     shown.map(|(name, tallies, _)| (name, tallies)).collect()
 }
 
 /// Texts of a count for the template.
-impl Tally {
+impl PacketCount {
     fn shown_packets(&self) -> String {
         fixed(self.packets as f64, 0)
     }
@@ -248,7 +248,7 @@ impl ProgramRun {
     }
 }
 
-type TallyOf = fn(&PathCounters) -> Tally;
+type TallyOf = fn(&PathCounters) -> PacketCount;
 
 /// Counters of a direction, and whether each is shown even when it is 0.
 const TALLIES: &[(&str, TallyOf, bool)] = &[

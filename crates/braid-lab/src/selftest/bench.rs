@@ -171,29 +171,32 @@ impl Lab {
 }
 
 /// Received datagram, with its time.
-pub(super) struct Came {
+pub(super) struct Datagram {
     pub(super) at: Instant,
     pub(super) bytes: Vec<u8>,
 }
 
 /// Runs `send` and collects the datagrams that reach `receiver`, until it has been silent for a while.
-pub(super) fn collect(receiver: &UdpSocket, send: impl FnOnce() -> io::Result<()>) -> io::Result<Vec<Came>> {
+pub(super) fn collect(
+    receiver: &UdpSocket,
+    send: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Vec<Datagram>> {
     let sent = AtomicBool::new(false);
     thread::scope(|scope| {
         let collector = scope.spawn(|| {
-            let mut came = Vec::new();
+            let mut received = Vec::new();
             let mut buffer = [0; 2048];
             let mut quiet = 0;
             loop {
                 match receiver.recv(&mut buffer) {
                     Ok(length) => {
                         quiet = 0;
-                        came.push(Came { at: Instant::now(), bytes: buffer[..length].to_vec() });
+                        received.push(Datagram { at: Instant::now(), bytes: buffer[..length].to_vec() });
                     }
                     Err(error) if is_timeout(&error) => {
                         quiet = if sent.load(Ordering::Acquire) { quiet + 1 } else { 0 };
                         if quiet == QUIET {
-                            return Ok(came);
+                            return Ok(received);
                         }
                     }
                     // Refused: the answer to a packet whose address was corrupted.
@@ -204,8 +207,8 @@ pub(super) fn collect(receiver: &UdpSocket, send: impl FnOnce() -> io::Result<()
         });
         let outcome = send();
         sent.store(true, Ordering::Release);
-        let came = collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        outcome.and(came)
+        let received = collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        outcome.and(received)
     })
 }
 
@@ -246,7 +249,7 @@ impl Findings {
     }
 
     /// Adds the doubts about the links.
-    pub(super) fn judge(&mut self, links: &[LinkEnd], delay: Duration) {
+    pub(super) fn check_links(&mut self, links: &[LinkEnd], delay: Duration) {
         for link in links {
             let doubts = validity(&link.stopped, self.bound(delay));
             self.refused.extend(doubts.into_iter().map(|doubt| doubt.at(format_args!("{} ", link.name))));

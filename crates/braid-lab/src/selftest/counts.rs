@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::bench::{Bench, Came, CellError, Findings, collect};
+use super::bench::{Bench, CellError, Datagram, Findings, collect};
 use super::validity::{chi_square, is_plausible};
 use crate::emulator::PathCounters;
 use crate::testbed::LinkEnd;
@@ -37,10 +37,10 @@ pub(super) fn chance(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), C
             .collect::<io::Result<Vec<_>>>()
     })?;
     let links = lab.stop();
-    for ((sent, came), link) in measured.into_iter().zip(&links) {
-        judge_chance(link, sent, &came, findings);
+    for ((sent, received), link) in measured.into_iter().zip(&links) {
+        check_chance(link, sent, &received, findings);
     }
-    findings.judge(&links, Duration::ZERO);
+    findings.check_links(&links, Duration::ZERO);
     Ok(())
 }
 
@@ -51,25 +51,25 @@ fn payload(number: u32) -> Vec<u8> {
     payload
 }
 
-fn measure_chance(bench: &Bench<'_>, [left, right]: &[UdpSocket; 2]) -> io::Result<(u32, Vec<Came>)> {
+fn measure_chance(bench: &Bench<'_>, [left, right]: &[UdpSocket; 2]) -> io::Result<(u32, Vec<Datagram>)> {
     // With a checksum the kernel would drop corrupted packets before this program sees them.
     sys::set(left.as_fd(), sys::OMIT_CHECKSUMS, 1)?;
     let mut sent = 0;
-    let came = collect(right, || {
+    let received = collect(right, || {
         sent = bench.pace(bench.cell(), CHANCE_SPACING, |number| left.send(&payload(number)).map(drop))?;
         Ok(())
     })?;
-    Ok((sent, came))
+    Ok((sent, received))
 }
 
 /// Compares arrivals with the counters of the emulator, which must be equal, and with the configured probability.
-fn judge_chance(link: &LinkEnd, sent: u32, came: &[Came], findings: &mut Findings) {
+fn check_chance(link: &LinkEnd, sent: u32, received: &[Datagram], findings: &mut Findings) {
     let PathCounters { offered, lost, duplicated, corrupted, .. } = link.stopped.up.counters;
-    let whole = |datagram: &Came| {
+    let whole = |datagram: &Datagram| {
         let number = datagram.bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))?;
         (number < sent && datagram.bytes == payload(number)).then_some(number)
     };
-    let mut numbers: Vec<u32> = came.iter().filter_map(whole).collect();
+    let mut numbers: Vec<u32> = received.iter().filter_map(whole).collect();
     let intact = numbers.len() as u64;
     numbers.sort_unstable();
     numbers.dedup();
@@ -118,7 +118,7 @@ struct Traffic {
     sent: u32,
     /// Time from the first to the last send.
     took: Duration,
-    came: Vec<Came>,
+    received: Vec<Datagram>,
 }
 
 pub(super) fn rates(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), CellError> {
@@ -139,10 +139,10 @@ pub(super) fn rates(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), Ce
         threads.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let links = lab.stop();
-    judge_rate("rate_pps", &packets?, f64::from(PACKETS_PER_SECOND), findings);
-    judge_rate("rate_mbit", &bits?, f64::from(BITS_PER_SECOND / BITS_PER_PACKET), findings);
-    judge_policer(&policer?, &links, findings);
-    findings.judge(&links, Duration::ZERO);
+    check_rate("rate_pps", &packets?, f64::from(PACKETS_PER_SECOND), findings);
+    check_rate("rate_mbit", &bits?, f64::from(BITS_PER_SECOND / BITS_PER_PACKET), findings);
+    check_policer(&policer?, &links, findings);
+    findings.check_links(&links, Duration::ZERO);
     Ok(())
 }
 
@@ -167,7 +167,7 @@ fn measure_rate(
 ) -> io::Result<Traffic> {
     let payload = [0; RATE_PAYLOAD];
     let (mut sent, mut took) = (0, Duration::ZERO);
-    let came = collect(right, || {
+    let received = collect(right, || {
         let start = Instant::now();
         sent = offer(&mut |_| {
             took = start.elapsed();
@@ -176,16 +176,18 @@ fn measure_rate(
         bench.sleep(after.saturating_sub(start.elapsed()));
         Ok(())
     })?;
-    Ok(Traffic { sent, took, came })
+    Ok(Traffic { sent, took, received })
 }
 
-fn judge_rate(name: &str, traffic: &Traffic, expected: f64, findings: &mut Findings) {
-    let Traffic { sent, came, .. } = traffic;
-    let arrived = came.len();
+fn check_rate(name: &str, traffic: &Traffic, expected: f64, findings: &mut Findings) {
+    let Traffic { sent, received, .. } = traffic;
+    let arrived = received.len();
     findings.expect(arrived as u64 == u64::from(*sent), || {
         format!("{name}: of {sent} packets {arrived} arrived")
     });
-    let (Some(first), Some(last)) = (came.first(), came.last().filter(|_| arrived > 1)) else { return };
+    let (Some(first), Some(last)) = (received.first(), received.last().filter(|_| arrived > 1)) else {
+        return;
+    };
     let rate = (arrived - 1) as f64 / last.at.duration_since(first.at).as_secs_f64();
     let error = (rate / expected - 1.0) * 100.0;
     findings.figure(&format!("{name}_error_percent"), error);
@@ -195,8 +197,8 @@ fn judge_rate(name: &str, traffic: &Traffic, expected: f64, findings: &mut Findi
 }
 
 /// Checks the policer: a burst, then the rate; the edges of the time allow two packets.
-fn judge_policer(traffic: &Traffic, links: &[LinkEnd], findings: &mut Findings) {
-    let arrived = traffic.came.len() as f64;
+fn check_policer(traffic: &Traffic, links: &[LinkEnd], findings: &mut Findings) {
+    let arrived = traffic.received.len() as f64;
     let expected = POLICER_BURST + POLICER_RATE * traffic.took.as_secs_f64();
     findings.figure("policer_accepted_packets", arrived);
     findings.figure("policer_expected_packets", expected.floor());
@@ -206,7 +208,7 @@ fn judge_policer(traffic: &Traffic, links: &[LinkEnd], findings: &mut Findings) 
     let policed =
         links.iter().find(|link| link.name == "policer").map(|link| link.stopped.up.counters.policed);
     let policed = policed.unwrap_or_default().packets;
-    findings.expect(policed + traffic.came.len() as u64 == u64::from(traffic.sent), || {
+    findings.expect(policed + traffic.received.len() as u64 == u64::from(traffic.sent), || {
         format!("of {} packets {arrived} arrived and {policed} were policed", traffic.sent)
     });
 }

@@ -1,6 +1,6 @@
 //! Selftest of the emulator on this machine.
 //!
-//! [`run`] sends packets over real links and compares arrivals with the configuration. [`validity`] judges a run of an
+//! [`run`] sends packets over real links and compares arrivals with the configuration. [`validity`] checks a run of an
 //! experiment by the counters of its links.
 
 mod bench;

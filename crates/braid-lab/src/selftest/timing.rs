@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use braid_measure::quantile;
 use rustix::net::sockopt;
 
-use super::bench::{Bench, Came, CellError, Findings, MTU, collect, is_timeout};
+use super::bench::{Bench, CellError, Datagram, Findings, MTU, collect, is_timeout};
 use super::validity::Doubt;
 use crate::wire::sys;
 
@@ -54,7 +54,7 @@ fn round_trips(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), CellErr
     findings.expect(!times.is_empty(), || "no packet came back over a link that does nothing".to_owned());
     findings.figure("round_trip_floor_us", quantile(&times, 0.0).unwrap_or(0.0));
     findings.figure("round_trip_p50_us", quantile(&times, 0.5).unwrap_or(0.0));
-    findings.judge(&lab.stop(), Duration::ZERO);
+    findings.check_links(&lab.stop(), Duration::ZERO);
     Ok(())
 }
 
@@ -82,7 +82,7 @@ fn segments(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), CellError>
     sys::set(left.as_fd(), sys::SEGMENT_SENDS, SEGMENT)?;
     let large = vec![0; SEGMENTS * usize::from(SEGMENT)];
     let mut sent = 0;
-    let came = collect(&right, || {
+    let received = collect(&right, || {
         for _ in 0..SENDS {
             match left.send(&large) {
                 Ok(_) => sent += SEGMENTS as u64,
@@ -98,7 +98,7 @@ fn segments(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), CellError>
     findings.figure("segments_sent_packets", sent as f64);
     findings.figure("segments_seen_packets", counters.offered.packets as f64);
     findings.figure("largest_packet_bytes", counters.largest as f64);
-    let arrived = came.len() as u64;
+    let arrived = received.len() as u64;
     findings.expect(counters.offered.packets == sent && arrived == sent, || {
         format!(
             "{sent} segments were sent, the link saw {} packets and {arrived} arrived: an offload joins them",
@@ -112,7 +112,7 @@ fn segments(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), CellError>
             counters.largest
         )
     });
-    findings.judge(&links, Duration::ZERO);
+    findings.check_links(&links, Duration::ZERO);
     Ok(())
 }
 
@@ -175,17 +175,17 @@ pub(super) fn delay(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), Ce
     let [left, right] = lab.udp(0)?;
     let start = Instant::now();
     let mut sent = 0;
-    let came = collect(&right, || {
+    let received = collect(&right, || {
         let send = |_| left.send(&nanos(start.elapsed()).to_be_bytes()).map(drop);
         sent = bench.pace(bench.cell(), SPACING, send)?;
         Ok(())
     })?;
     let links = lab.stop();
-    let error = |datagram: &Came| {
+    let error = |datagram: &Datagram| {
         let left_at = Duration::from_nanos(u64::from_be_bytes(datagram.bytes[..].try_into().ok()?));
         Some((datagram.at.duration_since(start).as_secs_f64() - (left_at + DELAY).as_secs_f64()) * 1e6)
     };
-    let mut errors: Vec<f64> = came.iter().filter_map(error).collect();
+    let mut errors: Vec<f64> = received.iter().filter_map(error).collect();
     errors.sort_by(f64::total_cmp);
     let [early, p50, p99] = [0.0, 0.5, 0.99].map(|share| quantile(&errors, share).unwrap_or(0.0));
     findings.figure("delay_error_p50_us", p50);
@@ -201,7 +201,7 @@ pub(super) fn delay(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), Ce
     if let Some(doubt) = too_late([p50, p99], findings.bound(DELAY)) {
         findings.refuse(doubt);
     }
-    findings.judge(&links, DELAY);
+    findings.check_links(&links, DELAY);
     Ok(())
 }
 

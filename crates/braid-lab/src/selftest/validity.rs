@@ -60,7 +60,7 @@ pub fn lateness_of(link: &LinkSpec) -> Duration {
 pub fn validity(stopped: &Stopped, bound: Duration) -> Vec<Doubt> {
     let ends = [(Direction::Up, &stopped.up), (Direction::Down, &stopped.down)];
     let doubts = |(direction, end)| {
-        judge(end, bound).into_iter().map(move |doubt| doubt.at(format_args!("{direction}: ")))
+        direction_doubts(end, bound).into_iter().map(move |doubt| doubt.at(format_args!("{direction}: ")))
     };
     let log = log_gap(stopped).map(Doubt::from);
     ends.into_iter().flat_map(doubts).chain(log).collect()
@@ -76,7 +76,7 @@ fn log_gap(stopped: &Stopped) -> Option<String> {
     }
 }
 
-fn judge(end: &DirectionEnd, bound: Duration) -> Vec<Doubt> {
+fn direction_doubts(end: &DirectionEnd, bound: Duration) -> Vec<Doubt> {
     let mut doubts: Vec<Doubt> = Vec::new();
     if end.lateness.p99_us > bound.as_secs_f64() * 1e6 {
         let (late, bound) = (end.lateness.p99_us / 1e3, bound.as_secs_f64() * 1e3);

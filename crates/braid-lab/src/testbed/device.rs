@@ -119,7 +119,7 @@ fn is_offload(feature: &str) -> bool {
 // === Links ===
 
 /// Namespaces in which a link is created.
-pub(super) struct Ground<'a> {
+pub(super) struct LinkNamespaces<'a> {
     /// Number of the link.
     pub(super) number: u8,
     pub(super) left: &'a Arc<Namespace>,
@@ -131,9 +131,9 @@ pub(super) struct Ground<'a> {
 /// Wires of the emulator, left and right; `None` for a plain link.
 pub(super) type Wires = Option<[Box<dyn Wire>; 2]>;
 
-/// Devices of a link.
+/// Devices of one link.
 #[derive(Debug)]
-pub(super) struct Cable {
+pub(super) struct LinkDevices {
     pub(super) left: Device,
     pub(super) right: Device,
     /// Devices between the emulator and the ends.
@@ -144,73 +144,77 @@ pub(super) struct Cable {
 /// the wire that opened.
 pub(super) fn lay(
     plan: &LinkPlan,
-    ground: &Ground<'_>,
+    namespaces: &LinkNamespaces<'_>,
     choice: &mut WireChoice,
-) -> Result<(Cable, Wires), TestbedError> {
-    let (cable, wires) = match (&plan.shape, *choice) {
-        (None, _) => lay_pair(plan, ground)?,
-        (Some(_), WireChoice::Tun) => lay_tuns(plan, ground)?,
-        (Some(_), WireChoice::Packet) => lay_packets(plan, ground)?,
-        (Some(_), WireChoice::Auto) => match lay_tuns(plan, ground) {
+) -> Result<(LinkDevices, Wires), TestbedError> {
+    let (devices, wires) = match (&plan.shape, *choice) {
+        (None, _) => lay_pair(plan, namespaces)?,
+        (Some(_), WireChoice::Tun) => lay_tuns(plan, namespaces)?,
+        (Some(_), WireChoice::Packet) => lay_packets(plan, namespaces)?,
+        (Some(_), WireChoice::Auto) => match lay_tuns(plan, namespaces) {
             Ok(laid) => {
                 *choice = WireChoice::Tun;
                 laid
             }
             Err(_) => {
                 *choice = WireChoice::Packet;
-                lay_packets(plan, ground)?
+                lay_packets(plan, namespaces)?
             }
         },
     };
-    let (left, right) = plan::addresses(ground.number);
-    settle(&cable.left, left, (right, &cable.right), plan.mtu)?;
-    settle(&cable.right, right, (left, &cable.left), plan.mtu)?;
+    let (left, right) = plan::addresses(namespaces.number);
+    settle(&devices.left, left, (right, &devices.right), plan.mtu)?;
+    settle(&devices.right, right, (left, &devices.left), plan.mtu)?;
     if !plan.keep_offloads {
-        for device in cable.devices() {
+        for device in devices.devices() {
             forbid_segments(device)?;
             switch_off(device)?;
         }
     }
     if let Some(rule) = plan.rule {
-        tool::limit(rule, ground.right, &cable.right.name)?;
+        tool::limit(rule, namespaces.right, &devices.right.name)?;
     }
-    Ok((cable, wires))
+    Ok((devices, wires))
 }
 
 /// One veth pair, a device at each end.
-fn lay_pair(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), TestbedError> {
-    let (left, right) = (ground.veth(ground.left, "l", 1), ground.veth(ground.right, "r", 2));
+fn lay_pair(plan: &LinkPlan, namespaces: &LinkNamespaces<'_>) -> Result<(LinkDevices, Wires), TestbedError> {
+    let (left, right) = (namespaces.veth(namespaces.left, "l", 1), namespaces.veth(namespaces.right, "r", 2));
     join(&left, &right, plan.mtu)?;
-    Ok((Cable { left, right, between: Vec::new() }, None))
+    Ok((LinkDevices { left, right, between: Vec::new() }, None))
 }
 
 /// A TUN device at each end, both attached to the emulator.
-fn lay_tuns(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), TestbedError> {
+fn lay_tuns(plan: &LinkPlan, namespaces: &LinkNamespaces<'_>) -> Result<(LinkDevices, Wires), TestbedError> {
     let open = |namespace: &Arc<Namespace>, side| {
-        let name = ground.device_name(side);
+        let name = namespaces.device_name(side);
         let tun = namespace.run(|| Tun::open(&name))?.map_err(emulated(&plan.name))?;
         let device = Device { namespace: Arc::clone(namespace), name, ethernet: None };
         Ok::<(Device, Box<dyn Wire>), TestbedError>((device, Box::new(tun)))
     };
-    let (left, left_wire) = open(ground.left, "l")?;
-    let (right, right_wire) = open(ground.right, "r")?;
-    Ok((Cable { left, right, between: Vec::new() }, Some([left_wire, right_wire])))
+    let (left, left_wire) = open(namespaces.left, "l")?;
+    let (right, right_wire) = open(namespaces.right, "r")?;
+    Ok((LinkDevices { left, right, between: Vec::new() }, Some([left_wire, right_wire])))
 }
 
 /// A veth pair from each end to the emulator, which opens a packet socket on its side.
-fn lay_packets(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), TestbedError> {
+fn lay_packets(
+    plan: &LinkPlan,
+    namespaces: &LinkNamespaces<'_>,
+) -> Result<(LinkDevices, Wires), TestbedError> {
     let lay = |namespace: &Arc<Namespace>, [side, inner]: [&str; 2], port| {
-        let outer = ground.veth(namespace, side, port);
-        let inner = ground.veth(ground.middle, inner, port | 0x80);
+        let outer = namespaces.veth(namespace, side, port);
+        let inner = namespaces.veth(namespaces.middle, inner, port | 0x80);
         join(&outer, &inner, plan.mtu)?;
-        let socket = ground.middle.run(|| PacketSocket::open(&inner.name))?.map_err(emulated(&plan.name))?;
+        let socket =
+            namespaces.middle.run(|| PacketSocket::open(&inner.name))?.map_err(emulated(&plan.name))?;
         raise(&inner)?;
         Ok::<(Device, Device, Box<dyn Wire>), TestbedError>((outer, inner, Box::new(socket)))
     };
-    let (left, left_inner, left_wire) = lay(ground.left, ["l", "lw"], 1)?;
-    let (right, right_inner, right_wire) = lay(ground.right, ["r", "rw"], 2)?;
+    let (left, left_inner, left_wire) = lay(namespaces.left, ["l", "lw"], 1)?;
+    let (right, right_inner, right_wire) = lay(namespaces.right, ["r", "rw"], 2)?;
     let between = vec![left_inner, right_inner];
-    Ok((Cable { left, right, between }, Some([left_wire, right_wire])))
+    Ok((LinkDevices { left, right, between }, Some([left_wire, right_wire])))
 }
 
 /// Error of the emulated link `name`.
@@ -218,7 +222,7 @@ pub(super) fn emulated(name: &str) -> impl FnOnce(WireError) -> TestbedError {
     move |error| TestbedError::Other(format!("link {name}: {error}"))
 }
 
-impl Ground<'_> {
+impl LinkNamespaces<'_> {
     fn device_name(&self, side: &str) -> String {
         format!("lq{}{side}", self.number)
     }
@@ -232,7 +236,7 @@ impl Ground<'_> {
     }
 }
 
-impl Cable {
+impl LinkDevices {
     pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
         [&self.left, &self.right].into_iter().chain(&self.between)
     }

@@ -20,7 +20,7 @@ mod watch;
 pub use entry::{Entry, enter, privileges};
 pub use error::TestbedError;
 pub use namespace::Namespace;
-pub use output::{End, How, Line, Stream};
+pub use output::{End, Line, Stream, Termination};
 pub use plan::{LinkPlan, PacketRule, WireChoice};
 pub use program::{Launch, Program, own_command};
 pub use tool::RuleCounters;

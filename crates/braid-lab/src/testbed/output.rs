@@ -11,7 +11,7 @@ use braid_measure::process::Resident;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct End {
     /// Exit code or signal.
-    pub how: How,
+    pub termination: Termination,
     /// Processor time, user and system, of the program and of children that it waited for.
     pub cpu: Duration,
     /// Peak resident memory in bytes, sampled every 250 ms and at each output; `None` if the program ended before the first
@@ -23,7 +23,7 @@ pub struct End {
 
 /// Exit code or signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum Termination {
     /// Exit with this code.
     Exit(i32),
     /// Ended by this signal.
@@ -33,9 +33,9 @@ pub enum How {
 impl End {
     /// Exit code in the shell's convention: 128 plus the number of the signal.
     pub fn code(&self) -> i32 {
-        match self.how {
-            How::Exit(code) => code,
-            How::Signal(number) => 128 + number,
+        match self.termination {
+            Termination::Exit(code) => code,
+            Termination::Signal(number) => 128 + number,
         }
     }
 }
@@ -43,9 +43,9 @@ impl End {
 impl fmt::Display for End {
     /// `exit code 1` or `signal 9`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.how {
-            How::Exit(code) => write!(f, "exit code {code}"),
-            How::Signal(number) => write!(f, "signal {number}"),
+        match self.termination {
+            Termination::Exit(code) => write!(f, "exit code {code}"),
+            Termination::Signal(number) => write!(f, "signal {number}"),
         }
     }
 }

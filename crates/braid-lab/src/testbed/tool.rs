@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use super::error::TestbedError;
 use super::namespace::Namespace;
 use super::plan::PacketRule;
-use crate::emulator::Tally;
+use crate::emulator::PacketCount;
 
 /// System program with its Debian package.
 pub(super) struct Tool {
@@ -131,9 +131,9 @@ impl Input<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RuleCounters {
     /// Packets within the limit.
-    pub accepted: Tally,
+    pub accepted: PacketCount,
     /// Packets above the limit.
-    pub dropped: Tally,
+    pub dropped: PacketCount,
 }
 
 /// Installs `rule` for packets that arrive in `namespace` on `device`.
@@ -157,11 +157,11 @@ pub(super) fn counters(namespace: &Namespace, device: &str) -> Result<RuleCounte
 }
 
 /// Counters from a line such as `  29   43500 ACCEPT  0  --  lq0r  *  0.0.0.0/0  0.0.0.0/0  limit: avg 29/sec burst 5`.
-fn tally(list: &str, target: &str, device: &str) -> Tally {
+fn tally(list: &str, target: &str, device: &str) -> PacketCount {
     let row = list
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
         .find(|words| words.get(2) == Some(&target) && words.contains(&device));
     let number = |place: usize| row.as_ref().and_then(|words| words.get(place)?.parse().ok()).unwrap_or(0);
-    Tally { packets: number(0), bytes: number(1) }
+    PacketCount { packets: number(0), bytes: number(1) }
 }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use super::device::{self, Cable, Ground, Wires};
+use super::device::{self, LinkDevices, LinkNamespaces, Wires};
 use super::error::TestbedError;
 use super::namespace::Namespace;
 use super::plan::{self, LinkPlan, WireChoice};
@@ -27,7 +27,7 @@ pub struct Topology {
 struct Link {
     name: String,
     number: u8,
-    cable: Cable,
+    devices: LinkDevices,
     has_rule: bool,
     /// Kind of the wire; `None` for a plain link.
     kind: Option<&'static str>,
@@ -55,14 +55,15 @@ impl Topology {
         let ends = ends.iter().map(create).collect::<Result<Vec<_>, _>>()?;
         let middle = Namespace::create("the emulator").map(Arc::new)?;
         let mut choice = wire;
-        let mut cables = Vec::new();
+        let mut link_devices = Vec::new();
         for (plan, &(number, left, right)) in links.iter().zip(&places) {
-            let ground = Ground { number, left: &ends[left], right: &ends[right], middle: &middle };
-            cables.push(device::lay(plan, &ground, &mut choice)?);
+            let namespaces =
+                LinkNamespaces { number, left: &ends[left], right: &ends[right], middle: &middle };
+            link_devices.push(device::lay(plan, &namespaces, &mut choice)?);
         }
         let mut topology = Self { links: Vec::new(), ends, kind: "none" };
-        for ((plan, (cable, wires)), (number, ..)) in links.into_iter().zip(cables).zip(places) {
-            topology.links.push(Link::start(plan, cable, wires, number)?);
+        for ((plan, (devices, wires)), (number, ..)) in links.into_iter().zip(link_devices).zip(places) {
+            topology.links.push(Link::start(plan, devices, wires, number)?);
         }
         topology.kind = topology.links.iter().find_map(|link| link.kind).unwrap_or("none");
         Ok(topology)
@@ -76,7 +77,7 @@ impl Topology {
     /// Address of the end `of` on its link with the end `seen_from`; on its first link if both are equal.
     pub fn address(&self, of: &str, seen_from: &str) -> Option<Ipv4Addr> {
         self.links.iter().find_map(|link| {
-            let (left, right) = (link.cable.left.namespace.name(), link.cable.right.namespace.name());
+            let (left, right) = (link.devices.left.namespace.name(), link.devices.right.namespace.name());
             let meets = |other: &str| seen_from == of || seen_from == other;
             let (left_address, right_address) = plan::addresses(link.number);
             if of == left && meets(right) {
@@ -103,14 +104,14 @@ impl Topology {
     /// iptables failed.
     pub fn rule_counters(&self, link: &str) -> Result<Option<RuleCounters>, TestbedError> {
         let Some(link) = self.link(link).filter(|link| link.has_rule) else { return Ok(None) };
-        let right = &link.cable.right;
+        let right = &link.devices.right;
         tool::counters(&right.namespace, &right.name).map(Some)
     }
 
     /// Offloads that are enabled on any device, as `lq0l tx-generic-segmentation`. Must be empty, or packet counts are wrong.
     pub fn offloads(&self) -> Vec<String> {
         let mut on = Vec::new();
-        for device in self.links.iter().flat_map(|link| link.cable.devices()) {
+        for device in self.links.iter().flat_map(|link| link.devices.devices()) {
             let name = &device.name;
             match device::offloads_on(device) {
                 Ok(features) => on.extend(features.iter().map(|feature| format!("{name} {feature}"))),
@@ -138,9 +139,9 @@ impl Topology {
 }
 
 impl Link {
-    fn start(plan: LinkPlan, cable: Cable, wires: Wires, number: u8) -> Result<Self, TestbedError> {
+    fn start(plan: LinkPlan, devices: LinkDevices, wires: Wires, number: u8) -> Result<Self, TestbedError> {
         let has_rule = plan.rule.is_some();
-        let mut link = Self { name: plan.name, number, cable, has_rule, kind: None, running: None };
+        let mut link = Self { name: plan.name, number, devices, has_rule, kind: None, running: None };
         if let (Some(shape), Some([left, right])) = (&plan.shape, wires) {
             link.kind = Some(left.kind());
             let options = wire::Options { mtu: plan.mtu, ..plan.options };

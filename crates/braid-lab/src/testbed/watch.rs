@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
-use super::output::{End, How, Lines, Memory, Splitter, Stream};
+use super::output::{End, Lines, Memory, Splitter, Stream, Termination};
 use super::sys::{self, ready_within};
 
 /// Shared state of a program; its lock guards the right to signal the process.
@@ -57,6 +57,7 @@ impl Record {
                 None => Duration::MAX,
                 Some(deadline) => deadline.checked_duration_since(Instant::now())?,
             };
+            // Poisoned or not, as in `state`.
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -87,23 +88,23 @@ impl Record {
         if self.leads_group {
             self.signal_unfreed(Signal::KILL);
         }
-        let (how, cpu) = match sys::wait_with_time(self.id) {
-            Ok((status, cpu)) => (how(status), cpu),
+        let (termination, cpu) = match sys::wait_with_time(self.id) {
+            Ok((status, cpu)) => (termination(status), cpu),
             // Another thread has waited for the child.
             Err(error) => {
                 state.lines.push(at, Stream::Err, format!("its exit status is lost: {error}"));
-                (How::Exit(255), Duration::ZERO)
+                (Termination::Exit(255), Duration::ZERO)
             }
         };
-        state.end = Some(End { how, cpu, peak_memory, seconds: at.as_secs_f64() });
+        state.end = Some(End { termination, cpu, peak_memory, seconds: at.as_secs_f64() });
         self.changed.notify_all();
     }
 }
 
-fn how(status: ExitStatus) -> How {
+fn termination(status: ExitStatus) -> Termination {
     match (status.code(), status.signal()) {
-        (Some(code), _) => How::Exit(code),
-        (None, signal) => How::Signal(signal.unwrap_or(0)),
+        (Some(code), _) => Termination::Exit(code),
+        (None, signal) => Termination::Signal(signal.unwrap_or(0)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Lateness, Reading};
-use crate::emulator::{PathCounters, Tally};
+use crate::emulator::{PacketCount, PathCounters};
 use crate::report::PathRun;
 
 /// A link that has stopped.
@@ -39,9 +39,9 @@ pub struct DirectionEnd {
     /// Whether its thread ran before all ordinary ones.
     pub realtime: bool,
     /// Frames without an IP packet, such as ARP. They cross at once and meet no stage.
-    pub bypassed: Tally,
+    pub bypassed: PacketCount,
     /// Packets that the kernel refused, with link headers.
-    pub unsent: Tally,
+    pub unsent: PacketCount,
     /// Frames that the kernel dropped before they were read.
     pub missed: u64,
     /// The IP packets larger than `mtu`: offloads are on somewhere.

@@ -28,7 +28,7 @@ impl From<&Latencies> for Lateness {
 
 // === Waits before reading ===
 
-/// Packets that are told apart, more than a queue holds unless it is asked for more.
+/// Number of packets with a wait of their own, more than a queue holds unless it is asked for more.
 const INSIDE: usize = 1 << 17;
 
 /// By the number of the packet; one that many packets have overtaken has the wait of one of them.

@@ -74,7 +74,7 @@ pub fn start(
             wake,
             orders,
             publication,
-            scribe: log.as_ref().map(|log| log.scribe(direction)),
+            log: log.as_ref().map(|log| log.direction(direction)),
             realtime: options.realtime,
             mtu: options.mtu,
             expected_loss: expected_loss(link.timeline(direction)),
@@ -88,6 +88,7 @@ pub fn start(
 impl Running {
     /// Counters of both directions, up first, at most 20 ms old. Cheap enough for several samples a second.
     pub fn counters(&self) -> [PathCounters; 2] {
+        // Poisoned or not: the holders only copy.
         [&self.up, &self.down]
             .map(|thread| *thread.publication.lock().unwrap_or_else(PoisonError::into_inner))
     }

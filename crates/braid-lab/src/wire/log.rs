@@ -16,29 +16,29 @@ use super::pcapng::Capture;
 use super::verdicts::{Flow, Outcome, Record, Seconds, TITLE, mark, path_text};
 use crate::emulator::{Departure, Direction, LinkSpec, PathSpec, Verdict};
 
-/// Turns of a direction that may wait to be written; a turn is a batch of packets at most.
+/// Capacity of the channel in turns; a turn is a batch of packets at most.
 const PAGES: usize = 1024;
-/// Packets that may wait for their verdicts, more than any link holds; those whose verdicts found no room wait forever.
+/// Packets kept without a verdict, more than any link holds; those whose verdicts were dropped would stay forever.
 const INSIDE: usize = 1 << 17;
 /// Bytes of a packet that is logged by its headers: link header, IP header with some extensions, transport header.
 const HEADERS: usize = 160;
 
-/// Something to be written.
+/// Entry of the logs.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// A packet has come.
+    /// Arrival of a packet.
     Arrived(Arrival),
-    /// A verdict was reached.
+    /// Verdict about a packet.
     Settled(Verdict),
-    /// The link was changed after packet `after` had come.
+    /// Change of the link after the arrival of packet `after`.
     Changed { after: u64, at: Duration, path: Box<PathSpec> },
-    /// The kernel did not take what the verdict calls sent.
+    /// Packet that the kernel refused although its verdict says sent.
     Unsent { index: u64, copy: bool, error: String },
-    /// The last entry of a direction: so many verdicts will never come.
+    /// Last entry of a direction, with the number of verdicts that were dropped.
     Closed { unlogged: u64 },
 }
 
-/// A packet that has come and is not yet settled.
+/// A packet without a final verdict.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) index: u64,
@@ -91,14 +91,14 @@ impl Log {
         Ok(Some(Self { sender, writer, head, whole: pcap.is_some() }))
     }
 
-    /// Log writer of `direction`.
-    pub(super) fn scribe(&self, direction: Direction) -> Scribe {
+    /// Log of `direction`, for the thread that serves it.
+    pub(super) fn direction(&self, direction: Direction) -> DirectionLog {
         let keep = if self.whole { usize::MAX } else { HEADERS };
         let sender = self.sender.clone();
-        Scribe { direction, sender, page: Vec::new(), head: self.head, keep, unlogged: 0 }
+        DirectionLog { direction, sender, page: Vec::new(), head: self.head, keep, unlogged: 0 }
     }
 
-    /// Waits until all is written; why it could not be. All scribes must be closed.
+    /// Waits until all is written; returns the first error. All directions must be closed.
     pub(super) fn finish(self) -> Option<String> {
         drop(self.sender);
         self.writer.join().unwrap_or_else(|_| Some("the thread of the logs has died".to_owned()))
@@ -110,9 +110,9 @@ fn create<T>(path: &Path, begin: impl FnOnce(BufWriter<File>) -> io::Result<T>) 
     begun.map_err(|error| WireError(format!("cannot write {}: {error}", path.display())))
 }
 
-/// Hands over what one direction does, a turn at a time, and never waits.
+/// Sender of the entries of one direction: once per turn, without waiting.
 #[derive(Debug)]
-pub(super) struct Scribe {
+pub(super) struct DirectionLog {
     direction: Direction,
     sender: SyncSender<Page>,
     page: Vec<Entry>,
@@ -122,7 +122,7 @@ pub(super) struct Scribe {
     unlogged: u64,
 }
 
-impl Scribe {
+impl DirectionLog {
     pub(super) fn arrived(&mut self, index: u64, at: Duration, duplicated: bool, frame: &[u8]) {
         let size = frame.len().saturating_sub(self.head);
         let frame = frame[..frame.len().min(self.keep)].into();
@@ -142,7 +142,7 @@ impl Scribe {
         self.page.push(Entry::Unsent { index, copy, error: error.to_string() });
     }
 
-    /// Hands over what there is. What finds no room is counted.
+    /// Sends the entries of a turn, or counts its verdicts if there is no room.
     pub(super) fn turn(&mut self) {
         if self.page.is_empty() {
             return;
@@ -156,17 +156,17 @@ impl Scribe {
         }
     }
 
-    /// Hands over the rest, waiting for room, and says how many verdicts were not.
+    /// Sends the rest, waiting for room; returns the number of verdicts that were not sent.
     pub(super) fn close(mut self) -> u64 {
         let unlogged = self.unlogged;
         self.page.push(Entry::Closed { unlogged });
-        // Only a thread that has died does not take it, which `Log::finish` tells.
+        // Only a thread that has died does not take it, which `Log::finish` reports.
         let _ = self.sender.send((self.direction, self.page));
         unlogged
     }
 }
 
-/// Joins verdicts with their packets.
+/// Writing thread, which joins verdicts with their packets.
 #[derive(Debug)]
 struct Writer {
     ledger: Option<BufWriter<File>>,
@@ -180,7 +180,7 @@ impl Writer {
     /// Writes pages until all senders are dropped. Returns the first error, after which nothing more is written.
     fn run(mut self, pages: &Receiver<Page>) -> Option<String> {
         let written = self.write_all(pages);
-        // Those who send must not find the place closed because of a full disk.
+        // Senders must not see a closed channel because of a full disk.
         while written.is_err() && pages.recv().is_ok() {}
         written.err().map(|error| format!("a log is not whole: {error}"))
     }

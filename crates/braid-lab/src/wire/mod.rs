@@ -1,7 +1,7 @@
 //! Links in real time: packets of the kernels of two namespaces, through a [`Pipeline`](crate::Pipeline) per direction.
 //!
 //! A [`Wire`] is one end. [`start`] joins two of them by a thread per direction, with no runtime, no lock and no wait
-//! for anything but packets and time. What could not be read, sent or logged is counted and told in [`Stopped`].
+//! for anything but packets and time. Packets that could not be read, sent or logged are counted in [`Stopped`].
 
 mod batch;
 mod clock;

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use braid_measure::Latencies;
@@ -15,10 +15,10 @@ use super::batch::{BATCH, Batch};
 use super::clock::Clock;
 use super::end::DirectionEnd;
 use super::lateness::{Reading, RunQueue, Waits};
-use super::log::Scribe;
+use super::log::DirectionLog;
 use super::wake::Wake;
 use super::{Wire, sys};
-use crate::emulator::{Departure, Direction, PathCounters, PathSpec, Pipeline, Tally};
+use crate::emulator::{Departure, Direction, PacketCount, PathCounters, PathSpec, Pipeline};
 
 /// Shortest interval between publications of the counters: a fifth of that of samplers.
 const PUBLICATION: Duration = Duration::from_millis(20);
@@ -45,7 +45,7 @@ pub(super) struct Parts {
     pub(super) wake: Arc<Wake>,
     pub(super) orders: Receiver<Order>,
     pub(super) publication: Publication,
-    pub(super) scribe: Option<Scribe>,
+    pub(super) log: Option<DirectionLog>,
     pub(super) realtime: bool,
     pub(super) mtu: u16,
     pub(super) expected_loss: Option<f64>,
@@ -74,7 +74,7 @@ pub(super) struct Path {
     /// The time that the pipeline has reached.
     reached: Duration,
     faults: Faults,
-    bypassed: Tally,
+    bypassed: PacketCount,
     above_mtu: u64,
     expected_loss: Option<f64>,
     /// When reading may go on after an error.
@@ -86,7 +86,7 @@ pub(super) struct Path {
 /// Errors, with their numbers.
 #[derive(Default)]
 struct Faults {
-    unsent: Tally,
+    unsent: PacketCount,
     first: Option<String>,
 }
 
@@ -109,7 +109,7 @@ impl Path {
             waits: Waits::new(),
             reached: Duration::ZERO,
             faults: Faults::default(),
-            bypassed: Tally::default(),
+            bypassed: PacketCount::default(),
             above_mtu: 0,
             resume_at: Duration::ZERO,
             publish_at: Duration::ZERO,
@@ -117,7 +117,7 @@ impl Path {
         }
     }
 
-    /// Works until it is told to stop.
+    /// Runs until the order to stop.
     pub(super) fn run(mut self) -> DirectionEnd {
         // The kernel may otherwise wake us 50 us late to save power. It cannot fail since Linux 2.6.28.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
@@ -152,8 +152,8 @@ impl Path {
             // The share over the whole time is no longer that of either.
             self.expected_loss = None;
             let after = self.parts.pipeline.counters().offered.packets;
-            if let Some(scribe) = &mut self.parts.scribe {
-                scribe.changed(after, now, &path);
+            if let Some(log) = &mut self.parts.log {
+                log.changed(after, now, &path);
             }
             self.parts.pipeline.change(now, *path);
             self.reached = self.reached.max(now);
@@ -183,7 +183,7 @@ impl Path {
         if self.batch.is_empty() {
             return;
         }
-        let Parts { pipeline, from, to, clock, scribe, mtu, .. } = &mut self.parts;
+        let Parts { pipeline, from, to, clock, log, mtu, .. } = &mut self.parts;
         let ((now, wall), head) = (clock.now_and_wall(), from.link_header());
         for (frame, stamp) in self.batch.frames().zip(self.batch.arrivals()) {
             if !carries_ip(frame, head) {
@@ -202,21 +202,16 @@ impl Path {
             let came_at = self.reached;
             pipeline.handle(came_at, frame);
             self.waits.set(pipeline.counters().offered.packets, came_at.saturating_sub(came) + self.queued);
-            if let Some(scribe) = scribe {
+            if let Some(log) = log {
                 let counters = pipeline.counters();
-                scribe.arrived(
-                    counters.offered.packets,
-                    came_at,
-                    counters.duplicated.packets > copies,
-                    frame,
-                );
+                log.arrived(counters.offered.packets, came_at, counters.duplicated.packets > copies, frame);
             }
         }
         self.unpublished = true;
     }
 
     fn send_due(&mut self) {
-        let Parts { pipeline, to, clock, scribe, .. } = &mut self.parts;
+        let Parts { pipeline, to, clock, log, .. } = &mut self.parts;
         loop {
             let now = clock.now();
             self.reached = self.reached.max(now);
@@ -238,8 +233,8 @@ impl Path {
                 unsent |= 1 << place;
                 self.faults.unsent.add(departure.bytes.len());
                 self.faults.add("sending to", &**to, &error);
-                if let Some(scribe) = scribe {
-                    scribe.unsent(departure, &error);
+                if let Some(log) = log {
+                    log.unsent(departure, &error);
                 }
             });
             let sent_at = clock.now();
@@ -266,12 +261,12 @@ impl Path {
 
     fn write_log(&mut self) {
         while let Some(verdict) = self.parts.pipeline.take_verdict() {
-            if let Some(scribe) = &mut self.parts.scribe {
-                scribe.settled(verdict);
+            if let Some(log) = &mut self.parts.log {
+                log.settled(verdict);
             }
         }
-        if let Some(scribe) = &mut self.parts.scribe {
-            scribe.turn();
+        if let Some(log) = &mut self.parts.log {
+            log.turn();
         }
     }
 
@@ -316,9 +311,8 @@ impl Path {
     fn end(mut self, realtime: bool) -> DirectionEnd {
         self.write_log();
         let counters = *self.parts.pipeline.counters();
-        if let Ok(mut published) = self.parts.publication.lock() {
-            *published = counters;
-        }
+        // Poisoned or not: the holders only copy.
+        *self.parts.publication.lock().unwrap_or_else(PoisonError::into_inner) = counters;
         DirectionEnd {
             wire: self.parts.from.kind().to_owned(),
             elapsed: self.parts.clock.now(),
@@ -333,13 +327,13 @@ impl Path {
             above_mtu: self.above_mtu,
             mtu: self.parts.mtu,
             expected_loss: self.expected_loss,
-            unlogged: self.parts.scribe.map_or(0, Scribe::close),
+            unlogged: self.parts.log.map_or(0, DirectionLog::close),
             first_error: self.faults.first,
         }
     }
 }
 
-/// Sends `frames` in order and tells of each that the kernel does not take.
+/// Sends `frames` in order and reports each that the kernel does not take.
 fn transmit(wire: &dyn Wire, frames: &[IoSlice<'_>], mut refused: impl FnMut(usize, io::Error)) {
     let mut next = 0;
     while next < frames.len() {

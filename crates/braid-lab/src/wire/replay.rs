@@ -21,7 +21,7 @@ use crate::emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict};
 /// up 2 ! 1.500000000 delay=10ms
 /// ```
 ///
-/// A line is one packet's lot: direction; number; `=`, or `+` for a duplicate; when it came, seconds since the start;
+/// A line is the fate of one packet: direction; number; `=`, or `+` for a duplicate; when it arrived, seconds since the start;
 /// its bytes without link header; protocol, source and destination, or `- - -`; its fate; when it was due; and
 /// `bit=77` if that bit was flipped. `inside` are those that were still there at the end. Lines stand in the order in
 /// which fates were settled. With `!` the line says that the link was changed after that packet, and to what. Lines
@@ -53,7 +53,7 @@ pub struct VerdictLogError {
     pub problem: String,
 }
 
-/// A packet whose fate is another one when the log is played again.
+/// A packet whose fate is another one when the log is replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// Its direction.
@@ -79,8 +79,11 @@ impl VerdictLog {
     /// sees the due times of both directions in order, which two threads may have missed by their lateness.
     pub fn replay(&self) -> Vec<Difference> {
         let (up, down) = Pipeline::pair(&self.link, self.seed);
-        let (up, down) = (Player::new(self, Direction::Up, up), Player::new(self, Direction::Down, down));
-        let replayed = play([up, down]);
+        let (up, down) = (
+            DirectionReplay::new(self, Direction::Up, up),
+            DirectionReplay::new(self, Direction::Down, down),
+        );
+        let replayed = replay([up, down]);
         let mut differences = Vec::new();
         let mut logged = BTreeMap::new();
         for record in &self.records {
@@ -110,15 +113,15 @@ impl VerdictLog {
 
 type Verdicts = BTreeMap<(usize, u64, bool), Verdict>;
 
-/// One direction being played.
-struct Player<'a> {
+/// Replay of one direction.
+struct DirectionReplay<'a> {
     pipeline: Pipeline,
     arrivals: std::iter::Peekable<std::vec::IntoIter<&'a Record>>,
     changes: std::iter::Peekable<std::vec::IntoIter<&'a Change>>,
-    came: u64,
+    arrived: u64,
 }
 
-impl<'a> Player<'a> {
+impl<'a> DirectionReplay<'a> {
     fn new(log: &'a VerdictLog, direction: Direction, pipeline: Pipeline) -> Self {
         let ours = log.records.iter().filter(|record| record.direction == direction);
         // A packet and its duplicate are two lines and one arrival.
@@ -127,7 +130,7 @@ impl<'a> Player<'a> {
         let changes: Vec<&Change> =
             log.changes.iter().filter(|change| change.direction == direction).collect();
         let (arrivals, changes) = (arrivals.into_iter().peekable(), changes.into_iter().peekable());
-        Self { pipeline, arrivals, changes, came: 0 }
+        Self { pipeline, arrivals, changes, arrived: 0 }
     }
 
     /// When something happens next: a packet comes or leaves, or the link changes.
@@ -138,7 +141,7 @@ impl<'a> Player<'a> {
     }
 
     fn next_change(&mut self) -> Option<&'a Change> {
-        self.changes.peek().copied().filter(|change| change.after <= self.came)
+        self.changes.peek().copied().filter(|change| change.after <= self.arrived)
     }
 
     fn step(&mut self, now: Duration, verdicts: &mut Verdicts, place: usize) {
@@ -148,7 +151,7 @@ impl<'a> Player<'a> {
         } else if let Some(record) = self.arrivals.next_if(|record| record.at <= now) {
             let packet = record.flow.map_or_else(|| vec![0; record.size], |flow| flow.packet(record.size));
             self.pipeline.handle(record.at, &packet);
-            self.came = record.index;
+            self.arrived = record.index;
         }
         while let Some(departure) = self.pipeline.take_due(now) {
             self.pipeline.recycle(departure.bytes);
@@ -160,13 +163,13 @@ impl<'a> Player<'a> {
     }
 }
 
-fn play(mut players: [Player<'_>; 2]) -> Verdicts {
+fn replay(mut directions: [DirectionReplay<'_>; 2]) -> Verdicts {
     let mut verdicts = Verdicts::new();
     loop {
-        let times = players.each_mut().map(Player::next_at);
+        let times = directions.each_mut().map(DirectionReplay::next_at);
         let Some(now) = times.iter().flatten().min().copied() else { return verdicts };
         let place = usize::from(times[0] != Some(now));
-        players[place].step(now, &mut verdicts, place);
+        directions[place].step(now, &mut verdicts, place);
     }
 }
 

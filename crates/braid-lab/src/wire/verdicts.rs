@@ -13,7 +13,7 @@ pub(super) const TITLE: &str = "# braidmq verdicts 1";
 /// The largest size that is believed: that of the largest frame.
 const LARGEST: usize = 65_536 + 64;
 
-/// One packet's lot.
+/// Line of one packet: its arrival and its fate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) direction: Direction,

@@ -6,7 +6,7 @@ use braid_lab::report::{
     Cdf, Check, Column, Event, LinkRun, Machine, PathRun, Profile, ProgramRun, Published, Report, Run,
     SCHEMA, SelftestResult, Series, SeriesKind, Variant,
 };
-use braid_lab::{PathCounters, Tally};
+use braid_lab::{PacketCount, PathCounters};
 
 pub(crate) fn map(pairs: &[(&str, f64)]) -> BTreeMap<String, f64> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
@@ -250,7 +250,7 @@ fn series(kind: SeriesKind, name: &str, unit: &str, values: Vec<f64>) -> Series 
 }
 
 fn link() -> LinkRun {
-    let tally = |packets, bytes| Tally { packets, bytes };
+    let tally = |packets, bytes| PacketCount { packets, bytes };
     let up = PathCounters {
         offered: tally(7131, 8_557_200),
         sent: tally(4350, 5_220_000),

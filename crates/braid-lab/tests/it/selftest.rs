@@ -8,14 +8,14 @@ use braid_lab::report::SelftestResult;
 use braid_lab::selftest::{Doubt, Options, lateness_bound, lateness_of, run, run_until, validity};
 use braid_lab::testbed::WireChoice;
 use braid_lab::wire::{DirectionEnd, Lateness, Stopped};
-use braid_lab::{PathCounters, Tally};
+use braid_lab::{PacketCount, PathCounters};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::drive::{link, ms};
 use crate::wire_room::is_inside;
 
-fn packets(packets: u64) -> Tally {
-    Tally { packets, bytes: packets * 100 }
+fn packets(packets: u64) -> PacketCount {
+    PacketCount { packets, bytes: packets * 100 }
 }
 
 /// The reasons against a link of which one direction is `up`.

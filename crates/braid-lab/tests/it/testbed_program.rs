@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use braid_lab::testbed::{End, How, Launch, Line, Namespace, Program, Stream, TestbedError};
+use braid_lab::testbed::{End, Launch, Line, Namespace, Program, Stream, Termination, TestbedError};
 use tempfile::TempDir;
 
 use crate::testbed_rig::{PATIENCE, User, inside, is_inside, namespace, open, run_test, users, wait_for_end};
@@ -61,7 +61,7 @@ fn a_program_runs_in_its_namespace_with_its_environment() {
         let mut launch = place.launch(&["sh", "-c", script]);
         launch.env.push(("WORD".into(), "of its own".into()));
         let program = place.start(launch).unwrap();
-        assert_eq!(end(&program).how, How::Exit(0));
+        assert_eq!(end(&program).termination, Termination::Exit(0));
         let net = place.end.run(|| fs::read_link("/proc/thread-self/ns/net").unwrap()).unwrap();
         assert_ne!(namespace(std::process::id(), "net").as_deref(), net.to_str());
         let folder = place.folder.path().canonicalize().unwrap();
@@ -77,7 +77,7 @@ fn lines_are_kept_with_their_times_and_logged() {
         let program = place.shell("echo one; read x < gate; echo two >&2; printf three; exit 3");
         // Without a gate the shell prints an error and continues.
         let end = end(&program);
-        assert_eq!((end.how, end.code()), (How::Exit(3), 3));
+        assert_eq!((end.termination, end.code()), (Termination::Exit(3), 3));
         let lines = program.lines(0);
         let of = |stream| {
             lines
@@ -134,9 +134,9 @@ fn stopping_interrupts_first() {
         assert!(program.try_end().is_none());
         program.interrupt();
         assert_eq!(program.wait_for("bye", PATIENCE).unwrap().text, "bye");
-        assert_eq!(program.stop(PATIENCE).how, How::Exit(4));
+        assert_eq!(program.stop(PATIENCE).termination, Termination::Exit(4));
         let program = place.start(place.launch(&["sleep", "1000"])).unwrap();
-        assert_eq!(program.stop(PATIENCE).how, How::Signal(2));
+        assert_eq!(program.stop(PATIENCE).termination, Termination::Signal(2));
     }
 }
 
@@ -146,7 +146,7 @@ fn a_program_started_where_interrupts_are_ignored_can_be_interrupted() {
     if is_inside(NAME) {
         let place = Place::new();
         let program = place.start(place.launch(&["sleep", "1000"])).unwrap();
-        assert_eq!(program.stop(PATIENCE).how, How::Signal(2));
+        assert_eq!(program.stop(PATIENCE).termination, Termination::Signal(2));
         return;
     }
     run_test(User::Same, NAME, "set -- env --ignore-signal=INT \"$@\";");
@@ -165,7 +165,7 @@ fn a_program_that_ignores_sigint_is_killed_with_its_group() {
             if drop_it {
                 drop(program);
             } else {
-                assert_eq!(program.stop(Duration::from_millis(1)).how, How::Signal(9));
+                assert_eq!(program.stop(Duration::from_millis(1)).termination, Termination::Signal(9));
             }
             wait_for_end(&[own, child]);
         }
@@ -184,7 +184,7 @@ fn the_process_group_ends_with_the_program() {
         program.interrupt();
         wait_for_end(&[child]);
         // A process that left the group and holds the pipes open does not delay the end.
-        assert_eq!(end(&program).how, How::Exit(0));
+        assert_eq!(end(&program).termination, Termination::Exit(0));
     }
 }
 
@@ -203,7 +203,7 @@ fn time_and_memory_of_a_program_are_counted() {
         let small = run(":");
         let large = run("x=$(head -c 50000000 /dev/zero | tr '\\0' x)");
         drop(ours);
-        assert_eq!(large.how, How::Exit(0));
+        assert_eq!(large.termination, Termination::Exit(0));
         assert!(large.peak_memory.is_some_and(|bytes| bytes > 50_000_000), "{large:?}");
         assert!(small.peak_memory.is_some_and(|bytes| 0 < bytes && bytes < 20_000_000), "{small:?}");
         assert!(large.cpu > small.cpu && large.cpu.as_secs_f64() < large.seconds * 16.0, "{large:?}");
@@ -215,7 +215,7 @@ fn memory_for_lines_is_bounded() {
     if inside("testbed_program::memory_for_lines_is_bounded") {
         let place = Place::new();
         let program = place.shell("seq 1 100000");
-        assert_eq!(end(&program).how, How::Exit(0));
+        assert_eq!(end(&program).termination, Termination::Exit(0));
         let lines = program.lines(0);
         assert_eq!(lines.len(), 4096);
         assert!(lines.iter().all(|line| line.text == (line.number + 1).to_string()));
@@ -254,7 +254,10 @@ fn a_command_of_the_user_inherits_input_and_output() {
         let launch = Launch { echo: true, ..place.launch(&["sh", "-c", script]) };
         let program = place.start(launch).unwrap();
         let end = end(&program);
-        assert_eq!((end.how, program.lines(0).len(), place.log().exists()), (How::Exit(5), 0, false));
+        assert_eq!(
+            (end.termination, program.lines(0).len(), place.log().exists()),
+            (Termination::Exit(5), 0, false)
+        );
         return;
     }
     for who in users() {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use braid_lab::Tally;
+use braid_lab::PacketCount;
 use braid_lab::wire::{Batch, Options, PacketSocket, Running, Tun, Wire, WireError, start};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -126,7 +126,7 @@ fn assert_policed(net: Net, arrived: &[u8], count: u8) {
     assert!(arrived.is_sorted() && arrived.len() < count.into(), "{arrived:?}");
     let refilled = (stopped.up.elapsed.as_secs_f64() * 29.0).ceil();
     assert!(arrived.len() as f64 <= 5.0 + refilled, "{} in {:?}", arrived.len(), stopped.up.elapsed);
-    assert_eq!((stopped.up.unsent, stopped.up.missed, stopped.up.above_mtu), (Tally::default(), 0, 0));
+    assert_eq!((stopped.up.unsent, stopped.up.missed, stopped.up.above_mtu), (PacketCount::default(), 0, 0));
     assert_eq!((stopped.up.first_error, stopped.down.first_error), (None, None));
     assert_eq!(stopped.up.lateness.packets, counters.sent.packets);
 }
@@ -203,7 +203,7 @@ fn a_device_that_goes_down_loses_nothing_silently() {
         sender.send_to(&[1; 100], (RIGHT, 14_567)).unwrap();
         until(&net.running, |[up, _]| up.sent.packets == 1);
         let stopped = net.running.stop();
-        assert_eq!(stopped.up.unsent, Tally { packets: 1, bytes: 128 });
+        assert_eq!(stopped.up.unsent, PacketCount { packets: 1, bytes: 128 });
         let error = stopped.up.first_error.unwrap();
         assert_eq!(error, "sending to lq0r: Input/output error (os error 5)");
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid_lab::wire::{Options, Reading, Running, start};
-use braid_lab::{Direction, Tally};
+use braid_lab::{Direction, PacketCount};
 use rustix::process::nice;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -49,10 +49,10 @@ fn packets_cross_whole_and_in_order_both_ways() {
     assert_eq!(right.take_many(500), packets);
     assert_eq!(left.take_many(100), packets[..100].iter().map(|packet| answer(packet)).collect::<Vec<_>>());
     let stopped = running.stop();
-    assert_eq!(stopped.up.counters.sent, Tally { packets: 500, bytes: 500 * 32 });
+    assert_eq!(stopped.up.counters.sent, PacketCount { packets: 500, bytes: 500 * 32 });
     assert_eq!(stopped.down.counters.sent.packets, 100);
     assert_eq!((stopped.up.lateness.packets, stopped.down.lateness.packets), (500, 100));
-    assert_eq!((stopped.up.unsent, stopped.up.missed), (Tally::default(), 3));
+    assert_eq!((stopped.up.unsent, stopped.up.missed), (PacketCount::default(), 3));
     assert_eq!((stopped.up.wire.as_str(), stopped.up.first_error), ("tun", None));
     assert!(stopped.up.lateness.p50_us <= stopped.up.lateness.p99_us);
     assert!(stopped.up.lateness.p99_us <= stopped.up.lateness.max_us);
@@ -188,7 +188,7 @@ fn unsent_packets_are_counted_and_reported() {
     let arrived = right_kernel.take_many(98);
     assert_eq!(arrived, (0..100).filter(|n| !matches!(n, 7 | 8)).map(numbered).collect::<Vec<_>>());
     let stopped = running.stop();
-    assert_eq!(stopped.up.unsent, Tally { packets: 2, bytes: 64 });
+    assert_eq!(stopped.up.unsent, PacketCount { packets: 2, bytes: 64 });
     assert_eq!(stopped.up.counters.sent.packets, 100, "the emulator let them go");
     assert_eq!(stopped.up.lateness.packets, 98);
     let error = stopped.up.first_error.unwrap();
@@ -239,8 +239,8 @@ fn frames_without_ip_cross_whatever_the_link_does() {
     ]);
     assert_eq!(right_kernel.take_many(2), [arp, vec![1; 9]]);
     let stopped = running.stop();
-    assert_eq!(stopped.up.bypassed, Tally { packets: 2, bytes: 28 });
-    assert_eq!(stopped.up.counters.offered, Tally { packets: 2, bytes: 72 });
+    assert_eq!(stopped.up.bypassed, PacketCount { packets: 2, bytes: 28 });
+    assert_eq!(stopped.up.counters.offered, PacketCount { packets: 2, bytes: 72 });
     assert_eq!(stopped.up.counters.lost.packets, 2);
 }
 

@@ -114,8 +114,8 @@ fn cut(panels: &mut [Panel], unit: &str) -> bool {
             continue;
         }
         has_any = true;
-        let told = format!("up to {} {unit}", short(highest));
-        panel.note = if panel.note.is_empty() { told } else { format!("{told}  ·  {}", panel.note) };
+        let note = format!("up to {} {unit}", short(highest));
+        panel.note = if panel.note.is_empty() { note } else { format!("{note}  ·  {}", panel.note) };
         for point in panel.lines.iter_mut().flat_map(|line| &mut line.points) {
             point.1 = point.1.min(top);
         }
