@@ -15,7 +15,7 @@ pub struct Chart {
     pub title: String,
     /// Source of the values; only files show it.
     pub footer: String,
-    /// Names of the lines and of the grounds.
+    /// Names of the lines and of the bands.
     pub legend: Vec<LegendEntry>,
     /// Common x axis.
     pub x: Axis,
@@ -38,7 +38,7 @@ pub struct Panel {
     pub absent: Option<String>,
     /// Own y axis.
     pub y: Option<Axis>,
-    /// Tinted parts of the ground.
+    /// Tinted bands behind the lines.
     pub bands: Vec<Band>,
     /// The first lies on top.
     pub lines: Vec<Line>,
@@ -46,7 +46,7 @@ pub struct Panel {
     pub events: Vec<Event>,
 }
 
-/// Tinted part of a panel's ground.
+/// Tinted band over the height of a panel.
 #[derive(Clone, Debug)]
 pub struct Band {
     /// Left end on the x axis.
@@ -95,8 +95,8 @@ pub struct LegendEntry {
 pub enum Swatch {
     /// Piece of a line.
     Line,
-    /// Piece of tinted ground.
-    Ground,
+    /// Piece of a band.
+    Band,
 }
 
 /// Medium of a drawing, which decides its width.
@@ -104,7 +104,7 @@ pub enum Swatch {
 pub enum Format {
     /// File of its own, with title and footer.
     File,
-    /// Page on a desk or on paper, which has the title itself.
+    /// Page on a wide screen or on paper, which has the title itself.
     Page,
     /// Page on a telephone.
     Phone,

@@ -40,7 +40,7 @@ const LINES: [RGBColor; 7] = [
 
 /// Units of plotters in a pixel: it knows whole units only.
 const UNITS: u32 = 4;
-/// Opacity of tinted ground.
+/// Opacity of bands.
 const GROUND: f64 = 0.22;
 /// Sizes of letters, pixels.
 const TEXT: u32 = 13;
@@ -82,7 +82,7 @@ impl Format {
 }
 
 impl Chart {
-    /// The chart as an SVG document on white ground, its texts as text.
+    /// The chart as an SVG document on a white background, its texts as text.
     #[must_use]
     pub fn svg(&self, format: Format) -> String {
         let layout = Layout::of(self, format);
@@ -194,7 +194,7 @@ impl Layout {
                     let stroke = vec![point((*x, middle)), point((x + 20, middle))];
                     canvas.draw(&PathElement::new(stroke, stroke_of(colour, 4)))?;
                 }
-                Swatch::Ground => {
+                Swatch::Band => {
                     let corners = [point((*x, middle - 6)), point((x + 20, middle + 6))];
                     canvas.draw(&Rectangle::new(corners, colour.mix(GROUND).filled()))?;
                 }
@@ -312,8 +312,8 @@ impl Layout {
             let points: Vec<(f64, f64)> =
                 line.points.iter().map(|(at, value)| (x.place(*at), y.place(*value))).collect();
             if line.filled {
-                let ground = y.low.max(0.0);
-                plot.draw_series(AreaSeries::new(points.iter().copied(), ground, colour.mix(0.14)))?;
+                let base = y.low.max(0.0);
+                plot.draw_series(AreaSeries::new(points.iter().copied(), base, colour.mix(0.14)))?;
             }
             let end = points.last().copied().filter(|_| line.ends);
             plot.draw_series(LineSeries::new(points, stroke_of(colour, 3)))?;

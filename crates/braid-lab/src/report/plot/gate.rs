@@ -62,7 +62,7 @@ pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
     legend.extend(seen.map(|(_, colour, name)| LegendEntry {
         colour: *colour,
         name: (*name).into(),
-        swatch: Swatch::Ground,
+        swatch: Swatch::Band,
     }));
     let reading = "Rate that the gate estimates for the path, beside what the link passed in each second (acknowledgements \
                    included). Below: the modelled token level of a policer in packets (negative if overdrawn), and the \

@@ -78,7 +78,7 @@ pub(super) fn figures(report: &Report) -> Vec<(&Profile, Vec<Figure>)> {
 }
 
 impl Figure {
-    /// SVG for pages on a desk or on paper.
+    /// SVG for pages on a wide screen or on paper.
     pub(super) fn wide(&self) -> String {
         self.chart.svg(Format::Page)
     }
