@@ -122,7 +122,7 @@ fn open(directory: &Path, messages: u64) -> Outcome<()> {
     println!("  file {} MiB, opened after {:.2} s ({before})", length >> 20, opened.as_secs_f64());
     println!("  recovered {counts:?} after {:.2} s ({})", recovered.as_secs_f64(), memory()?);
     for lsn in 1..=messages {
-        store.message(Lsn::new(lsn)).wait()?.ok_or("a message is missing")?;
+        store.messages_of(&[Lsn::new(lsn)]).wait()?.remove(0).ok_or("a message is missing")?;
     }
     println!("  every message read after {:.2} s", began.elapsed().as_secs_f64());
     Ok(store.close()?)

@@ -6,7 +6,7 @@
 //! embedded store read a clock, for their waits, and the only random number is the one that pairs a journal with its
 //! tables.
 //!
-//! - [`Store`]: commit, recover, claim, message, messages, with the obligations of each.
+//! - [`Store`]: commit, recover, claim, messages_of, messages, with the obligations of each.
 //! - [`Change`]: the vocabulary, with the effect of each change, and which may be lazy.
 //! - [`MemoryStore`]: everything in memory; outlives the broker's value, not the process.
 //! - [`EmbeddedStore`]: tables and a write-ahead log in files of one machine; outlives process and power.

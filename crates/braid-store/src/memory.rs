@@ -67,9 +67,11 @@ impl Store for MemoryStore {
         Completion::Done(self.lock().and_then(|mut state| state.commit(batch, self.holder)))
     }
 
-    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        let read = |state: MutexGuard<'_, State>| state.rows.messages.get(&message)?.value().cloned();
-        Completion::Done(self.lock().map(read))
+    fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
+        Completion::Done(self.lock().map(|state| {
+            let message = |lsn| state.rows.messages.get(lsn)?.value().cloned();
+            lsns.iter().map(message).collect()
+        }))
     }
 
     fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {

@@ -289,7 +289,7 @@ impl<'a> LazyMessage<'a> {
         self.unread.map_or_else(|| self.head.payload().len(), |(length, _)| length)
     }
 
-    /// Reads the message with its payload, as [`Store::message`](crate::Store::message) does, with the same errors.
+    /// Reads the message with its payload, as [`Store::messages_of`](crate::Store::messages_of) does, with the same errors.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], [`StoreError::Failed`].

@@ -49,7 +49,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes the batch durable.
     ///
-    /// **Atomic**: a crash leaves all of it or nothing, and `recover` and `message` see all of it or nothing.
+    /// **Atomic**: a crash leaves all of it or nothing, and `recover` and `messages_of` see all of it or nothing.
     /// **Ordered**: batches take effect in the order of the calls; when a batch is durable, so is
     /// every batch committed before it. **Idempotent**: committing the last committed batch again changes
     /// nothing. Commits complete in the order of the calls.
@@ -65,15 +65,15 @@ pub trait Store: Send + Sync + 'static {
     /// - [`StoreError::Closed`].
     fn commit(&self, batch: Batch) -> Commit;
 
-    /// Reads a message; `None` when nothing references it. Sees all committed batches, and may see a batch whose
-    /// commit is not done.
+    /// Reads messages at once; one answer for each number, in their order: `None` when nothing references the message.
+    /// Sees all committed batches, and may see a batch whose commit is not done.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`], [`StoreError::Failed`].
-    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>>;
+    /// [`StoreError::Damaged`] when one of them cannot be read, [`StoreError::Failed`].
+    fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>>;
 
-    /// Shows every referenced message once, by ascending number, in one pass, as [`message`](Self::message) would read
-    /// it at that time.
+    /// Shows every referenced message once, by ascending number, in one pass, as [`messages_of`](Self::messages_of)
+    /// would read it at that time.
     ///
     /// Blocks while it reads. `show` must not call the store.
     ///
@@ -110,9 +110,9 @@ macro_rules! forward {
             self$($inner)*.commit(batch)
         }
     };
-    (@message ($($inner:tt)*)) => {
-        fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-            self$($inner)*.message(message)
+    (@messages_of ($($inner:tt)*)) => {
+        fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
+            self$($inner)*.messages_of(lsns)
         }
     };
     (@messages ($($inner:tt)*)) => {
@@ -130,9 +130,9 @@ macro_rules! forward {
 pub(crate) use forward;
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    forward!((.as_ref()): recover, claim, commit, message, messages, size, wal_groups);
+    forward!((.as_ref()): recover, claim, commit, messages_of, messages, size, wal_groups);
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
-    forward!((.as_ref()): recover, claim, commit, message, messages, size, wal_groups);
+    forward!((.as_ref()): recover, claim, commit, messages_of, messages, size, wal_groups);
 }

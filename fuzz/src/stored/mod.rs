@@ -47,8 +47,10 @@ fn check_sound(device: &Devices) {
         let mut image = RecoveredState::default();
         store.recover(&mut image).expect("it is sound");
         let queued = image.sessions.values().flat_map(|session| &session.queue).filter_map(message);
-        for message in queued.chain(image.retained.values().copied()) {
-            assert!(store.message(message).wait().expect("it is sound").is_some(), "{message}");
+        let referred: Vec<_> = queued.chain(image.retained.values().copied()).collect();
+        let messages = store.messages_of(&referred).wait().expect("it is sound");
+        for (lsn, message) in referred.iter().zip(messages) {
+            assert!(message.is_some(), "{lsn}");
         }
     }
 }

@@ -197,20 +197,16 @@ impl Persist {
         lsns: Vec<Lsn>,
         loader: &mut MessageLoader,
     ) -> Result<Vec<Option<Arc<Message>>>, StoreError> {
-        let mut messages = Vec::with_capacity(lsns.len());
         if lsns.is_empty() {
-            return Ok(messages);
+            return Ok(Vec::new());
         }
         let (store, numbers) = (self.store.clone(), lsns.clone());
-        let read = move || numbers.into_iter().map(|lsn| store.message(lsn)).collect::<Vec<_>>();
-        let read = tokio::task::spawn_blocking(read)
+        let read = tokio::task::spawn_blocking(move || store.messages_of(&numbers))
             .await
             .map_err(|error| StoreError::Failed { reason: format!("reading it panicked: {error}").into() })?;
-        for (lsn, stored) in lsns.into_iter().zip(read) {
-            let stored = stored.await.inspect_err(|error| self.complain(error))?;
-            messages.push(stored.map(|stored| loader.live(lsn, stored, self.recovered_at)));
-        }
-        Ok(messages)
+        let read = read.await.inspect_err(|error| self.complain(error))?;
+        let live = |(lsn, stored)| Some(loader.live(lsn, stored?, self.recovered_at));
+        Ok(lsns.into_iter().zip(read).map(live).collect())
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

@@ -101,8 +101,8 @@ impl Store for Prompt {
         Completion::Done(self.0.commit(batch).wait())
     }
 
-    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        self.0.message(message)
+    fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
+        self.0.messages_of(lsns)
     }
 
     fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {

@@ -354,8 +354,8 @@ impl Store for CountingStore {
         self.inner.commit(batch)
     }
 
-    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        self.inner.message(message)
+    fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
+        self.inner.messages_of(lsns)
     }
 
     fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {

@@ -103,7 +103,8 @@ fn move_waits(store: &dyn Store, change: impl Fn(SystemTime) -> SystemTime) {
             let (QueueEntry::Waiting(delivery) | QueueEntry::Sent(_, delivery)) = &entry else { continue };
             let enqueued_at = delivery.enqueued_at.map(&change);
             let (number, delivery) = (delivery.message, StoredDelivery { enqueued_at, ..delivery.clone() });
-            let message = store.message(number).wait().expect("it can be read").expect("it is there");
+            let message =
+                store.messages_of(&[number]).wait().expect("it can be read").remove(0).expect("it is there");
             let stored = Change::Stored { lsn: number, message };
             let mut changes = vec![stored, Change::Queued { session, lsn, delivery }];
             if let QueueEntry::Sent(packet_id, _) = entry {

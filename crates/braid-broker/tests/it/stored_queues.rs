@@ -15,7 +15,7 @@ use braid_store::{
 
 use crate::support::{TestBroker, allocated, connect_v5, lasting, message, pass, quiet, texts, will};
 
-/// Store that counts the messages read one by one, or fails to read them.
+/// Store that counts the messages read by number, or fails to read them.
 #[derive(Default)]
 struct Watched {
     inner: MemoryStore,
@@ -53,13 +53,13 @@ impl Store for Watched {
         self.inner.commit(batch)
     }
 
-    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
+    fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
         if self.is_unreadable.load(Ordering::SeqCst) {
             return Completion::Done(Err(StoreError::Damaged { reason: "as this test wants".into() }));
         }
-        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.reads.fetch_add(lsns.len(), Ordering::SeqCst);
         self.readers.lock().expect("not poisoned").insert(std::thread::current().id());
-        self.inner.message(message)
+        self.inner.messages_of(lsns)
     }
 
     fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {

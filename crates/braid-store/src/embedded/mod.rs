@@ -37,6 +37,7 @@ pub use self::options::{Durability, Options, Progress, Stage};
 use self::error::ReadError;
 use self::group_commit::{EarlyAcks, GroupCommit};
 use self::journal::JournalFile;
+use self::snapshot::{Snapshot, Unread};
 use self::tables::Tables;
 use self::wal::Wal;
 use crate::change::{Batch, Ownership};
@@ -46,6 +47,7 @@ use crate::ids::{Claim, Lsn, NextIds};
 use crate::message::{LazyMessage, StoredMessage};
 use crate::recovery::Recover;
 use crate::store::Store;
+use crate::write_set::Write;
 
 /// Bits of a claim below the number of the opening, so that claims of later openings are greater.
 const CLAIM_BITS: u32 = 40;
@@ -53,7 +55,7 @@ const CLAIM_BITS: u32 = 40;
 /// A [`Store`] in a file of tables and a journal beside it. Dropping it writes everything that is pending, closes both
 /// files, and blocks until then.
 ///
-/// [`message`](Store::message) reads on the caller's thread, mostly from memory or the page cache.
+/// [`messages_of`](Store::messages_of) reads on the caller's thread, mostly from memory or the page cache.
 pub struct EmbeddedStore {
     commits: Arc<GroupCommit>,
     wal: Arc<Wal>,
@@ -194,6 +196,30 @@ impl EmbeddedStore {
         }
     }
 
+    /// Reads the messages that are in a group, and returns the others that something references.
+    fn read_groups<'m>(
+        &self,
+        lsns: &[Lsn],
+        messages: &'m mut [Option<StoredMessage>],
+    ) -> Result<Vec<Unread<'m>>, StoreError> {
+        let state = self.commits.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        let groups = || [Some(&state.pending.writes), state.writing.as_deref()].into_iter().flatten();
+        let mut unread = Vec::new();
+        for (&lsn, message) in lsns.iter().zip(messages) {
+            if !state.index.holds(lsn) {
+                continue;
+            }
+            *message = groups().find_map(|writes| writes.messages.get(&lsn)).and_then(Write::value).cloned();
+            if message.is_none() {
+                unread.push((lsn, message));
+            }
+        }
+        Ok(unread)
+    }
+
     /// Blocks until the tables have all earlier commits.
     fn flush(&self) -> Result<(), StoreError> {
         let mut state = self.commits.lock();
@@ -258,27 +284,18 @@ impl Store for EmbeddedStore {
         commit
     }
 
-    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        let state = self.commits.lock();
-        if let Some(failure) = &state.failure {
-            return Completion::Done(Err(failure.clone()));
-        }
-        if !state.index.holds(message) {
-            return Completion::Done(Ok(None));
-        }
-        let groups = [Some(&state.pending.writes), state.writing.as_deref()];
-        let written = groups.into_iter().flatten().find_map(|writes| writes.messages.get(&message));
-        if let Some(stored) = written.and_then(|write| write.value()) {
-            return Completion::Done(Ok(Some(stored.clone())));
-        }
+    fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
+        let mut messages = vec![None; lsns.len()];
         // Group, log, tables: the order in which a message moves, so that it is not missed between them.
-        drop(state);
-        if let Some(stored) = self.wal.message(message) {
-            return Completion::Done(Ok(Some(stored)));
-        }
-        let spool = self.spool.as_deref();
-        let read = self.tables.snapshot().and_then(|snapshot| snapshot.message(message, spool));
-        Completion::Done(read.map_err(ReadError::store))
+        let read = self.read_groups(lsns, &mut messages).and_then(|mut unread| {
+            self.wal.read(&mut unread);
+            if unread.is_empty() {
+                return Ok(());
+            }
+            let read = |snapshot: Snapshot| snapshot.read(unread, self.spool.as_deref());
+            self.tables.snapshot().and_then(read).map_err(ReadError::store)
+        });
+        Completion::Done(read.map(|()| messages))
     }
 
     fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
@@ -307,5 +324,44 @@ impl Drop for EmbeddedStore {
 impl fmt::Debug for EmbeddedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EmbeddedStore").field("path", &self.tables.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::RangeInclusive;
+    use std::sync::atomic::Ordering;
+
+    use braid_proto::packet::QoS;
+    use braid_proto::topic::TopicName;
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+    use crate::change::Change;
+
+    #[test]
+    fn messages_are_read_from_the_tables_in_one_transaction() {
+        let device = InMemoryBackend::new;
+        let store = EmbeddedStore::open_on(device(), device(), Options::default()).unwrap();
+        let commit = |topics: RangeInclusive<u64>| {
+            let changes = topics.flat_map(|lsn| {
+                let (lsn, topic) = (Lsn::new(lsn), TopicName::parse(&lsn.to_string()).unwrap());
+                let message =
+                    StoredMessage::from_parts(topic, "x".into(), QoS::AtLeastOnce, true, None, None);
+                [Change::Stored { lsn, message }, Change::Retained { message: lsn }]
+            });
+            store.commit(changes.collect()).wait().unwrap();
+        };
+        commit(1..=100);
+        store.flush().unwrap();
+        commit(101..=200);
+        let read = |lsns: RangeInclusive<u64>| {
+            let before = store.tables.snapshots.load(Ordering::Relaxed);
+            let lsns: Vec<_> = lsns.map(Lsn::new).collect();
+            let found = store.messages_of(&lsns).wait().unwrap().iter().flatten().count();
+            (found, store.tables.snapshots.load(Ordering::Relaxed) - before)
+        };
+        assert_eq!(read(101..=210), (100, 0), "from the write-ahead log");
+        assert_eq!(read(1..=210), (200, 1));
     }
 }

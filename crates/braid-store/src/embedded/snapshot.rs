@@ -21,6 +21,9 @@ use crate::write_set::{Inflight, QueueKey};
 /// A decoded row, or [`ReadError::Row`] for one that does not decode; the rows after it can still be read.
 type Row<R> = Result<R, ReadError>;
 
+/// Number of a message that is to be read, and its answer.
+pub(super) type Unread<'m> = (Lsn, &'m mut Option<StoredMessage>);
+
 /// Owner of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
@@ -130,15 +133,15 @@ impl Snapshot {
         codec::session_row(&key, value.value()).map_err(|error| ReadError::row("session", &key, error))
     }
 
-    /// Reads a message; a large payload is copied to the spool.
-    pub(super) fn message(
-        &self,
-        message: Lsn,
-        spool: Option<&dyn Spool>,
-    ) -> Result<Option<StoredMessage>, ReadError> {
-        let Some(value) = self.message_row(message)? else { return Ok(None) };
-        let (head, payload) = split(message, value.value())?;
-        self.with_payload(message, head, payload, spool).map(Some)
+    /// Reads the messages that have a row; large payloads are copied to the spool.
+    pub(super) fn read(&self, unread: Vec<Unread<'_>>, spool: Option<&dyn Spool>) -> Result<(), ReadError> {
+        let Some(rows) = self.table(codec::MESSAGE)? else { return Ok(()) };
+        for (lsn, message) in unread {
+            let Some(value) = rows.get(&codec::message_key(lsn))? else { continue };
+            let (head, payload) = split(lsn, value.value())?;
+            *message = Some(self.with_payload(lsn, head, payload, spool)?);
+        }
+        Ok(())
     }
 
     /// The message without its payload, and the payload's length in bytes.

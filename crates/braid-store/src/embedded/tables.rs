@@ -23,6 +23,9 @@ pub(super) struct Tables {
     pub(super) chunk: usize,
     /// Path of the file, for errors.
     pub(super) path: Arc<str>,
+    /// Number of snapshots that were taken.
+    #[cfg(test)]
+    pub(super) snapshots: std::sync::atomic::AtomicUsize,
 }
 
 impl Tables {
@@ -46,7 +49,13 @@ impl Tables {
         });
         let database =
             builder.create_with_backend(device).map_err(|error| OpenError::of_database(path, error))?;
-        let mut tables = Self { database, chunk: options.chunk.max(1), path: Arc::clone(path) };
+        let mut tables = Self {
+            database,
+            chunk: options.chunk.max(1),
+            path: Arc::clone(path),
+            #[cfg(test)]
+            snapshots: Default::default(),
+        };
         tables.check_format()?;
         tables.compact(length, options)?;
         Ok(tables)
@@ -92,6 +101,8 @@ impl Tables {
     }
 
     pub(super) fn snapshot(&self) -> Result<Snapshot, ReadError> {
+        #[cfg(test)]
+        self.snapshots.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(Snapshot::new(self.database.begin_read()?))
     }
 

@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 use super::codec;
 use super::codec::journal::{BLOCK, begin_record, end_record, group_len_max};
 use super::journal::Journal;
+use super::snapshot::Unread;
 use super::tables::Tables;
 use crate::error::StoreError;
-use crate::ids::Lsn;
-use crate::message::StoredMessage;
-use crate::write_set::WriteSet;
+use crate::write_set::{Write, WriteSet};
 
 /// Capacity of the record buffer that is kept after a longer record, in bytes.
 const RECORD_CAPACITY: usize = 1 << 20;
@@ -97,12 +96,15 @@ impl Wal {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A message that is durable and not in the tables yet.
-    pub(super) fn message(&self, message: Lsn) -> Option<StoredMessage> {
+    /// Reads the messages that are durable and not in the tables yet, and leaves the others in `unread`.
+    pub(super) fn read(&self, unread: &mut Vec<Unread<'_>>) {
         let state = self.lock();
-        let both = [Some(&state.unapplied), state.checkpoint.as_ref().map(|checkpoint| &*checkpoint.writes)];
-        let written = both.into_iter().flatten().find_map(|writes| writes.messages.get(&message));
-        written.and_then(|write| write.value()).cloned()
+        let checkpoint = state.checkpoint.as_ref().map(|checkpoint| &*checkpoint.writes);
+        let both = || [Some(&state.unapplied), checkpoint].into_iter().flatten();
+        unread.retain_mut(|(lsn, message)| {
+            **message = both().find_map(|writes| writes.messages.get(lsn)).and_then(Write::value).cloned();
+            message.is_none()
+        });
     }
 
     /// Number of groups that the tables do not have.

@@ -12,6 +12,7 @@ use crate::message::QueueEntry;
 cases![
     a_message_keeps_every_field,
     a_delivery_keeps_every_field,
+    messages_are_read_at_once_in_the_order_of_the_call,
     a_message_stays_until_nothing_references_it,
     a_message_without_a_reference_is_not_kept,
     a_reference_may_move_within_a_batch,
@@ -55,6 +56,22 @@ fn a_delivery_keeps_every_field(subject: &mut Subject<'_>) {
     let queue = subject.state().sessions[&id(1)].queue.clone();
     assert_eq!(queue[0], (Lsn::new(5), QueueEntry::Waiting(delivery(5))));
     assert_eq!(queue[1], (Lsn::new(6), QueueEntry::Waiting(full_delivery(5))));
+}
+
+fn messages_are_read_at_once_in_the_order_of_the_call(subject: &mut Subject<'_>) {
+    subject.open(1, "a");
+    subject.commit(&[stored(1), queued(1, 1), stored(2), queued(1, 2), stored(3)]);
+    subject.reopen();
+    subject.recover();
+    subject.commit(&[completed(1, 2), stored(4), retained(4)]);
+    let (one, four) = (Some(plain_message(1, "t")), Some(plain_message(4, "t")));
+    let expected = [four.clone(), None, one.clone(), None, None, four, one];
+    assert_eq!(
+        subject.messages_of(&[4, 3, 1, 9, 2, 4, 1]),
+        expected,
+        "twice, and without those that are not there"
+    );
+    assert_eq!(subject.messages_of(&[]), []);
 }
 
 fn a_message_stays_until_nothing_references_it(subject: &mut Subject<'_>) {

@@ -76,7 +76,15 @@ impl<'a> Subject<'a> {
     }
 
     pub(super) fn message(&self, message: u64) -> Option<StoredMessage> {
-        self.store().message(Lsn::new(message)).wait().expect("messages can be read")
+        self.messages_of(&[message]).remove(0)
+    }
+
+    /// Reads messages at once; one answer for each number.
+    pub(super) fn messages_of(&self, messages: &[u64]) -> Vec<Option<StoredMessage>> {
+        let lsns: Vec<_> = messages.iter().copied().map(Lsn::new).collect();
+        let read = self.store().messages_of(&lsns).wait().expect("messages can be read");
+        assert_eq!(read.len(), lsns.len(), "one answer for each number");
+        read
     }
 
     pub(super) fn recover(&self) -> (RecoveredState, NextIds) {

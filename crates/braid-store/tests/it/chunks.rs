@@ -16,7 +16,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefin
 
 use crate::disk::Disk;
 use crate::embedded::{options, patient};
-use crate::example::{completed, open_session, queue, queued_with};
+use crate::example::{self, completed, open_session, queue, queued_with};
 use crate::offline::{exported, offline};
 
 const MESSAGES: TableDefinition<'_, &[u8; 8], &[u8]> = TableDefinition::new("message");
@@ -66,7 +66,7 @@ fn chunks(disk: &Disk) -> Vec<([u8; 12], usize)> {
 }
 
 fn read(store: &impl Store) -> Result<Option<Bytes>, StoreError> {
-    store.message(Lsn::new(1)).wait().map(|message| message.map(|message| message.payload().clone()))
+    example::read(store, 1).map(|message| message.map(|message| message.payload().clone()))
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn chunks_are_read_into_the_spool() {
         let spool = Arc::new(FileSpool::open(directory.path(), options).expect("the system allows it"));
         let mut store = open(&filled());
         store.set_spool(spool.clone());
-        let message = store.message(Lsn::new(1)).wait().expect("the disk is well").expect("it is there");
+        let message = example::read(&store, 1).expect("the disk is well").expect("it is there");
         let now = Now { instant: std::time::Instant::now(), system: std::time::SystemTime::now() };
         assert_eq!((message.payload(), message.live(now).is_spooled()), (&payload(), is_spooled));
         assert_eq!(spool.used(), if is_spooled { LENGTH as u64 } else { 0 });

@@ -13,7 +13,7 @@ use braid_store::{
 enum Request {
     Commit(Batch, Completer<()>),
     Claim(ClientId, Completer<Claim>),
-    Message(Lsn, Completer<Option<StoredMessage>>),
+    Messages(Vec<Lsn>, Completer<Vec<Option<StoredMessage>>>),
 }
 
 /// One writer thread over a store in memory.
@@ -33,7 +33,9 @@ impl Deferred {
                 match request {
                     Request::Commit(batch, completer) => completer.complete(store.commit(batch).wait()),
                     Request::Claim(client, completer) => completer.complete(store.claim(&client).wait()),
-                    Request::Message(lsn, completer) => completer.complete(store.message(lsn).wait()),
+                    Request::Messages(lsns, completer) => {
+                        completer.complete(store.messages_of(&lsns).wait());
+                    }
                 }
             }
         });
@@ -72,8 +74,8 @@ impl Store for Deferred {
         self.request(|completer| Request::Commit(batch, completer))
     }
 
-    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        self.request(|completer| Request::Message(message, completer))
+    fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
+        self.request(|completer| Request::Messages(lsns.to_vec(), completer))
     }
 
     fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {

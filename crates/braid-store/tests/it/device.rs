@@ -2,11 +2,11 @@
 
 use std::io::ErrorKind;
 
-use braid_store::{EmbeddedStore, Lsn, OpenError, RecoveredState, Store, StoreError};
+use braid_store::{EmbeddedStore, OpenError, RecoveredState, Store, StoreError};
 
 use crate::disk::{Disk, Fault};
 use crate::embedded::{open, options};
-use crate::example::{open_session, queue, queued};
+use crate::example::{open_session, queue, queued, read};
 
 const BATCHES: u64 = 12;
 
@@ -21,7 +21,7 @@ fn assert_failed(store: &EmbeddedStore) {
     assert_eq!(store.commit(queued(99)).wait(), Err(failure.clone()));
     assert_eq!(store.commit([].into_iter().collect()).wait(), Err(failure.clone()));
     assert_eq!(store.claim(&"b".into()).wait(), Err(failure.clone()));
-    assert_eq!(store.message(Lsn::new(1)).wait(), Err(failure.clone()));
+    assert_eq!(read(store, 1), Err(failure.clone()));
     assert_eq!(store.recover(&mut RecoveredState::default()), Err(failure.clone()));
     assert_eq!(store.failed().wait(), Err(failure));
 }

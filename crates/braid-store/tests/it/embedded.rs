@@ -13,7 +13,7 @@ use braid_store::{
 use bytes::Bytes;
 
 use crate::disk::{Disk, Fault};
-use crate::example::{completed, open_session, queue, queued, queued_with};
+use crate::example::{completed, open_session, queue, queued, queued_with, read};
 
 /// Short delays, since the suite waits for each lazy batch, and the shortest journal, so that its segments alternate all
 /// the time.
@@ -183,7 +183,7 @@ fn batches_that_arrive_while_a_group_is_written_are_the_next_group() {
     disk.wait_for_sync();
     let mut others: Vec<_> = (2..=50).map(|number| store.commit(queued(number))).collect();
     assert!(others.iter_mut().all(|commit| commit.try_take().is_none()), "nothing is durable");
-    assert_eq!(store.message(Lsn::new(1)).wait().unwrap().unwrap().payload().as_ref(), b"1");
+    assert_eq!(read(&store, 1).unwrap().unwrap().payload().as_ref(), b"1");
     disk.release();
     assert_eq!(first.wait(), Ok(()));
     assert!(others.into_iter().all(|commit| commit.wait() == Ok(())));
@@ -198,7 +198,7 @@ fn an_asynchronous_commit_is_done_at_once() {
     open_session(&store).unwrap();
     let before = disk.syncs();
     assert_eq!(store.commit(queued(1)).try_take(), Some(Ok(())));
-    assert_eq!(store.message(Lsn::new(1)).wait().unwrap().unwrap().payload().as_ref(), b"1");
+    assert_eq!(read(&store, 1).unwrap().unwrap().payload().as_ref(), b"1");
     assert_eq!(disk.syncs(), before, "at risk");
     assert_eq!(store.close(), Ok(()));
     assert_eq!(queue(&open(&disk)), [1], "closing writes what is pending");
@@ -305,7 +305,7 @@ fn a_large_payload_is_read_on_demand_and_not_into_the_heap() {
     for (number, length) in [(1, 1000), (2, 5000)] {
         store.commit(queued_with(number, Bytes::from(vec![7; length]))).wait().expect("it is stored");
     }
-    let read = |wanted| {
+    let shown = |wanted| {
         let mut read: Vec<StoredMessage> = Vec::new();
         let show = &mut |lsn, unread: LazyMessage<'_>| {
             if lsn == Lsn::new(wanted) {
@@ -315,9 +315,9 @@ fn a_large_payload_is_read_on_demand_and_not_into_the_heap() {
         store.messages(show).expect("the disk is well");
         (read.pop().map(|message| message.payload().clone()).expect("it is there"), spool.used())
     };
-    assert_eq!(read(1), (Bytes::from(vec![7; 1000]), 0));
-    assert_eq!(read(2), (Bytes::from(vec![7; 5000]), 5000));
-    let message = store.message(Lsn::new(2)).wait().expect("the disk is well");
+    assert_eq!(shown(1), (Bytes::from(vec![7; 1000]), 0));
+    assert_eq!(shown(2), (Bytes::from(vec![7; 5000]), 5000));
+    let message = read(&store, 2).expect("the disk is well");
     let payload = message.as_ref().map(StoredMessage::payload);
     assert_eq!((payload.map(Bytes::len), spool.used()), (Some(5000), 5000));
 }

@@ -39,6 +39,11 @@ pub(crate) fn queued_with(number: u64, payload: Bytes) -> Batch {
         .collect()
 }
 
+/// Reads one message.
+pub(crate) fn read(store: &impl Store, number: u64) -> Result<Option<StoredMessage>, StoreError> {
+    Ok(store.messages_of(&[Lsn::new(number)]).wait()?.remove(0))
+}
+
 /// Completion of the message's delivery, which may be lazy.
 pub(crate) fn completed(number: u64) -> Batch {
     let mut batch = Batch::lazy();
@@ -173,6 +178,6 @@ pub(crate) fn contents(store: &impl Store) -> (RecoveredState, Vec<Option<Stored
     for session in image.sessions.values_mut() {
         session.claim = braid_store::Claim::new(0);
     }
-    let messages = (1..=6).map(|lsn| store.message(Lsn::new(lsn)).wait().expect("it can be read")).collect();
-    (image, messages)
+    let lsns: Vec<_> = (1..=6).map(Lsn::new).collect();
+    (image, store.messages_of(&lsns).wait().expect("they can be read"))
 }

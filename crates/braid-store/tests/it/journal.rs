@@ -4,15 +4,14 @@ use std::fs;
 use std::path::Path;
 
 use braid_store::{
-    Durability, EmbeddedStore, Existing, Lsn, OfflineStore, OpenError, Options, RecoveredState, SessionId,
-    Store,
+    Durability, EmbeddedStore, Existing, OfflineStore, OpenError, Options, RecoveredState, SessionId, Store,
 };
 use bytes::Bytes;
 use tempfile::TempDir;
 
 use crate::disk::Disk;
 use crate::embedded::{BLOCK, open, options, patient};
-use crate::example::{completed, open_session, queue, queued, queued_with};
+use crate::example::{completed, open_session, queue, queued, queued_with, read};
 use crate::offline::{exported, names, offline};
 
 /// A journal of two segments of this many blocks; only a full segment causes a checkpoint.
@@ -62,10 +61,7 @@ fn a_group_costs_one_sync_of_the_journal_and_nothing_else() {
     let (tables, syncs, before) = (disk.bytes(), disk.syncs_of_tables(), disk.syncs());
     for number in 1..=20 {
         store.commit(queued(number)).wait().unwrap();
-        assert_eq!(
-            store.message(Lsn::new(number)).wait().unwrap().unwrap().payload().as_ref(),
-            number.to_string().as_bytes()
-        );
+        assert_eq!(read(&store, number).unwrap().unwrap().payload().as_ref(), number.to_string().as_bytes());
     }
     assert_eq!((disk.syncs(), disk.syncs_of_tables()), (before + 20, syncs));
     assert!(disk.bytes() == tables);
@@ -133,7 +129,7 @@ fn a_commit_waits_for_the_checkpoint_when_both_segments_are_full() {
         std::thread::yield_now();
     }
     assert_eq!(third.try_take(), None);
-    assert!(store.message(Lsn::new(2)).wait().unwrap().is_some(), "it can be read");
+    assert!(read(&store, 2).unwrap().is_some(), "it can be read");
     disk.release();
     assert_eq!(third.wait(), Ok(()));
     assert_eq!(queue(&store), [1, 2]);

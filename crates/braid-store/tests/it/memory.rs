@@ -69,7 +69,7 @@ fn a_message_is_shared_with_the_live_one() {
     let changes = [Change::Stored { lsn, message }, Change::Retained { message: lsn }];
     store.commit(changes.into_iter().collect()).wait().unwrap();
     assert_eq!(Arc::strong_count(&live), 2);
-    let again = store.message(lsn).wait().unwrap().unwrap().live(now);
+    let again = store.messages_of(&[lsn]).wait().unwrap().remove(0).unwrap().live(now);
     assert!(Arc::ptr_eq(&again, &live));
 }
 
@@ -89,5 +89,5 @@ fn a_store_behind_a_pointer_is_a_store() {
     let next = store.recover(&mut image).unwrap();
     assert_eq!(next.session, SessionId::new(5));
     assert_eq!(image.sessions.len(), 1);
-    assert_eq!(store.message(Lsn::new(1)).wait(), Ok(None));
+    assert_eq!(store.messages_of(&[Lsn::new(1)]).wait(), Ok(vec![None]));
 }

@@ -8,12 +8,12 @@ use std::time::{Instant, SystemTime};
 
 use braid_proto::decoder::{Spool, SpoolError};
 use braid_store::spool::{FileSpool, SpoolOptions};
-use braid_store::{EmbeddedStore, Lsn, Now, Store};
+use braid_store::{EmbeddedStore, Now, Store};
 use bytes::Bytes;
 
 use crate::disk::Disk;
 use crate::embedded::options;
-use crate::example::{completed, open_session, queued_with};
+use crate::example::{completed, open_session, queued_with, read};
 
 const OPTIONS: SpoolOptions = SpoolOptions { threshold: 1000, bytes: 1 << 20, keep_free: 0 };
 
@@ -207,7 +207,7 @@ fn a_stored_message_is_read_into_the_spool() {
             let mut store =
                 EmbeddedStore::open_on(disk.device(), disk.journal(), options()).expect("the disk is well");
             store.set_spool(spool.clone());
-            let stored = store.message(Lsn::new(1)).wait().expect("the disk is well").expect("it is there");
+            let stored = read(&store, 1).expect("the disk is well").expect("it is there");
             let now = Now { instant: Instant::now(), system: SystemTime::now() };
             let is_spooled = spooled && payload.len() > OPTIONS.threshold;
             assert_eq!(stored.live(now).is_spooled(), is_spooled);
