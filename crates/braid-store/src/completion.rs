@@ -26,8 +26,8 @@ pub enum Completion<T> {
 impl<T> Completion<T> {
     /// A completion that is decided later, with its deciding half.
     pub fn pending() -> (Completer<T>, Self) {
-        let slot = Arc::new(Mutex::new(Slot { outcome: None, waker: None }));
-        (Completer { slot: Some(Arc::clone(&slot)) }, Self::Pending(Receiver { slot }))
+        let shared = Arc::new(Mutex::new(Shared { outcome: None, waker: None }));
+        (Completer { shared: Some(Arc::clone(&shared)) }, Self::Pending(Receiver { shared }))
     }
 
     /// Takes the outcome if there is one. After that, and after the future was ready, the outcome is
@@ -36,7 +36,7 @@ impl<T> Completion<T> {
         match self {
             Self::Done(outcome) => Some(mem::replace(outcome, Err(StoreError::Closed))),
             Self::Pending(receiver) => {
-                let outcome = lock(&receiver.slot).outcome.take()?;
+                let outcome = lock(&receiver.shared).outcome.take()?;
                 *self = Self::Done(Err(StoreError::Closed));
                 Some(outcome)
             }
@@ -67,9 +67,9 @@ impl<T> Future for Completion<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Self::Pending(receiver) = &*self {
-            let mut slot = lock(&receiver.slot);
-            if slot.outcome.is_none() {
-                match &mut slot.waker {
+            let mut shared = lock(&receiver.shared);
+            if shared.outcome.is_none() {
+                match &mut shared.waker {
                     Some(waker) => waker.clone_from(context.waker()),
                     none => *none = Some(context.waker().clone()),
                 }
@@ -83,14 +83,14 @@ impl<T> Future for Completion<T> {
 /// The waiting half of a pending [`Completion`].
 #[derive(Debug)]
 pub struct Receiver<T> {
-    slot: Arc<Mutex<Slot<T>>>,
+    shared: Arc<Mutex<Shared<T>>>,
 }
 
 /// The deciding half of a pending [`Completion`]. Dropped undecided, it answers [`StoreError::Closed`].
 #[derive(Debug)]
 pub struct Completer<T> {
     /// `None` once it has decided.
-    slot: Option<Arc<Mutex<Slot<T>>>>,
+    shared: Option<Arc<Mutex<Shared<T>>>>,
 }
 
 impl<T> Completer<T> {
@@ -100,11 +100,11 @@ impl<T> Completer<T> {
     }
 
     fn decide(&mut self, outcome: Result<T, StoreError>) {
-        let Some(slot) = self.slot.take() else { return };
+        let Some(shared) = self.shared.take() else { return };
         let waker = {
-            let mut slot = lock(&slot);
-            slot.outcome = Some(outcome);
-            slot.waker.take()
+            let mut shared = lock(&shared);
+            shared.outcome = Some(outcome);
+            shared.waker.take()
         };
         // Outside the lock: the woken thread finds it free.
         if let Some(waker) = waker {
@@ -120,17 +120,17 @@ impl<T> Drop for Completer<T> {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct Shared<T> {
     outcome: Option<Result<T, StoreError>>,
     waker: Option<Waker>,
 }
 
 /// A std mutex, held for a few instructions and never while anything is woken or awaited.
 ///
-/// A poisoned slot is safe to use: each field is written whole and depends on no other, so a panic (of a foreign
+/// A poisoned state is safe to use: each field is written whole and depends on no other, so a panic (of a foreign
 /// waker's `clone`) leaves either the old or the new value.
-fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<Shared<T>>) -> MutexGuard<'_, Shared<T>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Unpark(Thread);

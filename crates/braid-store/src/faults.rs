@@ -98,7 +98,7 @@ impl<S: Store> HoldingStore<S> {
         drop(held);
     }
 
-    /// A poisoned queue is safe to use: each holder of the lock makes one call of `VecDeque`, and wakes no caller.
+    /// A poisoned queue is safe to use: each use of the lock is one call of `VecDeque`, and wakes no caller.
     fn lock(&self) -> MutexGuard<'_, VecDeque<(Batch, Completer<()>)>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -57,6 +57,6 @@ pub struct NextIds {
 }
 
 impl NextIds {
-    /// Those of an empty store.
+    /// Next free numbers of an empty store.
     pub const FIRST: Self = Self { session: SessionId::new(1), lsn: Lsn::new(1) };
 }

@@ -194,14 +194,14 @@ impl Index {
                 self.remove_reference(former.and_then(Entry::message));
             }
             Change::Sent { lsn, packet_id, .. } => {
-                let Some(slot) = session.slot(lsn) else { return };
-                let Some(message) = slot.entry.message() else { return };
-                slot.entry = Entry::Sent(message);
+                let Some(queued) = session.find_mut(lsn) else { return };
+                let Some(message) = queued.entry.message() else { return };
+                queued.entry = Entry::Sent(message);
                 self.step((lsn, id), Phase::Sent, packet_id, writes);
             }
             Change::Released { lsn, packet_id, .. } => {
-                let Some(slot) = session.slot(lsn) else { return };
-                let former = mem::replace(&mut slot.entry, Entry::Released).message();
+                let Some(queued) = session.find_mut(lsn) else { return };
+                let former = mem::replace(&mut queued.entry, Entry::Released).message();
                 if former.is_some() {
                     writes.queue.remove((lsn, id));
                 }
@@ -247,8 +247,8 @@ impl Index {
     fn close(&mut self, session: SessionId, writes: &mut WriteSet) {
         let Some(closed) = self.sessions.remove(&session) else { return };
         self.clients.remove(&closed.record.client_id);
-        for slot in closed.queue {
-            self.remove_entry((slot.lsn, session), slot.entry, writes);
+        for queued in closed.queue {
+            self.remove_entry((queued.lsn, session), queued.entry, writes);
         }
         writes.close(session);
     }
@@ -308,10 +308,10 @@ impl Index {
     pub(super) fn load_inflight(&mut self, (lsn, session): QueueKey, inflight: Inflight) -> bool {
         self.last_step = self.last_step.max(inflight.step);
         let Some(session) = self.sessions.get_mut(&session) else { return false };
-        match (inflight.phase, session.slot(lsn)) {
-            (Phase::Sent, Some(slot)) => {
-                let Entry::Waiting(message) = slot.entry else { return false };
-                slot.entry = Entry::Sent(message);
+        match (inflight.phase, session.find_mut(lsn)) {
+            (Phase::Sent, Some(queued)) => {
+                let Entry::Waiting(message) = queued.entry else { return false };
+                queued.entry = Entry::Sent(message);
                 true
             }
             (Phase::Released, None) => session.set(lsn, Entry::Released).is_none(),
@@ -337,11 +337,11 @@ struct Session {
     record: SessionRecord,
     claim: Claim,
     /// By ascending lsn.
-    queue: VecDeque<Slot>,
+    queue: VecDeque<Queued>,
 }
 
 #[derive(Clone, Copy)]
-struct Slot {
+struct Queued {
     lsn: Lsn,
     entry: Entry,
 }
@@ -373,31 +373,31 @@ impl Session {
         match (self.queue.front(), self.queue.back()) {
             (_, Some(last)) if last.lsn < lsn => Err(self.queue.len()),
             (Some(first), _) if first.lsn == lsn => Ok(0),
-            _ => self.queue.binary_search_by_key(&lsn, |slot| slot.lsn),
+            _ => self.queue.binary_search_by_key(&lsn, |queued| queued.lsn),
         }
     }
 
     /// Sets the entry and returns the former one.
     fn set(&mut self, lsn: Lsn, entry: Entry) -> Option<Entry> {
         match self.find(lsn) {
-            Ok(at) => self.queue.get_mut(at).map(|slot| mem::replace(&mut slot.entry, entry)),
+            Ok(at) => self.queue.get_mut(at).map(|queued| mem::replace(&mut queued.entry, entry)),
             Err(at) => {
-                self.queue.insert(at, Slot { lsn, entry });
+                self.queue.insert(at, Queued { lsn, entry });
                 None
             }
         }
     }
 
-    fn slot(&mut self, lsn: Lsn) -> Option<&mut Slot> {
+    fn find_mut(&mut self, lsn: Lsn) -> Option<&mut Queued> {
         self.find(lsn).ok().and_then(|at| self.queue.get_mut(at))
     }
 
     fn take(&mut self, lsn: Lsn) -> Option<Entry> {
-        let slot = self.find(lsn).ok().and_then(|at| self.queue.remove(at))?;
+        let queued = self.find(lsn).ok().and_then(|at| self.queue.remove(at))?;
         if self.queue.is_empty() {
             // Frees the memory of a queue that was long.
             self.queue = VecDeque::new();
         }
-        Some(slot.entry)
+        Some(queued.entry)
     }
 }

@@ -23,12 +23,12 @@ pub struct MemoryStore {
     /// A std mutex: held for the map operations of one batch, never across a wait. The order of locking is the order of
     /// commits.
     state: Arc<Mutex<State>>,
-    holder: Holder,
+    id: StoreId,
 }
 
 /// Identifies one of the store values over one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Holder(u64);
+struct StoreId(u64);
 
 impl MemoryStore {
     /// An empty store.
@@ -43,8 +43,8 @@ impl MemoryStore {
     }
 
     fn over(state: Arc<Mutex<State>>) -> Self {
-        static HOLDERS: AtomicU64 = AtomicU64::new(0);
-        Self { state, holder: Holder(HOLDERS.fetch_add(1, Ordering::Relaxed)) }
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { state, id: StoreId(NEXT.fetch_add(1, Ordering::Relaxed)) }
     }
 
     /// Fails the store once a thread panicked with the lock: it may have applied a part of a batch.
@@ -56,15 +56,15 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
-        Ok(self.lock()?.recover(into, self.holder))
+        Ok(self.lock()?.recover(into, self.id))
     }
 
     fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
-        Completion::Done(self.lock().map(|mut state| state.claim(client_id, self.holder)))
+        Completion::Done(self.lock().map(|mut state| state.claim(client_id, self.id)))
     }
 
     fn commit(&self, batch: Batch) -> Commit {
-        Completion::Done(self.lock().and_then(|mut state| state.commit(batch, self.holder)))
+        Completion::Done(self.lock().and_then(|mut state| state.commit(batch, self.id)))
     }
 
     fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
@@ -90,7 +90,7 @@ impl Default for MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("holder", &self.holder.0).finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("id", &self.id.0).finish_non_exhaustive()
     }
 }
 
@@ -100,13 +100,13 @@ struct State {
     /// All rows: a write set without tables below.
     rows: WriteSet,
     /// Store value that owns each session.
-    holders: BTreeMap<SessionId, Holder>,
+    owners: BTreeMap<SessionId, StoreId>,
 }
 
 /// Ownership as one of the store values over the state sees it.
-struct HolderView<'a>(&'a State, Holder);
+struct OwnershipView<'a>(&'a State, StoreId);
 
-impl Ownership for HolderView<'_> {
+impl Ownership for OwnershipView<'_> {
     fn session_of(&self, client_id: &ClientId) -> Option<SessionId> {
         self.0.index.session_of(client_id)
     }
@@ -115,17 +115,17 @@ impl Ownership for HolderView<'_> {
         if !self.0.index.has_session(session) {
             return false;
         }
-        let is_own = self.0.holders.get(&session) == Some(&self.1);
+        let is_own = self.0.owners.get(&session) == Some(&self.1);
         let current = self.0.index.claim_of(session);
         claim.map_or(!is_own, |claim| claim < current || (claim == current && !is_own))
     }
 }
 
 impl State {
-    fn recover(&mut self, into: &mut dyn Recover, holder: Holder) -> NextIds {
-        let Self { index, rows, holders } = self;
+    fn recover(&mut self, into: &mut dyn Recover, store: StoreId) -> NextIds {
+        let Self { index, rows, owners } = self;
         for (&id, record) in rows.sessions.values() {
-            if holders.insert(id, holder) != Some(holder) {
+            if owners.insert(id, store) != Some(store) {
                 index.reclaim(id);
             }
             into.session(record.clone(), index.claim_of(id));
@@ -158,15 +158,15 @@ impl State {
         index.next()
     }
 
-    fn claim(&mut self, client_id: &ClientId, holder: Holder) -> Claim {
+    fn claim(&mut self, client_id: &ClientId, store: StoreId) -> Claim {
         if let Some(session) = self.index.session_of(client_id) {
-            self.holders.insert(session, holder);
+            self.owners.insert(session, store);
         }
         self.index.claim(client_id)
     }
 
-    fn commit(&mut self, batch: Batch, holder: Holder) -> Result<(), StoreError> {
-        HolderView(self, holder).check(batch.changes())?;
+    fn commit(&mut self, batch: Batch, store: StoreId) -> Result<(), StoreError> {
+        OwnershipView(self, store).check(batch.changes())?;
         // Sessions that the batch may open, keep or end. Decided after it: it may reuse the id of one that it ends.
         let mut touched = Vec::new();
         for change in batch.changes().iter().filter(|change| change.claim().is_some()) {
@@ -178,9 +178,9 @@ impl State {
         self.index.apply(batch, &mut self.rows);
         for session in touched {
             if self.index.has_session(session) {
-                self.holders.insert(session, holder);
+                self.owners.insert(session, store);
             } else {
-                self.holders.remove(&session);
+                self.owners.remove(&session);
             }
         }
         Ok(())
@@ -190,6 +190,6 @@ impl State {
 impl Default for State {
     fn default() -> Self {
         let index = Index::new(Claim::new(0), NextIds::FIRST);
-        Self { index, rows: WriteSet::complete(), holders: BTreeMap::new() }
+        Self { index, rows: WriteSet::complete(), owners: BTreeMap::new() }
     }
 }

@@ -78,18 +78,18 @@ pub(super) fn run_crashes(subject: &mut Subject<'_>, seed: u64) {
     for _ in 0..CRASHES {
         // A group is about ten calls: some stores fail at once, some survive.
         subject.fail_after(rng.below(200) as u64);
-        let mut life = Life { states: vec![model], commits: Vec::new(), acknowledged: 0 };
+        let mut run = RunUntilCrash { states: vec![model], commits: Vec::new(), acknowledged: 0 };
         for _ in 0..rng.below(BATCHES) {
-            life.step(subject, &mut rng, &mut claims);
+            run.step(subject, &mut rng, &mut claims);
         }
-        life.take();
+        run.take();
         subject.crash(rng.next());
-        model = life.survivor(subject);
+        model = run.survivor(subject);
     }
 }
 
 /// Operations between two power failures.
-struct Life {
+struct RunUntilCrash {
     /// The model before every batch, and after the last.
     states: Vec<Model>,
     /// The commit of each batch, and its outcome if the store can write.
@@ -98,7 +98,7 @@ struct Life {
     acknowledged: usize,
 }
 
-impl Life {
+impl RunUntilCrash {
     fn step(&mut self, subject: &Subject<'_>, rng: &mut Rng, claims: &mut Vec<(usize, Claim)>) {
         let mut model = self.states.last().cloned().unwrap_or_default();
         if rng.below(8) == 0 {

@@ -1,4 +1,4 @@
-//! Cases of sessions: their life, Wills, subscriptions, received identifiers, and claims.
+//! Cases of sessions: opening, parking and closing, Wills, subscriptions, received identifiers, and claims.
 
 use std::sync::Arc;
 

@@ -60,12 +60,12 @@ impl Damage {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Malformed => {
-                "what the row held is lost: something other than braidmq wrote it, or a fault of braidmq"
+                "the content of the row is lost: another program wrote it, or braidmq has a defect"
             }
             Self::Contradiction => "one of two rows is wrong, and nothing says which",
             Self::NoSession => "the session is lost, and what was queued for its client with it",
             Self::NoMessage => "a message that was acknowledged is lost",
-            Self::Unused => "the message takes room; for whom it was is lost",
+            Self::Unused => "the message takes room, and its receivers are lost",
             Self::Numbers => "new messages or sessions would take the place of those that are there",
         }
     }
@@ -244,8 +244,8 @@ impl IntegrityCheck<'_> {
         let (lsn, session) = key;
         let entry = |text: String| format!("entry {lsn} of session {session} {text}");
         self.last.lsn = self.last.lsn.max(lsn);
-        self.check_number(lsn.value().min(inflight.step), "something on its way");
-        self.belongs_to(session, "something on its way")?;
+        self.check_number(lsn.value().min(inflight.step), "an entry in flight");
+        self.belongs_to(session, "an entry in flight")?;
         if inflight.step >= NUMBER_LIMIT {
             self.problem(Damage::Numbers, entry(format!("was sent as number {}", inflight.step)));
         }

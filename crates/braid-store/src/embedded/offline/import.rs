@@ -26,9 +26,9 @@ use crate::message::{StoredDelivery, StoredMessage};
 use crate::session::{SessionRecord, StoredSubscription};
 use crate::write_set::{Inflight, Phase, QueueKey, Write, WriteSet};
 
-/// Records that are written to the tables at once, ...
+/// Number of records that are written to the tables at once.
 const BATCH_RECORDS: u64 = 4096;
-/// ... unless their lines have this many bytes before.
+/// Bytes of lines after which fewer records are written.
 const BATCH_BYTES: usize = 16 << 20;
 /// Longest line in bytes: MQTT's largest message with every byte as `\u0000`, and room for its properties.
 const LINE_MAX: u64 = 2 << 30;
