@@ -1,3 +1,5 @@
+//! HTTP responses to health probes.
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};

@@ -1,3 +1,5 @@
+//! HTTP server for health probes, on a thread of its own.
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;

@@ -1,3 +1,5 @@
+//! Health of the process, and its report as JSON.
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
