@@ -16,12 +16,12 @@ use broker::Broker;
 use suite::Suite;
 use tally::Tally;
 
-/// Which broker the clients meet.
+/// Broker under test.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
     /// `braidmq serve`, with every listener.
     Braidmq,
-    /// mosquitto from Debian, without QUIC: the yardstick of the cases themselves.
+    /// mosquitto from Debian, without QUIC: a reference for the cases themselves.
     Mosquitto,
 }
 
@@ -30,7 +30,7 @@ impl Kind {
         self == Self::Braidmq || listener != "QUIC"
     }
 
-    /// As the scripts and the directories call it.
+    /// Name in the scripts and of the directories.
     fn name(self) -> &'static str {
         match self {
             Self::Braidmq => "braidmq",
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Run only cases whose name holds this text.
     #[arg(long, value_name = "SUBSTRING", default_value = "")]
     only: String,
-    /// Take the clients as they are installed; a missing one is still a failure.
+    /// Install nothing; a missing client is still a failure.
     #[arg(long)]
     no_install: bool,
 }

@@ -1,12 +1,9 @@
 //! The broker process: started on free ports, watched, stopped by SIGTERM.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,21 +15,22 @@ use crate::signal;
 /// Time limit until the broker listens everywhere, and until it ends after SIGTERM.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
-/// A broker that prints nothing more is asked again this often whether it accepts connections.
-const SILENCE: Duration = Duration::from_millis(100);
+/// Interval of checks whether the broker accepts connections, or has ended.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Settings of a broker under test beside its listeners. The scripts know it by its name.
+/// Settings of a broker under test beside its listeners.
 pub(super) struct Variant {
-    /// In capitals, and with an underscore, it stands in the names of environment variables.
+    /// Name in the scripts; in capitals and with an underscore, part of the names of environment variables.
     name: &'static str,
     /// `KEY=VALUE` each.
     settings: &'static [&'static str],
 }
 
-/// The defaults, which most cases are about.
+/// The defaults, for most cases.
 pub(super) const STANDARD: Variant = Variant { name: "", settings: &[] };
 
-/// Behaviour that the defaults do not show, or not soon: `peers/cases/streams` names these brokers and their numbers.
+/// Settings for behaviour that the defaults do not show, or not soon; `peers/cases/streams` refers to their names and
+/// values.
 pub(super) const OTHERS: &[Variant] = &[
     Variant {
         name: "strict",
@@ -58,7 +56,7 @@ pub(super) const OTHERS: &[Variant] = &[
 ];
 
 impl Variant {
-    /// The name of what belongs to it: `braidmq` is the standard one's, `braidmq-strict` another's.
+    /// Name of its files: `braidmq` for the standard variant, `braidmq-strict` for another.
     fn of(&self, kind: Kind) -> String {
         if self.name.is_empty() { kind.name().to_owned() } else { format!("{}-{}", kind.name(), self.name) }
     }
@@ -71,9 +69,7 @@ pub(super) struct Broker {
     ports: Ports,
     data_dir: PathBuf,
     log: PathBuf,
-    process_id: u32,
-    exit: Receiver<ExitStatus>,
-    exited: Option<ExitStatus>,
+    process: Child,
 }
 
 impl Broker {
@@ -99,25 +95,20 @@ impl Broker {
             Kind::Braidmq => braidmq(binary, variant, &ports, &data_dir)?,
             Kind::Mosquitto => mosquitto(&ports, &data_dir, home)?,
         };
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
-        let lines = follow(&mut child, &log)?;
-        let process_id = child.id();
-        let mut broker =
-            Self { kind, variant, ports, data_dir, log, process_id, exit: watch(child), exited: None };
-        broker.wait_until_ready(&lines)?;
-        println!("# {name} is up, process {process_id}, log {}", broker.log.display());
+        let output = File::create(&log).and_then(|output| Ok((output.try_clone()?, output)));
+        let (stdout, stderr) = output.map_err(|error| format!("{}: {error}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        let process = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
+        let mut broker = Self { kind, variant, ports, data_dir, log, process };
+        broker.wait_until_ready()?;
+        println!("# {name} is up, process {}, log {}", broker.process.id(), broker.log.display());
         Ok(broker)
     }
 
-    /// Asks every TCP port again after each line the broker prints, because its banner follows its binding.
-    fn wait_until_ready(&mut self, lines: &Receiver<()>) -> Result<(), String> {
+    fn wait_until_ready(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + START_LIMIT;
         while Instant::now() < deadline {
-            if let Err(RecvTimeoutError::Disconnected) = lines.recv_timeout(SILENCE) {
-                // Both pipes are closed, so the exit status is under way.
-                self.exited = self.exit.recv_timeout(STOP_LIMIT).ok();
-            }
+            thread::sleep(CHECK_INTERVAL);
             if let Some(end) = self.ended() {
                 return Err(format!("the broker {end} while starting; its log is {}", self.log.display()));
             }
@@ -132,10 +123,11 @@ impl Broker {
 
     /// Exit status of the process, if it has ended.
     pub(super) fn ended(&mut self) -> Option<String> {
-        if self.exited.is_none() {
-            self.exited = self.exit.try_recv().ok();
-        }
-        self.exited.map(|status| format!("ended with {status}"))
+        self.exit_status().map(|status| format!("ended with {status}"))
+    }
+
+    fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.process.try_wait().ok().flatten()
     }
 
     /// Name of a verdict on the process itself.
@@ -147,10 +139,14 @@ impl Broker {
     /// SIGTERM, a bounded wait, and the verdict on the exit code and on the log.
     pub(super) fn stop(mut self, tally: &mut Tally) {
         let started = Instant::now();
-        signal::terminate(self.process_id);
-        self.exited = self.exit.recv_timeout(STOP_LIMIT).ok();
+        signal::terminate(self.process.id());
+        let mut exited = self.exit_status();
+        while exited.is_none() && started.elapsed() < STOP_LIMIT {
+            thread::sleep(CHECK_INTERVAL);
+            exited = self.exit_status();
+        }
         let case = self.case("clean-exit");
-        match self.exited {
+        match exited {
             Some(status) if status.success() => tally.pass(&case, started.elapsed()),
             Some(status) => tally.fail(&case, &format!("{status} after SIGTERM, wanted 0")),
             None => tally.fail(&case, &format!("still running {STOP_LIMIT:?} after SIGTERM")),
@@ -186,9 +182,9 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        if self.ended().is_none() {
-            signal::kill(self.process_id);
-        }
+        // Both fail for a process that has ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -239,48 +235,6 @@ fn mosquitto(ports: &Ports, data_dir: &Path, home: &Path) -> Result<Command, Str
     // Debian installs the daemon where an ordinary user's PATH does not look.
     command.env("PATH", super::install::search_path()).arg("-c").arg(path);
     Ok(command)
-}
-
-// === Threads that wait ===
-
-/// Copies both outputs into the log; every line is also an event for the wait for readiness.
-fn follow(child: &mut Child, log: &Path) -> Result<Receiver<()>, String> {
-    let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
-    let file = Arc::new(Mutex::new(file));
-    let (sender, lines) = mpsc::channel();
-    let stdout = child.stdout.take().map(|stdout| Box::new(stdout) as Box<dyn Read + Send>);
-    let stderr = child.stderr.take().map(|stderr| Box::new(stderr) as Box<dyn Read + Send>);
-    for source in [stdout, stderr].into_iter().flatten() {
-        let (file, sender) = (Arc::clone(&file), sender.clone());
-        each_line(source, move |line| {
-            // A full disk costs the log, not the run.
-            let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line);
-            let _ = sender.send(());
-        });
-    }
-    Ok(lines)
-}
-
-/// Passes the lines of a process on, in a thread of their own.
-pub(super) fn each_line(source: impl Read + Send + 'static, mut pass_on: impl FnMut(&[u8]) + Send + 'static) {
-    thread::spawn(move || {
-        let mut source = BufReader::new(source);
-        let mut line = Vec::new();
-        while source.read_until(b'\n', &mut line).is_ok_and(|size| size > 0) {
-            pass_on(&line);
-            line.clear();
-        }
-    });
-}
-
-fn watch(mut child: Child) -> Receiver<ExitStatus> {
-    let (sender, exit) = mpsc::channel();
-    thread::spawn(move || {
-        if let Ok(status) = child.wait() {
-            let _ = sender.send(status);
-        }
-    });
-    exit
 }
 
 fn accepts(port: u16) -> bool {

@@ -2,8 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
-/// Listeners of the broker, as the scripts call them; in lower case they are flags of `braidmq serve`. The last one is on
-/// UDP.
+/// Names of the listeners in the scripts; in lower case they are flags of `braidmq serve`. The last one is on UDP.
 const LISTENERS: [&str; 5] = ["TCP", "TLS", "WS", "WSS", "QUIC"];
 
 /// One port per listener of the broker.

@@ -1,28 +1,28 @@
-//! One script of `peers/`: run, bounded, its lines passed on and counted.
+//! Runner of one script of `peers/`, with a time limit.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use super::broker::{Broker, each_line};
+use super::broker::Broker;
 use super::tally::Tally;
-use crate::signal;
 
-/// A script, and how long it may take as a whole (each case in it has its own bound).
+/// A script with its time limit. Each case in it has a limit of its own.
 pub(super) struct Suite {
     pub(super) script: &'static str,
     pub(super) limit: Duration,
 }
 
 impl Suite {
-    /// Whether the suite speaks QUIC.
+    /// True if its cases need QUIC.
     pub(super) fn needs_quic(&self) -> bool {
         matches!(self.script, "run_quic.py" | "run_streams.py")
     }
 
-    /// Runs the script to its end or to its limit. A script that fails without saying which case is a failure.
+    /// Runs the script to its end or its limit. An exit code of failure without a failed case is a failure too.
     pub(super) fn run(&self, root: &Path, home: &Path, brokers: &[Broker], only: &str, tally: &mut Tally) {
         let script = root.join("peers").join(self.script);
         let mut command = if self.script.ends_with(".mjs") {
@@ -44,7 +44,8 @@ impl Suite {
         let failed_before = tally.failed;
         let finished = child.stdout.take().is_some_and(|stdout| self.count(&lines_of(stdout), tally));
         if !finished {
-            signal::kill(child.id());
+            // It may have ended since.
+            let _ = child.kill();
             tally.fail(self.script, &format!("not finished within {:?}", self.limit));
         }
         match child.wait() {
@@ -69,11 +70,17 @@ impl Suite {
     }
 }
 
+/// Lines of a process, read by a thread of its own.
 fn lines_of(source: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
-    each_line(source, move |line| {
-        // The receiver ends at the suite's limit.
-        let _ = sender.send(String::from_utf8_lossy(line).trim_end().to_owned());
+    thread::spawn(move || {
+        let mut source = BufReader::new(source);
+        let mut line = Vec::new();
+        while source.read_until(b'\n', &mut line).is_ok_and(|size| size > 0) {
+            // The receiver ends at the suite's limit; the output is read on, so that the script is not blocked.
+            let _ = sender.send(String::from_utf8_lossy(&line).trim_end().to_owned());
+            line.clear();
+        }
     });
     lines
 }
