@@ -21,10 +21,9 @@ use super::options::{
     CommonOptions, ConnOptions, OutputOptions, PayloadSource, PubOptions, SubOptions, Subject,
 };
 use super::settings::settings;
+use crate::client::default_path;
 
-/// The path of WebSocket at all brokers that emqtt_bench is used with.
-const WEBSOCKET_PATH: &str = "/mqtt";
-/// The pause before a client tries again.
+/// Pause before another attempt of a client.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A run that is ready to begin.
@@ -169,7 +168,7 @@ fn clients(options: &CommonOptions, role: Role, shortids: bool) -> Clients {
 
 fn targets(options: &CommonOptions, transport: Transport) -> Vec<Target> {
     let port = options.connection.port(transport);
-    let path = if matches!(transport, Transport::Ws | Transport::Wss) { WEBSOCKET_PATH } else { "" };
+    let path = default_path(transport);
     let target = |host: &str| Target { transport, host: host.to_owned(), port, path: path.to_owned() };
     options.connection.hosts().map(target).collect()
 }
@@ -221,7 +220,7 @@ fn topic(name: &str, options: &PubOptions, has_username: bool) -> Result<Publish
     })
 }
 
-/// A topic as some client has it, to see whether it can be one.
+/// The topic of an example client, to check that it is valid.
 fn filled(template: &TopicTemplate) -> String {
     let identity = Identity { number: 1, client_id: "c", username: Some("u") };
     template.fill(identity, 1, |_| 1)

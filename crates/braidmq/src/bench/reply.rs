@@ -15,9 +15,9 @@ use clap::ValueEnum;
 use tokio::time::sleep;
 
 use super::failure::Failure;
-use super::options::{OptionsError, congestion, duration, time};
+use super::options::{OptionsError, duration, time};
 use super::output::JsonFile;
-use crate::client::stopped;
+use crate::client::{parse_congestion, stopped};
 
 /// Streams that a QUIC client may have open; `bench request` takes no more.
 pub(super) const STREAMS: u32 = 1000;
@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     tcp_cc: Option<String>,
     /// Congestion control of QUIC: bbr3, cubic or newreno. bbr3 by default.
-    #[arg(long, value_name = "NAME", value_parser = congestion)]
+    #[arg(long, value_name = "NAME", value_parser = parse_congestion)]
     quic_cc: Option<Congestion>,
     /// End after this time.
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -107,12 +107,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 impl Args {
     fn kind(&self) -> Result<ListenerKind, Failure> {
-        if self.transport == Transport::Tcp {
-            return match self.cert {
-                Some(_) => Err(OptionsError::new("--cert is for TLS: add --transport tls or quic").into()),
-                None => Ok(ListenerKind::Tcp),
-            };
-        }
+        let encrypted: fn(ServerTls) -> ListenerKind = match self.transport {
+            Transport::Tcp if self.cert.is_some() => {
+                return Err(OptionsError::new("--cert is for TLS: add --transport tls or quic").into());
+            }
+            Transport::Tcp => return Ok(ListenerKind::Tcp),
+            Transport::Tls => ListenerKind::Tls,
+            Transport::Quic => ListenerKind::Quic,
+        };
         let tls = match self.cert.clone().zip(self.key.clone()) {
             Some((certificate, key)) => {
                 ServerTls::load(CertificateFiles { certificate, key }, ClientAuth::None)?
@@ -123,7 +125,7 @@ impl Args {
                 ServerTls::load(self_signed(directory.path(), &names)?, ClientAuth::None)?
             }
         };
-        Ok(if self.transport == Transport::Tls { ListenerKind::Tls(tls) } else { ListenerKind::Quic(tls) })
+        Ok(encrypted(tls))
     }
 
     fn listen_options(&self) -> ListenOptions {

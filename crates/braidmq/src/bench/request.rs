@@ -12,10 +12,10 @@ use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Target, TcpOp
 use clap::{ArgAction, ValueEnum};
 
 use super::failure::Failure;
-use super::options::{OptionsError, congestion, duration};
+use super::options::{OptionsError, duration};
 use super::output::JsonFile;
 use super::reply::{STREAMS, Transport};
-use crate::client::stopped;
+use crate::client::{parse_congestion, stopped};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,11 +28,10 @@ Exit codes:
   1  there was none
   2  wrong options, or a file that cannot be read or written";
 
-/// Ask a `braidmq bench reply` for objects, and measure how long that takes.
+/// Request objects from `braidmq bench reply`, and measure the latency.
 ///
-/// The next request goes out as soon as fewer are under way than may be (closed loop), or at a given rate (--rate).
-/// The latency of a request runs from when it was due to its last byte; that of the first on a connection includes
-/// connecting.
+/// A request is sent as soon as a response leaves room for it (closed loop), or at a given rate (--rate). Latency counts
+/// from the due time of a request to the last byte of its response; for the first on a connection it includes connecting.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_long_help = EXAMPLES)]
 pub(super) struct Args {
@@ -75,7 +74,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     tcp_cc: Option<String>,
     /// Congestion control of QUIC: bbr3, cubic or newreno. bbr3 by default.
-    #[arg(long, value_name = "NAME", value_parser = congestion)]
+    #[arg(long, value_name = "NAME", value_parser = parse_congestion)]
     quic_cc: Option<Congestion>,
     /// QUIC connections after the first send at once, with the keys of a ticket (0-RTT).
     #[arg(long)]
@@ -86,7 +85,7 @@ pub(super) struct Args {
     /// Do not check the server's certificate, which is the default here.
     #[arg(long, conflicts_with = "cacertfile")]
     insecure: bool,
-    /// Write what was measured to this file at the end.
+    /// Write the results to this file at the end.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Print this help.

@@ -1,3 +1,5 @@
+//! Execution of a run: name resolution, load, output, exit code.
+
 use std::future::pending;
 use std::io::{self, Write};
 
@@ -11,17 +13,16 @@ use tokio::net::lookup_host;
 use tokio::runtime::{Builder, Runtime};
 
 use super::failure::Failure;
-use super::options::secrets;
 use super::output::{JsonFile, Metrics, Screen, table};
 use super::plan::Job;
 use super::settings::url;
-use crate::client::stopped;
+use crate::client::{key_log, stopped};
 use crate::printable::printable;
 
 /// Files that a process needs besides its connections.
 const OTHER_FILES: u64 = 64;
 
-/// Carries out a run from its first line to its last.
+/// Executes a run.
 pub(super) fn run(job: Job) -> Result<(), Failure> {
     let json = job.output.json.clone().map(JsonFile::prepare).transpose()?;
     runtime(job.plan.clients.count)?.block_on(measure(job, json))
@@ -58,7 +59,7 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
     }
     let mut screen = Screen::new(&job.output, job.role, &server);
     // A closed standard output is noticed with the next lines, and ends the run.
-    let _ = screen.begin(&board, secrets().as_deref(), &job.start_line);
+    let _ = screen.begin(&board, key_log().as_deref(), &job.start_line);
     let stop = async {
         tokio::select! {
             () = stopped() => {}
@@ -86,7 +87,7 @@ struct Document<'a> {
     settings: Option<&'a Value>,
 }
 
-/// On standard error, which may be gone as well: that is no reason to end otherwise.
+/// Prints to standard error, which may be closed.
 fn say(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
@@ -98,7 +99,7 @@ async fn serve(metrics: Option<Metrics>, board: Board) {
     }
 }
 
-/// Looks a name up before anything begins: a wrong one is no matter of load.
+/// Resolves the name of the server before the run, so that a wrong one is not reported as failed connections.
 async fn find(target: &Target) -> Result<(), Failure> {
     let found = lookup_host((target.host.as_str(), target.port)).await;
     let found = found.and_then(|mut addresses| {
@@ -107,7 +108,7 @@ async fn find(target: &Target) -> Result<(), Failure> {
     found.map_err(|source| Failure::UnknownHost { host: target.host.clone(), source })
 }
 
-/// A connection takes a file of the system: says so where there are too few.
+/// Note on a limit of open files that is too low for the clients.
 fn too_many_files(clients: u64) -> Option<String> {
     let wanted = clients.saturating_add(OTHER_FILES);
     let most = rlimit::increase_nofile_limit(wanted).ok()?;

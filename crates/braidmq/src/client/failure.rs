@@ -1,3 +1,5 @@
+//! Failures of `pub` and `sub`, with the exit codes of mosquitto's programs.
+
 use std::process::ExitCode;
 
 use braid_client::{Error, ProtocolVersion};

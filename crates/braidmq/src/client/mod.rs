@@ -6,11 +6,28 @@ mod properties;
 mod quic;
 mod session;
 
+use std::path::PathBuf;
+
+use braid_transport::Transport;
+
 pub(crate) use failure::Failure;
 pub(crate) use options::{ClientOptions, Connection, parse_priority, parse_qos};
 pub(crate) use properties::Properties;
-pub(crate) use quic::HEADING as QUIC;
+pub(crate) use quic::{HEADING as QUIC, parse_congestion};
 pub(crate) use session::{run, stopped};
+
+/// File for the secrets of TLS and QUIC, for Wireshark: `SSLKEYLOGFILE` names it, as in browsers and curl.
+pub(crate) fn key_log() -> Option<PathBuf> {
+    std::env::var_os("SSLKEYLOGFILE").filter(|name| !name.is_empty()).map(PathBuf::from)
+}
+
+/// Path of a server's URL unless another is given.
+pub(crate) const fn default_path(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Ws | Transport::Wss => "/mqtt",
+        Transport::Tcp | Transport::Tls | Transport::Quic | Transport::Mem => "",
+    }
+}
 
 /// Exit codes for the help texts; `more` has the lines for codes of one command only.
 pub(crate) fn exit_codes(more: &str) -> String {

@@ -1,3 +1,5 @@
+//! Options of a connection, named as those of `mosquitto_pub` and `mosquitto_sub`.
+
 use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use braid_client::{
 };
 
 use super::quic::QuicOptions;
-use super::{Failure, Properties};
+use super::{Failure, Properties, key_log};
 
 const CONNECTION: &str = "Connection";
 const SESSION: &str = "Session";
@@ -254,8 +256,7 @@ impl ClientOptions {
             insecure: self.insecure,
             server_name: None,
             alpn: self.tls_alpn.iter().cloned().collect(),
-            // The file for Wireshark, as in browsers and curl.
-            key_log: std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()).map(PathBuf::from),
+            key_log: key_log(),
         }
     }
 

@@ -1,3 +1,5 @@
+//! Properties of MQTT 5 from `-D`.
+
 use std::num::NonZeroU32;
 
 use braid_client::{Builder, MessageProperties, TopicName};

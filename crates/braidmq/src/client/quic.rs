@@ -1,3 +1,5 @@
+//! Options of QUIC connections.
+
 use std::path::PathBuf;
 
 use braid_client::{Builder, Congestion};
@@ -61,6 +63,6 @@ impl QuicOptions {
     }
 }
 
-fn parse_congestion(text: &str) -> Result<Congestion, String> {
+pub(crate) fn parse_congestion(text: &str) -> Result<Congestion, String> {
     Congestion::from_name(text).ok_or_else(|| "use bbr3, cubic or newreno".to_owned())
 }

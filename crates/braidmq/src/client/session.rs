@@ -1,6 +1,9 @@
+//! Runtime, log and signals of `pub` and `sub`.
+
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::{ClientOptions, Failure};
@@ -39,20 +42,12 @@ fn trace() {
 /// Resolves on SIGINT or SIGTERM.
 pub(crate) async fn stopped() {
     let interrupted = tokio::signal::ctrl_c();
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let Ok(mut terminated) = signal(SignalKind::terminate()) else {
-            let _ = interrupted.await;
-            return;
-        };
-        tokio::select! {
-            _ = interrupted => {}
-            _ = terminated.recv() => {}
-        }
-    }
-    #[cfg(not(unix))]
-    {
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
         let _ = interrupted.await;
+        return;
+    };
+    tokio::select! {
+        _ = interrupted => {}
+        _ = terminated.recv() => {}
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use braid_broker::{BrokerConfig, PriorityRule, StreamsConfig};
 use braid_store::spool::SpoolOptions;
 use braid_store::{Durability, Options};
+use braid_transport::Transport;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use merge::{Layers, merge};
@@ -110,16 +111,34 @@ pub(crate) struct ListenersConfig {
 }
 
 impl ListenersConfig {
-    pub(crate) const fn none() -> Self {
-        Self { tcp: Vec::new(), tls: Vec::new(), ws: Vec::new(), wss: Vec::new(), quic: Vec::new() }
+    /// Addresses of each transport, in the order of binding.
+    pub(crate) fn by_transport(&self) -> [(Transport, &[SocketAddr]); 5] {
+        let Self { tcp, tls, ws, wss, quic } = self;
+        [
+            (Transport::Tcp, tcp),
+            (Transport::Ws, ws),
+            (Transport::Tls, tls),
+            (Transport::Wss, wss),
+            (Transport::Quic, quic),
+        ]
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_transport().iter().all(|(_, addresses)| addresses.is_empty())
     }
 }
 
 impl Default for ListenersConfig {
     /// Every transport, on loopback only.
     fn default() -> Self {
-        let at = |port| vec![SocketAddr::from(([127, 0, 0, 1], port))];
-        Self { tcp: at(1883), tls: at(8883), ws: at(8083), wss: at(8084), quic: at(14567) }
+        let at = |transport: Transport| vec![SocketAddr::from(([127, 0, 0, 1], transport.default_port()))];
+        Self {
+            tcp: at(Transport::Tcp),
+            tls: at(Transport::Tls),
+            ws: at(Transport::Ws),
+            wss: at(Transport::Wss),
+            quic: at(Transport::Quic),
+        }
     }
 }
 

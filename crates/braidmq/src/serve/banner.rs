@@ -1,3 +1,5 @@
+//! Banner of a started broker: its addresses, certificate and durability, and commands to try it.
+
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -5,6 +7,7 @@ use std::net::SocketAddr;
 use braid_transport::{Listener, Transport};
 
 use super::bind::Certificate;
+use crate::client::default_path;
 use crate::config::{Config, DurabilityConfig};
 
 /// Addresses on which the broker listens.
@@ -37,8 +40,7 @@ fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate
     let mut out = format!("BraidMQ {} is listening:\n", env!("CARGO_PKG_VERSION"));
     let mut first = None;
     for &(transport, address) in &addresses.mqtt {
-        let path = if matches!(transport, Transport::Ws | Transport::Wss) { "/mqtt" } else { "" };
-        let url = format!("{}://{address}{path}", transport.scheme());
+        let url = format!("{}://{address}{}", transport.scheme(), default_path(transport));
         let _ = writeln!(out, "  {:<5} {url}", transport.to_string());
         first.get_or_insert((url, transport));
     }

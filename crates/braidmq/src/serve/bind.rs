@@ -1,12 +1,14 @@
+//! Listeners and certificate of the broker, from its configuration.
+
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 
 use braid_transport::{
     CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions,
-    is_self_signed_there, self_signed,
+    Transport, is_self_signed_there, self_signed,
 };
 
 use super::StartError;
+use crate::client::key_log;
 use crate::config::{ClientAuthConfig, Config};
 
 /// Certificate of the broker.
@@ -37,12 +39,12 @@ pub(super) fn addresses(option: &'static str, given: &[String]) -> Result<Vec<So
     Ok(all)
 }
 
-const fn needs_certificate(config: &Config) -> bool {
-    let listeners = &config.listeners;
-    !(listeners.tls.is_empty() && listeners.wss.is_empty() && listeners.quic.is_empty())
+fn needs_certificate(config: &Config) -> bool {
+    let listeners = config.listeners.by_transport();
+    listeners.iter().any(|(transport, addresses)| transport.is_encrypted() && !addresses.is_empty())
 }
 
-/// Whether [`certificate`] writes to the data directory.
+/// True if [`certificate`] writes to the data directory.
 pub(super) fn makes_certificate(config: &Config) -> bool {
     let is_ours = config.tls.certificate.is_none() && config.tls.key.is_none();
     needs_certificate(config) && is_ours && !is_self_signed_there(&config.data_dir)
@@ -75,31 +77,30 @@ pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartE
     Ok(Some(Certificate { tls, fingerprint, is_self_signed }))
 }
 
-/// The file for the secrets of TLS sessions that `SSLKEYLOGFILE` names, as in browsers and curl.
-fn key_log() -> Option<PathBuf> {
-    std::env::var_os("SSLKEYLOGFILE").filter(|name| !name.is_empty()).map(PathBuf::from)
-}
-
 /// Binds every listener, or none if one of them fails.
 pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<Listener>, StartError> {
     let mut options = ListenOptions { quic: config.quic_options(), ..ListenOptions::default() };
     // Room for the largest packet in one frame, as most clients send it.
     options.websocket.max_frame_bytes = config.mqtt.maximum_packet_size as usize + 5;
     options.websocket.origins = (!config.allow_anonymous).then(|| config.websocket.origins.clone());
-    let addresses = &config.listeners;
     let mut listeners = Vec::new();
-    let mut bind = |kind: ListenerKind, addresses: &[SocketAddr]| -> Result<(), StartError> {
+    for (transport, addresses) in config.listeners.by_transport() {
+        let Some(kind) = kind(transport, tls) else { continue };
         for address in addresses {
             listeners.push(Listener::bind(kind.clone(), *address, &options)?);
         }
-        Ok(())
-    };
-    bind(ListenerKind::Tcp, &addresses.tcp)?;
-    bind(ListenerKind::Ws, &addresses.ws)?;
-    if let Some(tls) = tls {
-        bind(ListenerKind::Tls(tls.clone()), &addresses.tls)?;
-        bind(ListenerKind::Wss(tls.clone()), &addresses.wss)?;
-        bind(ListenerKind::Quic(tls.clone()), &addresses.quic)?;
     }
     Ok(listeners)
+}
+
+/// `None` for a transport that has no address, or needs a certificate where there is none.
+fn kind(transport: Transport, tls: Option<&ServerTls>) -> Option<ListenerKind> {
+    Some(match transport {
+        Transport::Tcp => ListenerKind::Tcp,
+        Transport::Ws => ListenerKind::Ws,
+        Transport::Tls => ListenerKind::Tls(tls?.clone()),
+        Transport::Wss => ListenerKind::Wss(tls?.clone()),
+        Transport::Quic => ListenerKind::Quic(tls?.clone()),
+        Transport::Mem => return None,
+    })
 }

@@ -1,3 +1,5 @@
+//! Log on standard error, with a level that can be changed.
+
 use std::io::IsTerminal;
 
 use tracing_subscriber::layer::SubscriberExt;

@@ -197,17 +197,17 @@ fn configure(args: &Args) -> Result<Config, StartError> {
     let layers =
         Layers { file: args.config.clone(), environment: environment()?, settings: args.set.clone() };
     let mut config = merge(&layers)?;
-    let named = [&args.tcp, &args.tls, &args.ws, &args.wss, &args.quic];
-    if named.iter().any(|addresses| !addresses.is_empty()) {
-        config.listeners = ListenersConfig {
-            tcp: bind::addresses("--tcp", &args.tcp)?,
-            tls: bind::addresses("--tls", &args.tls)?,
-            ws: bind::addresses("--ws", &args.ws)?,
-            wss: bind::addresses("--wss", &args.wss)?,
-            quic: bind::addresses("--quic", &args.quic)?,
-        };
+    let named = ListenersConfig {
+        tcp: bind::addresses("--tcp", &args.tcp)?,
+        tls: bind::addresses("--tls", &args.tls)?,
+        ws: bind::addresses("--ws", &args.ws)?,
+        wss: bind::addresses("--wss", &args.wss)?,
+        quic: bind::addresses("--quic", &args.quic)?,
+    };
+    if !named.is_empty() {
+        config.listeners = named;
     }
-    if config.listeners == ListenersConfig::none() {
+    if config.listeners.is_empty() {
         return Err(StartError::NoListener);
     }
     if !args.health.is_empty() {

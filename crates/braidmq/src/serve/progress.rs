@@ -42,6 +42,7 @@ impl ProgressReporter {
     /// Called once for thousands of records.
     fn report(&self, text: String) {
         let elapsed = self.elapsed();
+        // A poisoned throttle is safe to use: its only field is one time, which is written whole.
         let is_due = self.throttle.lock().unwrap_or_else(PoisonError::into_inner).is_due(elapsed);
         if is_due {
             eprintln!("braidmq: starting for {:.0} s: {text} so far", elapsed.as_secs_f64());

@@ -1,3 +1,5 @@
+//! Options: servers, transport, local addresses.
+
 use std::net::IpAddr;
 
 use braid_transport::Transport;
@@ -6,7 +8,7 @@ use clap::{ArgAction, Args};
 use super::words::{Addresses, addresses, quic_switch, switch};
 use super::{CONNECTION, OptionsError};
 
-/// Where the clients connect to, and over what.
+/// Servers, transport and local addresses of the clients.
 #[derive(Debug, Clone, Args)]
 pub(in crate::bench) struct ConnectionOptions {
     /// The server's name or address; of several, separated by commas, the clients take turns.
@@ -61,15 +63,9 @@ impl ConnectionOptions {
         Ok(())
     }
 
-    /// The server's port: `-p`, else the one that is usual for the transport.
+    /// The server's port: `-p`, or the default of the transport.
     pub(in crate::bench) fn port(&self, transport: Transport) -> u16 {
-        self.port.unwrap_or(match transport {
-            Transport::Tls => 8883,
-            Transport::Quic => 14567,
-            Transport::Ws => 8083,
-            Transport::Wss => 8084,
-            Transport::Tcp | Transport::Mem => 1883,
-        })
+        self.port.unwrap_or(transport.default_port())
     }
 
     /// The local addresses that the clients take in turn; none leaves it to the system.

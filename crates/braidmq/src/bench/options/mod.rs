@@ -1,7 +1,7 @@
 //! The options of `bench pub`, `bench sub` and `bench conn`: those of emqtt_bench 0.6 and ours.
 //!
-//! Functions of emqtt_bench that are missing here are refused with a line that says what to do instead; options without a meaning here
-//! is told in a note. Nothing is ignored silently.
+//! Options of emqtt_bench that this program does not support are refused with the alternative. Options that have no
+//! effect here are named in a note. None is ignored silently.
 
 mod clients;
 mod connection;
@@ -30,8 +30,7 @@ use session::SessionOptions;
 use subscribe::Subscription;
 pub(super) use subscribe::{ConnOptions, SubOptions};
 use tls::TlsOptions;
-pub(super) use tls::secrets;
-pub(super) use words::{congestion, duration, time};
+pub(super) use words::{duration, time};
 
 const CONNECTION: &str = "Connection";
 const CLIENTS: &str = "Clients";
@@ -41,12 +40,12 @@ const TLS: &str = "TLS";
 const QUIC: &str = "QUIC";
 const OUTPUT: &str = "Output";
 
-/// The first of several equal options counts, as with emqtt_bench. The parser would refuse them.
+/// Makes the first of several equal options count, as in emqtt_bench; the parser would refuse them.
 ///
-/// Options of which all count, such as `-t` of `sub`, stay what they are.
+/// Options of which all count, such as `-t` of `sub`, are unchanged.
 fn first_counts(option: Arg) -> Arg {
     match option.get_action() {
-        // All are collected then, and of those the first is read.
+        // All are collected, and the first one is read.
         ArgAction::Set => option.action(ArgAction::Append),
         ArgAction::SetTrue => {
             let itself = option.get_id().clone();
@@ -59,7 +58,7 @@ fn first_counts(option: Arg) -> Arg {
 /// The exit codes, for the help texts.
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  the run ended as it was asked to
+  0  the run ended as requested
   1  no client could connect
   2  wrong options, or a file that cannot be read or written
   7  every connection was lost before the end";
@@ -69,7 +68,7 @@ fn help_end(examples: &str) -> String {
     format!("{examples}\n\n{EXIT_CODES}")
 }
 
-/// Options that cannot be used as they are, as one line that says what to change.
+/// Refusal of the options: one line with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct OptionsError(String);
@@ -113,7 +112,7 @@ impl CommonOptions {
         Ok(transport)
     }
 
-    /// A line for each option that was given and has no effect, or not the one that may be expected.
+    /// Notes on options that have no effect, or not the expected one.
     pub(super) fn notes(&self, transport: Transport) -> Vec<String> {
         let mut notes = self.foreign.notes();
         notes.extend(self.session.notes());

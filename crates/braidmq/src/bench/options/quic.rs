@@ -1,34 +1,36 @@
+//! Options: QUIC.
+
 use std::path::PathBuf;
 
 use braid_client::Congestion;
 use braid_transport::Transport;
 use clap::Args;
 
-use super::words::congestion;
 use super::{OptionsError, QUIC};
+use crate::client::parse_congestion;
 
 /// Options of the connections that only QUIC has.
 #[derive(Debug, Clone, Args)]
 pub(in crate::bench) struct QuicOptions {
     /// Congestion control: bbr3 keeps the queues on the path short, cubic and newreno fill them. bbr3 by
     /// default.
-    #[arg(long, value_name = "NAME", value_parser = congestion, help_heading = QUIC)]
+    #[arg(long, value_name = "NAME", value_parser = parse_congestion, help_heading = QUIC)]
     pub(in crate::bench) quic_cc: Option<Congestion>,
     /// Turn the congestion gate off: bulk is then not limited in favour of urgent messages.
     #[arg(long, help_heading = QUIC)]
     pub(in crate::bench) no_gate: bool,
-    /// Write to this file what each connection knows of its path and holds back: a line of JSON five times a second.
+    /// Write the gate's model of the path of each connection to this file: JSON lines, five times a second.
     #[arg(long, value_name = "FILE", conflicts_with = "no_gate", help_heading = QUIC)]
     pub(in crate::bench) gate_log: Option<PathBuf>,
-    /// The most bytes per second that each client sends, if you know what the uplink carries: then nothing queues up
-    /// on the way, where what is urgent cannot overtake.
+    /// The most bytes per second of each client, if the rate of the uplink is known: messages then wait in this program,
+    /// where urgent ones overtake, and not in queues of the path.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), help_heading = QUIC)]
     pub(in crate::bench) link_rate: Option<u64>,
-    /// Replace a lost connection one round trip sooner (0-RTT), with --reconnect: what goes first is encrypted with the
-    /// keys of a ticket and may be replayed. The first connection of a client has no ticket.
+    /// Reconnect one round trip sooner (0-RTT), with --reconnect. Early data is encrypted with the keys of a session ticket
+    /// and may be replayed; the first connection of a client has no ticket.
     #[arg(long, help_heading = QUIC)]
     pub(in crate::bench) zero_rtt: bool,
-    /// Write what QUIC does to a file per connection in this directory (qlog), for `braidmq explain` or qvis.
+    /// Write a qlog of each connection into this directory, for `braidmq explain` or qvis.
     #[arg(long, value_name = "DIR", help_heading = QUIC)]
     pub(in crate::bench) qlog_dir: Option<PathBuf>,
 }

@@ -1,3 +1,5 @@
+//! Options: TLS.
+
 use std::path::PathBuf;
 
 use braid_client::{CertificateFiles, ClientTlsOptions};
@@ -6,6 +8,7 @@ use clap::Args;
 
 use super::words::tls_version;
 use super::{OptionsError, TLS};
+use crate::client::key_log;
 
 /// Verification of the server, and identity of the client, for TLS and QUIC.
 #[derive(Debug, Clone, Args)]
@@ -22,7 +25,8 @@ pub(in crate::bench) struct TlsOptions {
     /// Trust the system's CAs.
     #[arg(long, help_heading = TLS)]
     tls_use_os_certs: bool,
-    /// Do not check the server's certificate: for tests only, anybody in between can read and change everything.
+    /// Do not check the server's certificate: for tests only, because anyone on the path can then read and change all
+    /// data.
     #[arg(long, conflicts_with = "tls_use_os_certs", help_heading = TLS)]
     insecure: bool,
     /// TLS without -S: tlsv1.3.
@@ -31,7 +35,7 @@ pub(in crate::bench) struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Whether TLS is asked for without `-S`.
+    /// True if an option requests TLS without `-S`.
     pub(super) fn is_wanted(&self) -> bool {
         self.ssl_version.is_some()
     }
@@ -48,9 +52,8 @@ impl TlsOptions {
             ("--tls-use-os-certs", self.tls_use_os_certs),
             ("--insecure", self.insecure),
         ];
-        let given = given.iter().find(|(_, is_given)| *is_given);
-        match (transport, given) {
-            (Transport::Tcp | Transport::Ws, Some((name, _))) => {
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) if !transport.is_encrypted() => {
                 Err(OptionsError::new(format!("{name} needs TLS: add -S or --quic, or leave it out")))
             }
             _ => Ok(()),
@@ -59,8 +62,7 @@ impl TlsOptions {
 
     pub(super) fn notes(&self, transport: Transport) -> Vec<String> {
         let mut notes = Vec::new();
-        let is_encrypted = matches!(transport, Transport::Tls | Transport::Wss | Transport::Quic);
-        if is_encrypted && !self.insecure && self.is_insecure() {
+        if transport.is_encrypted() && !self.insecure && self.is_insecure() {
             notes.push(
                 "the server's certificate is not checked: give --cacertfile FILE or --tls-use-os-certs, or \
                  --insecure if that is meant"
@@ -87,12 +89,7 @@ impl TlsOptions {
             insecure: self.is_insecure(),
             server_name: None,
             alpn: Vec::new(),
-            key_log: secrets(),
+            key_log: key_log(),
         }
     }
-}
-
-/// The file that the secrets of TLS and QUIC are written to, for Wireshark, as browsers and curl do.
-pub(in crate::bench) fn secrets() -> Option<PathBuf> {
-    std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }

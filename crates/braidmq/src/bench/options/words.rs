@@ -1,9 +1,9 @@
-//! Values as users write them.
+//! Parsers of option values.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use braid_client::{Congestion, ProtocolVersion};
+use braid_client::ProtocolVersion;
 use jiff::SignedDuration;
 
 /// The words that emqtt_bench takes for true and false.
@@ -49,11 +49,7 @@ pub(super) fn tls_version(word: &str) -> Result<(), String> {
     }
 }
 
-pub(in crate::bench) fn congestion(word: &str) -> Result<Congestion, String> {
-    Congestion::from_name(word).ok_or_else(|| "use bbr3, cubic or newreno".to_owned())
-}
-
-/// Where something is served.
+/// Address of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Disabled,
