@@ -1,3 +1,5 @@
+//! Errors of a run, and their exit codes.
+
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -58,9 +60,9 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// Tells people and scripts.
+    /// Prints the error, and returns its exit code.
     pub(super) fn report(&self) -> ExitCode {
-        // The exit code tells it to those who do not listen.
+        // Standard error may be closed; the exit code remains.
         let _ = writeln!(io::stderr(), "Error: {self}");
         ExitCode::from(match self {
             Self::Unreachable { .. } | Self::TooSlow { .. } | Self::NoResponse(_) | Self::Listener(_) => 1,

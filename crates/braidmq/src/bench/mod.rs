@@ -1,4 +1,4 @@
-//! `braidmq bench`: load for an MQTT server, and what it measures.
+//! `braidmq bench`: puts load on an MQTT server and measures it.
 
 mod failure;
 mod options;

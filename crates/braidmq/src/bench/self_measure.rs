@@ -1,3 +1,5 @@
+//! `braidmq bench self`: capacity of this load generator.
+
 use std::io::{self, Write};
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::options::CommonOptions;
 
-/// Where the kernel says who decides how fast TCP sends, unless a program asks for another.
+/// File with the kernel's default congestion control of TCP.
 const TCP_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// The field `settings` of `--json`. No secrets.
@@ -30,7 +30,7 @@ pub(super) fn settings(options: &CommonOptions, plan: &Plan, targets: &[Target])
         "transport": transport.to_string(),
         // Congestion control of the clients. Null: unknown.
         "congestion_control": congestion_control(options, transport),
-        // Whether bulk is kept back where the path limits (QUIC).
+        // True with the congestion gate; null without QUIC.
         "gate": (transport == Transport::Quic).then_some(!options.quic.no_gate),
         // Bytes per second of each client (QUIC).
         "link_rate": options.quic.link_rate,
@@ -129,7 +129,7 @@ fn congestion_control(options: &CommonOptions, transport: Transport) -> Option<S
     options.connection.tcp_cc.clone().or_else(usual)
 }
 
-/// As `--quic-cc` has it.
+/// Name of the algorithm in `--quic-cc`.
 fn name(congestion: Congestion) -> &'static str {
     match congestion {
         Congestion::Bbr3 => "bbr3",

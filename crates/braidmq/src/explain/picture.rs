@@ -179,7 +179,7 @@ fn bars(plot: &Plot, columns: &Columns, palette: &Palette) -> Vec<Bar> {
             Part { top: plot.height - filled.round(), height: filled.round() - from, colour: series.colour }
         });
         let parts = parts.collect();
-        // A packet is lost or not; of a stretch of time the lane tells how many.
+        // A packet is lost or not; for an interval of time the lane shows the number.
         let is_lost = columns.stretch.is_none() && column.lost > 0;
         Bar { place, title: tooltip(column, columns, palette), is_lost, parts }
     };
@@ -279,7 +279,7 @@ impl FlightPlot {
         let flights: Vec<&Flight> = flights.collect();
         let most = |of: fn(&Flight) -> u64| flights.iter().map(|flight| of(flight)).max();
         let in_flight = most(|flight| flight.bytes_in_flight)?;
-        // A window that was never filled must not press what was in flight to the bottom.
+        // A congestion window far above the bytes in flight would flatten their line.
         let window = most(|flight| flight.congestion_window)?.min(in_flight.saturating_mul(4));
         let name = "bytes in flight (line), congestion window (dashes)".to_owned();
         let plot = Plot::new(name, top, 110.0, window.max(in_flight));
@@ -362,7 +362,7 @@ fn nice_above(value: f64) -> f64 {
         return 0.0;
     }
     let power = 10_f64.powf(value.log10().floor());
-    // A hair's breadth above is what rounding makes of the number itself.
+    // The tolerance covers the rounding of the power.
     let nice = [1.0, 2.0, 5.0].into_iter().find(|step| step * power >= value * (1.0 - 1e-9));
     nice.unwrap_or(10.0) * power
 }

@@ -1,3 +1,5 @@
+//! Messages as JSON: `%j` and `%J`.
+
 use braid_client::{PacketId, Received};
 use jiff::Zoned;
 use serde::{Serialize, Serializer};

@@ -1,3 +1,5 @@
+//! Parser of format strings.
+
 use std::str::Chars;
 
 use thiserror::Error;

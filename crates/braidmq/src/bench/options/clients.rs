@@ -1,3 +1,5 @@
+//! Options: number of clients, and rate of their connections.
+
 use std::time::Duration;
 
 use clap::Args;

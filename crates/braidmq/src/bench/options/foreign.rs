@@ -1,3 +1,5 @@
+//! Options of emqtt_bench that depend on Erlang: refused, or noted as without effect.
+
 use clap::{ArgAction, Args};
 
 use super::OptionsError;
@@ -27,7 +29,7 @@ pub(in crate::bench) struct ForeignOptions {
 }
 
 impl ForeignOptions {
-    /// Refuses what would change the measurement and cannot be done.
+    /// Refuses options that would change the measurement and are not supported.
     pub(super) fn refuse(&self) -> Result<(), OptionsError> {
         let algorithms = "cannot be chosen here: TLS agrees on the best that both ends have; leave it out";
         let given = [
@@ -43,7 +45,7 @@ impl ForeignOptions {
         }
     }
 
-    /// Tells what changes nothing.
+    /// Notes on options that have no effect.
     pub(super) fn notes(&self) -> Vec<String> {
         let given = [
             ("--dist", self.dist == Some(true)),

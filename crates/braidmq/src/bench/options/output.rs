@@ -1,3 +1,5 @@
+//! Options: output.
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -6,22 +8,22 @@ use clap::{ArgAction, Args};
 use super::OUTPUT;
 use super::words::{Endpoint, endpoint, qoe_switch};
 
-/// Where lines go.
+/// Destination of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(in crate::bench) enum LogTo {
     /// To standard output.
     Console,
-    /// Nowhere.
+    /// Discards them.
     Null,
 }
 
-/// Output and its destination.
+/// Kinds of output, and their destinations.
 #[derive(Debug, Clone, Args)]
 pub(in crate::bench) struct OutputOptions {
-    /// Write what was measured to this file when the run ends, as JSON.
+    /// Write the results to this file as JSON when the run ends.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(in crate::bench) json: Option<PathBuf>,
-    /// Tell in --json of each message when it was due, and in that of subscribers how long it took.
+    /// Add each message to --json with its due time, and for subscribers with its latency.
     #[arg(long, help_heading = OUTPUT)]
     pub(in crate::bench) trace: bool,
     /// Print emqtt_bench's lines on a terminal too, instead of the live view.
@@ -30,20 +32,20 @@ pub(in crate::bench) struct OutputOptions {
     /// Print no table of percentiles at the end, and no notes.
     #[arg(long, help_heading = OUTPUT)]
     pub(in crate::bench) quiet: bool,
-    /// Answer GET /metrics at this port, or address and port, with Prometheus metrics. Without a port --restapi
-    /// says where.
+    /// Answer GET /metrics at this port, or address and port, with Prometheus metrics. Without a port, --restapi
+    /// names it.
     #[arg(long, value_name = "[IP:]PORT", num_args = 0..=1, value_parser = endpoint, default_missing_value = "disabled",
         help_heading = OUTPUT)]
     prometheus: Option<Endpoint>,
     /// Answer GET /metrics at this port, or address and port.
     #[arg(long, value_name = "[IP:]PORT", value_parser = endpoint, help_heading = OUTPUT)]
     restapi: Option<Endpoint>,
-    /// Where the lines go: console or null.
+    /// Destination of the lines: console or null.
     #[arg(long = "log_to", value_name = "WHERE", default_value = "console", hide_default_value = true,
         help_heading = OUTPUT)]
     pub(in crate::bench) log_to: LogTo,
-    /// Print a line a second on how long the handshakes, connections and subscriptions of the clients took that came in
-    /// it. They are always measured: the table and --json show them.
+    /// Print a line each second with the durations of the handshakes, connections and subscriptions in that second. They
+    /// are always measured: the table and --json have them.
     #[arg(short = 'Q', long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
         value_parser = qoe_switch, action = ArgAction::Set, help_heading = OUTPUT)]
     qoe: Option<bool>,
@@ -53,12 +55,12 @@ pub(in crate::bench) struct OutputOptions {
 }
 
 impl OutputOptions {
-    /// Whether lines tell how long clients take.
+    /// True if lines show the durations of handshakes, connections and subscriptions.
     pub(in crate::bench) fn has_qoe(&self) -> bool {
         self.qoe == Some(true)
     }
 
-    /// Where metrics are served.
+    /// Address at which metrics are served; `None` without them.
     pub(in crate::bench) fn metrics(&self) -> Option<SocketAddr> {
         [self.prometheus, self.restapi].into_iter().flatten().find_map(|endpoint| match endpoint {
             Endpoint::At(address) => Some(address),

@@ -1,3 +1,5 @@
+//! Options of `bench pub`.
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -53,7 +55,7 @@ pub(in crate::bench) struct PubOptions {
     /// The QoS: 0 at most once, 1 at least once, 2 exactly once.
     #[arg(short, long, value_name = "QOS", value_parser = parse_qos, default_value = "0", help_heading = LOAD)]
     pub(in crate::bench) qos: QoS,
-    /// Let the server keep the messages.
+    /// Publish retained messages.
     #[arg(short, long, value_name = "BOOL", num_args = 0..=1, default_value = "false", default_missing_value = "true",
         hide_default_value = true, value_parser = switch, action = ArgAction::Set, help_heading = LOAD)]
     pub(in crate::bench) retain: bool,
@@ -105,7 +107,7 @@ pub(in crate::bench) enum Subject<'a> {
     File(&'a Path),
 }
 
-/// Where the payload of `-t` comes from.
+/// Source of the payload of `-t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::bench) enum PayloadSource<'a> {
     /// `-s`.
@@ -166,7 +168,7 @@ impl PubOptions {
         }
     }
 
-    /// Where the payload of `-t` comes from.
+    /// Source of the payload of `-t`.
     pub(in crate::bench) fn payload(&self) -> PayloadSource<'_> {
         match self.message.as_deref() {
             None => PayloadSource::Size(self.size),
@@ -188,7 +190,7 @@ impl PubOptions {
         (Duration::from_millis(least.into()), Duration::from_millis(most.into()))
     }
 
-    /// A line for each option that was given and has no effect, or not the one that may be expected.
+    /// Notes on options that have no effect, or not the expected one.
     pub(in crate::bench) fn notes(&self, transport: Transport) -> Vec<String> {
         let mut notes = self.common.notes(transport);
         if self.retry_interval > 0 {

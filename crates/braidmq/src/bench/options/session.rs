@@ -1,3 +1,5 @@
+//! Options: fields of CONNECT.
+
 use std::time::Duration;
 
 use braid_client::ProtocolVersion;

@@ -1,3 +1,5 @@
+//! Options of `bench sub` and `bench conn`.
+
 use braid_bench::emqtt::PayloadHeaders;
 use braid_bench::generator::TimestampField;
 use braid_client::{Priority, QoS};
@@ -11,7 +13,7 @@ use crate::client::{parse_priority, parse_qos};
 const SUB_EXAMPLES: &str = "\
 Examples:
   braidmq bench sub -t bench/%i -c 50
-      50 clients count what comes, each from its own topic.
+      50 clients count messages, each from a topic of its own.
   braidmq bench sub -t bench/+ -c 1 --payload-hdrs cnt64,ts
       with losses and latency, from publishers with the same option.
   braidmq bench sub -c 1 -t Topic1 -t Topic2 -q 1 --timestamp-field timestamp=ms --json result.json
@@ -26,7 +28,7 @@ Examples:
   braidmq bench conn --quic -c 1000 -i 0 --duration 60s --json result.json
       how long a thousand handshakes at once take.";
 
-/// Subscribe with many clients and measure what comes, with the options of emqtt_bench sub.
+/// Subscribe with many clients and measure the messages that arrive, with the options of emqtt_bench sub.
 ///
 /// Latency needs the time in the payload: --payload-hdrs ts or --timestamp-field. Ends with --duration, Ctrl-C or the
 /// last connection's end.
@@ -38,7 +40,7 @@ pub(in crate::bench) struct SubOptions {
     /// (client's number).
     #[arg(short, long, value_name = "FILTER", required = true, help_heading = LOAD)]
     topic: Vec<String>,
-    /// The most QoS that messages may have.
+    /// Maximum QoS of the messages.
     #[arg(short, long, value_name = "QOS", value_parser = parse_qos, default_value = "0", help_heading = LOAD)]
     pub(in crate::bench) qos: QoS,
     /// Read the headers that the publishers' --payload-hdrs wrote: cnt64 finds losses, ts measures latency.
@@ -54,8 +56,8 @@ pub(in crate::bench) struct SubOptions {
     /// for all -t, or once for each.
     #[arg(long, value_name = "NUMBER", help_heading = QUIC)]
     stream: Vec<u32>,
-    /// Ask the server for this place among all that it sends to a client, 0 to 65535: higher comes first, 100 is
-    /// ordinary (MQTT 5; servers other than braidmq do not know it). Once for all -t, or once for each.
+    /// Priority of the messages among all that the server sends to a client, 0 to 65535: higher comes first, 100 is the
+    /// default (MQTT 5; only braidmq supports it). Once for all -t, or once for each.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     priority: Vec<Priority>,
     /// Client Identifiers are the client's number alone, behind --prefix if there is one.
@@ -79,7 +81,7 @@ pub(in crate::bench) struct ConnOptions {
     pub(in crate::bench) shortids: bool,
 }
 
-/// One `-t` with what belongs to it.
+/// One `-t` with its stream and priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::bench) struct Subscription<'a> {
     /// With placeholders.
@@ -129,7 +131,7 @@ impl SubOptions {
     }
 }
 
-/// The one for all, or that of the `at`th filter.
+/// Value of the filter with this index: its own, or the only one, which is for all.
 fn of<T: Copy>(given: &[T], at: usize) -> Option<T> {
     match given {
         [only] => Some(*only),

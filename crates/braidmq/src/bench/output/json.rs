@@ -1,3 +1,5 @@
+//! File of `--json`.
+
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -1,3 +1,5 @@
+//! Lines of a terminal that are redrawn in place.
+
 /// Lines on a terminal that are drawn again in their place.
 #[derive(Debug, Default)]
 pub(super) struct Live {
@@ -28,7 +30,7 @@ impl Live {
         out
     }
 
-    /// Takes away what is shown. A window that became narrower has wrapped it.
+    /// Clears the shown lines. A window that became narrower has wrapped them.
     fn clear(&self, columns: usize) -> String {
         let rows: usize = self.shown.iter().map(|width| width.div_ceil(columns).max(1)).sum();
         if rows == 0 { String::new() } else { format!("\r\x1b[{rows}A\x1b[J") }

@@ -1,3 +1,5 @@
+//! HTTP server for metrics of Prometheus.
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +19,7 @@ use tokio::time::sleep;
 
 use crate::bench::Failure;
 
-/// The pause after a connection could not be accepted: most likely there are no files left.
+/// Pause after a failed accept, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers `GET /metrics`.
@@ -39,12 +41,12 @@ impl Metrics {
         Ok(Self { listener, address })
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     pub(in crate::bench) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers for ever.
+    /// Answers requests until it is dropped.
     pub(in crate::bench) async fn serve(self, board: Board) {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {

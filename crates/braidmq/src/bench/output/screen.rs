@@ -1,3 +1,5 @@
+//! Standard output during a run.
+
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +21,7 @@ const EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(in crate::bench) struct Screen {
     form: Form,
-    /// Events that were told.
+    /// Number of events that were printed.
     events: usize,
 }
 
@@ -56,10 +58,10 @@ impl Screen {
         Self { form, events: 0 }
     }
 
-    /// Tells that the run begins. `secrets`: the file that the secrets of TLS go to.
+    /// Prints the first lines. `secrets`: file for the secrets of TLS.
     ///
     /// # Errors
-    /// Standard output is gone.
+    /// Standard output is closed.
     pub(in crate::bench) fn begin(
         &self,
         board: &Board,
@@ -76,7 +78,7 @@ impl Screen {
         writeln!(io::stdout(), "{line}\n")
     }
 
-    /// Tells what changed once a second, until standard output is gone.
+    /// Prints changes once a second, until standard output is closed.
     pub(in crate::bench) async fn watch(&mut self, board: &Board) {
         let mut ticks = interval_at(Instant::now() + EVERY, EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

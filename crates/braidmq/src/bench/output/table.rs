@@ -1,3 +1,5 @@
+//! Table of percentiles at the end of a run.
+
 use braid_bench::emqtt::Counter;
 use braid_bench::summary::RunSummary;
 use braid_measure::Quantiles;
