@@ -1,17 +1,17 @@
-# Everything a newcomer and CI do. `make help` lists it.
+# Commands for development and CI; `make help` lists them.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-# Where Debian keeps ip and iptables, which the search path of users leaves out.
+# Debian has ip and iptables there, outside of the search path of users.
 export PATH := $(PATH):/usr/sbin:/sbin
 
 # Arguments for `make run`: make run ARGS="--tcp 127.0.0.1:1884"
 ARGS ?=
-# Where the log of the last `cargo test` lies.
+# Log of the last `cargo test`.
 TEST_LOG := target/cargo-test.log
-# New enough for deny.toml.
+# Oldest series that reads deny.toml.
 CARGO_DENY := ^0.20
 
 announce = @printf '\n=== %s\n' "$(1)"
@@ -24,7 +24,7 @@ help: ## List these commands
 run: compiler ## Build BraidMQ and start the broker on loopback
 	cargo run --release --package braidmq -- serve $(ARGS)
 
-test: tools format-check lint unit tidy spec deny lab peers torture summary ## Everything CI checks, in its order
+test: tools format-check lint unit tidy spec deny lab peers torture summary ## Run all checks of CI, in the order of CI
 
 fmt: ## Format the sources
 	cargo fmt --all
@@ -39,21 +39,21 @@ audit: cargo-deny ## Look for known vulnerabilities (fetches the advisory databa
 
 tools: apt-packages cargo-deny ## Install what the checks need
 
-format-check: ## Are the sources formatted?
+format-check: ## Check the format of the sources
 	$(call announce,formatting)
 	cargo fmt --all --check
 
-lint: ## Clippy, warnings are errors
+lint: ## Run clippy; warnings are errors
 	$(call announce,lints)
 	cargo clippy --workspace --all-targets -- -D warnings
 
-unit: ## cargo test
+unit: ## Run cargo test
 	$(call announce,tests)
 	@mkdir -p $(dir $(TEST_LOG))
 	cargo test --workspace 2>&1 | tee $(TEST_LOG)
 
-tidy: ## Check the budgets of the house
-	$(call announce,budgets of the house)
+tidy: ## Check sizes, names, words and imports of the sources
+	$(call announce,budgets of the sources)
 	cargo xtask tidy
 
 spec: ## Check the coverage of the standard's normative statements
@@ -72,7 +72,7 @@ peers: ## Run third-party clients against the broker
 	$(call announce,third-party clients)
 	cargo xtask peers
 
-# Queues that hold little have rounds of their own: nobody else's messages may be missing.
+# Rounds with small queues, by overflow policy: only messages for slow or stopped subscribers may be missing.
 FULL_QUEUES := kill+drop-oldest:8,kill+drop-newest:8,kill+disconnect:8,stop+drop-oldest:2,full+drop-newest:2,dying+disconnect:2
 
 torture: ## Kill and stop the broker under load, and let its disk and its queues be full
@@ -80,17 +80,17 @@ torture: ## Kill and stop the broker under load, and let its disk and its queues
 	cargo xtask torture --kind kill:20,stop:4,full:3,dying:3,$(FULL_QUEUES)
 	cargo xtask bench spool --debug --clients 150 --size 3000000 --rate 300000 --seconds 5
 
-# The verdict of `cargo test` again, for whoever reads only the end.
+# Repeats the results of `cargo test` at the end of the output.
 summary:
 	$(call announce,all checks passed: what cargo test said)
 	@grep -E '^test result: ' $(TEST_LOG)
 
-# === What the checks need ===
+# === Tools of the checks ===
 
 .PHONY: compiler apt-packages cargo-deny
 
-# COMMAND=PACKAGE: what must answer, and the Debian package that brings it. What comes from PyPI and npm,
-# `cargo xtask peers` puts into .peers, and says so.
+# COMMAND=PACKAGE: a required command and the Debian package that has it. `cargo xtask peers` installs packages of
+# PyPI and npm into .peers.
 compiler: DEBIAN := cc=build-essential
 apt-packages: DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm \
   ip=iproute2 iptables=iptables strace=strace
@@ -104,7 +104,7 @@ compiler apt-packages:
 	if [[ $@ == apt-packages ]]; then \
 	  python3 -c 'import ensurepip, venv' 2> /dev/null || missing+=(python3-venv); \
 	fi; \
-	if (( $${#missing[@]} == 0 )); then echo "Debian packages: all there"; exit; fi; \
+	if (( $${#missing[@]} == 0 )); then echo "Debian packages: all installed"; exit; fi; \
 	echo "Debian packages to install: $${missing[*]}"; \
 	sudo=(); if (( $$(id -u) != 0 )); then sudo=(sudo); fi; \
 	"$${sudo[@]}" apt-get update -q; \
@@ -112,6 +112,6 @@ compiler apt-packages:
 	  apt-get install -q -y --no-install-recommends "$${missing[@]}"
 
 cargo-deny:
-	@if cargo deny --version > /dev/null 2>&1; then echo "cargo-deny: there"; else \
+	@if cargo deny --version > /dev/null 2>&1; then echo "cargo-deny: installed"; else \
 	  echo "cargo-deny: cargo install cargo-deny (about three minutes, once)"; \
 	  cargo install --quiet --locked --version '$(CARGO_DENY)' cargo-deny; fi

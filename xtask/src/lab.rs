@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> io::Result<bool> {
 fn step(binary: &Path, folder: &Path, is_unprivileged: bool, arguments: &str) -> io::Result<bool> {
     let mut command = Command::new(binary);
     command.arg("lab").args(arguments.split(' ')).args(["--lateness", LATENESS]).current_dir(folder);
-    // A folder that we have just made belongs to who runs this.
+    // The owner of a new folder is the user of this process.
     let is_root = std::os::unix::fs::MetadataExt::uid(&fs::metadata(folder)?) == 0;
     if is_unprivileged && is_root {
         command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);

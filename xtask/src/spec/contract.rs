@@ -1,3 +1,5 @@
+//! Statements of the MQTT over QUIC contract.
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;

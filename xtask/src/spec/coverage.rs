@@ -1,3 +1,5 @@
+//! Coverage of statements: joins statements and tags.
+
 use std::collections::BTreeMap;
 
 use super::statement::{Binds, Edition, Standard, Statement, Tested};

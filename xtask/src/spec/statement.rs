@@ -1,3 +1,5 @@
+//! Normative statements of the standards.
+
 use std::collections::BTreeSet;
 
 use serde::Deserialize;

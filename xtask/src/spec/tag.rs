@@ -1,3 +1,5 @@
+//! Tags of statements in sources, tests and documents.
+
 use super::contract;
 use crate::source;
 use crate::tree::{TextFile, Tree};
