@@ -214,7 +214,7 @@ struct AnswerCache {
 }
 
 impl AnswerCache {
-    fn get_or_ask(&mut self, direction: Direction, topic: &TopicName, ask: impl FnOnce() -> bool) -> bool {
+    fn answer(&mut self, direction: Direction, topic: &TopicName, ask: impl FnOnce() -> bool) -> bool {
         let question = (direction, topic.clone());
         if let Some(answer) = self.newer.get(&question) {
             return *answer;
@@ -305,7 +305,7 @@ impl ClientAccess {
             rules.answers = AnswerCache::default();
         }
         let Rules { authorize, client_id, answers, .. } = &mut **rules;
-        answers.get_or_ask(direction, topic, || {
+        answers.answer(direction, topic, || {
             let action = match direction {
                 Direction::Publish => Action::Publish(topic),
                 Direction::Receive => Action::Receive(topic),
@@ -364,8 +364,8 @@ mod tests {
         let hot = TopicName::parse("hot").unwrap();
         for number in 0..1000 {
             let cold = TopicName::parse(&format!("cold/{number}")).unwrap();
-            answers.get_or_ask(Direction::Receive, &cold, || true);
-            answers.get_or_ask(Direction::Receive, &hot, || {
+            answers.answer(Direction::Receive, &cold, || true);
+            answers.answer(Direction::Receive, &hot, || {
                 asked += 1;
                 true
             });
