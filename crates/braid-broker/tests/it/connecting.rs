@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use braid_broker::{Anonymous, Authenticate, Authentication, BrokerConfig, Counter, Identity, MqttConfig};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;
-use braid_transport::{Peer, Transport};
+use braid_transport::{EndpointHealth, Peer, Transport};
 
 use crate::support::{TestBroker, connect_v3, connect_v5, lasting, message, pass, quiet, settle, will};
 
@@ -223,4 +223,21 @@ async fn connack_tells_the_granted_values() {
     client.vanish().await;
     pass(61).await;
     assert!(!broker.resume("client").await.connack().session_present);
+}
+
+/// A QUIC endpoint whose task fails shows in the accept of its listener, and in the health of the broker.
+#[tokio::test(start_paused = true)]
+async fn failures_of_an_endpoint_are_counted_and_connections_are_accepted_again() {
+    let broker = TestBroker::start();
+    let fails = async |restarts, is_available| {
+        let health = EndpointHealth { restarts, is_available };
+        broker.fail_accept(health).await;
+        // The listener pauses after an accept that failed.
+        drop(broker.v5("client").await);
+        let statistics = broker.statistics();
+        (statistics.get(Counter::QuicRestarts), statistics.is_quic_unavailable())
+    };
+    assert_eq!(fails(1, true).await, (1, false));
+    assert_eq!(fails(1, false).await, (1, true));
+    assert_eq!(fails(3, true).await, (3, false));
 }

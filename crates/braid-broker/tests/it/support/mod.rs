@@ -20,7 +20,7 @@ use braid_proto::decoder::Spool;
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
 use braid_store::{MemoryStore, Store, StoreError};
 use braid_transport::mem::{self, Connector};
-use braid_transport::{ByteStream, Link, Listener};
+use braid_transport::{ByteStream, EndpointHealth, Link, Listener};
 use tokio::task::JoinHandle;
 
 pub(crate) use allocator::allocated;
@@ -111,6 +111,12 @@ impl TestBroker {
         let broker = broker.expect("memory can be read");
         let handle = broker.handle();
         Self { connector, handle, task: tokio::spawn(broker.run(DRAIN)) }
+    }
+
+    /// Makes an accept of the listener fail, which reports `health` from then on.
+    pub(crate) async fn fail_accept(&self, health: EndpointHealth) {
+        let error = std::io::Error::other("the endpoint has failed");
+        self.connector.fail_accept(error, health).await.expect("the broker listens");
     }
 
     /// A link before CONNECT.
