@@ -17,7 +17,6 @@ use braid_transport::Peer;
 use hashbrown::HashMap;
 
 use crate::lock_order;
-use crate::registry::SessionEntry;
 
 /// Topics of the broker itself. Clients may subscribe to them and not publish.
 const BROKER_TOPICS: &str = "$SYS/";
@@ -179,13 +178,19 @@ impl Access {
         ClientAccess { identity, rules }
     }
 
-    /// Tests whether a session may receive a message, for a caller that is not its connection. The answer is not cached.
-    /// A session that no client has claimed since the broker started may: its client is asked about when it has returned.
-    pub(crate) fn may_receive(&self, entry: &SessionEntry, topic: &TopicName) -> bool {
+    /// Tests whether the client of a session may receive a message, for a caller that is not its connection. The answer is
+    /// not cached. `identity`: the one that claimed the session last; without one, the client is asked about when it has
+    /// returned.
+    pub(crate) fn may_receive(
+        &self,
+        client_id: &ClientId,
+        identity: impl FnOnce() -> Option<Identity>,
+        topic: &TopicName,
+    ) -> bool {
         let Some(authorize) = &self.authorize else { return true };
-        let identity = entry.identity();
+        let identity = identity();
         lock_order::assert_none_held();
-        identity.is_none_or(|identity| authorize.permits(&identity, &entry.client_id, Action::Receive(topic)))
+        identity.is_none_or(|identity| authorize.permits(&identity, client_id, Action::Receive(topic)))
     }
 }
 

@@ -17,6 +17,7 @@ use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
 use crate::auth::{Access, ClientAccess};
+use crate::clock;
 use crate::lock_order;
 use crate::memory::Memory;
 use crate::persist::{self, Persist};
@@ -55,7 +56,7 @@ impl Dispatcher {
 
     /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
     ///
-    /// Every PUBLISH of a client passes here: a reason to refuse one is a call of `refuse`. Wills are published by the
+    /// Every PUBLISH of a client passes here: each reason to refuse one is a call of [`refuse`]. Wills are published by the
     /// broker and do not pass here.
     pub(crate) fn admit(
         &self,
@@ -65,27 +66,13 @@ impl Dispatcher {
         mut set_reason: impl FnMut(Token, ReasonCode),
     ) -> Option<Commit> {
         let received = messages.len();
-        let mut refuse = |reason_for: &mut dyn FnMut(&Arc<Message>) -> Option<ReasonCode>| {
-            let mut kept = 0;
-            for index in 0..messages.len() {
-                let Some(reason) = reason_for(&messages[index]) else {
-                    messages.swap(kept, index);
-                    tokens.swap(kept, index);
-                    kept += 1;
-                    continue;
-                };
-                if let Some(token) = tokens[index] {
-                    set_reason(token, reason);
-                }
-            }
-            messages.truncate(kept);
-            tokens.truncate(kept);
-        };
-        // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
-        refuse(&mut |message| (!client.may_publish(&message.topic)).then_some(ReasonCode::NotAuthorized));
+        refuse(messages, tokens, &mut set_reason, |message| {
+            // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
+            (!client.may_publish(&message.topic)).then_some(ReasonCode::NotAuthorized)
+        });
         // After the authorizer, which may be slow: the lock of all retained messages is held from the first on.
         let mut retaining = None;
-        refuse(&mut |message| {
+        refuse(messages, tokens, &mut set_reason, |message| {
             // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
             let has_room = !message.retain
                 || retaining.get_or_insert_with(|| self.retained.change(&self.persist)).set(message);
@@ -135,7 +122,7 @@ impl Dispatcher {
 
     /// Publishes a Will as a message of its session: No Local applies to it. [MQTT-3.8.3-3]
     pub(crate) fn publish_will(&self, entry: &SessionEntry, will: Will) {
-        let message = Message::from_will(will, tokio::time::Instant::now().into_std());
+        let message = Message::from_will(will, clock::now());
         let cleared = entry.take_stored_will().then(|| Change::WillCleared { session: entry.id() });
         // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
         self.publish_one(Some(entry.key), message, cleared.into_iter().collect());
@@ -191,6 +178,31 @@ impl Dispatcher {
     }
 }
 
+/// Removes the messages for which there is a reason, and their tokens, to which the reason is passed on.
+fn refuse(
+    messages: &mut Vec<Arc<Message>>,
+    tokens: &mut Vec<Option<Token>>,
+    set_reason: &mut impl FnMut(Token, ReasonCode),
+    mut reason_for: impl FnMut(&Arc<Message>) -> Option<ReasonCode>,
+) {
+    let mut kept = 0;
+    for index in 0..messages.len() {
+        let Some(reason) = reason_for(&messages[index]) else {
+            if kept < index {
+                messages.swap(kept, index);
+                tokens.swap(kept, index);
+            }
+            kept += 1;
+            continue;
+        };
+        if let Some(token) = tokens[index] {
+            set_reason(token, reason);
+        }
+    }
+    messages.truncate(kept);
+    tokens.truncate(kept);
+}
+
 /// Result of a batch.
 pub(crate) struct Dispatched {
     /// Sessions that cannot keep up.
@@ -237,7 +249,7 @@ impl<'a> BatchPush<'a> {
     fn new(dispatcher: &'a Dispatcher, changes: Vec<Change>) -> Self {
         Self {
             dispatcher,
-            now: tokio::time::Instant::now().into_std(),
+            now: clock::now(),
             wakers: Vec::new(),
             dropped: 0,
             deliveries: 0,
@@ -308,9 +320,9 @@ impl<'a> BatchPush<'a> {
     /// Gives a message to one member: the next in turn that is connected and has room, else the next whose session
     /// keeps it. `priority` is for a member that asked for none; `enqueued_at` if it has waited for another member.
     ///
-    /// Each member is asked once. Its queue is locked for that only if it is connected, and at most [`READY_PROBES`]
-    /// are: a message to ten thousand members must not take ten thousand locks. A member that may not receive the
-    /// message is passed over; its connection asks again when it sends.
+    /// The queues of at most [`READY_PROBES`] connected members are locked: a message to ten thousand members must not take
+    /// ten thousand locks. A member that may not receive the message is passed over, as its connection would drop it; the
+    /// authorizer is asked only about a member that would be selected.
     fn push_shared(
         &mut self,
         shared: &SharedTarget,
@@ -320,17 +332,26 @@ impl<'a> BatchPush<'a> {
     ) {
         let Dispatcher { access, queues, .. } = self.dispatcher;
         let limits = queues.policy.limits;
-        let mut probes = 0;
-        let member = shared.group.select(|key| match shared.entry(*key) {
-            None => Readiness::Unfit,
-            // Its connection would drop the message, which another member may receive.
-            Some(entry) if !access.may_receive(entry, &message.topic) => Readiness::Unfit,
-            Some(entry) if entry.disconnect_epoch() == 0 && probes < READY_PROBES => {
+        let (mut probes, mut has_fallback) = (0, false);
+        let member = shared.group.select(|ahead, key| {
+            if ahead == 0 {
+                (probes, has_fallback) = (0, false);
+            }
+            let Some(entry) = shared.entry(*key) else { return Readiness::Unfit };
+            let readiness = if entry.disconnect_epoch() == 0 && probes < READY_PROBES {
                 probes += 1;
                 entry.queue.readiness(message, limits)
+            } else {
+                // Disconnected, or unknown: a push to a session that has ended meanwhile comes back as an orphan.
+                Readiness::Fallback
+            };
+            let is_candidate =
+                readiness == Readiness::Ready || readiness == Readiness::Fallback && !has_fallback;
+            if is_candidate && !access.may_receive(&entry.client_id, || entry.identity(), &message.topic) {
+                return Readiness::Unfit;
             }
-            // Disconnected, or unknown: a push to a session that has ended meanwhile comes back as an orphan.
-            Some(_) => Readiness::Fallback,
+            has_fallback |= readiness == Readiness::Fallback;
+            readiness
         });
         let entry = member.and_then(|member| shared.entry(member.key));
         match (member, entry) {

@@ -7,6 +7,7 @@
 
 mod auth;
 mod broker;
+mod clock;
 mod config;
 mod core;
 mod dispatch;

@@ -7,6 +7,7 @@ use braid_proto::reason::ReasonCode;
 use braid_transport::Listener;
 use tokio::sync::watch;
 
+use crate::clock::now;
 use crate::core::Core;
 use crate::driver;
 use crate::log_throttle::LogThrottle;
@@ -108,10 +109,6 @@ impl ConnectionRateLimit {
             Admission::Refused
         }
     }
-}
-
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
 
 /// Guard that counts a connection for as long as its task lives, however that ends.

@@ -6,8 +6,9 @@
 //! call under a leaf that locks is a commit. The store has locks of its own and never calls the broker under one; a
 //! completed commit wakes tasks. No thread holds two locks of one rank, and none is held across an await.
 //!
-//! Outside of the order are the channels and notifiers of tokio: each locks for one call, and wakes tasks at most. In
-//! release builds [`Ordered`] is its guard and nothing else.
+//! Outside of the order are the channels and notifiers of tokio, each of which locks for one call and wakes tasks at most,
+//! and the turn of a claim ([`ClaimTurn`](crate::registry::ClaimTurn)): a lock of tokio for one client, which is awaited
+//! with no ranked lock held and held across awaits. In release builds [`Ordered`] is its guard and nothing else.
 
 use std::ops::{Deref, DerefMut};
 

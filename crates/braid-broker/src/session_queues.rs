@@ -9,6 +9,7 @@ use std::time::Instant;
 use braid_proto::message::Delivery;
 use braid_proto::packet::ClientId;
 
+use crate::clock::now;
 use crate::lock_order::{Ordered, Rank};
 use crate::log_throttle::LogThrottle;
 use crate::memory::Memory;
@@ -171,10 +172,6 @@ fn log_overflow(client: &ClientId, dropped: Option<u64>) {
             "messages did not fit into the queue of a session (limits.queued_messages, limits.queued_bytes)"
         );
     }
-}
-
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
 
 #[cfg(test)]

@@ -108,7 +108,6 @@ impl SessionManager {
             match take(&entry, access, connection, deadline).await? {
                 // [MQTT-3.1.2-5], [MQTT-3.1.4-4]
                 Some(ReleasedSession { session, will, pending_retained }) if !clean_start => {
-                    entry.set_identity(access.identity());
                     entry.queue.open();
                     return Ok(Claim { entry, session, will, pending_retained, present: true });
                 }

@@ -11,7 +11,8 @@ pub enum Counter {
     MessagesReceived,
     /// PUBLISH packets sent.
     MessagesSent,
-    /// Deliveries that did not fit, had expired or were too large for their receiver.
+    /// Deliveries that did not fit, had expired, were too large for their receiver or denied to it, and messages that a
+    /// client was not allowed to publish.
     MessagesDropped,
     /// Dropped deliveries that did not fit into the queue of their session, or were evicted from it.
     MessagesOverflowed,
@@ -27,11 +28,11 @@ pub enum Counter {
     BytesReceived,
     /// Bytes sent to clients.
     BytesSent,
-    /// Connections that were refused because there were too many, or they came too fast.
+    /// Connections that were refused because there were too many, they came too fast or memory was short.
     ConnectionsRefused,
     /// Connections accepted, those that have ended included.
     ConnectionsTotal,
-    /// Restarts of QUIC endpoints whose task failed. The last one: [`Counter::COUNT`] follows from it.
+    /// Restarts of QUIC endpoints that failed. The last one: [`Counter::COUNT`] follows from it.
     QuicRestarts,
 }
 

@@ -78,14 +78,14 @@ impl<K> Group<K> {
     /// Selects the next member in round-robin order that is [`Readiness::Ready`], else the next that is a
     /// [`Readiness::Fallback`]. `None` when every member is [`Readiness::Unfit`]; the order is then unchanged.
     ///
-    /// Calls `readiness` for each member until one is ready. Several threads may select at once; one that loses the race
-    /// starts over.
-    pub fn select(&self, mut readiness: impl FnMut(&K) -> Readiness) -> Option<&Match<K>> {
+    /// Calls `readiness` for each member until one is ready, with the number of members that it was called for before.
+    /// Several threads may select at once; one that loses the race starts over at 0.
+    pub fn select(&self, mut readiness: impl FnMut(usize, &K) -> Readiness) -> Option<&Match<K>> {
         let mut next = self.next.load(Ordering::Relaxed);
         loop {
             let (mut ready, mut fallback) = (None, None);
             for (ahead, member) in self.members_from(next).enumerate() {
-                match readiness(&member.key) {
+                match readiness(ahead, &member.key) {
                     Readiness::Ready => {
                         ready = Some(ahead);
                         break;

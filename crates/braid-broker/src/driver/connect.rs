@@ -12,10 +12,9 @@ use braid_transport::{Incoming, Link, Peer};
 use crate::auth::ClientAccess;
 use crate::core::Core;
 use crate::persist::DurableProgress;
-use crate::statistics::Counter;
-
 use crate::registry::{ConnectionId, SessionEntry};
 use crate::sessions::Claim;
+use crate::statistics::Counter;
 
 /// Link of a connection whose handshake succeeds within the time for CONNECT.
 pub(super) async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link> {
@@ -120,6 +119,9 @@ pub(super) async fn claim_session(
     let opened = open(core, server, &claim.entry).await;
     if let Err(error) = &opened {
         tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
+    }
+    if opened.is_ok() {
+        claim.entry.set_identity(access.identity());
     }
     let is_recorded = opened.is_ok() && claim.entry.is_durable();
     let progress = || Box::new(DurableProgress::new(claim.entry.id(), &claim.session.inbound));

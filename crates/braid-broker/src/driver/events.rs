@@ -17,6 +17,7 @@ use super::read_gate::ReadGate;
 use super::read_limits::MemoryBackpressure;
 use super::subscribe::SubscriptionHandler;
 use crate::auth::ClientAccess;
+use crate::clock;
 use crate::core::Core;
 use crate::dispatch::Congested;
 use crate::registry::SessionKey;
@@ -147,7 +148,7 @@ impl Driver {
                 Event::Connect(connect) => return Some(connect),
                 Event::Publish(..) => {}
                 // A refused delivery is over as well: no other member gets a shared message for it. [MQTT-4.8.2-6]
-                Event::Complete(packet_id, _) => self.egress.note_acknowledged(packet_id, super::now),
+                Event::Complete(packet_id, _) => self.egress.note_acknowledged(packet_id, clock::now),
                 Event::Release(token) => {
                     batch.changes.extend(self.acks.note_released(token));
                     batch.acknowledge(token);
@@ -276,7 +277,7 @@ impl Driver {
         // After a refusal this only gives the session back.
         let mut denied = 0;
         let permitted = self.session.access.permitted_deliveries(&mut denied);
-        self.server.accept(claim.session, &acceptance, super::now(), permitted);
+        self.server.accept(claim.session, &acceptance, clock::now(), permitted);
         self.core.statistics.add(Counter::MessagesDropped, denied);
         if opened.is_ok() {
             self.link.set_trusted(); // [BQ-13]

@@ -1,6 +1,5 @@
 //! Bytes and deliveries between the link and the protocol machine.
 
-use crate::statistics::Counter;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -16,12 +15,17 @@ use super::Driver;
 use super::delivery_sender::{has_room, next_delivery};
 use super::read_gate::ReadInput;
 use super::stream_scheduler::OpenedStream;
+use crate::clock;
+use crate::statistics::Counter;
 
 /// Size of the read buffer. Many packets fit, and the next connection finds the buffer in the cache.
 const READ_BUFFER: usize = 64 * 1024;
 
 /// Reads in one turn of a connection with many streams. Their messages are dispatched as one batch.
 const MAX_READS: usize = 32;
+
+/// Deliveries that one turn drops because they are too old or denied.
+const DROPS_AT_ONCE: usize = 256;
 
 /// Slices of one vectored write.
 const SLICES: usize = 16;
@@ -193,28 +197,33 @@ impl Driver {
 
     // -- Deliveries --------------------------------------------------------------------------------
 
-    /// Encodes deliveries into the outboxes of their streams while these, the peer and the queue allow it.
-    pub(super) fn deliver(&mut self, now: Instant) {
+    /// Encodes deliveries into the outboxes of their streams while these, the peer and the queue allow it. True when it
+    /// stopped after [`DROPS_AT_ONCE`]: no outbox bounds a turn that drops what it takes.
+    pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let (mut sent, mut dropped) = (0, 0);
         self.server.continue_resend(now, self.session.access.permitted_deliveries(&mut dropped));
         if self.egress.is_empty() {
             self.core.statistics.add(Counter::MessagesDropped, dropped);
-            return;
+            return false;
         }
         self.egress.note_begin(now);
         let mut unwritten = self.server.unwritten();
-        while let Some((lane, next)) =
-            next_delivery(&mut self.egress, &self.server, unwritten, self.streams.as_deref_mut())
+        let mut drops_left = DROPS_AT_ONCE;
+        while drops_left > 0
+            && let Some((lane, next)) =
+                next_delivery(&mut self.egress, &self.server, unwritten, self.streams.as_deref_mut())
         {
             let (queue_lsn, qos) = (next.queue_lsn, next.qos);
             if self.core.queues.policy.is_too_old(next.enqueued_at, now) {
                 self.core.queues.note_aged(1);
                 self.acks.note_dropped(queue_lsn);
+                drops_left -= 1;
                 continue;
             }
             if !self.session.access.may_receive(&next.message.topic) {
                 dropped += 1;
                 self.acks.note_dropped(queue_lsn);
+                drops_left -= 1;
                 continue;
             }
             let stream = self.server.resolve(next.stream);
@@ -255,6 +264,7 @@ impl Driver {
         }
         self.core.statistics.add(Counter::MessagesSent, sent);
         self.core.statistics.add(Counter::MessagesDropped, dropped);
+        drops_left == 0
     }
 
     /// Adds a batch of retained messages to the queue; false when no subscription is ready for one.
@@ -283,7 +293,7 @@ impl Driver {
         if let Some(streams) = &mut self.streams {
             let link = &mut self.link;
             let changed = |stream, to| link.set_priority(stream, to);
-            let order = streams.take_write_order(&self.server, super::now, changed); // [BQ-50]
+            let order = streams.take_write_order(&self.server, clock::now, changed); // [BQ-50]
             for stream in &order {
                 written += self.write_stream(*stream, context);
             }
@@ -340,7 +350,7 @@ impl Driver {
         }
         if written > 0 {
             if let Some(streams) = self.streams.as_mut().filter(|_| !stream.is_control())
-                && let Some(to) = streams.note_written(stream, written, super::now())
+                && let Some(to) = streams.note_written(stream, written, clock::now())
             {
                 self.link.set_priority(stream, to);
             }

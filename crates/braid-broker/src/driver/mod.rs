@@ -40,6 +40,7 @@ use self::events::PublishIngress;
 use self::read_gate::ReadGate;
 use self::retained_sender::RetainedSender;
 use self::stream_scheduler::StreamScheduler;
+use crate::clock;
 use crate::config::EarlyPublishConfig;
 use crate::core::Core;
 use crate::queue::egress::EgressQueue;
@@ -53,7 +54,7 @@ const MAX_TURNS: usize = 4;
 ///
 /// `incoming` is boxed, as are the futures of handshake and CONNECT: an idle connection must not keep their size.
 pub(crate) async fn serve(core: Arc<Core>, incoming: Box<Incoming>, refusal: Option<ReasonCode>) {
-    let accepted = now();
+    let accepted = clock::now();
     let from = incoming.peer_address();
     let Some(link) = Box::pin(shake_hands(&core, *incoming)).await else { return };
     tracing::trace!(?from, transport = %link.peer().transport, "link established");
@@ -117,7 +118,7 @@ impl Driver {
             poll_fn(|context| self.poll(context)).await;
         }
         // The transport keeps to this even if the task is dropped. [BQ-41]
-        self.link.close_by(now() + QUIC_CLOSE_TIMEOUT);
+        self.link.close_by(clock::now() + QUIC_CLOSE_TIMEOUT);
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(self.close())).await;
     }
 
@@ -140,7 +141,7 @@ impl Driver {
     /// each step may make work for a later one, and a step that registers a waker stands before the decision to wait.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         for _ in 0..MAX_TURNS {
-            let now = now();
+            let now = clock::now();
             // 1. Session queue. First: from here on a push or signal wakes the task, even one that comes during this turn.
             self.poll_queue(now, context);
             // 2. Link. Registers for more input when the link has none; refused streams are remembered for step 14.
@@ -154,14 +155,14 @@ impl Driver {
             self.gate.end_turn(&self.server, now);
             self.ingress.pressure.note_partial(self.server.partial_len(), &self.core.memory, now);
             // Dispatch may have taken long: the time to send is measured from here.
-            let now = if has_events { self::now() } else { now };
+            let now = if has_events { clock::now() } else { now };
             // 5. Commits, which registers for the first that is not done. After the events, which begin them: over a store
             // in memory they are done by now.
             self.poll_commits(context);
             // 6. Receivers that cannot keep up. After the commits: durable acknowledgements wait here.
             self.poll_receivers(now, context);
             // 7. Deliveries. After the events and acknowledgements, which free identifiers and Receive Maximum.
-            self.deliver(now);
+            let has_dropped = self.deliver(now);
             // 8. Retained messages, behind the deliveries of the queue. They are encoded in the next turn.
             let has_retained = self.send_retained(now);
             // 9. Progress of deliveries to the store. Before the write: the bytes of this turn may have to wait for it.
@@ -181,7 +182,8 @@ impl Driver {
             }
             // 14. Another turn if this one moved something. A refused stream that may be read by now counts: the reason went
             // in this turn, and no waker tells of it. Otherwise the timer decides, last, with the times of all steps before.
-            let has_changed = has_read || has_written || has_retained || self.has_reopened(now);
+            let has_changed =
+                has_read || has_written || has_retained || has_dropped || self.has_reopened(now);
             if !has_changed && !self.server.has_events() && self.poll_timer(now, context).is_pending() {
                 return Poll::Pending;
             }
@@ -235,7 +237,7 @@ impl Driver {
         ];
         let Some(at) = times.into_iter().flatten().min() else { return Poll::Pending };
         ready!(self.timer.poll(at, context));
-        self.handle_timeouts(self::now());
+        self.handle_timeouts(clock::now());
         Poll::Ready(())
     }
 
@@ -326,11 +328,6 @@ impl Drop for Driver {
         self.release();
         self.ingress.pressure.release(&self.core.memory);
     }
-}
-
-/// The time, which tests may pause.
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
 
 /// Timer of a connection, for the earliest of all its timeouts.

@@ -25,6 +25,7 @@ use braid_store::{
 };
 use tokio::sync::watch;
 
+use crate::clock;
 use crate::lock_order::{Ordered, Rank};
 use crate::queue::policy::QueuePolicy;
 pub(crate) use progress::DurableProgress;
@@ -271,7 +272,7 @@ impl PendingSessionDeletes {
 
 /// The present time on both clocks.
 pub(crate) fn now() -> Now {
-    Now { instant: tokio::time::Instant::now().into_std(), system: SystemTime::now() }
+    Now { instant: clock::now(), system: SystemTime::now() }
 }
 
 /// Sequence number of a queued delivery.

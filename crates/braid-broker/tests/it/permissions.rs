@@ -1,10 +1,14 @@
 //! Permission: the six actions that an authorizer may deny, and what a denied client sees.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use braid_broker::{Action, Anonymous, Authenticate, Authentication, Authorize, Counter, Identity};
-use braid_proto::packet::{ClientId, Connect, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry};
+use braid_proto::packet::{
+    Ack, AckKind, ClientId, Connect, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry,
+};
 use braid_proto::reason::ReasonCode;
 use braid_store::MemoryStore;
 use braid_transport::Peer;
@@ -224,7 +228,9 @@ async fn a_denied_member_of_a_shared_subscription_is_passed_over() {
     assert_eq!(client.take().await, "y");
 }
 
-/// Messages in flight that the client may not receive any more are not sent again, by whatever identity it resumes.
+/// Messages in flight that the client may not receive any more are not sent again, by whatever identity it resumes. The
+/// identifier of QoS 2 is released first: the client may have the message, and would take the next one with the identifier for
+/// its repetition.
 #[tokio::test(start_paused = true)]
 async fn a_denied_retransmission_ends_the_exchange() {
     let rules = Deny::the("");
@@ -232,24 +238,86 @@ async fn a_denied_retransmission_ends_the_exchange() {
     let mut client = broker.resume("client").await;
     client.subscribe("t/#", QoS::ExactlyOnce).await;
     let mut publisher = broker.v5("publisher").await;
+    let mut sent = Vec::new();
     for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
         publisher.publish("t/1", "secret", qos).await;
-        client.expect_publish().await;
+        sent.push(client.expect_publish().await.packet_id.expect("an identifier"));
     }
     client.vanish().await;
     rules.change("receive");
     let mut client = broker.connect(named("other", lasting("client"))).await;
     assert!(client.connack().session_present);
+    assert_eq!(client.expect_ack(AckKind::Pubrel).await.packet_id, sent[1]);
     client.expect_silence().await;
     assert!(rules.has_asked("other as client: receive t/1"));
     assert_eq!(broker.statistics().get(Counter::MessagesDropped), 2);
-    // Nothing of the exchanges is left, and their identifiers are free.
+    // A lost connection does not bring the message back, even if it is permitted again.
     client.vanish().await;
     rules.change("");
+    let mut client = broker.resume("client").await;
+    assert_eq!(client.expect_ack(AckKind::Pubrel).await.packet_id, sent[1]);
+    client.send(Packet::Ack(Ack::new(AckKind::Pubcomp, sent[1], ReasonCode::Success))).await;
+    client.vanish().await;
     let mut client = broker.resume("client").await;
     client.expect_silence().await;
     publisher.publish("t/2", "public", QoS::AtLeastOnce).await;
     assert_eq!(client.take().await, "public");
+}
+
+/// Authorizer that denies every delivery once it is closed, and counts the questions between two turns of another task.
+#[derive(Default)]
+struct CountedDenials {
+    is_closed: AtomicBool,
+    turn: AtomicUsize,
+    asked: Mutex<HashMap<usize, usize>>,
+}
+
+impl Authorize for CountedDenials {
+    fn permits(&self, _identity: &Identity, _client_id: &ClientId, action: Action<'_>) -> bool {
+        if !matches!(action, Action::Receive(_)) || !self.is_closed.load(Ordering::SeqCst) {
+            return true;
+        }
+        let turn = self.turn.load(Ordering::SeqCst);
+        *self.asked.lock().expect("not poisoned").entry(turn).or_default() += 1;
+        false
+    }
+}
+
+/// However many deliveries a connection drops, other tasks get their turn.
+#[tokio::test(start_paused = true)]
+async fn denied_deliveries_are_dropped_a_few_at_a_time() {
+    let rules = Arc::new(CountedDenials::default());
+    let broker = TestBroker::start_with_access(UserNames, rules.clone(), Arc::new(MemoryStore::new()));
+    let mut client = broker.resume("client").await;
+    client.subscribe("t/#", QoS::AtLeastOnce).await;
+    client.vanish().await;
+    let mut publisher = broker.v5("publisher").await;
+    for number in 0..3000 {
+        publisher.publish(&format!("t/{number}"), "x", QoS::AtLeastOnce).await;
+    }
+    rules.is_closed.store(true, Ordering::SeqCst);
+    let counted = rules.clone();
+    let turns = tokio::spawn(async move {
+        loop {
+            counted.turn.fetch_add(1, Ordering::SeqCst);
+            // Behind the tasks that are ready now; `yield_now` would wait until none is.
+            let mut has_waited = false;
+            std::future::poll_fn(|context| {
+                context.waker().wake_by_ref();
+                if std::mem::replace(&mut has_waited, true) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+    });
+    let client = broker.resume("client").await;
+    while broker.statistics().get(Counter::MessagesDropped) < 3000 {
+        tokio::task::yield_now().await;
+    }
+    turns.abort();
+    drop(client);
+    let asked = rules.asked.lock().expect("not poisoned");
+    assert_eq!(asked.values().sum::<usize>(), 3000);
+    assert!(asked.values().all(|asked| *asked <= 1024), "256 in each of four turns: {asked:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -218,10 +218,7 @@ impl Exchange {
                 // and the repetition would be a new message. A stream that this side ends cannot carry the rest.
                 let on = self.streams.resolve(self.session.outbound.repeated_on(id).unwrap_or(on));
                 self.session.outbound.set_stream(id, on);
-                if let Some(Some(queue_lsn)) = known {
-                    let behind = (on, self.streams.outbox(on).map_or(0, Outbox::len));
-                    self.progress.push_back(Progress::Released { queue_lsn, packet_id: id, behind });
-                }
+                self.note_released(id, known.flatten(), on);
                 self.send_pubrel(on, id, known.is_some());
                 None
             }
@@ -231,6 +228,14 @@ impl Exchange {
         let Some(queue_lsn) = complete else { return Acknowledged::Nothing };
         self.note_completed(queue_lsn);
         Acknowledged::Complete(id, reason)
+    }
+
+    /// Notes that the peer has the message, before its PUBREL is added to the outbox of stream `on`.
+    fn note_released(&mut self, packet_id: PacketId, queue_lsn: Option<NonZeroU64>, on: StreamKey) {
+        if let Some(queue_lsn) = queue_lsn {
+            let behind = (on, self.streams.outbox(on).map_or(0, Outbox::len));
+            self.progress.push_back(Progress::Released { queue_lsn, packet_id, behind });
+        }
     }
 
     fn note_completed(&mut self, queue_lsn: Option<NonZeroU64>) {

@@ -81,7 +81,8 @@ fn matching_and_routing_allocate_nothing() {
                 route(&message, None, session, Overlap::Merge, &mut out);
                 found.1 += out.len();
             }
-            let members = matches.shared.iter().filter_map(|group| group.select(|key| (key % 3 != 0).into()));
+            let members =
+                matches.shared.iter().filter_map(|group| group.select(|_, key| (key % 3 != 0).into()));
             found.2 += members.count();
         }
     });

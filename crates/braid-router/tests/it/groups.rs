@@ -23,7 +23,7 @@ fn group(router: &Router<u32>) -> &Group<u32> {
 }
 
 fn next(router: &Router<u32>) -> u32 {
-    group(router).select(|_| Readiness::Ready).expect("a member").key
+    group(router).select(|_, _| Readiness::Ready).expect("a member").key
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn members_are_selected_round_robin() {
     let router = router([3, 1, 2]);
     let served: Vec<_> = (0..7).map(|_| next(&router)).collect();
     assert_eq!(served, [3, 1, 2, 3, 1, 2, 3], "first the first member, then in the order of keys");
-    assert_eq!(group(&router).select(|_| Readiness::Ready).map(|m| m.subscription), Some(subscription(2)));
+    assert_eq!(group(&router).select(|_, _| Readiness::Ready).map(|m| m.subscription), Some(subscription(2)));
 }
 
 /// The member behind one that is not ready gets no double share.
@@ -43,7 +43,7 @@ fn only_ready_members_are_served_and_evenly() {
         let absent = rng.u32(..members);
         let mut served = BTreeMap::new();
         for _ in 0..10 * (members - 1) {
-            let chosen = group(&router).select(|key| (*key != absent).into()).expect("a ready member");
+            let chosen = group(&router).select(|_, key| (*key != absent).into()).expect("a ready member");
             *served.entry(chosen.key).or_insert(0) += 1;
         }
         let want = (0..members).filter(|key| *key != absent).map(|key| (key, 10)).collect();
@@ -56,7 +56,7 @@ fn no_ready_member_changes_nothing() {
     let router = router([1, 2, 3]);
     assert_eq!(next(&router), 1);
     let mut asked = Vec::new();
-    let chosen = group(&router).select(|key| {
+    let chosen = group(&router).select(|_, key| {
         asked.push(*key);
         Readiness::Unfit
     });
@@ -72,7 +72,7 @@ fn a_fallback_is_selected_if_no_member_is_ready() {
     let mut asked = Vec::new();
     let mut ask = |fallbacks: &[u32], ready: Option<u32>| {
         asked.clear();
-        let chosen = group(&router).select(|key| {
+        let chosen = group(&router).select(|_, key| {
             asked.push(*key);
             match (Some(*key) == ready, fallbacks.contains(key)) {
                 (true, _) => Readiness::Ready,
@@ -103,7 +103,7 @@ fn selections_of_one_readiness_are_even() {
             want.insert(key, 10);
         }
         for _ in 0..10 * want.len() {
-            let chosen = group(&router).select(|key| readiness[*key as usize]).expect("a member");
+            let chosen = group(&router).select(|_, key| readiness[*key as usize]).expect("a member");
             *served.entry(chosen.key).or_insert(0) += 1;
         }
         assert_eq!(served, want);
@@ -188,7 +188,7 @@ fn a_kept_group_never_changes() {
     router.unsubscribe(2, &parse_filter(FILTER), StreamKey::CONTROL);
     assert_eq!(kept.len(), 2);
     assert_eq!(group(&router).len(), 1);
-    assert_eq!(kept.select(|_| Readiness::Ready).map(|m| m.key), Some(2), "the copy took the turn along");
+    assert_eq!(kept.select(|_, _| Readiness::Ready).map(|m| m.key), Some(2), "the copy took the turn along");
     router.unsubscribe(1, &parse_filter(FILTER), StreamKey::CONTROL);
     assert_eq!(kept.subscription(1, StreamKey::CONTROL), Some(subscription(2)));
 }
@@ -201,7 +201,7 @@ fn a_session_on_two_streams_is_two_members() {
     let data = StreamKey::bidi(3);
     assert_eq!(router.subscribe(1, &filter, subscription_on(data, 9)), None);
     let served = |router: &Router<u32>, count| -> Vec<(u32, u32)> {
-        let select = |_| group(router).select(|_| Readiness::Ready).expect("a member");
+        let select = |_| group(router).select(|_, _| Readiness::Ready).expect("a member");
         (0..count).map(select).map(|m| (m.key, m.subscription.stream.index())).collect()
     };
     assert_eq!(served(&router, 4), [(1, 0), (1, 3), (2, 0), (1, 0)], "in the order of keys and streams");
@@ -230,10 +230,10 @@ fn streams_are_selected_like_sessions() {
             let place = |m: &braid_router::Match<u32>| (m.key, m.subscription.stream);
             let group = group(&router);
             let mut served: Vec<_> =
-                group.members().filter_map(|_| group.select(|_| Readiness::Ready).map(place)).collect();
+                group.members().filter_map(|_| group.select(|_, _| Readiness::Ready).map(place)).collect();
             served.sort_unstable();
             assert_eq!(served, group.members().map(place).collect::<Vec<_>>());
-            group.select(|_| rng.bool().into());
+            group.select(|_, _| rng.bool().into());
         }
     });
 }
@@ -256,7 +256,7 @@ fn threads_share_the_order() {
 fn a_lost_race_is_judged_again() {
     let router = router(0..10);
     let mut overtaken = 0;
-    let chosen = group(&router).select(|_| {
+    let chosen = group(&router).select(|_, _| {
         overtaken += 1;
         if overtaken <= 3 {
             next(&router);
@@ -265,7 +265,8 @@ fn a_lost_race_is_judged_again() {
     });
     assert_eq!((chosen.map(|member| member.key), overtaken), (Some(3), 4), "thrice in vain");
     let mut asked = Vec::new();
-    let chosen = group(&router).select(|key| {
+    let chosen = group(&router).select(|ahead, key| {
+        assert_eq!(ahead, asked.len() % 10, "a new pass counts from 0");
         asked.push(*key);
         if asked.len() == 10 {
             assert_eq!(next(&router), 4);

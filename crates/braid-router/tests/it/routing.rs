@@ -222,7 +222,7 @@ fn a_member_receives_what_its_own_subscription_grants() {
     let group = router.group(&filter).expect("a group");
     let message = published(AtLeastOnce, true);
     for (key, qos) in [(1, AtMostOnce), (2, AtLeastOnce)] {
-        let member = group.select(|_| Readiness::Ready).expect("a member");
+        let member = group.select(|_, _| Readiness::Ready).expect("a member");
         let delivery = route_shared(&message, group, member);
         assert_eq!((delivery.qos, delivery.retain, ids(&delivery)), (qos, false, vec![key]));
         assert_eq!(delivery.shared.as_deref(), Some(&filter));

@@ -168,6 +168,15 @@ impl Exchange {
         self.note_completed(over.and_then(|phase| phase.queue_lsn()));
     }
 
+    /// Goes on with PUBREL instead of a PUBLISH of QoS 2 that must not be repeated: the peer may have received it, and would
+    /// take the next message with this identifier for its repetition. False: the message is of QoS 1.
+    fn release_unsent(&mut self, id: PacketId) -> bool {
+        let Some(queue_lsn) = self.session.outbound.handle_pubrec(id) else { return false };
+        self.note_released(id, queue_lsn, StreamKey::CONTROL);
+        self.send_pubrel(StreamKey::CONTROL, id, true);
+        true
+    }
+
     pub(crate) fn is_resending(&self) -> bool {
         !self.resends.is_empty()
     }
@@ -192,8 +201,10 @@ impl Exchange {
             match self.session.outbound.unsent(id) {
                 Some(Phase::Sent(delivery)) => {
                     if !may_send(delivery) {
-                        self.discard(id);
-                        ended.push((id, ReasonCode::NotAuthorized));
+                        if !self.release_unsent(id) {
+                            self.discard(id);
+                            ended.push((id, ReasonCode::NotAuthorized));
+                        }
                     // Without a limit of bytes: these payloads are kept in any case, and only their acknowledgement
                     // frees them.
                     } else if !self.session.outbound.uses_quota(id) && !self.has_peer_room() {
