@@ -3,7 +3,6 @@
 //! This crate never starts a broker, never shapes a network, reads no arguments and prints nothing: it is given
 //! links, puts load on them and gives back numbers.
 
-mod alarm;
 mod clock;
 mod connection;
 mod dial;
@@ -11,6 +10,7 @@ mod failure;
 mod lock;
 mod pace;
 mod tally;
+mod timer;
 
 pub mod bulk;
 pub mod emqtt;

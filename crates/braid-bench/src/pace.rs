@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::alarm::{Alarm, Timer};
+use crate::timer::{Timer, TimerService};
 
 /// Due times of steps, as durations since the start: step `n` is due after `n / rate` seconds.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Schedule {
 pub struct Pace {
     start: Instant,
     schedule: Schedule,
-    alarm: Alarm,
+    timers: TimerService,
     /// Timer of the next step, once one was waited for.
     timer: Option<Timer>,
 }
@@ -61,14 +61,14 @@ pub struct Pace {
 impl Pace {
     /// Schedule in which step `n`, counted from 1, is due `n / rate` seconds after `start`. `rate` is above 0.
     #[must_use]
-    pub fn new(start: Instant, rate: f64, alarm: &Alarm) -> Self {
-        Self { start, schedule: Schedule::new(rate, 1), alarm: alarm.clone(), timer: None }
+    pub fn new(start: Instant, rate: f64, timers: &TimerService) -> Self {
+        Self { start, schedule: Schedule::new(rate, 1), timers: timers.clone(), timer: None }
     }
 
     /// Part of a schedule whose steps, counted from 0, `of` parts take in turn: those of part `number`.
-    pub(crate) fn in_turn(start: Instant, rate: f64, alarm: &Alarm, number: u64, of: u64) -> Self {
+    pub(crate) fn in_turn(start: Instant, rate: f64, timers: &TimerService, number: u64, of: u64) -> Self {
         let schedule = Schedule { stride: of, ..Schedule::new(rate, number) };
-        Self { schedule, ..Self::new(start, rate, alarm) }
+        Self { schedule, ..Self::new(start, rate, timers) }
     }
 
     /// Due time of the next step, once it has come. Ready again at once for every late step.
@@ -76,7 +76,7 @@ impl Pace {
         let due = self.start + self.schedule.due();
         // The clock is read first: a late step needs no timer.
         if Instant::now() < due {
-            let timer = self.timer.get_or_insert_with(|| self.alarm.at(due));
+            let timer = self.timer.get_or_insert_with(|| self.timers.at(due));
             timer.set(due);
             ready!(Pin::new(timer).poll(cx));
         }
@@ -107,7 +107,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn steps_come_when_they_are_due() {
         let start = Instant::now();
-        let mut pace = Pace::new(start, 10.0, &Alarm::coarse());
+        let mut pace = Pace::new(start, 10.0, &TimerService::coarse());
         for step in 1..=5 {
             let due = poll_fn(|cx| pace.poll_step(cx)).await;
             assert_eq!(due - start, Duration::from_millis(100 * step));
@@ -118,7 +118,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn late_messages_keep_their_due_times() {
         let start = Instant::now();
-        let mut pace = Pace::new(start, 1000.0, &Alarm::coarse());
+        let mut pace = Pace::new(start, 1000.0, &TimerService::coarse());
         advance(Duration::from_millis(3)).await;
         for step in 1..=3 {
             assert_eq!(poll_fn(|cx| pace.poll_step(cx)).await - start, Duration::from_millis(step));

@@ -12,10 +12,10 @@ use braid_proto::topic::TopicName;
 use bytes::{Buf, BufMut, BytesMut};
 use tokio::time::Instant;
 
-use crate::alarm::Alarm;
 use crate::connection::{Connection, ConnectionEvent};
 use crate::failure::{Failure, topic_filter, topic_name};
 use crate::pace::Pace;
+use crate::timer::TimerService;
 use braid_measure::Latencies;
 
 /// Topics of each pair for any number of streams, so that only the streams differ.
@@ -141,7 +141,7 @@ impl Pair {
     pub async fn run(mut self, window: Window) -> Result<Measured, Failure> {
         self.window = window;
         if let Drive::Paced(rate) = self.load.drive {
-            self.pace = Some(Pace::new(window.start, rate, &Alarm::coarse()));
+            self.pace = Some(Pace::new(window.start, rate, &TimerService::coarse()));
         }
         let ended = poll_fn(|cx| self.poll(cx));
         match tokio::time::timeout_at(window.to, ended).await {

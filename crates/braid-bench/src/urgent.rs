@@ -13,9 +13,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
-use crate::alarm::Alarm;
 use crate::failure::{Failure, topic_filter, topic_name};
 use crate::pace::{Pace, Schedule};
+use crate::timer::TimerService;
 
 const URGENT_TOPIC: &str = "alarms/door";
 const BULK_TOPIC: &str = "files/log";
@@ -182,7 +182,7 @@ async fn publish_urgent(
     load: UrgentLoad,
     start: Instant,
 ) -> Result<Infallible, Failure> {
-    let mut pace = Pace::new(start, load.urgent_rate, &Alarm::coarse());
+    let mut pace = Pace::new(start, load.urgent_rate, &TimerService::coarse());
     for number in 1..=load.urgent_messages {
         poll_fn(|cx| pace.poll_step(cx)).await;
         // Its number and then filling.

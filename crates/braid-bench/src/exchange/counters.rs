@@ -72,7 +72,7 @@ impl Counters {
     }
 
     /// Counts a request for an object of this size.
-    pub(super) fn asked(&self, size: u64) {
+    pub(super) fn requested(&self, size: u64) {
         self.counts().objects.entry(size).or_default().counts.sent += 1;
     }
 

@@ -24,10 +24,10 @@ mod reply;
 mod request;
 mod wire;
 
-pub use crate::alarm::Alarm;
 pub use crate::dial::{DialError, Dialer};
+pub use crate::timer::TimerService;
 pub use reply::{Responder, Service};
-pub use request::{Failure, Load, LoadError, Reuse, run};
+pub use request::{Failure, LoadError, RequestLoad, Reuse, run};
 pub use wire::{LARGEST_OBJECT, REQUEST_LEN, RESPONSE_HEAD_LEN, Request, WireError};
 
 /// Application protocol on QUIC.

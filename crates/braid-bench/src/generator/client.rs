@@ -14,16 +14,16 @@ use braid_proto::session::Session;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::board::{Board, Shard};
 use super::client_identity::ClientIdentity;
 use super::publisher::Publisher;
 use super::shared::{Phase, Shared, reached};
+use super::statistics::{RunStatistics, Shard};
 use super::subscriber::Subscriber;
 use super::{ClientTurn, Work};
-use crate::alarm::Timer;
 use crate::connection::Connection;
 use crate::emqtt::{Counter, closed_line, disconnected_line, exit_line};
 use crate::failure::Failure;
+use crate::timer::Timer;
 
 /// Time limit of a DISCONNECT.
 const CLOSE: Duration = Duration::from_secs(1);
@@ -95,10 +95,10 @@ impl Client {
                 }
                 break;
             };
-            self.shared.board.client_connected();
+            self.shared.statistics.client_connected();
             let end = self.work(&mut connection).await;
             let ended_at = Instant::now();
-            self.shared.board.client_disconnected();
+            self.shared.statistics.client_disconnected();
             let Some(connection) = self.conclude(connection, end, ended_at).await else {
                 self.give_up(ended_at);
                 self.finish();
@@ -217,14 +217,14 @@ impl Client {
         };
         self.count_written(&mut connection, ended_at);
         let number = self.identity.number;
-        let board = &self.shared.board;
-        board.add_event(match &failure {
+        let statistics = &self.shared.statistics;
+        statistics.add_event(match &failure {
             Failure::Ended(Cause::Disconnected(reason)) => disconnected_line(number, reason.value()),
             Failure::Ended(Cause::Violation(Violation::PingrespTimeout)) => {
                 exit_line(number, "keepalive_timeout")
             }
             Failure::Link(error) if connection.is_multi() && error.kind() == std::io::ErrorKind::TimedOut => {
-                board.shard().count(Counter::ConnectionIdle, 1);
+                statistics.shard().count(Counter::ConnectionIdle, 1);
                 exit_line(number, "connection_idle")
             }
             Failure::Ended(Cause::Lost | Cause::Closed(_)) | Failure::Link(_) => {
@@ -237,11 +237,11 @@ impl Client {
 
     /// Counts the messages of a connection that ended at `ended_at`: those that the link has not taken are lost.
     fn count_written(&mut self, connection: &mut Connection, ended_at: Instant) {
-        let mut shard = self.shared.board.shard();
+        let mut shard = self.shared.statistics.shard();
         if let Worker::Publisher(publisher) = &mut self.worker {
             publisher.lose_unwritten(connection, ended_at, &mut shard);
         }
-        note_traffic(&self.worker, connection, &self.shared.board, ended_at, &mut shard);
+        note_traffic(&self.worker, connection, &self.shared.statistics, ended_at, &mut shard);
     }
 
     /// Counts every unacknowledged message as lost if the session ends with its connection.
@@ -252,7 +252,7 @@ impl Client {
         if self.session.is_none()
             && let Worker::Publisher(publisher) = &mut self.worker
         {
-            publisher.lose_unacknowledged(&mut self.shared.board.shard());
+            publisher.lose_unacknowledged(&mut self.shared.statistics.shard());
         }
     }
 
@@ -260,7 +260,7 @@ impl Client {
     fn give_up(&mut self, at: Instant) {
         match &mut self.worker {
             Worker::Publisher(publisher) => {
-                let mut shard = self.shared.board.shard();
+                let mut shard = self.shared.statistics.shard();
                 publisher.lose_unacknowledged(&mut shard);
                 publisher.lose_overdue(at, &mut shard);
             }
@@ -301,7 +301,7 @@ fn turns(
     timer: &mut Option<Timer>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), Failure>> {
-    let mut shard = shared.board.shard();
+    let mut shard = shared.statistics.shard();
     for _ in 0..TURNS {
         let mut on = ClientTurn { connection, identity, shard: &mut shard, now: Instant::now(), cx };
         let (has_moved, next) = match worker {
@@ -315,30 +315,36 @@ fn turns(
         if has_moved {
             continue;
         }
-        note_traffic(worker, connection, &shared.board, Instant::now(), &mut shard);
+        note_traffic(worker, connection, &shared.statistics, Instant::now(), &mut shard);
         if let Worker::Publisher(publisher) = worker
             && publisher.is_finished()
         {
             return Poll::Ready(Ok(()));
         }
         let Some(next) = next else { return Poll::Pending };
-        let timer = timer.get_or_insert_with(|| shared.alarm.at(next));
+        let timer = timer.get_or_insert_with(|| shared.timers.at(next));
         timer.set(next);
         if Pin::new(timer).poll(cx).is_pending() {
             return Poll::Pending;
         }
     }
-    note_traffic(worker, connection, &shared.board, Instant::now(), &mut shard);
+    note_traffic(worker, connection, &shared.statistics, Instant::now(), &mut shard);
     cx.waker().wake_by_ref();
     Poll::Pending
 }
 
 /// Records the bytes that the link took from a publisher, or brought to other clients.
-fn note_traffic(worker: &Worker, connection: &mut Connection, board: &Board, at: Instant, shard: &mut Shard) {
+fn note_traffic(
+    worker: &Worker,
+    connection: &mut Connection,
+    statistics: &RunStatistics,
+    at: Instant,
+    shard: &mut Shard,
+) {
     if let Some(took) = connection.take_round_trip() {
-        shard.answered(board.clock().unix(at), took);
+        shard.answered(statistics.clock().unix(at), took);
     }
-    let second = board.second(at);
+    let second = statistics.second(at);
     connection.take_traffic(|key, written, read| match worker {
         Worker::Publisher(publisher) => shard.moved(publisher.number(key).into(), second, written),
         Worker::Subscriber(subscriber) => shard.moved(subscriber.number(key).into(), second, read),

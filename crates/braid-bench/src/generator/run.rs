@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client::Client;
 use super::shared::{Phase, Shared, reached};
-use super::{Alarm, Board, Clock, Dialer, Plan, Start};
+use super::{Clock, Dialer, Plan, RunStatistics, Start, TimerService};
 
 /// Time limit of all DISCONNECTs together.
 const CLOSE: Duration = Duration::from_secs(3);
@@ -29,19 +29,19 @@ pub enum Ended {
 /// Carries out a plan until it ends or `stop` is ready. Then every client disconnects, which takes three seconds at
 /// most. Messages that were due before the end and are not acknowledged have failed.
 ///
-/// Messages with an interval wait for `alarm`; the others never do.
+/// Messages with an interval wait for a timer of `timers`; the others never do.
 ///
-/// Failures of clients are counted and reported on `board`, and are no error: the load goes on without them.
+/// Failures of clients are counted and reported in `statistics`, and are no error: the load goes on without them.
 pub async fn run(
     plan: Plan,
     dialer: Dialer,
-    alarm: Alarm,
-    board: Board,
+    timers: TimerService,
+    statistics: RunStatistics,
     stop: impl Future<Output = ()>,
 ) -> Ended {
-    let clock = board.clock();
+    let clock = statistics.clock();
     let after = plan.ending.after;
-    let shared = Arc::new(Shared::new(plan, dialer, alarm, board.clone()));
+    let shared = Arc::new(Shared::new(plan, dialer, timers, statistics.clone()));
     let mut clients = JoinSet::new();
     let ended = tokio::select! {
         biased;
@@ -49,8 +49,8 @@ pub async fn run(
         () = sleep_until(clock.start() + after.unwrap_or_default()), if after.is_some() => Ended::Time,
         ended = load(&shared, clock, &mut clients) => ended,
     };
-    let is_lost = ended == Ended::Time && board.connected() == 0;
-    board.end();
+    let is_lost = ended == Ended::Time && statistics.connected() == 0;
+    statistics.end();
     shared.end();
     let all_gone = async { while clients.join_next().await.is_some() {} };
     let _ = timeout(CLOSE, all_gone).await;
@@ -86,7 +86,7 @@ async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> 
         while clients.try_join_next().is_some() {}
     }
     while clients.join_next().await.is_some() {}
-    if shared.board.is_complete() { Ended::Complete } else { Ended::NoClients }
+    if shared.statistics.is_complete() { Ended::Complete } else { Ended::NoClients }
 }
 
 /// Start time of client `n`, from 0: the first at once.

@@ -10,7 +10,9 @@ use braid_proto::packet::QoS;
 use braid_transport::{ClientTls, ConnectOptions, Target, Transport};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Alarm, Board, Clients, Clock, Dialer, Ending, Plan, PublishPlan, PublishedTopic, Work, run};
+use super::{
+    Clients, Clock, Dialer, Ending, Plan, PublishPlan, PublishedTopic, RunStatistics, TimerService, Work, run,
+};
 use crate::emqtt::{ClientIds, Counter, MessageTemplate};
 use crate::failure::Failure;
 use crate::summary::Role;
@@ -98,16 +100,16 @@ fn generate(how: SelfMeasure, port: u16) -> Result<SelfMeasured, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Link(std::io::Error::other(error.to_string()));
         let (dialer, plan) =
             (dialer.map_err(|error| failed(&error))?, plan(how).map_err(|error| failed(&error))?);
-        let board = Board::new(Clock::now());
+        let statistics = RunStatistics::new(Clock::now());
         let before = cpu_time();
-        run(plan, dialer, Alarm::coarse(), board.clone(), std::future::pending()).await;
+        run(plan, dialer, TimerService::coarse(), statistics.clone(), std::future::pending()).await;
         let cpu = cpu_time().saturating_sub(before);
-        let messages = board.topics().iter().map(|topic| topic.acked).sum();
-        if board.counters()[Counter::ConnectSucc] < how.clients {
-            let events = board.events(0);
+        let messages = statistics.topics().iter().map(|topic| topic.acked).sum();
+        if statistics.counters()[Counter::ConnectSucc] < how.clients {
+            let events = statistics.events(0);
             return Err(failed(&events.first().map_or("a client did not connect", |event| &event.what)));
         }
-        Ok(SelfMeasured { messages, elapsed: board.elapsed(), cpu })
+        Ok(SelfMeasured { messages, elapsed: statistics.elapsed(), cpu })
     })
 }
 

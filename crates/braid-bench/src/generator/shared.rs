@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
-use super::{Alarm, Board, Dialer, Plan, Work};
+use super::{Dialer, Plan, RunStatistics, TimerService, Work};
 use crate::emqtt::{Identity, PayloadTemplate, TopicSpec, go_line};
 use crate::lock::lock;
 
@@ -13,9 +13,9 @@ use crate::lock::lock;
 pub(super) struct Shared {
     pub(super) plan: Plan,
     pub(super) dialer: Dialer,
-    /// Alarm for paced messages.
-    pub(super) alarm: Alarm,
-    pub(super) board: Board,
+    /// Timers for paced messages.
+    pub(super) timers: TimerService,
+    pub(super) statistics: RunStatistics,
     /// Rest of `-L`; `None` without a limit, so that threads share no counter.
     left: Option<AtomicU64>,
     /// Phase of the run.
@@ -46,18 +46,18 @@ pub(super) enum Phase {
 }
 
 impl Shared {
-    pub(super) fn new(plan: Plan, dialer: Dialer, alarm: Alarm, board: Board) -> Self {
+    pub(super) fn new(plan: Plan, dialer: Dialer, timers: TimerService, statistics: RunStatistics) -> Self {
         let (limit, waits, workers) = match &plan.work {
             Work::Publish(publish) => (publish.limit, publish.wait_for_all, publish.workers),
             Work::Subscribe(_) | Work::Connect => (0, false, 0),
         };
         let clients = plan.clients.count;
-        board.set_wanted(clients);
+        statistics.set_wanted(clients);
         Self {
             plan,
             dialer,
-            alarm,
-            board,
+            timers,
+            statistics,
             left: (limit > 0).then(|| AtomicU64::new(limit)),
             phase: watch::Sender::new(Phase::Load),
             gate: watch::Sender::new(!waits),
@@ -114,7 +114,7 @@ impl Shared {
     pub(super) fn arrived(&self) {
         if self.expected.fetch_sub(1, Ordering::Relaxed) == 1 {
             if self.workers > 0 && *self.phase.borrow() < Phase::Over {
-                self.board.add_event(go_line(self.workers));
+                self.statistics.add_event(go_line(self.workers));
             }
             self.gate.send_replace(true);
         }
@@ -123,7 +123,7 @@ impl Shared {
     /// Records clients that will publish no more.
     pub(super) fn finished(&self, clients: u64) {
         if self.publishing_clients.fetch_sub(clients, Ordering::Relaxed) == clients && self.is_spent() {
-            self.board.set_complete();
+            self.statistics.set_complete();
         }
     }
 }

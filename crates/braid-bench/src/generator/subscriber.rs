@@ -12,10 +12,10 @@ use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use tokio::time::Instant;
 
-use super::board::{RouteId, RouteKey};
 use super::client_identity::ClientIdentity;
 use super::plan::{SubscribePlan, SubscribedFilter};
 use super::shared::Shared;
+use super::statistics::{RouteId, RouteKey};
 use super::{ClientTurn, TimestampField};
 use crate::connection::{Connection, ConnectionEvent};
 use crate::emqtt::{Counter, CounterOrder, CounterTrack, DurationHistogram, PayloadHeaders, failure_line};
@@ -26,7 +26,7 @@ use crate::summary::HeadersSummary;
 const PRIORITY_PROPERTY: &str = "braid-priority";
 /// Most events taken in one turn.
 const EVENTS_PER_TURN: usize = 1024;
-/// Topics whose routes a client caches; the board is asked for others.
+/// Topics whose routes a client caches; others are looked up in the statistics.
 const REMEMBERED: usize = 1024;
 
 /// A client that subscribes.
@@ -70,7 +70,7 @@ impl Subscriber {
                 Ok(filter) => filters.push((filter, wanted.clone())),
                 Err(error) => {
                     let cause = format!("filter {text:?}: {error}");
-                    shared.board.add_event(failure_line(identity.number, "subscribe", &cause));
+                    shared.statistics.add_event(failure_line(identity.number, "subscribe", &cause));
                 }
             }
         }
@@ -178,7 +178,7 @@ impl Subscriber {
             let asked = on.connection.subscribe_with(key, filter.clone(), wanted.qos, user);
             self.asked += 1;
             if let Err(failure) = asked {
-                self.shared.board.add_event(failure_line(
+                self.shared.statistics.add_event(failure_line(
                     on.identity.number,
                     "subscribe",
                     &failure.to_string(),
@@ -197,7 +197,11 @@ impl Subscriber {
         self.answered += filters;
         if reason.is_error() {
             self.refused.get_or_insert(reason);
-            self.shared.board.add_event(failure_line(on.identity.number, "subscribe", &reason.to_string()));
+            self.shared.statistics.add_event(failure_line(
+                on.identity.number,
+                "subscribe",
+                &reason.to_string(),
+            ));
         }
         if self.answered >= self.filters.len() && !self.is_counted {
             self.is_counted = true;
@@ -210,7 +214,7 @@ impl Subscriber {
 
     fn receive(&mut self, from: StreamKey, message: &Message, on: &mut ClientTurn<'_, '_>) {
         let now = Instant::now();
-        let second = self.shared.board.second(now);
+        let second = self.shared.statistics.second(now);
         let headers = if is_json(&message.payload) {
             PayloadHeaders::default().read(&message.payload)
         } else {
@@ -225,10 +229,11 @@ impl Subscriber {
         on.shard.count(Counter::Recv, 1);
         let route = on.shard.route(route);
         route.received(second, message.payload.len() as u64);
-        match sent.map(|sent| self.shared.board.clock().unix(now).checked_sub(sent)) {
+        match sent.map(|sent| self.shared.statistics.clock().unix(now).checked_sub(sent)) {
             Some(Some(latency)) => {
                 route.latencies.record(latency);
-                route.was_due(self.shared.board.clock().unix(now).saturating_sub(latency), Some(latency));
+                route
+                    .was_due(self.shared.statistics.clock().unix(now).saturating_sub(latency), Some(latency));
                 let millis = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
                 on.shard.count(Counter::PublishLatency, millis);
                 on.shard.histograms.observe(DurationHistogram::EndToEnd, latency);
@@ -245,7 +250,7 @@ impl Subscriber {
         }
         if let (Err(error), false) = (headers, self.has_complained) {
             self.has_complained = true;
-            self.shared.board.add_event(failure_line(on.identity.number, "payload", &error.to_string()));
+            self.shared.statistics.add_event(failure_line(on.identity.number, "payload", &error.to_string()));
         }
     }
 
@@ -260,14 +265,14 @@ impl Subscriber {
         let at = self.streams.iter().position(|stream| stream.key == Some(from)).unwrap_or_default();
         let Some(stream) = self.streams.get_mut(at) else {
             let key = RouteKey { topic: topic.to_owned(), stream: 0, priority: None };
-            return (self.shared.board.route(key), None);
+            return (self.shared.statistics.route(key), None);
         };
         if let Some((route, track)) = stream.topics.get_mut(topic) {
             return (*route, counter.map(|counter| track.observe(counter)));
         }
         let key =
             RouteKey { topic: topic.to_owned(), stream: stream.number.into(), priority: stream.priority };
-        let route = self.shared.board.route(key);
+        let route = self.shared.statistics.route(key);
         let mut track = CounterTrack::default();
         let order = counter.map(|counter| track.observe(counter));
         if stream.topics.len() < REMEMBERED {
@@ -284,12 +289,12 @@ impl Subscriber {
             let what = format!(
                 "client({number}): {skewed} messages came before they were sent: set the clocks alike"
             );
-            self.shared.board.add_event(what);
+            self.shared.statistics.add_event(what);
         }
         if skipped > 0 || not_above > 0 {
             let what =
                 format!("client({number}): cnt64 skipped {skipped} and did not rise {not_above} times");
-            self.shared.board.add_event(what);
+            self.shared.statistics.add_event(what);
         }
     }
 }

@@ -9,7 +9,8 @@ use braid_transport::{Listener, Read, mem};
 use tokio::io::ReadBuf;
 
 use super::{
-    Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, Work, run,
+    Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, RunStatistics, TimerService,
+    Work, run,
 };
 use crate::emqtt::{ClientIds, MessageTemplate};
 use crate::summary::Role;
@@ -18,8 +19,8 @@ use crate::summary::Role;
 const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
 
 /// Accepts one client and reads its packets.
-async fn swallow(mut hub: Listener) {
-    let incoming = hub.accept().await.expect("a client");
+async fn swallow(mut listener: Listener) {
+    let incoming = listener.accept().await.expect("a client");
     let mut link = incoming.handshake().await.expect("there is none in memory");
     let (mut bytes, mut is_welcome) = ([0; 4096], false);
     loop {
@@ -50,19 +51,19 @@ fn plan(publish: PublishPlan) -> Plan {
 
 /// Messages that one client sent to so many topics, and the timers they waited for.
 async fn messages_and_timers(topics: usize, interval: Duration, limit: u64) -> (u64, u64) {
-    let (hub, near) = mem::hub();
-    let server = tokio::spawn(swallow(hub));
+    let (listener, near) = mem::listener();
+    let server = tokio::spawn(swallow(listener));
     let topic = |at| {
         let message = MessageTemplate::of_size(64);
         PublishedTopic::new(&format!("a/{at}"), false, interval, message, 64).expect("a topic")
     };
     let publish = PublishPlan::of((0..topics).map(topic).collect()).expect("topics");
-    let (alarm, board) = (Alarm::exact().expect("a thread"), Board::new(Clock::now()));
+    let (timers, statistics) = (TimerService::exact().expect("a thread"), RunStatistics::new(Clock::now()));
     let load = plan(PublishPlan { limit, ..publish });
-    let ended = run(load, Dialer::from(near), alarm.clone(), board.clone(), pending()).await;
-    assert_eq!(ended, Ended::Complete, "{:?}", board.events(0));
+    let ended = run(load, Dialer::from(near), timers.clone(), statistics.clone(), pending()).await;
+    assert_eq!(ended, Ended::Complete, "{:?}", statistics.events(0));
     server.await.expect("no panic");
-    (board.topics().iter().map(|topic| topic.acked).sum(), alarm.timers())
+    (statistics.topics().iter().map(|topic| topic.acked).sum(), timers.count())
 }
 
 #[tokio::test]

@@ -39,11 +39,11 @@ impl Rig {
         let tls = ServerTls::load(files, ClientAuth::None).expect("the certificate is there");
         let listener = network.listen(tls, &ListenOptions::default()).expect("a free port");
         let server = listener.local_addr().expect("an address");
-        let (hub, near) = mem::hub();
+        let (in_memory, near) = mem::listener();
         let config = BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..config };
         let rule = Box::new(Anonymous { from_anywhere: true });
         let store = Arc::new(MemoryStore::new());
-        let broker = Broker::build(config, rule, store, vec![listener, hub]).expect("an empty store");
+        let broker = Broker::build(config, rule, store, vec![listener, in_memory]).expect("an empty store");
         let handle = broker.handle();
         tokio::spawn(broker.run(Duration::ZERO));
         let tls = ClientTlsOptions { ca_files, ..ClientTlsOptions::default() };

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use braid_bench::exchange::{ALPN, Alarm, Responder, Service};
+use braid_bench::exchange::{ALPN, Responder, Service, TimerService};
 use braid_bench::summary::RunSummary;
 use braid_transport::quic::{Congestion, QuicOptions};
 use braid_transport::{
@@ -78,11 +78,11 @@ pub(super) enum Transport {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (kind, options) = (args.kind()?, args.listen_options());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let alarm = Alarm::exact()?;
+    let timers = TimerService::exact()?;
     let (summary, outcome) = runtime.block_on(async {
         let listener = Listener::bind(kind, args.listen, &options)?;
         let service = Service { time: args.service, serial: args.serial };
-        let responder = Responder::new(service, alarm);
+        let responder = Responder::new(service, timers);
         announce(&listener);
         let time = async {
             match args.duration {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use braid_bench::exchange::{ALPN, Alarm, Dialer, Load, Reuse, run as measure};
+use braid_bench::exchange::{ALPN, Dialer, RequestLoad, Reuse, TimerService, run as measure};
 use braid_bench::summary::RunSummary;
 use braid_measure::Quantiles;
 use braid_transport::quic::{Congestion, QuicOptions};
@@ -105,8 +105,8 @@ enum PerConnection {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (load, dialer) = (args.load()?, args.dialer()?);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let alarm = Alarm::exact()?;
-    let summary = runtime.block_on(measure(&load, dialer, &alarm, stopped()))?;
+    let timers = TimerService::exact()?;
+    let summary = runtime.block_on(measure(&load, dialer, &timers, stopped()))?;
     runtime.shutdown_background();
     tell(args.transport, &summary);
     if let Some(path) = &args.json {
@@ -121,9 +121,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    fn load(&self) -> Result<Load, Failure> {
+    fn load(&self) -> Result<RequestLoad, Failure> {
         let default = if self.duration.is_none() { Some(1000) } else { None };
-        let load = Load {
+        let load = RequestLoad {
             connections: self.connections as usize,
             streams: self.streams as usize,
             reuse: match self.per_connection {
@@ -251,9 +251,9 @@ mod tests {
     #[test]
     fn options_make_a_load() {
         let load = args("-p 1").unwrap().load().unwrap();
-        assert_eq!(load, Load { requests: Some(1000), ..Load::default() });
+        assert_eq!(load, RequestLoad { requests: Some(1000), ..RequestLoad::default() });
         let line = "-p 1 -c 10 --per-connection 1 --duration 30s --size 0,612 --rate 99.5 --timeout 500ms --zero-rtt";
-        let expected = Load {
+        let expected = RequestLoad {
             connections: 10,
             reuse: Reuse::OneRequest,
             sizes: vec![0, 612],
@@ -261,7 +261,7 @@ mod tests {
             rate: Some(99.5),
             patience: Duration::from_millis(500),
             zero_rtt: true,
-            ..Load::default()
+            ..RequestLoad::default()
         };
         assert_eq!(args(line).unwrap().load().unwrap(), expected);
     }

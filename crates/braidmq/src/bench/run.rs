@@ -4,7 +4,7 @@ use std::future::pending;
 use std::io::{self, Write};
 
 use braid_bench::emqtt::Counter;
-use braid_bench::generator::{self, Alarm, Board, Clock, Ended};
+use braid_bench::generator::{self, Clock, Ended, RunStatistics, TimerService};
 use braid_bench::summary::RunSummary;
 use braid_transport::Target;
 use serde::Serialize;
@@ -52,24 +52,24 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
         say(&job.notes.iter().map(|note| format!("Note: {note}\n")).collect::<String>());
     }
     let server = job.targets.iter().map(url).collect::<Vec<_>>().join(", ");
-    let alarm = Alarm::exact().map_err(Failure::Runtime)?;
-    let board = Board::new(Clock::now());
+    let timers = TimerService::exact().map_err(Failure::Runtime)?;
+    let statistics = RunStatistics::new(Clock::now());
     if job.output.trace {
-        board.keep_traces();
+        statistics.keep_traces();
     }
     let mut screen = Screen::new(&job.output, job.role, &server);
     // A closed standard output is noticed with the next lines, and ends the run.
-    let _ = screen.begin(&board, key_log().as_deref(), &job.start_line);
+    let _ = screen.begin(&statistics, key_log().as_deref(), &job.start_line);
     let stop = async {
         tokio::select! {
             () = stopped() => {}
-            () = screen.watch(&board) => {}
-            () = serve(metrics, board.clone()) => {}
+            () = screen.watch(&statistics) => {}
+            () = serve(metrics, statistics.clone()) => {}
         }
     };
-    let ended = generator::run(job.plan, job.dialer, alarm, board.clone(), stop).await;
-    screen.end(&board, ended);
-    let summary = board.summary(job.role);
+    let ended = generator::run(job.plan, job.dialer, timers, statistics.clone(), stop).await;
+    screen.end(&statistics, ended);
+    let summary = statistics.summary(job.role);
     if !job.output.quiet {
         say(&table(&summary));
     }
@@ -92,9 +92,9 @@ fn say(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-async fn serve(metrics: Option<Metrics>, board: Board) {
+async fn serve(metrics: Option<Metrics>, statistics: RunStatistics) {
     match metrics {
-        Some(metrics) => metrics.serve(board).await,
+        Some(metrics) => metrics.serve(statistics).await,
         None => pending().await,
     }
 }

@@ -10,10 +10,10 @@ use tokio::io::ReadBuf;
 use tokio::time::Instant;
 
 use super::{ALL, ServiceQueue};
-use crate::alarm::{Alarm, Timer};
 use crate::exchange::counters::Counters;
 use crate::exchange::wire::{RESPONSE_HEAD_LEN, Request, RequestReader};
 use crate::exchange::{READ_AT_ONCE, TURNS};
+use crate::timer::{Timer, TimerService};
 
 /// Responses queued on a stream from which on it is not read.
 const WAITING: usize = 1024;
@@ -36,7 +36,7 @@ pub(super) struct Connection<'a> {
     has_unflushed: bool,
     service: &'a ServiceQueue,
     tally: &'a Counters,
-    alarm: &'a Alarm,
+    timers: &'a TimerService,
 }
 
 /// Stream with requests.
@@ -56,7 +56,12 @@ struct Response {
 }
 
 impl<'a> Connection<'a> {
-    pub(super) fn new(link: Link, service: &'a ServiceQueue, tally: &'a Counters, alarm: &'a Alarm) -> Self {
+    pub(super) fn new(
+        link: Link,
+        service: &'a ServiceQueue,
+        tally: &'a Counters,
+        timers: &'a TimerService,
+    ) -> Self {
         let buffer = vec![0; READ_AT_ONCE / 16].into();
         Self {
             link,
@@ -68,7 +73,7 @@ impl<'a> Connection<'a> {
             has_unflushed: false,
             service,
             tally,
-            alarm,
+            timers,
         }
     }
 
@@ -116,7 +121,7 @@ impl<'a> Connection<'a> {
                 let lane = lanes.entry(key).or_insert_with(Lane::new);
                 let (now, mut bytes) = (Instant::now(), buffer.filled());
                 while let Some(request) = lane.reader.next(&mut bytes).map_err(invalid)? {
-                    self.tally.asked(ALL);
+                    self.tally.requested(ALL);
                     lane.responses.push_back(Response::to(request, self.service.response_start(now)));
                 }
                 if !self.is_trusted && !lane.responses.is_empty() {
@@ -183,7 +188,7 @@ impl<'a> Connection<'a> {
         let Some(due) = fronts.map(|response| response.due).filter(|due| *due > now).min() else {
             return false;
         };
-        let timer = self.timer.get_or_insert_with(|| self.alarm.at(due));
+        let timer = self.timer.get_or_insert_with(|| self.timers.at(due));
         timer.set(due);
         Pin::new(timer).poll(cx).is_ready()
     }

@@ -11,7 +11,7 @@ use braid_transport::{Incoming, Listener};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::connection::Connection;
-use super::Alarm;
+use super::TimerService;
 use super::counters::Counters;
 use crate::lock::lock;
 use crate::summary::RunSummary;
@@ -38,14 +38,14 @@ pub struct Service {
 pub struct Responder {
     service: Arc<ServiceQueue>,
     tally: Arc<Counters>,
-    alarm: Alarm,
+    timers: TimerService,
 }
 
 impl Responder {
     /// Server whose summary counts from now.
     #[must_use]
-    pub fn new(service: Service, alarm: Alarm) -> Self {
-        Self { service: Arc::new(ServiceQueue::new(service)), tally: Arc::new(Counters::new(&[ALL])), alarm }
+    pub fn new(service: Service, timers: TimerService) -> Self {
+        Self { service: Arc::new(ServiceQueue::new(service)), tally: Arc::new(Counters::new(&[ALL])), timers }
     }
 
     /// Serves the connections of `listener`, until that fails or this future is dropped. Established connections
@@ -76,7 +76,7 @@ impl Responder {
             Err(_elapsed) => return self.failed("a handshake took too long"),
         };
         self.tally.counts().established += 1;
-        let connection = Connection::new(link, &self.service, &self.tally, &self.alarm);
+        let connection = Connection::new(link, &self.service, &self.tally, &self.timers);
         if let Err(error) = connection.run().await {
             self.failed(&error.to_string());
         }

@@ -12,8 +12,8 @@ use bytes::{Buf, BytesMut};
 use tokio::io::ReadBuf;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::source::{Ask, Source};
-use super::{Failure, Load};
+use super::source::{ScheduledRequest, Source};
+use super::{Failure, RequestLoad};
 use crate::exchange::counters::Counters;
 use crate::exchange::wire::{Part, ResponseReader};
 use crate::exchange::{READ_AT_ONCE, Request, TURNS};
@@ -31,8 +31,8 @@ pub(super) struct Connection {
     has_answered: bool,
     has_unflushed: bool,
     tally: Arc<Counters>,
-    /// Requests to make first.
-    asks: VecDeque<Ask>,
+    /// Requests to send before those of the source.
+    first: VecDeque<ScheduledRequest>,
     /// Start of the time limit of the first requests.
     begun: Instant,
     patience: Duration,
@@ -52,7 +52,7 @@ struct Lane {
 }
 
 struct Waiting {
-    ask: Ask,
+    scheduled: ScheduledRequest,
     /// Start of its time limit.
     since: Instant,
 }
@@ -62,7 +62,7 @@ impl Connection {
     /// time limit of the first requests began with the connection.
     pub(super) async fn open(
         mut link: Link,
-        load: &Load,
+        load: &RequestLoad,
         begun: Instant,
         tally: Arc<Counters>,
     ) -> Result<Self, Failure> {
@@ -85,21 +85,21 @@ impl Connection {
             has_answered: false,
             has_unflushed: false,
             tally,
-            asks: VecDeque::new(),
+            first: VecDeque::new(),
             begun,
             patience: load.patience,
             timer: Box::pin(sleep_until(begun + load.patience)),
         })
     }
 
-    /// Makes `asks` and then the requests of `source`, until there are no more, or until the server closes the connection
-    /// while none is unanswered.
+    /// Sends the requests `first` and then those of `source`, until there are no more, or until the server closes the
+    /// connection while none is unanswered.
     pub(super) async fn run(
         &mut self,
-        asks: VecDeque<Ask>,
+        first: VecDeque<ScheduledRequest>,
         mut source: Option<&mut Source>,
     ) -> Result<(), Failure> {
-        self.asks = asks;
+        self.first = first;
         poll_fn(|cx| self.poll(cx, source.as_deref_mut())).await
     }
 
@@ -110,9 +110,9 @@ impl Connection {
     }
 
     /// Requests without a response.
-    pub(super) fn unanswered(&mut self) -> VecDeque<Ask> {
+    pub(super) fn unanswered(&mut self) -> VecDeque<ScheduledRequest> {
         let waiting = self.lanes.iter_mut().flat_map(|lane| lane.waiting.drain(..));
-        self.asks.drain(..).chain(waiting.map(|waiting| waiting.ask)).collect()
+        self.first.drain(..).chain(waiting.map(|waiting| waiting.scheduled)).collect()
     }
 
     pub(super) fn has_answered(&self) -> bool {
@@ -124,15 +124,15 @@ impl Connection {
             let has_read = self.read(cx)?;
             let is_idle = self.lanes.iter().all(|lane| lane.waiting.is_empty());
             if self.is_closed {
-                let is_done = is_idle && self.asks.is_empty();
+                let is_done = is_idle && self.first.is_empty();
                 return Poll::Ready(if is_done { Ok(()) } else { Err(Failure::Ended) });
             }
-            let has_asked = self.ask(cx, source.as_deref_mut());
-            if self.is_exhausted && is_idle && !has_asked {
+            let has_enqueued = self.enqueue(cx, source.as_deref_mut());
+            if self.is_exhausted && is_idle && !has_enqueued {
                 return Poll::Ready(Ok(()));
             }
             let has_written = self.write(cx)?;
-            if !(has_read || has_asked || has_written) {
+            if !(has_read || has_enqueued || has_written) {
                 return self.poll_patience(cx);
             }
         }
@@ -159,31 +159,31 @@ impl Connection {
         Ok(true)
     }
 
-    /// Takes requests for the lanes with room; true if there was one.
-    fn ask(&mut self, cx: &mut Context<'_>, mut source: Option<&mut Source>) -> bool {
-        let mut has_asked = false;
+    /// Encodes requests on the lanes with room; true if there was one.
+    fn enqueue(&mut self, cx: &mut Context<'_>, mut source: Option<&mut Source>) -> bool {
+        let mut has_enqueued = false;
         while !self.is_exhausted
             && let Some(place) = self.free_lane()
         {
-            let (ask, since) = if let Some(ask) = self.asks.pop_front() {
-                (ask, self.begun)
+            let (scheduled, since) = if let Some(scheduled) = self.first.pop_front() {
+                (scheduled, self.begun)
             } else {
                 let next = source.as_mut().map_or(Poll::Ready(None), |source| source.poll_next(cx));
                 let Poll::Ready(next) = next else { break };
-                let Some(ask) = next else {
+                let Some(scheduled) = next else {
                     self.is_exhausted = true;
                     break;
                 };
-                self.tally.asked(ask.request.size);
-                (ask, Instant::now())
+                self.tally.requested(scheduled.request.size);
+                (scheduled, Instant::now())
             };
-            has_asked = true;
+            has_enqueued = true;
             self.turn = place + 1;
             let lane = &mut self.lanes[place];
-            lane.unwritten.extend_from_slice(&ask.request.encode());
-            lane.waiting.push_back(Waiting { ask, since });
+            lane.unwritten.extend_from_slice(&scheduled.request.encode());
+            lane.waiting.push_back(Waiting { scheduled, since });
         }
-        has_asked
+        has_enqueued
     }
 
     /// Next lane with room, in turn.
@@ -250,7 +250,7 @@ impl Lane {
         while let Some(part) = self.reader.next(&mut bytes)? {
             match part {
                 Part::Head(head) => {
-                    let next = self.waiting.front().map(|waiting| waiting.ask.request);
+                    let next = self.waiting.front().map(|waiting| waiting.scheduled.request);
                     if next != Some(head) {
                         return Err(Failure::Stray { id: head.id, size: head.size });
                     }
@@ -258,8 +258,8 @@ impl Lane {
                 Part::Body(_) => {}
                 Part::End => {
                     if let Some(waiting) = self.waiting.pop_front() {
-                        let Request { size, .. } = waiting.ask.request;
-                        tally.answered(size, size, waiting.ask.due);
+                        let Request { size, .. } = waiting.scheduled.request;
+                        tally.answered(size, size, waiting.scheduled.due);
                         has_ended = true;
                     }
                 }

@@ -4,7 +4,7 @@ use crate::exchange::LARGEST_OBJECT;
 
 /// Requests of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub struct RequestLoad {
     /// Number of connections.
     pub connections: usize,
     /// Most unanswered requests of each connection.
@@ -59,7 +59,7 @@ pub enum LoadError {
     Rate,
 }
 
-impl Default for Load {
+impl Default for RequestLoad {
     /// One kept connection, one request at a time, objects of 80,000 bytes, without an end.
     fn default() -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Default for Load {
     }
 }
 
-impl Load {
+impl RequestLoad {
     /// Checks the load.
     ///
     /// # Errors
@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn contradictory_options_are_refused() {
-        let good = Load { requests: Some(1), ..Load::default() };
+        let good = RequestLoad { requests: Some(1), ..RequestLoad::default() };
         assert_eq!(good.check(), Ok(()));
-        let with = |change: &dyn Fn(&mut Load)| {
+        let with = |change: &dyn Fn(&mut RequestLoad)| {
             let mut load = good.clone();
             change(&mut load);
             load.check()
@@ -124,7 +124,7 @@ mod tests {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(with(&|load| load.rate = Some(rate)), Err(LoadError::Rate));
         }
-        let one = |load: &mut Load| (load.reuse, load.streams) = (Reuse::OneRequest, 2);
+        let one = |load: &mut RequestLoad| (load.reuse, load.streams) = (Reuse::OneRequest, 2);
         assert_eq!(with(&one), Err(LoadError::Streams));
     }
 }

@@ -14,12 +14,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-pub use self::load::{Load, LoadError, Reuse};
+pub use self::load::{LoadError, RequestLoad, Reuse};
 
 use self::source::Requests;
 use self::worker::Worker;
 use super::counters::Counters;
-use super::{Alarm, WireError};
+use super::{TimerService, WireError};
 use crate::dial::{DialError, Dialer};
 use crate::summary::RunSummary;
 
@@ -30,14 +30,14 @@ const CLOSE: Duration = Duration::from_secs(1);
 ///
 /// Counters of the summary: `requests` are those begun; each became one of `responses`, of the `failed`, or is
 /// `unfinished` at the end. A request fails when its connection fails or ends before the response,
-/// or brings no bytes for [`Load::patience`]; the first failure of each kind is an event.
+/// or brings no bytes for [`RequestLoad::patience`]; the first failure of each kind is an event.
 ///
 /// # Errors
 /// The load is contradictory; no request was sent.
 pub async fn run(
-    load: &Load,
+    load: &RequestLoad,
     dialer: Dialer,
-    alarm: &Alarm,
+    timers: &TimerService,
     stop: impl Future<Output = ()>,
 ) -> Result<RunSummary, LoadError> {
     load.check()?;
@@ -47,7 +47,7 @@ pub async fn run(
     let (over, is_over) = watch::channel(());
     let mut workers = JoinSet::new();
     for number in 0..load.connections {
-        let source = requests.source(load, number, tally.started(), alarm);
+        let source = requests.source(load, number, tally.started(), timers);
         let worker = Worker::new(load, Arc::clone(&dialer), source, Arc::clone(&tally));
         workers.spawn(worker.run(is_over.clone()));
     }

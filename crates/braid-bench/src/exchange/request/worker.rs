@@ -7,8 +7,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connection::Connection;
-use super::source::{Ask, Source};
-use super::{Failure, Load, Reuse};
+use super::source::{ScheduledRequest, Source};
+use super::{Failure, RequestLoad, Reuse};
 use crate::dial::Dialer;
 use crate::exchange::counters::Counters;
 
@@ -20,20 +20,20 @@ pub(super) struct Worker {
     dialer: Arc<Dialer>,
     source: Source,
     tally: Arc<Counters>,
-    load: Load,
+    load: RequestLoad,
 }
 
 impl Worker {
-    pub(super) fn new(load: &Load, dialer: Arc<Dialer>, source: Source, tally: Arc<Counters>) -> Self {
+    pub(super) fn new(load: &RequestLoad, dialer: Arc<Dialer>, source: Source, tally: Arc<Counters>) -> Self {
         Self { dialer, source, tally, load: load.clone() }
     }
 
     /// Works until there are no more requests, or the sender of `over` is dropped.
     pub(super) async fn run(mut self, mut over: watch::Receiver<()>) {
         let mut pause = PAUSE.0;
-        while let Some(ask) = self.next(&mut over).await {
-            self.tally.asked(ask.request.size);
-            let Some(progress) = self.attend(ask, &mut over).await else { return };
+        while let Some(scheduled) = self.next(&mut over).await {
+            self.tally.requested(scheduled.request.size);
+            let Some(progress) = self.attend(scheduled, &mut over).await else { return };
             if progress {
                 pause = PAUSE.0;
                 continue;
@@ -43,17 +43,17 @@ impl Worker {
         }
     }
 
-    async fn next(&mut self, over: &mut watch::Receiver<()>) -> Option<Ask> {
+    async fn next(&mut self, over: &mut watch::Receiver<()>) -> Option<ScheduledRequest> {
         tokio::select! {
-            ask = poll_fn(|cx| self.source.poll_next(cx)) => ask,
+            next = poll_fn(|cx| self.source.poll_next(cx)) => next,
             _ = over.changed() => None,
         }
     }
 
-    /// Makes a connection for `ask`, and the following requests if connections are kept. True if there was a response or
+    /// Makes a connection for `first`, and the following requests if connections are kept. True if there was a response or
     /// no failure; `None` after the end of the run.
-    async fn attend(&mut self, ask: Ask, over: &mut watch::Receiver<()>) -> Option<bool> {
-        let mut asks = VecDeque::from([ask]);
+    async fn attend(&mut self, first: ScheduledRequest, over: &mut watch::Receiver<()>) -> Option<bool> {
+        let mut requests = VecDeque::from([first]);
         let mut early = self.load.zero_rtt;
         loop {
             let begun = Instant::now();
@@ -64,13 +64,13 @@ impl Worker {
             let mut connection = match connected {
                 Ok(connection) => connection,
                 Err(failure) => {
-                    self.give_up(&asks, &failure);
+                    self.give_up(&requests, &failure);
                     return Some(false);
                 }
             };
             let source = (self.load.reuse == Reuse::Kept).then_some(&mut self.source);
             let outcome = tokio::select! {
-                outcome = connection.run(std::mem::take(&mut asks), source) => outcome,
+                outcome = connection.run(std::mem::take(&mut requests), source) => outcome,
                 _ = over.changed() => {
                     connection.close().await;
                     return None;
@@ -82,21 +82,21 @@ impl Worker {
                 }
                 return Some(true);
             };
-            asks = connection.unanswered();
+            requests = connection.unanswered();
             if early && failure.is_early_rejected() {
                 early = false;
                 continue;
             }
-            self.give_up(&asks, &failure);
+            self.give_up(&requests, &failure);
             return Some(connection.has_answered());
         }
     }
 
     /// Counts requests that will not be answered.
-    fn give_up(&self, asks: &VecDeque<Ask>, why: &Failure) {
+    fn give_up(&self, requests: &VecDeque<ScheduledRequest>, why: &Failure) {
         let mut counts = self.tally.counts();
-        for ask in asks {
-            counts.objects.entry(ask.request.size).or_default().counts.failed += 1;
+        for scheduled in requests {
+            counts.objects.entry(scheduled.request.size).or_default().counts.failed += 1;
         }
         drop(counts);
         self.tally.note(&why.to_string());

@@ -37,7 +37,7 @@ impl Client {
                 self.note_refused(&cause);
                 return None;
             }
-            self.shared.board.shard().count(Counter::ConnectRetried, 1);
+            self.shared.statistics.shard().count(Counter::ConnectRetried, 1);
             if !self.pause(retries.pause).await {
                 return None;
             }
@@ -51,7 +51,7 @@ impl Client {
         let (link, times) = shared.dialer.dial(identity.number).await.map_err(|error| {
             let is_quic = shared.dialer.transport(identity.number) == Transport::Quic;
             if let Some(counter) = error.quic_counter().filter(|_| is_quic) {
-                shared.board.shard().count(counter, 1);
+                shared.statistics.shard().count(counter, 1);
             }
             error.to_string()
         })?;
@@ -71,7 +71,7 @@ impl Client {
     fn needless(&self) -> Phase {
         match &self.worker {
             Worker::Publisher(publisher)
-                if publisher.owes_nothing() && !self.shared.plan.ending.keep_connected =>
+                if publisher.has_nothing_pending() && !self.shared.plan.ending.keep_connected =>
             {
                 Phase::Spent
             }
@@ -81,17 +81,17 @@ impl Client {
 
     /// Records that the client has given up.
     fn note_refused(&self, cause: &str) {
-        let mut shard = self.shared.board.shard();
+        let mut shard = self.shared.statistics.shard();
         shard.count(Counter::ConnectFail, 1);
         if self.lives == 0 && matches!(self.worker, Worker::Subscriber(_)) {
             shard.count(Counter::SubFail, 1);
         }
         drop(shard);
-        self.shared.board.add_event(failure_line(self.identity.number, "connect", cause));
+        self.shared.statistics.add_event(failure_line(self.identity.number, "connect", cause));
     }
 
     fn note_established(&mut self, connection: &Connection, start: Instant, times: ConnectTimes) {
-        let mut shard = self.shared.board.shard();
+        let mut shard = self.shared.statistics.shard();
         let after = start.elapsed();
         shard.connected(after, times, self.shared.dialer.transport(self.identity.number));
         let counter = if self.lives == 0 { Counter::ConnectSucc } else { Counter::ReconnectSucc };
@@ -101,7 +101,7 @@ impl Client {
         match &mut self.worker {
             Worker::Subscriber(subscriber) => subscriber.set_start(start),
             Worker::Publisher(publisher) if !connection.session_present() => {
-                publisher.lose_unacknowledged(&mut self.shared.board.shard());
+                publisher.lose_unacknowledged(&mut self.shared.statistics.shard());
             }
             Worker::Publisher(_) | Worker::Idle => {}
         }

@@ -11,7 +11,7 @@ use super::schedule::TopicSchedule;
 use super::source::Source;
 use crate::connection::Connection;
 use crate::emqtt::Counter;
-use crate::generator::board::{RouteId, Shard};
+use crate::generator::statistics::{RouteId, Shard};
 
 /// A topic of a client.
 #[derive(Debug)]
@@ -165,13 +165,13 @@ impl Unwritten {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generator::board::RouteKey;
-    use crate::generator::{Board, Clock};
+    use crate::generator::statistics::RouteKey;
+    use crate::generator::{Clock, RunStatistics};
 
     #[test]
     fn of_equal_messages_only_whole_ones_are_released() {
         let key = RouteKey { topic: "a".to_owned(), stream: 0, priority: None };
-        let route = Board::new(Clock::now()).route(key);
+        let route = RunStatistics::new(Clock::now()).route(key);
         let mut unwritten = Unwritten { route, messages: 10, bytes: 7, first_end: 110, step: 10 };
         assert_eq!(
             (unwritten.end(), unwritten.goes_on_at(210), unwritten.goes_on_at(211)),

@@ -15,10 +15,10 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::ClientTurn;
-use super::board::{RouteId, RouteKey, Shard};
 use super::client_identity::ClientIdentity;
 use super::plan::PublishPlan;
 use super::shared::Shared;
+use super::statistics::{RouteId, RouteKey, Shard};
 use crate::connection::{Connection, ConnectionEvent, SendOutcome};
 use crate::emqtt::{Counter, failure_line};
 use crate::failure::Failure;
@@ -94,7 +94,7 @@ impl Publisher {
             match Source::new(topic, &plan.headers, identity, shared) {
                 Ok(source) => topics.push(Topic {
                     source,
-                    route: shared.board.route(key),
+                    route: shared.statistics.route(key),
                     stream,
                     priority,
                     interval: topic.interval,
@@ -105,7 +105,7 @@ impl Publisher {
                 }),
                 Err(error) => {
                     let cause = format!("topic {:?}: {error}", topic.name);
-                    shared.board.add_event(failure_line(identity.number, "publish", &cause));
+                    shared.statistics.add_event(failure_line(identity.number, "publish", &cause));
                 }
             }
         }
@@ -148,11 +148,11 @@ impl Publisher {
     /// True if no message is left and none is inflight. `-L` may have been used up by another client,
     /// whenever the next message is due here.
     pub(super) fn is_finished(&self) -> bool {
-        (self.is_spent || self.shared.is_spent()) && self.owes_nothing()
+        (self.is_spent || self.shared.is_spent()) && self.has_nothing_pending()
     }
 
     /// True if every message taken from `-L` is sent, written and acknowledged.
-    pub(super) fn owes_nothing(&self) -> bool {
+    pub(super) fn has_nothing_pending(&self) -> bool {
         self.unacknowledged.is_empty()
             && !self.lanes.iter().any(Lane::has_unwritten)
             && self.topics.iter().all(|topic| topic.made.is_none())
@@ -182,7 +182,7 @@ impl Publisher {
         has_moved |= self.take_events(on)?;
         // Written bytes leave room, of which no other event tells.
         has_moved |= on.connection.written() > written;
-        let second = self.shared.board.second(on.now);
+        let second = self.shared.statistics.second(on.now);
         for lane in &mut self.lanes {
             lane.count_written(on.connection, on.shard, second);
         }
@@ -253,7 +253,7 @@ impl Publisher {
             return Making::Spent;
         }
         let due = topic.schedule.due(on.now);
-        let unix = self.shared.board.clock().unix(due);
+        let unix = self.shared.statistics.clock().unix(due);
         match topic.source.message(unix, topic.counter, on.identity, &self.shared) {
             Ok(message) => {
                 topic.made = Some(Made { message, due });
@@ -283,7 +283,7 @@ impl Publisher {
             Ok(SendOutcome::Queued(id)) => {
                 let route = on.shard.route(topic.route);
                 route.counts.sent += 1;
-                route.was_due(self.shared.board.clock().unix(due), None);
+                route.was_due(self.shared.statistics.clock().unix(due), None);
                 match id {
                     Some(id) => drop(
                         self.unacknowledged.insert(id, Unacknowledged { route: topic.route, due, bytes }),
@@ -311,7 +311,7 @@ impl Publisher {
     fn complain(&mut self, identity: &ClientIdentity, cause: &str) {
         if !self.has_complained {
             self.has_complained = true;
-            self.shared.board.add_event(failure_line(identity.number, "publish", cause));
+            self.shared.statistics.add_event(failure_line(identity.number, "publish", cause));
         }
     }
 
@@ -342,7 +342,7 @@ impl Publisher {
         }
         let now = Instant::now();
         let route = shard.route(message.route);
-        route.acknowledged(self.shared.board.second(now), 1, message.bytes);
+        route.acknowledged(self.shared.statistics.second(now), 1, message.bytes);
         route.latencies.record(now.saturating_duration_since(message.due));
         shard.count(Counter::Pub, 1);
         shard.count(Counter::PubSucc, 1);
@@ -353,7 +353,7 @@ impl Publisher {
 
     /// Forgets an ended data stream, which the next message opens again.
     fn lose_stream(&mut self, key: StreamKey, on: &mut ClientTurn<'_, '_>) {
-        let second = self.shared.board.second(Instant::now());
+        let second = self.shared.statistics.second(Instant::now());
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.key == Some(key) && !key.is_control()) {
             lane.count_written(on.connection, on.shard, second);
             lane.key = None;
@@ -365,7 +365,7 @@ impl Publisher {
 
     /// Counts at the end of a connection what the link has taken; the rest is lost.
     pub(super) fn lose_unwritten(&mut self, connection: &mut Connection, end: Instant, shard: &mut Shard) {
-        let second = self.shared.board.second(end);
+        let second = self.shared.statistics.second(end);
         for lane in &mut self.lanes {
             lane.count_written(connection, shard, second);
             lane.lose(shard);
@@ -387,7 +387,7 @@ impl Publisher {
             let unmade = topic.schedule.overdue(end).saturating_sub(made);
             let lost = made + if self.is_spent { 0 } else { self.shared.take(unmade) };
             shard.lose(topic.route, lost);
-            let (route, clock) = (shard.route(topic.route), self.shared.board.clock());
+            let (route, clock) = (shard.route(topic.route), self.shared.statistics.clock());
             topic.schedule.dues(lost).for_each(|due| route.was_due(clock.unix(due), None));
         }
     }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use braid_bench::exchange::{Load, Reuse, Service};
+use braid_bench::exchange::{RequestLoad, Reuse, Service};
 use braid_proto::stream::StreamKey;
 use braid_transport::{Link, Read, mem};
 use tokio::io::ReadBuf;
@@ -15,10 +15,11 @@ use super::rig::{Rig, counters, measure, object};
 fn serve<F: Future<Output = ()> + Send>(
     serve: impl Fn(usize, Link) -> F + Send + Sync + 'static,
 ) -> mem::Connector {
-    let (mut listener, connector) = mem::hub();
+    let (mut listener, connector) = mem::listener();
     tokio::spawn(async move {
         for number in 0.. {
-            let link = listener.accept().await.expect("a hub").handshake().await.expect("in memory");
+            let link =
+                listener.accept().await.expect("the connector exists").handshake().await.expect("in memory");
             serve(number, link).await;
         }
     });
@@ -64,7 +65,7 @@ async fn a_server_that_dies_in_a_response_fails_what_is_under_way_and_the_run_go
         write(&mut link, &response(&requests, 1000)).await;
         write(&mut link, &response(&requests[240..], 1000)).await;
     });
-    let load = Load { streams: 3, requests: Some(6), sizes: vec![1000], ..Load::default() };
+    let load = RequestLoad { streams: 3, requests: Some(6), sizes: vec![1000], ..RequestLoad::default() };
     let summary = measure(&load, connector).await;
     // The first response makes room for a fourth request, which fails with the second and the third.
     assert_eq!(counters(&summary), [6, 3, 3, 0, 2]);
@@ -82,7 +83,7 @@ async fn a_server_that_says_nothing_is_given_up_after_the_patience() {
             });
         });
         let patience = Duration::from_secs(30);
-        let load = Load { reuse, patience, requests: Some(2), ..Load::default() };
+        let load = RequestLoad { reuse, patience, requests: Some(2), ..RequestLoad::default() };
         let summary = measure(&load, connector).await;
         assert_eq!(counters(&summary), [2, 0, 2, 0, 2]);
         assert!((60.0..=60.1).contains(&summary.seconds), "{}", summary.seconds);
@@ -92,9 +93,9 @@ async fn a_server_that_says_nothing_is_given_up_after_the_patience() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_is_not_there_is_asked_less_and_less_often() {
-    let (listener, connector) = mem::hub();
+    let (listener, connector) = mem::listener();
     drop(listener);
-    let load = Load { duration: Some(Duration::from_secs(10)), ..Load::default() };
+    let load = RequestLoad { duration: Some(Duration::from_secs(10)), ..RequestLoad::default() };
     let summary = measure(&load, connector).await;
     let [requests, responses, failed, ..] = counters(&summary);
     assert_eq!((requests, responses), (failed, 0));
@@ -113,12 +114,12 @@ async fn a_path_that_breaks_over_quic_is_given_up_and_used_again_when_it_heals()
         tokio::time::sleep(Duration::from_secs(20)).await;
         device.change(|link| link.cut = false);
     });
-    let load = Load {
+    let load = RequestLoad {
         streams: 2,
         patience: Duration::from_secs(3),
         duration: Some(Duration::from_secs(40)),
         sizes: vec![100],
-        ..Load::default()
+        ..RequestLoad::default()
     };
     let summary = measure(&load, rig.connector.clone()).await;
     let per_second = &object(&summary).per_second;

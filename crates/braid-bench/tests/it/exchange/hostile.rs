@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io::IoSlice;
 
-use braid_bench::exchange::{Load, Service};
+use braid_bench::exchange::{RequestLoad, Service};
 use braid_proto::stream::StreamKey;
 use braid_transport::{Link, Read, mem};
 use tokio::io::ReadBuf;
@@ -34,11 +34,12 @@ async fn a_server_ends_connections_that_speak_something_else() {
 
 /// A server that answers each connection with these bytes.
 fn answer(bytes: Vec<u8>) -> mem::Connector {
-    let (mut listener, connector) = mem::hub();
+    let (mut listener, connector) = mem::listener();
     tokio::spawn(async move {
         let mut open = Vec::new();
         loop {
-            let mut link = listener.accept().await.expect("a hub").handshake().await.expect("in memory");
+            let mut link =
+                listener.accept().await.expect("the connector exists").handshake().await.expect("in memory");
             let slices = [IoSlice::new(&bytes)];
             let _ = poll_fn(|cx| link.poll_write(cx, StreamKey::CONTROL, &slices)).await;
             open.push(link);
@@ -57,7 +58,8 @@ async fn responses_to_something_else_are_failures() {
         (head(0, u64::MAX), "more than the 1073741824"),
     ];
     for (bytes, expected) in cases {
-        let summary = measure(&Load { requests: Some(1), ..Load::default() }, answer(bytes)).await;
+        let summary =
+            measure(&RequestLoad { requests: Some(1), ..RequestLoad::default() }, answer(bytes)).await;
         assert_eq!(counters(&summary), [1, 0, 1, 0, 1]);
         assert!(summary.events[0].what.contains(expected), "{:?}", summary.events);
     }
@@ -69,7 +71,7 @@ async fn pipelined_responses_must_come_in_order() {
         let responses = ids.map(|id| [&b"BXR1"[..], &id.to_be_bytes(), &0_u64.to_be_bytes()].concat());
         answer(responses.concat())
     };
-    let load = Load { streams: 2, sizes: vec![0], requests: Some(2), ..Load::default() };
+    let load = RequestLoad { streams: 2, sizes: vec![0], requests: Some(2), ..RequestLoad::default() };
     assert_eq!(counters(&measure(&load, answer_of([0, 1])).await), [2, 2, 0, 0, 1]);
     let swapped = measure(&load, answer_of([1, 0])).await;
     assert!(swapped.events[0].what.contains("answered request 1"), "{:?}", swapped.events);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_bench::exchange::{Alarm, Load, LoadError, Reuse, Service, run};
+use braid_bench::exchange::{LoadError, RequestLoad, Reuse, Service, TimerService, run};
 use braid_bench::summary::Role;
 
 use super::rig::{counters, in_memory, measure, object};
@@ -11,12 +11,12 @@ use super::rig::{counters, in_memory, measure, object};
 async fn each_request_has_one_response_of_its_size() {
     for (connections, streams) in [(1, 1), (1, 10), (10, 1), (3, 4)] {
         let (responder, connector) = in_memory(Service::default());
-        let load = Load {
+        let load = RequestLoad {
             connections,
             streams,
             sizes: vec![0, 1000, 200_000],
             requests: Some(99),
-            ..Load::default()
+            ..RequestLoad::default()
         };
         let summary = measure(&load, connector).await;
         assert_eq!(counters(&summary), [99, 99, 0, 0, connections as u64]);
@@ -37,12 +37,12 @@ async fn each_request_has_one_response_of_its_size() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_per_request_is_as_many_connections_as_requests() {
     let (responder, connector) = in_memory(Service::default());
-    let load = Load {
+    let load = RequestLoad {
         connections: 3,
         reuse: Reuse::OneRequest,
         requests: Some(50),
         sizes: vec![5000],
-        ..Load::default()
+        ..RequestLoad::default()
     };
     let summary = measure(&load, connector).await;
     assert_eq!(counters(&summary), [50, 50, 0, 0, 50]);
@@ -55,7 +55,7 @@ async fn a_connection_per_request_is_as_many_connections_as_requests() {
 async fn the_time_ends_a_run_and_what_is_under_way_is_unfinished() {
     let (_, connector) = in_memory(Service { time: Duration::from_millis(300), serial: false });
     let duration = Some(Duration::from_secs(2));
-    let load = Load { streams: 2, sizes: vec![100], duration, ..Load::default() };
+    let load = RequestLoad { streams: 2, sizes: vec![100], duration, ..RequestLoad::default() };
     let summary = measure(&load, connector).await;
     // Six times 300 ms in two seconds, two at a time, and the next two have begun.
     assert_eq!(counters(&summary), [14, 12, 0, 2, 1]);
@@ -68,9 +68,10 @@ async fn the_time_ends_a_run_and_what_is_under_way_is_unfinished() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_stopped_has_its_summary() {
     let (_, connector) = in_memory(Service { time: Duration::from_millis(300), serial: false });
-    let load = Load { requests: Some(1000), ..Load::default() };
+    let load = RequestLoad { requests: Some(1000), ..RequestLoad::default() };
     let stop = tokio::time::sleep(Duration::from_secs(1));
-    let summary = run(&load, connector.into(), &Alarm::coarse(), stop).await.expect("the load makes sense");
+    let summary =
+        run(&load, connector.into(), &TimerService::coarse(), stop).await.expect("the load makes sense");
     assert_eq!(counters(&summary), [4, 3, 0, 1, 1]);
     assert_eq!((summary.events[0].at, &*summary.events[0].what), (1.0, "stopped before the end"));
 }
@@ -79,7 +80,8 @@ async fn a_run_that_is_stopped_has_its_summary() {
 async fn an_open_loop_counts_from_when_requests_were_due() {
     // 10 a second are due, 5 a second are served: the n-th waits for n others.
     let (_, connector) = in_memory(Service { time: Duration::from_millis(200), serial: true });
-    let load = Load { rate: Some(10.0), requests: Some(20), sizes: vec![100], ..Load::default() };
+    let load =
+        RequestLoad { rate: Some(10.0), requests: Some(20), sizes: vec![100], ..RequestLoad::default() };
     let summary = measure(&load, connector).await;
     let latency = object(&summary).latency_us.expect("there were responses");
     assert_eq!(summary.seconds, 4.0);
@@ -91,7 +93,13 @@ async fn an_open_loop_counts_from_when_requests_were_due() {
 async fn an_open_loop_keeps_its_rate_over_all_connections() {
     let (_, connector) = in_memory(Service::default());
     let duration = Some(Duration::from_millis(3055));
-    let load = Load { connections: 4, rate: Some(100.0), duration, sizes: vec![100], ..Load::default() };
+    let load = RequestLoad {
+        connections: 4,
+        rate: Some(100.0),
+        duration,
+        sizes: vec![100],
+        ..RequestLoad::default()
+    };
     let summary = measure(&load, connector).await;
     assert_eq!(counters(&summary), [306, 306, 0, 0, 4]);
     assert_eq!(object(&summary).per_second, [100, 100, 100, 6]);
@@ -105,8 +113,9 @@ async fn an_open_loop_keeps_its_rate_over_all_connections() {
 #[tokio::test]
 async fn a_load_without_sense_is_not_begun() {
     let (_, connector) = in_memory(Service::default());
-    let load = Load { reuse: Reuse::OneRequest, streams: 2, requests: Some(1), ..Load::default() };
-    let error = run(&load, connector.into(), &Alarm::coarse(), std::future::pending())
+    let load =
+        RequestLoad { reuse: Reuse::OneRequest, streams: 2, requests: Some(1), ..RequestLoad::default() };
+    let error = run(&load, connector.into(), &TimerService::coarse(), std::future::pending())
         .await
         .expect_err("two at a time");
     assert_eq!(error, LoadError::Streams);

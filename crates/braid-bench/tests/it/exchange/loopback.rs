@@ -3,7 +3,9 @@
 use std::future::pending;
 use std::net::SocketAddr;
 
-use braid_bench::exchange::{ALPN, Alarm, DialError, Dialer, Load, Responder, Reuse, Service, run};
+use braid_bench::exchange::{
+    ALPN, DialError, Dialer, RequestLoad, Responder, Reuse, Service, TimerService, run,
+};
 use braid_transport::{
     ClientTls, ClientTlsOptions, ConnectOptions, ListenOptions, Listener, ListenerKind, Target, TcpOptions,
     Transport,
@@ -28,7 +30,7 @@ fn serve(kind: ListenerKind, options: &ListenOptions) -> (Responder, Target) {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = Listener::bind(kind, any, options).expect("a free port");
     let port = listener.local_addr().expect("an address").port();
-    let responder = Responder::new(Service::default(), Alarm::exact().expect("a thread"));
+    let responder = Responder::new(Service::default(), TimerService::exact().expect("a thread"));
     let serving = responder.clone();
     tokio::spawn(async move { serving.serve(listener).await });
     (responder, target(transport, port))
@@ -45,9 +47,10 @@ async fn all_transports_answer_every_request() {
         for (connections, streams, reuse) in [(2, 10, Reuse::Kept), (4, 1, Reuse::OneRequest)] {
             let (responder, target) = serve(kind.clone(), &Pki::listen_options());
             let dialer = reach(target, TcpOptions::default()).expect("one target");
-            let load = Load { connections, streams, reuse, requests: Some(100), ..Load::default() };
-            let alarm = Alarm::exact().expect("a thread");
-            let summary = run(&load, dialer, &alarm, pending()).await.expect("the load makes sense");
+            let load =
+                RequestLoad { connections, streams, reuse, requests: Some(100), ..RequestLoad::default() };
+            let timers = TimerService::exact().expect("a thread");
+            let summary = run(&load, dialer, &timers, pending()).await.expect("the load makes sense");
             let [requests, responses, failed, unfinished, made] = counters(&summary);
             assert_eq!([requests, responses, failed, unfinished], [100, 100, 0, 0], "{:?}", summary.events);
             // One may be done with all before the other has begun.
@@ -64,7 +67,12 @@ async fn an_early_connection_replaces_the_last_one() {
     let pki = Pki::new();
     let (_, target) = serve(ListenerKind::Quic(pki.server.clone()), &Pki::listen_options());
     let dialer = reach(target, TcpOptions::default()).expect("one target");
-    let load = Load { reuse: Reuse::OneRequest, zero_rtt: true, requests: Some(10), ..Load::default() };
+    let load = RequestLoad {
+        reuse: Reuse::OneRequest,
+        zero_rtt: true,
+        requests: Some(10),
+        ..RequestLoad::default()
+    };
     assert_eq!(counters(&measure(&load, dialer).await), [10, 10, 0, 0, 10]);
 }
 
@@ -75,7 +83,7 @@ async fn a_refused_connection_is_a_failure_that_names_the_address() {
     let port = listener.local_addr().expect("an address").port();
     drop(listener);
     let dialer = reach(target(Transport::Tcp, port), TcpOptions::default()).expect("one target");
-    let summary = measure(&Load { requests: Some(2), ..Load::default() }, dialer).await;
+    let summary = measure(&RequestLoad { requests: Some(2), ..RequestLoad::default() }, dialer).await;
     assert_eq!(counters(&summary), [2, 0, 2, 0, 0]);
     let expected = format!("cannot connect to 127.0.0.1:{port}: nothing listens on 127.0.0.1:{port}");
     assert_eq!(summary.events.iter().map(|event| &*event.what).collect::<Vec<_>>(), [expected]);
@@ -86,7 +94,7 @@ async fn a_server_sends_with_the_congestion_control_it_is_given() {
     let tcp = |name: &str| TcpOptions { congestion: Some(name.into()) };
     let options = ListenOptions { tcp: tcp("reno"), ..Pki::listen_options() };
     let (_, target) = serve(ListenerKind::Tcp, &options);
-    let load = Load { requests: Some(2), ..Load::default() };
+    let load = RequestLoad { requests: Some(2), ..RequestLoad::default() };
     let dialer = reach(target.clone(), tcp("reno")).expect("a known name");
     assert_eq!(counters(&measure(&load, dialer).await), [2, 2, 0, 0, 1]);
     let error = reach(target, tcp("warp")).expect_err("no such name").to_string();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_bench::exchange::{Load, Reuse, Service};
+use braid_bench::exchange::{RequestLoad, Reuse, Service};
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::Direction;
 use braid_transport::{ClientTls, ClientTlsOptions};
@@ -15,13 +15,13 @@ async fn each_request_has_one_response_of_its_size_on_streams_of_their_own() {
         [(1, 1, Reuse::Kept), (1, 10, Reuse::Kept), (10, 1, Reuse::Kept), (10, 1, Reuse::OneRequest)]
     {
         let rig = Rig::start(Service::default());
-        let load = Load {
+        let load = RequestLoad {
             connections,
             streams,
             reuse,
             sizes: vec![0, 50_000],
             requests: Some(60),
-            ..Load::default()
+            ..RequestLoad::default()
         };
         let summary = measure(&load, rig.connector.clone()).await;
         let made = if reuse == Reuse::Kept { connections as u64 } else { 60 };
@@ -40,7 +40,7 @@ async fn a_kept_connection_takes_a_round_trip_for_a_request_and_a_new_one_two() 
     for (reuse, millis) in [(Reuse::Kept, 20), (Reuse::OneRequest, 40)] {
         let rig = Rig::start(Service::default());
         rig.device.change(|link| link.latency = Duration::from_millis(10));
-        let load = Load { reuse, requests: Some(20), sizes: vec![100], ..Load::default() };
+        let load = RequestLoad { reuse, requests: Some(20), sizes: vec![100], ..RequestLoad::default() };
         let latency = object(&measure(&load, rig.connector.clone()).await).latency_us.expect("responses");
         let expected = f64::from(millis) * 1000.0;
         assert!((expected..=expected + 2000.0).contains(&latency.p50), "{reuse:?}: {latency:?}");
@@ -51,12 +51,12 @@ async fn a_kept_connection_takes_a_round_trip_for_a_request_and_a_new_one_two() 
 async fn with_a_ticket_a_new_connection_takes_one_round_trip() {
     let rig = Rig::start(Service::default());
     rig.device.change(|link| link.latency = Duration::from_millis(10));
-    let load = Load {
+    let load = RequestLoad {
         reuse: Reuse::OneRequest,
         zero_rtt: true,
         requests: Some(20),
         sizes: vec![100],
-        ..Load::default()
+        ..RequestLoad::default()
     };
     let summary = measure(&load, rig.connector.clone()).await;
     assert_eq!(counters(&summary), [20, 20, 0, 0, 20]);
@@ -70,7 +70,13 @@ async fn delayed(connections: usize, streams: usize) -> f64 {
     let rig = Rig::start(Service::default());
     rig.device.change(|link| link.latency = Duration::from_millis(10));
     rig.device.change_one(Direction::Down, |link| link.loss = 0.01);
-    let load = Load { connections, streams, requests: Some(3000), sizes: vec![1000], ..Load::default() };
+    let load = RequestLoad {
+        connections,
+        streams,
+        requests: Some(3000),
+        sizes: vec![1000],
+        ..RequestLoad::default()
+    };
     let summary = measure(&load, rig.connector.clone()).await;
     assert_eq!(counters(&summary)[1], 3000);
     assert!(rig.device.counters(Direction::Down).dropped > 0);
@@ -91,7 +97,7 @@ async fn a_client_of_another_protocol_is_told_so() {
     let rig = Rig::start(Service::default());
     let tls = ClientTls::new(ClientTlsOptions { insecure: true, ..ClientTlsOptions::default() });
     let connector = rig.device.connector(rig.server, tls, QuicOptions::client());
-    let summary = measure(&Load { requests: Some(1), ..Load::default() }, connector).await;
+    let summary = measure(&RequestLoad { requests: Some(1), ..RequestLoad::default() }, connector).await;
     assert_eq!(counters(&summary), [1, 0, 1, 0, 0]);
     assert!(summary.events[0].what.contains("not the application protocol mqtt"), "{:?}", summary.events);
     let told = rig.responder.summary();

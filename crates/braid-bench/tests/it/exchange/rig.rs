@@ -1,7 +1,7 @@
 use std::future::pending;
 use std::net::SocketAddr;
 
-use braid_bench::exchange::{ALPN, Alarm, Dialer, Load, Responder, Service, run};
+use braid_bench::exchange::{ALPN, Dialer, RequestLoad, Responder, Service, TimerService, run};
 use braid_bench::summary::{RunSummary, TopicSummary};
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::{Connector, Host, Network};
@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 /// A server in memory.
 pub(crate) fn in_memory(service: Service) -> (Responder, mem::Connector) {
-    let (listener, connector) = mem::hub();
-    let responder = Responder::new(service, Alarm::coarse());
+    let (listener, connector) = mem::listener();
+    let responder = Responder::new(service, TimerService::coarse());
     let serving = responder.clone();
     tokio::spawn(async move { serving.serve(listener).await });
     (responder, connector)
@@ -57,7 +57,7 @@ impl Rig {
         let network = Network::new(3);
         let listener = network.listen(pki.server.clone(), &Pki::listen_options()).expect("a free port");
         let server = listener.local_addr().expect("an address");
-        let responder = Responder::new(service, Alarm::coarse());
+        let responder = Responder::new(service, TimerService::coarse());
         let serving = responder.clone();
         tokio::spawn(async move { serving.serve(listener).await });
         let device = network.host("device");
@@ -67,8 +67,8 @@ impl Rig {
 }
 
 /// The whole load.
-pub(crate) async fn measure(load: &Load, dialer: impl Into<Dialer>) -> RunSummary {
-    run(load, dialer.into(), &Alarm::coarse(), pending()).await.expect("the load makes sense")
+pub(crate) async fn measure(load: &RequestLoad, dialer: impl Into<Dialer>) -> RunSummary {
+    run(load, dialer.into(), &TimerService::coarse(), pending()).await.expect("the load makes sense")
 }
 
 pub(crate) fn counters(summary: &RunSummary) -> [u64; 5] {

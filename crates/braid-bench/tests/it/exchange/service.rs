@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_bench::exchange::{Load, Service};
+use braid_bench::exchange::{RequestLoad, Service};
 use braid_measure::Quantiles;
 
 use super::rig::{in_memory, measure, object};
@@ -10,7 +10,13 @@ use super::rig::{in_memory, measure, object};
 /// Seconds that 100 requests took, and their latencies.
 async fn hundred(service: Service, connections: usize, streams: usize) -> (f64, Quantiles) {
     let (_, connector) = in_memory(service);
-    let load = Load { connections, streams, requests: Some(100), sizes: vec![1000], ..Load::default() };
+    let load = RequestLoad {
+        connections,
+        streams,
+        requests: Some(100),
+        sizes: vec![1000],
+        ..RequestLoad::default()
+    };
     let summary = measure(&load, connector).await;
     (summary.seconds, object(&summary).latency_us.expect("there were responses"))
 }

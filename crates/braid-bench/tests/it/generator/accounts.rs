@@ -4,7 +4,9 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, MessageTemplate};
-use braid_bench::generator::{Alarm, Board, Clock, Dialer, PublishPlan, PublishedTopic, Work, run};
+use braid_bench::generator::{
+    Clock, Dialer, PublishPlan, PublishedTopic, RunStatistics, TimerService, Work, run,
+};
 use braid_bench::summary::Role;
 use braid_proto::packet::QoS;
 use braid_transport::sim::Shaper;
@@ -29,10 +31,15 @@ struct Taker {
 impl Taker {
     /// With one connection, which was told that it is welcome.
     async fn welcome() -> (Dialer, tokio::task::JoinHandle<Self>) {
-        let (mut hub, near) = mem::hub();
+        let (mut listener, near) = mem::listener();
         let taker = tokio::spawn(async move {
-            let link =
-                hub.accept().await.expect("a client").handshake().await.expect("there is none in memory");
+            let link = listener
+                .accept()
+                .await
+                .expect("a client")
+                .handshake()
+                .await
+                .expect("there is none in memory");
             let mut taker = Self { link, taken: Vec::new() };
             assert!(taker.take(1000).await > 0);
             let connect = taker.packets();
@@ -89,16 +96,16 @@ fn as_fast_as_it_goes(sizes: &[usize]) -> PublishPlan {
 async fn on_a_slow_link_messages_are_counted_when_it_takes_them() {
     for sizes in [&[64][..], &[64, 100]] {
         let (dialer, taker) = Taker::welcome().await;
-        let board = Board::new(Clock::now());
+        let statistics = RunStatistics::new(Clock::now());
         let work = Work::Publish(as_fast_as_it_goes(sizes));
         let run = plan(clients(Role::Pub, 1), work, 5 * SECOND);
-        let running = tokio::spawn(run_on(run, dialer, board.clone()));
+        let running = tokio::spawn(run_on(run, dialer, statistics.clone()));
         let mut taker = taker.await.expect("a connection");
         while taker.take(1024).await > 0 {
             wait(TICK).await;
         }
         running.await.expect("no panic");
-        let summary = board.summary(Role::Pub);
+        let summary = statistics.summary(Role::Pub);
         let (sent, failed) =
             (summary.counters[Counter::Pub.name()], summary.counters[Counter::PubFail.name()]);
         assert_eq!(taker.publishes(), sent, "{sizes:?}");
@@ -113,8 +120,8 @@ async fn on_a_slow_link_messages_are_counted_when_it_takes_them() {
     }
 }
 
-async fn run_on(plan: braid_bench::generator::Plan, dialer: Dialer, board: Board) {
-    run(plan, dialer, Alarm::coarse(), board, std::future::pending()).await;
+async fn run_on(plan: braid_bench::generator::Plan, dialer: Dialer, statistics: RunStatistics) {
+    run(plan, dialer, TimerService::coarse(), statistics, std::future::pending()).await;
 }
 
 /// The subscriber stands still over the end and the DISCONNECT, and then takes the bytes of the link.
@@ -122,10 +129,10 @@ async fn run_on(plan: braid_bench::generator::Plan, dialer: Dialer, board: Board
 async fn a_reader_that_stalls_over_the_end_finds_as_many_messages_as_were_counted() {
     for sizes in [&[64][..], &[64, 2000], &[3000]] {
         let (dialer, taker) = Taker::welcome().await;
-        let board = Board::new(Clock::now());
+        let statistics = RunStatistics::new(Clock::now());
         let work = Work::Publish(as_fast_as_it_goes(sizes));
         let run = plan(clients(Role::Pub, 1), work, 2 * SECOND);
-        let running = tokio::spawn(run_on(run, dialer, board.clone()));
+        let running = tokio::spawn(run_on(run, dialer, statistics.clone()));
         let mut taker = taker.await.expect("a connection");
         let mut before = 0;
         while before < 1_000_000 {
@@ -133,9 +140,9 @@ async fn a_reader_that_stalls_over_the_end_finds_as_many_messages_as_were_counte
         }
         running.await.expect("no panic");
         while taker.take(4096).await > 0 {}
-        let counters = board.counters();
+        let counters = statistics.counters();
         assert_eq!(counters[Counter::Pub], taker.publishes(), "{sizes:?}");
-        let topics = board.topics();
+        let topics = statistics.topics();
         let handed: u64 = topics.iter().map(|topic| topic.sent).sum();
         assert_eq!(counters[Counter::Pub] + counters[Counter::PubFail], handed);
         assert!(counters[Counter::PubFail] > 0, "the end came in the middle");
@@ -143,7 +150,7 @@ async fn a_reader_that_stalls_over_the_end_finds_as_many_messages_as_were_counte
             |topic: &str| topic.rsplit('/').next().and_then(|size| size.parse::<u64>().ok()).expect("a size");
         let handed: u64 = topics.iter().map(|topic| topic.sent * size(&topic.topic)).sum();
         assert!(handed < before + HELD + 3100, "{handed} bytes for {before} that were taken");
-        assert_eq!(board.elapsed(), 2 * SECOND);
+        assert_eq!(statistics.elapsed(), 2 * SECOND);
     }
 }
 
@@ -151,18 +158,18 @@ async fn a_reader_that_stalls_over_the_end_finds_as_many_messages_as_were_counte
 #[tokio::test(start_paused = true)]
 async fn everything_that_was_due_is_counted_once() {
     let (dialer, taker) = Taker::welcome().await;
-    let board = Board::new(Clock::now());
+    let statistics = RunStatistics::new(Clock::now());
     let work = Work::Publish(one_topic("a", TICK, QoS::AtMostOnce));
     let run = plan(clients(Role::Pub, 1), work, Duration::from_micros(10_000_500));
     let start = tokio::time::Instant::now();
-    let running = tokio::spawn(run_on(run, dialer, board.clone()));
+    let running = tokio::spawn(run_on(run, dialer, statistics.clone()));
     let mut taker = taker.await.expect("a connection");
     while start.elapsed() < SECOND {
         taker.take(1024).await;
     }
     running.await.expect("no panic");
     while taker.take(4096).await > 0 {}
-    let counters = board.counters();
+    let counters = statistics.counters();
     assert_eq!(counters[Counter::Pub], taker.publishes());
     assert_eq!(counters[Counter::Pub] + counters[Counter::PubFail], 10_001);
 }
@@ -172,21 +179,25 @@ async fn everything_that_was_due_is_counted_once() {
 async fn unacknowledged_messages_fail_half_a_minute_after_the_last_progress() {
     for stays in [false, true] {
         let (dialer, taker) = Taker::welcome().await;
-        let board = Board::new(Clock::now());
+        let statistics = RunStatistics::new(Clock::now());
         let publish = PublishPlan { limit: 5, ..one_topic("a", SECOND, QoS::AtLeastOnce) };
         let mut load = plan(clients(Role::Pub, 1), Work::Publish(publish), 200 * SECOND);
         load.ending.keep_connected = stays;
-        let running = tokio::spawn(run_on(load, dialer, board.clone()));
+        let running = tokio::spawn(run_on(load, dialer, statistics.clone()));
         let mut taker = taker.await.expect("a connection");
         while taker.take(1024).await > 0 {}
         running.await.expect("no panic");
-        let counters = board.counters();
+        let counters = statistics.counters();
         assert_eq!(taker.publishes(), 5);
         assert_eq!((counters[Counter::Pub], counters[Counter::PubFail]), (0, 5));
-        assert!(board.is_complete());
+        assert!(statistics.is_complete());
         // The last one left after four seconds.
         let end = if stays { 200 } else { 34 };
-        assert!((end * SECOND..=(end + 2) * SECOND).contains(&board.elapsed()), "{:?}", board.elapsed());
+        assert!(
+            (end * SECOND..=(end + 2) * SECOND).contains(&statistics.elapsed()),
+            "{:?}",
+            statistics.elapsed()
+        );
     }
 }
 
@@ -197,9 +208,9 @@ async fn the_broker_has_what_was_counted_when_the_end_comes_in_the_middle() {
     target.device.change(|link| link.shaper = Some(Shaper { rate: 500.0, queue: 1000 }));
     let work = Work::Publish(as_fast_as_it_goes(&[1000]));
     let run = plan(clients(Role::Pub, 1), work, 2 * SECOND);
-    let (_, board) = target.go(run, target.far()).ended().await;
+    let (_, statistics) = target.go(run, target.far()).ended().await;
     target.broker_is_left().await;
-    let counters = board.counters();
+    let counters = statistics.counters();
     assert!(counters[Counter::Pub] > 50);
     assert_eq!(
         target.broker.statistics().get(braid_broker::Counter::MessagesReceived),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use braid_bench::emqtt::{ClientIds, MessageTemplate, TopicsFile};
 use braid_bench::generator::{
-    Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, SubscribePlan,
-    SubscribedFilter, Work, run,
+    Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, RunStatistics, SubscribePlan,
+    SubscribedFilter, TimerService, Work, run,
 };
 use braid_bench::summary::{Role, RunSummary, TopicSummary};
 use braid_broker::{BrokerConfig, Handle};
@@ -19,14 +19,14 @@ use crate::rig::Rig;
 pub(super) struct Target {
     pub(super) broker: Handle,
     pub(super) device: Host,
-    /// All boards have one clock, as the programs of one machine have.
+    /// Clock of the statistics of all runs, as the programs of one machine have one.
     pub(super) clock: Clock,
     rig: Rig,
 }
 
 /// A run that goes on.
 pub(super) struct Going {
-    pub(super) board: Board,
+    pub(super) statistics: RunStatistics,
     running: JoinHandle<Ended>,
 }
 
@@ -50,9 +50,15 @@ impl Target {
 
     /// Starts a run; the task ends when the run does.
     pub(super) fn go(&self, plan: Plan, dialer: Dialer) -> Going {
-        let board = Board::new(self.clock);
-        let running = tokio::spawn(run(plan, dialer, Alarm::coarse(), board.clone(), std::future::pending()));
-        Going { board, running }
+        let statistics = RunStatistics::new(self.clock);
+        let running = tokio::spawn(run(
+            plan,
+            dialer,
+            TimerService::coarse(),
+            statistics.clone(),
+            std::future::pending(),
+        ));
+        Going { statistics, running }
     }
 
     /// Waits until the broker has no connection any more.
@@ -64,8 +70,8 @@ impl Target {
 }
 
 impl Going {
-    pub(super) async fn ended(self) -> (Ended, Board) {
-        (self.running.await.expect("a run does not panic"), self.board)
+    pub(super) async fn ended(self) -> (Ended, RunStatistics) {
+        (self.running.await.expect("a run does not panic"), self.statistics)
     }
 }
 
@@ -99,12 +105,12 @@ pub(super) fn one_filter(filter: &str) -> SubscribePlan {
 /// Lets the subscribers of a run get ready.
 pub(super) async fn until_subscribed(going: &Going, clients: u64) {
     use braid_bench::emqtt::Counter;
-    while going.board.counters()[Counter::Sub] < clients {
+    while going.statistics.counters()[Counter::Sub] < clients {
         wait(Duration::from_millis(1)).await;
     }
 }
 
-/// Waits on the paused clock, which moves only when everybody is idle.
+/// Waits on the paused clock, which moves only when all tasks are idle.
 pub(super) async fn wait(duration: Duration) {
     tokio::time::advance(Duration::ZERO).await; // Panics if the clock is a real one.
     let until = tokio::time::Instant::now() + duration;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_bench::emqtt::{DurationHistogram, exposition};
-use braid_bench::generator::{Alarm, Board, Clock, Dialer, Ended, PublishPlan, Work, run};
+use braid_bench::generator::{Clock, Dialer, Ended, PublishPlan, RunStatistics, TimerService, Work, run};
 use braid_bench::summary::Role;
 use braid_broker::{Anonymous, Broker, BrokerConfig};
 use braid_proto::packet::QoS;
@@ -45,7 +45,7 @@ async fn every_transport_carries_a_load_and_tells_its_handshakes() {
     let broker = Broker::build(BrokerConfig::default(), rule, store, listeners).expect("an empty store");
     let handle = broker.handle();
     tokio::spawn(broker.run(Duration::ZERO));
-    let alarm = Alarm::exact().expect("a thread");
+    let timers = TimerService::exact().expect("a thread");
     let mut received = 0;
     for (transport, port) in ports {
         let tls =
@@ -59,21 +59,21 @@ async fn every_transport_carries_a_load_and_tells_its_handshakes() {
         };
         // Saturated: bytes that the link has taken make room, and wake only this task.
         let publish = PublishPlan { limit: 20_000, ..one_topic("a", Duration::ZERO, QoS::AtMostOnce) };
-        let board = Board::new(Clock::now());
+        let statistics = RunStatistics::new(Clock::now());
         let load = plan(clients(Role::Pub, 2), Work::Publish(publish), Duration::from_secs(60));
-        let ended = run(load, dialer(), alarm.clone(), board.clone(), std::future::pending()).await;
-        assert_eq!((ended, board.topics()[0].acked), (Ended::Complete, 20_000), "{transport}");
+        let ended = run(load, dialer(), timers.clone(), statistics.clone(), std::future::pending()).await;
+        assert_eq!((ended, statistics.topics()[0].acked), (Ended::Complete, 20_000), "{transport}");
         received += 20_000;
         let publish =
             PublishPlan { limit: 100, ..one_topic("a", Duration::from_millis(1), QoS::AtLeastOnce) };
-        let board = Board::new(Clock::now());
+        let statistics = RunStatistics::new(Clock::now());
         let load = plan(clients(Role::Pub, 2), Work::Publish(publish), Duration::from_secs(60));
-        let ended = run(load, dialer(), alarm.clone(), board.clone(), std::future::pending()).await;
+        let ended = run(load, dialer(), timers.clone(), statistics.clone(), std::future::pending()).await;
         assert_eq!(
-            (ended, board.topics()[0].acked),
+            (ended, statistics.topics()[0].acked),
             (Ended::Complete, 100),
             "{transport}: {:?}",
-            board.events(0)
+            statistics.events(0)
         );
         received += 100;
         // The connections of the first load were closed before those of the second came: all of it was read.
@@ -81,7 +81,7 @@ async fn every_transport_carries_a_load_and_tells_its_handshakes() {
             tokio::task::yield_now().await;
         }
         assert_eq!(handle.statistics().get(braid_broker::Counter::MessagesReceived), received);
-        let text = exposition(&board.counters(), &board.histograms());
+        let text = exposition(&statistics.counters(), &statistics.histograms());
         let counted = |which: DurationHistogram, times: u32| {
             assert!(text.contains(&format!("{}_count {times}\n", which.name())), "{transport}: {text}");
         };

@@ -26,10 +26,10 @@ async fn a_client_that_comes_again_goes_on_with_its_session_and_its_schedule() {
         tokio::time::sleep(3 * SECOND).await;
         target.device.change(|link| link.cut = true);
         tokio::time::sleep(30 * SECOND).await;
-        assert_eq!(going.board.connected(), 0, "it has noticed");
+        assert_eq!(going.statistics.connected(), 0, "it has noticed");
         target.device.change(|link| link.cut = false);
-        let (ended, board) = going.ended().await;
-        let summary = board.summary(Role::Pub);
+        let (ended, statistics) = going.ended().await;
+        let summary = statistics.summary(Role::Pub);
         assert_eq!(ended, Ended::Time);
         assert_eq!(summary.counters[Counter::ReconnectSucc.name()], 1, "{summary:?}");
         assert_eq!(summary.counters[Counter::ConnectSucc.name()], 1);
@@ -57,9 +57,9 @@ async fn a_takeover_is_reported_to_the_client_that_lost_its_identifier() {
     let first = target.go(conn(), target.near());
     tokio::time::sleep(SECOND).await;
     let second = target.go(conn(), target.near());
-    let (ended, board) = first.ended().await;
+    let (ended, statistics) = first.ended().await;
     assert_eq!(ended, Ended::NoClients);
-    let mut told: Vec<_> = board.events(0).into_iter().map(|event| event.what).collect();
+    let mut told: Vec<_> = statistics.events(0).into_iter().map(|event| event.what).collect();
     told.sort();
     let line = |number| format!("client({number}): disconnected with reason 142: session_taken_over");
     assert_eq!(told, [line(1), line(2)]);
@@ -93,9 +93,9 @@ async fn a_thousand_idle_connections_stay() {
     who.keep_alive = 60;
     let going = target.go(plan(who, Work::Connect, 600 * SECOND), target.near());
     tokio::time::sleep(599 * SECOND).await;
-    assert_eq!((going.board.connected(), target.broker.statistics().clients()), (1000, 1000));
-    let (_, board) = going.ended().await;
-    assert!(board.events(0).is_empty());
+    assert_eq!((going.statistics.connected(), target.broker.statistics().clients()), (1000, 1000));
+    let (_, statistics) = going.ended().await;
+    assert!(statistics.events(0).is_empty());
     target.broker_is_left().await;
 }
 
@@ -113,8 +113,8 @@ async fn a_reconnect_that_fails_is_followed_by_the_next_one() {
         target.device.change(|link| link.cut = true);
         tokio::time::sleep(60 * SECOND).await;
         target.device.change(|link| link.cut = false);
-        let (_, board) = going.ended().await;
-        let counters = board.counters();
+        let (_, statistics) = going.ended().await;
+        let counters = statistics.counters();
         assert_eq!(counters[Counter::ReconnectSucc], comes_again, "{reconnect}: {counters:?}");
         assert_eq!(counters[Counter::ConnectFail], 1 - comes_again);
     }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use braid_bench::generator::{Alarm, Board, Dialer, Start, Work, run};
+use braid_bench::generator::{Dialer, RunStatistics, Start, TimerService, Work, run};
 use braid_bench::summary::Role;
 use braid_proto::stream::StreamKey;
 use braid_transport::{Link, Read, mem};
@@ -37,9 +37,9 @@ async fn queued_large_messages_share_one_payload() {
 
 async fn thirty_large_messages(qos: u8) {
     const LARGE: i64 = 2500 * 4096;
-    let (mut hub, near) = mem::hub();
+    let (mut listener, near) = mem::listener();
     let server = tokio::spawn(async move {
-        let incoming = hub.accept().await.expect("the client comes");
+        let incoming = listener.accept().await.expect("the client comes");
         accept_and_stop_reading(incoming.handshake().await.expect("there is none in memory")).await
     });
     let file = format!(
@@ -49,21 +49,21 @@ async fn thirty_large_messages(qos: u8) {
     let work = Work::Publish(topics_file(&file));
     let before = allocated();
     let target = Target::start();
-    let board = Board::new(target.clock);
+    let statistics = RunStatistics::new(target.clock);
     let who = clients(Role::Pub, 1);
     let running = tokio::spawn(run(
         plan(who, work, 151 * SECOND),
         Dialer::from(near),
-        Alarm::coarse(),
-        board.clone(),
+        TimerService::coarse(),
+        statistics.clone(),
         std::future::pending(),
     ));
     wait(150_500 * SECOND / 1000).await;
-    assert_eq!(board.topics()[0].sent, 30);
+    assert_eq!(statistics.topics()[0].sent, 30);
     let held = allocated() - before;
     assert!((LARGE..LARGE * 3 / 2).contains(&held), "{held} bytes for thirty messages of {LARGE}");
     running.await.expect("no panic");
-    let topic = &board.topics()[0];
+    let topic = &statistics.topics()[0];
     assert_eq!((topic.acked, topic.failed), (0, 30));
     drop(server.await.expect("no panic"));
 }
@@ -79,7 +79,7 @@ async fn clients_share_one_payload() {
     let before = allocated();
     let going = target.go(plan(clients(Role::Pub, 50), work, 10 * SECOND), target.near());
     tokio::time::sleep(5 * SECOND).await;
-    assert_eq!(going.board.connected(), 50);
+    assert_eq!(going.statistics.connected(), 50);
     let held = allocated() - before;
     assert!((LARGE..LARGE * 2).contains(&held), "{held} bytes for fifty clients with {LARGE}");
     going.ended().await;
@@ -98,7 +98,7 @@ async fn an_idle_connection_is_cheap() {
     who.start = Start::PerSecond(1000);
     let going = target.go(plan(who, Work::Connect, 60 * SECOND), target.near());
     tokio::time::sleep(50 * SECOND).await;
-    assert_eq!(going.board.connected(), 500);
+    assert_eq!(going.statistics.connected(), 500);
     let each = (allocated() - before) / CLIENTS;
     assert!(each < 16_000, "{each} bytes for an idle connection, the broker's end included");
     going.ended().await;

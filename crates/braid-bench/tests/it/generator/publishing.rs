@@ -63,8 +63,8 @@ async fn each_topic_has_its_own_schedule_which_begins_one_interval_after_the_con
     let target = Target::start();
     let run =
         plan(clients(Role::Pub, 1), Work::Publish(topics_file(TWO_TOPICS)), Duration::from_millis(10_050));
-    let (_, board) = target.go(run, target.near()).ended().await;
-    let summary = board.summary(Role::Pub);
+    let (_, statistics) = target.go(run, target.near()).ended().await;
+    let summary = statistics.summary(Role::Pub);
     let [small, large] = &summary.topics[..] else { panic!("two topics: {summary:?}") };
     assert_eq!((small.topic.as_str(), small.stream, small.priority), ("Topic1", 1, Some(200)));
     assert_eq!(small.per_second, [9, 10, 10, 10, 10, 10, 10, 10, 10, 10, 1]);
@@ -80,8 +80,8 @@ async fn latency_counts_from_when_a_message_was_due_and_not_from_when_it_left() 
     let target = Target::start();
     let publish = PublishPlan { inflight: 1, ..one_topic("a", Duration::from_millis(1), QoS::AtLeastOnce) };
     let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 10 * SECOND);
-    let (_, board) = target.go(run, target.far()).ended().await;
-    let summary = board.summary(Role::Pub);
+    let (_, statistics) = target.go(run, target.far()).ended().await;
+    let summary = statistics.summary(Role::Pub);
     let topic = &summary.topics[0];
     assert!((3000..=5000).contains(&topic.acked), "{topic:?}");
     // All that was due is there: acknowledged, or failed because it waited for the others.
@@ -101,8 +101,8 @@ async fn punctual_messages_are_no_overrun() {
     let target = Target::start();
     let publish = one_topic("a", Duration::from_micros(100), QoS::AtLeastOnce);
     let run = plan(clients(Role::Pub, 1), Work::Publish(publish), SECOND);
-    let (_, board) = target.go(run, target.near()).ended().await;
-    let summary = board.summary(Role::Pub);
+    let (_, statistics) = target.go(run, target.near()).ended().await;
+    let summary = statistics.summary(Role::Pub);
     assert!((9_980..10_000).contains(&summary.topics[0].acked), "{summary:?}");
     assert_eq!(summary.counters[Counter::PubOverrun.name()], 0);
     // The timer has ticks of a millisecond, which the messages of the next one share.
@@ -114,8 +114,8 @@ async fn punctual_messages_are_no_overrun() {
 async fn lateness(way: fn(&Target) -> Dialer, publish: PublishPlan) -> (u64, Option<Quantiles>) {
     let target = Target::start();
     let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 2 * SECOND);
-    let (_, board) = target.go(run, way(&target)).ended().await;
-    let summary = board.summary(Role::Pub);
+    let (_, statistics) = target.go(run, way(&target)).ended().await;
+    let summary = statistics.summary(Role::Pub);
     (summary.topics[0].sent, summary.lateness_us)
 }
 
@@ -144,13 +144,14 @@ async fn no_client_publishes_before_all_have_connected_if_wanted() {
         who.start = Start::Every(1_200 * SECOND / 1000);
         let publish = one_topic("a", 500 * SECOND / 1000, QoS::AtMostOnce);
         let publish = PublishPlan { wait_for_all: waits, workers: 2, ..publish };
-        let (_, board) =
+        let (_, statistics) =
             target.go(plan(who, Work::Publish(publish), 6 * SECOND), target.near()).ended().await;
         // The last one comes after 4.8 s.
-        let per_second = &board.summary(Role::Pub).topics[0].per_second;
+        let per_second = &statistics.summary(Role::Pub).topics[0].per_second;
         let found = per_second.iter().position(|&messages| messages > 0);
         assert_eq!(found, Some(first), "{per_second:?}");
-        let told: Vec<_> = board.events(0).into_iter().map(|event| (event.at.floor(), event.what)).collect();
+        let told: Vec<_> =
+            statistics.events(0).into_iter().map(|event| (event.at.floor(), event.what)).collect();
         let go = (4.0, "Collected 2 'go' signals, start publishing".to_owned());
         assert_eq!(told, if waits { vec![go] } else { Vec::new() });
     }
@@ -168,10 +169,10 @@ async fn clients_come_at_the_pace_asked_for() {
         who.start = start;
         let going = target.go(plan(who, Work::Connect, 20 * SECOND), target.near());
         tokio::time::sleep(Duration::from_millis(999)).await;
-        assert_eq!(going.board.connected(), after_a_second, "{start:?}");
-        let (ended, board) = going.ended().await;
-        assert_eq!((ended, board.connected()), (Ended::Time, 0));
-        assert_eq!(board.counters()[Counter::ConnectSucc], 30);
+        assert_eq!(going.statistics.connected(), after_a_second, "{start:?}");
+        let (ended, statistics) = going.ended().await;
+        assert_eq!((ended, statistics.connected()), (Ended::Time, 0));
+        assert_eq!(statistics.counters()[Counter::ConnectSucc], 30);
         assert_eq!(target.broker.statistics().get(braid_broker::Counter::ConnectionsTotal), 30);
     }
 }
@@ -183,8 +184,8 @@ async fn saturated_load_waits_for_the_link_only() {
     let publish =
         PublishPlan { limit: 50_000, ..PublishPlan::of(vec![topic.expect("a topic")]).expect("one") };
     let run = plan(clients(Role::Pub, 2), Work::Publish(publish), 60 * SECOND);
-    let (ended, board) = target.go(run, target.near()).ended().await;
-    let summary: RunSummary = board.summary(Role::Pub);
+    let (ended, statistics) = target.go(run, target.near()).ended().await;
+    let summary: RunSummary = statistics.summary(Role::Pub);
     assert_eq!(ended, Ended::Complete);
     assert_eq!((summary.topics[0].sent, summary.topics[0].acked), (50_000, 50_000));
     assert_eq!(target.broker.statistics().get(braid_broker::Counter::MessagesReceived), 50_000);

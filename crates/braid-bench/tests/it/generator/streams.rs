@@ -84,13 +84,13 @@ async fn topics_share_a_stream_by_its_number() {
         {"name": "c", "interval_ms": "100", "QoS": 2, "payload": {}, "stream": 7},
         {"name": "d", "interval_ms": "100", "QoS": 2, "payload": {}}]}"#;
     let run = plan(clients(Role::Pub, 2), Work::Publish(topics_file(file)), 1_080 * SECOND / 1000);
-    let (_, board) = target.go(run, target.far()).ended().await;
-    let numbers: Vec<_> = board.streams().iter().map(|stream| stream.stream).collect();
+    let (_, statistics) = target.go(run, target.far()).ended().await;
+    let numbers: Vec<_> = statistics.streams().iter().map(|stream| stream.stream).collect();
     assert_eq!(numbers, [0, 3, 7]);
     assert!(
-        board.topics().iter().all(|topic| (topic.acked, topic.failed) == (20, 0)),
+        statistics.topics().iter().all(|topic| (topic.acked, topic.failed) == (20, 0)),
         "{:?}",
-        board.topics()
+        statistics.topics()
     );
 }
 

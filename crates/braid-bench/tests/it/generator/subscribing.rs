@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, DurationHistogram, MessageTemplate};
 use braid_bench::generator::{
-    Alarm, Board, Clock, Dialer, PublishPlan, PublishedTopic, SubscribePlan, SubscribedFilter, Work, run,
+    Clock, Dialer, PublishPlan, PublishedTopic, RunStatistics, SubscribePlan, SubscribedFilter, TimerService,
+    Work, run,
 };
 use braid_bench::summary::Role;
 use braid_proto::packet::QoS;
@@ -29,24 +30,24 @@ async fn latency_is_from_when_a_message_was_due_to_its_receipt() {
     let publish = PublishPlan { headers: "cnt64,ts".parse().expect("headers"), ..publish };
     let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 10_050 * SECOND / 1000);
     target.go(run, target.far()).ended().await;
-    let (_, board) = receiving.ended().await;
-    let topic = &board.topics()[0];
+    let (_, statistics) = receiving.ended().await;
+    let topic = &statistics.topics()[0];
     assert!((100..=101).contains(&topic.received), "{topic:?}");
     assert_eq!(topic.bytes, topic.received * (64 + 16), "the headers are part of the payload");
     let latency = topic.latency_us.expect("they have timestamps");
     assert_eq!(latency.count, topic.received);
     // The stamp is in whole milliseconds, and so may be one too early; so may tokio's timer be late.
     assert!((1_900.0..=5_000.0).contains(&latency.p50), "{latency:?}");
-    let text = braid_bench::emqtt::exposition(&board.counters(), &board.histograms());
+    let text = braid_bench::emqtt::exposition(&statistics.counters(), &statistics.histograms());
     let wanted = format!("{}_count {}", DurationHistogram::EndToEnd.name(), topic.received);
     assert!(text.contains(&wanted), "{text}");
     let wanted = format!("{}_count 1", DurationHistogram::Subscribe.name());
     assert!(text.contains(&wanted), "{text}");
-    assert!(board.events(0).is_empty(), "no counter is missing");
+    assert!(statistics.events(0).is_empty(), "no counter is missing");
 }
 
-/// Board of a subscriber with these headers after these payloads, a second between two.
-async fn received(headers: &str, payloads: &[Vec<u8>]) -> Board {
+/// Statistics of a subscriber with these headers after these payloads, a second between two.
+async fn received(headers: &str, payloads: &[Vec<u8>]) -> RunStatistics {
     let target = Target::start();
     let subscribe = SubscribePlan { headers: headers.parse().expect("headers"), ..one_filter("a/#") };
     let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND);
@@ -63,16 +64,16 @@ async fn received(headers: &str, payloads: &[Vec<u8>]) -> Board {
     receiving.ended().await.1
 }
 
-fn told(board: &Board) -> Vec<String> {
-    board.events(0).into_iter().map(|event| event.what).collect()
+fn told(statistics: &RunStatistics) -> Vec<String> {
+    statistics.events(0).into_iter().map(|event| event.what).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn counters_that_are_missing_are_told() {
     let payloads = [0_u64, 5, 3].map(|counter| counter.to_be_bytes().to_vec());
-    let board = received("cnt64", &payloads).await;
-    assert_eq!(told(&board), ["client(1): cnt64 skipped 4 and did not rise 1 times"]);
-    let headers = serde_json::to_value(board.summary(Role::Sub).headers).expect("JSON");
+    let statistics = received("cnt64", &payloads).await;
+    assert_eq!(told(&statistics), ["client(1): cnt64 skipped 4 and did not rise 1 times"]);
+    let headers = serde_json::to_value(statistics.summary(Role::Sub).headers).expect("JSON");
     let wanted = serde_json::json!({"numbered": 3, "skipped": 4, "not_above": 1, "skewed": 0});
     assert_eq!(headers, wanted);
 }
@@ -89,28 +90,28 @@ async fn each_topic_of_a_publisher_has_its_own_counter() {
     let publish = PublishPlan { headers: "cnt64".parse().expect("a header"), ..publish };
     let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 10_500 * SECOND / 1000);
     target.go(run, target.near()).ended().await;
-    let (_, board) = receiving.ended().await;
-    assert_eq!((board.counters()[Counter::Recv], told(&board)), (22, Vec::new()));
+    let (_, statistics) = receiving.ended().await;
+    assert_eq!((statistics.counters()[Counter::Recv], told(&statistics)), (22, Vec::new()));
 }
 
 /// A payload of a topics file in JSON has no headers, whatever its publisher was asked for.
 #[tokio::test(start_paused = true)]
 async fn json_is_not_read_as_headers() {
     let payload = |number| format!("{{\"number\": {number}, \"more\": 12345678}}").into_bytes();
-    let board = received("cnt64,ts", &[payload(1), payload(77), payload(3)]).await;
-    assert_eq!((board.counters()[Counter::Recv], told(&board)), (3, Vec::new()));
-    assert!(board.topics()[0].latency_us.is_none());
+    let statistics = received("cnt64,ts", &[payload(1), payload(77), payload(3)]).await;
+    assert_eq!((statistics.counters()[Counter::Recv], told(&statistics)), (3, Vec::new()));
+    assert!(statistics.topics()[0].latency_us.is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_from_the_future_has_no_latency_and_is_told() {
     let ahead = u64::try_from(Clock::now().started_unix().as_millis()).expect("no far future") + 3_600_000;
-    let board = received("ts", &[ahead.to_be_bytes().to_vec(), ahead.to_be_bytes().to_vec()]).await;
-    assert_eq!(told(&board), ["client(1): 2 messages came before they were sent: set the clocks alike"]);
-    assert_eq!(board.counters()[Counter::Recv], 2);
-    let headers = board.summary(Role::Sub).headers;
+    let statistics = received("ts", &[ahead.to_be_bytes().to_vec(), ahead.to_be_bytes().to_vec()]).await;
+    assert_eq!(told(&statistics), ["client(1): 2 messages came before they were sent: set the clocks alike"]);
+    assert_eq!(statistics.counters()[Counter::Recv], 2);
+    let headers = statistics.summary(Role::Sub).headers;
     assert_eq!((headers.skewed, headers.numbered), (2, 0));
-    assert!(board.topics()[0].latency_us.is_none());
+    assert!(statistics.topics()[0].latency_us.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,11 +125,11 @@ async fn a_payload_without_its_headers_is_received_and_told_once() {
     let publish = PublishPlan::of(vec![topic]).expect("one topic");
     let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 5_500 * SECOND / 1000);
     target.go(run, target.near()).ended().await;
-    let (_, board) = receiving.ended().await;
-    assert_eq!(board.counters()[Counter::Recv], 6);
-    let told = board.events(0);
+    let (_, statistics) = receiving.ended().await;
+    assert_eq!(statistics.counters()[Counter::Recv], 6);
+    let told = statistics.events(0);
     assert!(told.len() == 1 && told[0].what.contains("--payload-hdrs"), "{told:?}");
-    assert!(board.topics()[0].latency_us.is_none());
+    assert!(statistics.topics()[0].latency_us.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,8 +147,8 @@ async fn placeholders_are_filled_for_each_client() {
         let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 20 * SECOND);
         target.go(run, target.near()).ended().await;
     }
-    let (_, board) = receiving.ended().await;
-    let topics: Vec<_> = board.topics().into_iter().map(|topic| (topic.topic, topic.received)).collect();
+    let (_, statistics) = receiving.ended().await;
+    let topics: Vec<_> = statistics.topics().into_iter().map(|topic| (topic.topic, topic.received)).collect();
     assert_eq!(
         topics,
         [("x/11".to_owned(), 1), ("x/13".to_owned(), 1), ("y/test_bench_sub_12".to_owned(), 1)]
@@ -177,9 +178,9 @@ async fn topics_beyond_the_first_256_are_counted_together() {
 /// The broker's order of sending is asked for in the words of [BQ-52], and only by who has a wish.
 #[tokio::test(start_paused = true)]
 async fn a_priority_is_a_user_property_of_the_subscribe() {
-    let (mut hub, near) = mem::hub();
+    let (mut listener, near) = mem::listener();
     let server = tokio::spawn(async move {
-        let incoming = hub.accept().await.expect("the client comes");
+        let incoming = listener.accept().await.expect("the client comes");
         let mut link =
             accept_and_stop_reading(incoming.handshake().await.expect("there is none in memory")).await;
         let mut bytes = [0; 4096];
@@ -191,8 +192,8 @@ async fn a_priority_is_a_user_property_of_the_subscribe() {
     let filters = vec![SubscribedFilter { priority: Some(4321), ..filter("x") }, filter("y")];
     let subscribe = Work::Subscribe(SubscribePlan { filters, ..SubscribePlan::default() });
     let load = plan(clients(Role::Sub, 1), subscribe, SECOND);
-    let board = Board::new(Clock::now());
-    run(load, Dialer::from(near), Alarm::coarse(), board, std::future::pending()).await;
+    let statistics = RunStatistics::new(Clock::now());
+    run(load, Dialer::from(near), TimerService::coarse(), statistics, std::future::pending()).await;
     let asked = server.await.expect("no panic");
     let text = String::from_utf8_lossy(&asked);
     assert_eq!(text.matches("braid-priority\0\u{4}4321").count(), 1, "{text:?}");

@@ -17,7 +17,7 @@ async fn a_trace_has_all_that_was_due_and_how_long_it_took() {
     let subscribe = SubscribePlan { timestamp, ..one_filter("a") };
     let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND);
     let receiving = target.go(receiving, target.near());
-    receiving.board.keep_traces();
+    receiving.statistics.keep_traces();
     until_subscribed(&receiving, 1).await;
     let file = r#"{"topics": [{"name": "a", "interval_ms": "100", "inject_timestamp": "us", "QoS": 1,
         "payload_encoding": "json", "payload": {"timestamp": "0"}}]}"#;
@@ -26,7 +26,7 @@ async fn a_trace_has_all_that_was_due_and_how_long_it_took() {
     let publish = PublishPlan { inflight: 1, ..topics_file(file) };
     let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 4 * SECOND);
     let publishing = target.go(run, target.far());
-    publishing.board.keep_traces();
+    publishing.statistics.keep_traces();
     let (_, published) = publishing.ended().await;
     let (_, received) = receiving.ended().await;
     let (published, received) = (published.topics().remove(0), received.topics().remove(0));
@@ -53,8 +53,8 @@ async fn pings_are_answered_after_a_round_trip_however_much_is_published() {
     let publishing = Work::Publish(one_topic("a", SECOND / 100, QoS::AtLeastOnce));
     let clients = Clients { ping: Some(SECOND / 2), ..clients(Role::Pub, 1) };
     let run = plan(clients, publishing, 10 * SECOND);
-    let (_, board) = target.go(run, target.far()).ended().await;
-    let pingresp = board.summary(Role::Pub).pingresp_us.expect("there were some");
+    let (_, statistics) = target.go(run, target.far()).ended().await;
+    let pingresp = statistics.summary(Role::Pub).pingresp_us.expect("there were some");
     assert!((17..=20).contains(&pingresp.count), "{pingresp:?}");
     assert!((2_000.0..=5_000.0).contains(&pingresp.max), "{pingresp:?}");
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use braid_bench::emqtt::exposition;
-use braid_bench::generator::Board;
+use braid_bench::generator::RunStatistics;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -47,15 +47,15 @@ impl Metrics {
     }
 
     /// Answers requests until it is dropped.
-    pub(in crate::bench) async fn serve(self, board: Board) {
+    pub(in crate::bench) async fn serve(self, statistics: RunStatistics) {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            let board = board.clone();
+            let statistics = statistics.clone();
             let service = service_fn(move |request| {
-                let response = answer(&request, &board);
+                let response = answer(&request, &statistics);
                 async { Ok::<_, Infallible>(response) }
             });
             let mut server = http1::Builder::new();
@@ -66,11 +66,12 @@ impl Metrics {
     }
 }
 
-fn answer(request: &Request<Incoming>, board: &Board) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, statistics: &RunStatistics) -> Response<Full<Bytes>> {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     match (request.uri().path(), is_read) {
         ("/metrics", true) => {
-            let mut response = Response::new(exposition(&board.counters(), &board.histograms()).into());
+            let mut response =
+                Response::new(exposition(&statistics.counters(), &statistics.histograms()).into());
             let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             response.headers_mut().insert(CONTENT_TYPE, text);
             response

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use braid_bench::emqtt::{CounterLines, PUBLISH_COMPLETE, StartLine, secrets_line};
-use braid_bench::generator::{Board, Ended};
+use braid_bench::generator::{Ended, RunStatistics};
 use braid_bench::summary::Role;
 use terminal_size::{Height, Width, terminal_size_of};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -64,13 +64,13 @@ impl Screen {
     /// Standard output is closed.
     pub(in crate::bench) fn begin(
         &self,
-        board: &Board,
+        statistics: &RunStatistics,
         secrets: Option<&Path>,
         line: &StartLine,
     ) -> io::Result<()> {
         let Form::Lines { qoe, .. } = &self.form else { return Ok(()) };
         if *qoe {
-            board.keep_qoe();
+            statistics.keep_qoe();
         }
         if let Some(file) = secrets {
             writeln!(io::stdout(), "{}", secrets_line(file))?;
@@ -79,47 +79,47 @@ impl Screen {
     }
 
     /// Prints changes once a second, until standard output is closed.
-    pub(in crate::bench) async fn watch(&mut self, board: &Board) {
+    pub(in crate::bench) async fn watch(&mut self, statistics: &RunStatistics) {
         let mut ticks = interval_at(Instant::now() + EVERY, EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if self.tell(board).is_err() {
+            if self.tell(statistics).is_err() {
                 return;
             }
         }
     }
 
     /// Tells the rest.
-    pub(in crate::bench) fn end(&mut self, board: &Board, ended: Ended) {
+    pub(in crate::bench) fn end(&mut self, statistics: &RunStatistics, ended: Ended) {
         if let Form::View { before, .. } = &mut self.form {
             // The last view shows the rates of the whole run.
             *before = Snapshot::default();
         }
         // Standard output may be closed.
-        let _ = self.tell(board);
+        let _ = self.tell(statistics);
         if let (Form::Lines { .. }, Ended::Complete) = (&self.form, ended) {
             let _ = writeln!(io::stdout(), "{PUBLISH_COMPLETE}");
         }
     }
 
-    fn tell(&mut self, board: &Board) -> io::Result<()> {
-        let events = board.events(self.events);
+    fn tell(&mut self, statistics: &RunStatistics) -> io::Result<()> {
+        let events = statistics.events(self.events);
         self.events += events.len();
         let mut lines: Vec<String> = events.iter().map(|event| printable(&event.what).into_owned()).collect();
         let text = match &mut self.form {
             Form::Silent => return Ok(()),
             Form::Lines { counters, qoe } => {
                 // A run of less than a second is shown as one of a second: its rate over less would mislead.
-                let at = board.elapsed().max(EVERY);
-                lines.extend(counters.lines(at, &board.counters()));
+                let at = statistics.elapsed().max(EVERY);
+                lines.extend(counters.lines(at, &statistics.counters()));
                 if *qoe {
-                    lines.extend(board.take_qoe().lines());
+                    lines.extend(statistics.take_qoe().lines());
                 }
                 lines.iter().map(|line| format!("{line}\n")).collect()
             }
             Form::View { title, live, before } => {
-                let now = Snapshot::of(board);
+                let now = Snapshot::of(statistics);
                 let window = window();
                 let view = now.lines(title, before, window);
                 *before = now;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, Counters, elapsed};
-use braid_bench::generator::{Board, Glance};
+use braid_bench::generator::{RunSnapshot, RunStatistics};
 use braid_bench::summary::TopicSummary;
 
 use super::columns::{columns, quantile};
@@ -16,7 +16,7 @@ const OTHER_LINES: usize = 7;
 /// Before that there are no rates: a few messages in a few milliseconds would be thousands a second.
 const FIRST_RATE: Duration = Duration::from_secs(1);
 
-/// Snapshot of a board at one time.
+/// Statistics of a run at one time.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) at: Duration,
@@ -26,9 +26,9 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn of(board: &Board) -> Self {
-        let Glance { counters, topics } = board.glance();
-        Self { at: board.elapsed(), counters, connected: board.connected(), topics }
+    pub(super) fn of(statistics: &RunStatistics) -> Self {
+        let RunSnapshot { counters, topics } = statistics.snapshot();
+        Self { at: statistics.elapsed(), counters, connected: statistics.connected(), topics }
     }
 
     /// The lines for a window of so many columns and rows, with rates since `before`.

@@ -36,7 +36,7 @@ thread_local! {
 ///
 /// Every thread counts on its own shard, which it locks once for each batch of messages; readers add them up.
 #[derive(Clone, Debug)]
-pub struct Board {
+pub struct RunStatistics {
     shared: Arc<Shared>,
 }
 
@@ -54,17 +54,17 @@ struct Shared {
     ended: Mutex<Option<Duration>>,
 }
 
-/// Snapshot of a board for a live view: smaller and cheaper than a summary.
+/// Snapshot of [`RunStatistics`] for a live view: smaller and cheaper than a summary.
 #[derive(Clone, Debug, Default)]
-pub struct Glance {
+pub struct RunSnapshot {
     /// Counters.
     pub counters: Counters,
-    /// Topics as in [`Board::topics`], with their messages acknowledged and received, and latencies.
+    /// Topics as in [`RunStatistics::topics`], with their messages acknowledged and received, and latencies.
     pub topics: Vec<TopicSummary>,
 }
 
-impl Board {
-    /// Board of one run that starts at `clock.start()`.
+impl RunStatistics {
+    /// Statistics of one run that starts at `clock.start()`.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         let shared = Shared {
@@ -139,7 +139,7 @@ impl Board {
         }
     }
 
-    /// Records the durations of single clients from now on, for repeated calls of [`Board::take_qoe`].
+    /// Records the durations of single clients from now on, for repeated calls of [`RunStatistics::take_qoe`].
     pub fn keep_qoe(&self) {
         for shard in &self.shared.shards {
             lock(shard).qoe.get_or_insert_default();
@@ -162,13 +162,13 @@ impl Board {
 
     /// Snapshot of the counters and the topics.
     #[must_use]
-    pub fn glance(&self) -> Glance {
+    pub fn snapshot(&self) -> RunSnapshot {
         let topics = self.routes(|all, one| {
             all.counts.acked += one.counts.acked;
             all.counts.received += one.counts.received;
             all.latencies.add(&one.latencies);
         });
-        Glance { counters: self.counters(), topics }
+        RunSnapshot { counters: self.counters(), topics }
     }
 
     /// Topics by stream, in the order of their first use. The first 256 have counters of their own.

@@ -10,9 +10,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::lock::lock;
 
-/// Wakes tasks at given times. Clones share one thread.
+/// Source of timers that wake tasks at given times. Clones share one thread.
 #[derive(Clone, Debug)]
-pub struct Alarm {
+pub struct TimerService {
     /// `None` is tokio's timer.
     thread: Option<Arc<Thread>>,
 }
@@ -24,7 +24,7 @@ pub(crate) enum Timer {
     Thread(ThreadTimer),
 }
 
-/// Timer of an exact alarm.
+/// Timer of an exact service.
 #[derive(Debug)]
 pub(crate) struct ThreadTimer {
     thread: Arc<Thread>,
@@ -33,13 +33,13 @@ pub(crate) struct ThreadTimer {
     entry: Option<(u64, Waker)>,
 }
 
-/// Thread of an exact alarm. It ends when the alarm and all its timers are dropped.
+/// Thread of an exact service. It ends when the service and all its timers are dropped.
 #[derive(Debug)]
 struct Thread {
     timers: Arc<TimerQueue>,
 }
 
-/// Timers of an exact alarm, shared with its thread.
+/// Timers of an exact service, shared with its thread.
 #[derive(Debug, Default)]
 struct TimerQueue {
     /// A std lock: it is held for an insertion, a removal, or taking due timers. No waker is woken or dropped under
@@ -58,7 +58,7 @@ struct PendingTimers {
     is_over: bool,
 }
 
-impl Alarm {
+impl TimerService {
     /// Wakes by tokio's clock, which tests can pause. It ticks in milliseconds, so that a timer may be two late.
     #[must_use]
     pub fn coarse() -> Self {
@@ -72,7 +72,7 @@ impl Alarm {
     pub fn exact() -> io::Result<Self> {
         let timers = Arc::new(TimerQueue::default());
         let queue = Arc::clone(&timers);
-        std::thread::Builder::new().name("alarm".to_owned()).spawn(move || queue.run())?;
+        std::thread::Builder::new().name("timers".to_owned()).spawn(move || queue.run())?;
         Ok(Self { thread: Some(Arc::new(Thread { timers })) })
     }
 
@@ -87,7 +87,7 @@ impl Alarm {
 
     /// Number of timers of its thread that were waited for so far.
     #[cfg(test)]
-    pub(crate) fn timers(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.thread.as_ref().map_or(0, |thread| thread.timers.pending().count)
     }
 }
@@ -168,7 +168,7 @@ impl TimerQueue {
         lock(&self.pending)
     }
 
-    /// Wakes due timers until the alarm and its timers are dropped.
+    /// Wakes due timers until the service and its timers are dropped.
     fn run(&self) {
         let mut due = Vec::new();
         let mut pending = self.pending();
@@ -247,10 +247,10 @@ mod tests {
 
     #[tokio::test]
     async fn timers_complete_in_the_order_of_their_times_and_never_early() {
-        let alarm = Alarm::exact().unwrap();
+        let timers = TimerService::exact().unwrap();
         let start = Instant::now();
-        let at = |micros| alarm.at(start + Duration::from_micros(micros));
-        let (an_hour, sooner, past) = (at(3_600_000_000), at(700), alarm.at(start));
+        let at = |micros| timers.at(start + Duration::from_micros(micros));
+        let (an_hour, sooner, past) = (at(3_600_000_000), at(700), timers.at(start));
         past.await;
         tokio::select! {
             () = an_hour => panic!("the one that is not due"),
@@ -260,9 +260,9 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_is_set_anew_completes_at_the_new_time() {
-        let alarm = Alarm::exact().unwrap();
+        let timers = TimerService::exact().unwrap();
         let start = Instant::now();
-        let mut timer = alarm.at(start + HOUR);
+        let mut timer = timers.at(start + HOUR);
         assert_eq!(poll(&mut timer), Poll::Pending);
         for micros in [300, 900] {
             timer.set(start + Duration::from_micros(micros));
@@ -294,12 +294,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cancelled_alarms_are_not_kept() {
-        let alarm = Alarm::exact().unwrap();
-        let timers = Arc::clone(&alarm.thread.as_ref().expect("an exact one").timers);
+    async fn cancelled_timers_are_not_kept() {
+        let service = TimerService::exact().unwrap();
+        let timers = Arc::clone(&service.thread.as_ref().expect("an exact one").timers);
         let held = || timers.pending().wakers.len();
         let later = Instant::now() + HOUR;
-        let mut some: Vec<Timer> = (0..10).map(|_| alarm.at(later)).collect();
+        let mut some: Vec<Timer> = (0..10).map(|_| service.at(later)).collect();
         assert_eq!(held(), 0, "no timer waits yet");
         for timer in &mut some {
             assert_eq!((poll(timer), poll(timer)), (Poll::Pending, Poll::Pending));
@@ -312,16 +312,16 @@ mod tests {
         assert_eq!(held(), 10);
         some.truncate(3);
         assert_eq!(held(), 3);
-        drop(alarm);
+        drop(service);
         assert!(!timers.pending().is_over, "three timers still hold the thread");
         drop(some);
         assert!(timers.pending().wakers.is_empty() && timers.pending().is_over);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_coarse_alarm_has_the_clock_of_tests() {
+    async fn coarse_timers_have_the_clock_of_tests() {
         let start = Instant::now();
-        let mut timer = Alarm::coarse().at(start + 2 * HOUR);
+        let mut timer = TimerService::coarse().at(start + 2 * HOUR);
         timer.set(start + HOUR);
         timer.await;
         assert_eq!(start.elapsed(), HOUR);
