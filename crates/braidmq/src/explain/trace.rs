@@ -49,7 +49,7 @@ pub(super) struct Reading {
     side: Side,
     heading: Option<Value>,
     /// Traces by event group; almost every file has one.
-    traces: Vec<(Option<String>, Growing)>,
+    traces: Vec<(Option<String>, TraceBuilder)>,
 }
 
 impl Reading {
@@ -77,7 +77,7 @@ impl Reading {
         let group = record.get("group_id").or_else(|| record.get("ODCID")).map(Value::to_string);
         let found = self.traces.iter().position(|(known, _)| *known == group);
         let index = found.unwrap_or_else(|| {
-            self.traces.push((group, Growing::new(self.side, heading)));
+            self.traces.push((group, TraceBuilder::new(self.side, heading)));
             self.traces.len() - 1
         });
         self.traces[index].1.handle_event(&record, &[]);
@@ -86,7 +86,7 @@ impl Reading {
 
     fn handle_trace(&mut self, mut trace: Value) {
         let events = trace.get_mut("events").map(Value::take);
-        let mut growing = Growing::new(self.side, &trace);
+        let mut builder = TraceBuilder::new(self.side, &trace);
         let fields = trace.get("event_fields").and_then(Value::as_array);
         let fields: Vec<String> = fields
             .into_iter()
@@ -94,9 +94,9 @@ impl Reading {
             .map(|field| field.as_str().unwrap_or("").to_ascii_lowercase())
             .collect();
         for event in events.as_ref().and_then(Value::as_array).into_iter().flatten() {
-            growing.handle_event(event, &fields);
+            builder.handle_event(event, &fields);
         }
-        self.traces.push((None, growing));
+        self.traces.push((None, builder));
     }
 
     /// First connection with stream bytes on this side.
@@ -104,11 +104,11 @@ impl Reading {
         if self.traces.is_empty() {
             return Err(Missing::Everything);
         }
-        let other_side = self.traces.iter().any(|(_, growing)| growing.other_side);
+        let other_side = self.traces.iter().any(|(_, builder)| builder.other_side);
         let mut with_frames = self
             .traces
             .into_iter()
-            .map(|(_, growing)| growing.trace)
+            .map(|(_, builder)| builder.trace)
             .filter(|trace| trace.packets.iter().any(|packet| !packet.frames.is_empty()));
         let first = with_frames.next().ok_or(Missing::StreamFrames { other_side })?;
         Ok(Trace { is_cut_off, others: with_frames.count(), ..first })
@@ -116,7 +116,7 @@ impl Reading {
 }
 
 /// Trace under construction.
-struct Growing {
+struct TraceBuilder {
     side: Side,
     clock: Clock,
     trace: Trace,
@@ -128,7 +128,7 @@ struct Growing {
     other_side: bool,
 }
 
-impl Growing {
+impl TraceBuilder {
     fn new(side: Side, heading: &Value) -> Self {
         let vantage = heading.pointer("/vantage_point/type").and_then(Value::as_str);
         let trace = Trace { vantage: vantage.map(str::to_ascii_lowercase), ..Trace::default() };
