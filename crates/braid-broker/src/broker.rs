@@ -164,7 +164,7 @@ async fn run_timers(core: Arc<Core>) {
         let mut next = Ok(());
         for _ in 0..TIMERS_AT_ONCE {
             match timers.poll_due(now) {
-                Ok(due) => core.sessions.handle_due(&due),
+                Ok(timer) => core.sessions.handle_due(&timer),
                 Err(at) => {
                     next = Err(at);
                     break;

@@ -25,7 +25,7 @@ use crate::registry::{ConnectionId, Registry, ReleasedSession, SessionEntry, Ses
 use crate::retained::RetainedCursor;
 use crate::routing::{FILTERS_AT_ONCE, RoutingTable};
 use crate::session_queues::SessionQueues;
-use crate::timers::{DueEvent, TimerKind, Timers};
+use crate::timers::{ExpiredTimer, TimerKind, Timers};
 
 /// Time that a CONNECT waits for the connection that owns its session. An owner releases it at its next turn; one that
 /// does not in this time is stuck, and will not become free sooner for more waiting.
@@ -313,12 +313,12 @@ impl SessionManager {
     ///
     /// Meanwhile the session belongs to a connection that does not exist, and a claim waits for it: the change that
     /// clears this Will must not clear that of a client which returns, and no lock is held while it is published.
-    pub(crate) fn handle_due(&self, due: &DueEvent) {
-        let Some(entry) = due.entry.upgrade() else { return };
+    pub(crate) fn handle_due(&self, timer: &ExpiredTimer) {
+        let Some(entry) = timer.entry.upgrade() else { return };
         let stand_in = self.registry.next_connection();
         let mut parked = {
             let mut owner = entry.owner();
-            if entry.disconnect_epoch() != due.disconnect_epoch {
+            if entry.disconnect_epoch() != timer.disconnect_epoch {
                 return;
             }
             match std::mem::replace(&mut *owner, SessionOwner::Connection(stand_in, None)) {
@@ -333,7 +333,7 @@ impl SessionManager {
         if let Some(will) = parked.will.take() {
             self.dispatcher.publish_will(&entry, will);
         }
-        match due.kind {
+        match timer.kind {
             TimerKind::Will => self.hand_over(&entry, stand_in, *parked, |_| {}),
             TimerKind::SessionEnd => self.finish(&entry, parked.session),
         }
@@ -407,8 +407,8 @@ impl SessionManager {
             self.restore_session(session, now, is_clock_behind);
         }
         // Timers that expired while no broker ran come before any connection.
-        while let Ok(due) = self.timers.poll_due(Instant::from_std(now.instant)) {
-            self.handle_due(&due);
+        while let Ok(timer) = self.timers.poll_due(Instant::from_std(now.instant)) {
+            self.handle_due(&timer);
         }
     }
 

@@ -56,7 +56,7 @@ impl TimerQueue {
 
 /// Timer that has expired.
 #[derive(Debug)]
-pub(crate) struct DueEvent {
+pub(crate) struct ExpiredTimer {
     pub(crate) kind: TimerKind,
     /// Disconnection for which the timer was set; void if the session has another one by now.
     pub(crate) disconnect_epoch: u64,
@@ -100,14 +100,14 @@ impl Timers {
     ///
     /// # Errors
     /// None has: the time of the earliest.
-    pub(crate) fn poll_due(&self, now: Instant) -> Result<DueEvent, Option<Instant>> {
+    pub(crate) fn poll_due(&self, now: Instant) -> Result<ExpiredTimer, Option<Instant>> {
         let mut queue = self.queue();
         let first = queue.timers.first_entry().ok_or(None)?;
         let (at, kind, disconnect_epoch) = *first.key();
         if at > now {
             return Err(Some(at));
         }
-        Ok(DueEvent { kind, disconnect_epoch, entry: first.remove() })
+        Ok(ExpiredTimer { kind, disconnect_epoch, entry: first.remove() })
     }
 
     /// Waits until a timer was set that is earlier than all others.

@@ -126,8 +126,8 @@ async fn acknowledgements_wait_and_pings_do_not() {
     release_all(&store).await;
     assert!(matches!(other.next().await, Some(Packet::Suback(_))));
     // A durable subscriber, so that QoS 1 messages are stored.
-    let mut keeper = resume(&store, &broker, "keeper").await;
-    subscribe_durably(&store, &mut keeper, "t", QoS::ExactlyOnce).await;
+    let mut durable = resume(&store, &broker, "durable").await;
+    subscribe_durably(&store, &mut durable, "t", QoS::ExactlyOnce).await;
     let cases = [
         (subscribe("a"), "Suback"),
         (publish(QoS::AtLeastOnce, 1), "Puback"),
@@ -152,8 +152,8 @@ async fn acknowledgements_wait_and_pings_do_not() {
 #[tokio::test(start_paused = true)]
 async fn acknowledgement_without_a_commit_keeps_its_order() {
     let (store, broker) = slow();
-    let mut keeper = resume(&store, &broker, "keeper").await;
-    subscribe_durably(&store, &mut keeper, "kept", QoS::AtLeastOnce).await;
+    let mut durable = resume(&store, &broker, "durable").await;
+    subscribe_durably(&store, &mut durable, "kept", QoS::AtLeastOnce).await;
     let mut client = broker.v5("client").await;
     client.send(publish_packet("kept", "", QoS::AtLeastOnce, 1)).await;
     settle().await;
@@ -253,10 +253,10 @@ async fn qos_2_whose_identifier_was_lost_is_never_sent() {
 #[tokio::test(start_paused = true)]
 async fn messages_that_were_not_durable_were_not_acknowledged() {
     let (store, broker) = slow();
-    let mut keeper = resume(&store, &broker, "keeper").await;
-    subscribe_durably(&store, &mut keeper, "t", QoS::AtLeastOnce).await;
-    assert!(matches!(keeper.next().await, Some(Packet::Suback(_))));
-    keeper.vanish().await;
+    let mut durable = resume(&store, &broker, "durable").await;
+    subscribe_durably(&store, &mut durable, "t", QoS::AtLeastOnce).await;
+    assert!(matches!(durable.next().await, Some(Packet::Suback(_))));
+    durable.vanish().await;
     release_all(&store).await;
     let mut publisher = broker.v5("publisher").await;
     publisher.send(publish_packet("t", "lost", QoS::AtLeastOnce, 1)).await;
@@ -264,9 +264,9 @@ async fn messages_that_were_not_durable_were_not_acknowledged() {
     store.lose();
     publisher.expect_disconnect(ReasonCode::ImplementationSpecificError).await;
     let broker = TestBroker::start_over(Arc::new(store.inner().reopen()));
-    let mut keeper = broker.resume("keeper").await;
-    assert!(keeper.connack().session_present);
-    assert_eq!(texts(&keeper.take_all().await), Vec::<String>::new());
+    let mut durable = broker.resume("durable").await;
+    assert!(durable.connack().session_present);
+    assert_eq!(texts(&durable.take_all().await), Vec::<String>::new());
 }
 
 /// Clients that wait for the store are told of its failure, all others that the broker stops.
@@ -276,8 +276,8 @@ async fn failed_store_stops_the_broker_and_its_acknowledgements() {
     let store = Arc::new(FailingStore::after(3, MemoryStore::new()));
     let config = BrokerConfig { sys: SysConfig { interval_secs: 1000 }, ..BrokerConfig::default() };
     let mut broker = TestBroker::start_with_all(config, Anonymous::default(), store.clone());
-    let mut keeper = broker.resume("keeper").await;
-    keeper.subscribe("kept", QoS::AtLeastOnce).await;
+    let mut durable = broker.resume("durable").await;
+    durable.subscribe("kept", QoS::AtLeastOnce).await;
     let mut faithful = broker.resume("faithful").await;
     let mut reader = broker.v5("reader").await;
     reader.subscribe("$SYS/broker/store/state", QoS::ExactlyOnce).await;
@@ -297,15 +297,15 @@ async fn failed_store_stops_the_broker_and_its_acknowledgements() {
     let Some(Packet::Disconnect(disconnect)) = faithful.next().await else { panic!("no SUBACK") };
     assert!(reason.contains(&disconnect.reason), "{disconnect:?}");
     old.expect_end().await;
-    drop((keeper, faithful, reader, old, publisher));
+    drop((durable, faithful, reader, old, publisher));
     assert!(matches!(broker.outcome().await, Err(StoreError::Failed { .. })));
     assert!(broker.handle.is_stopping());
     // Acknowledged messages are there, and no others.
     let next = TestBroker::start_over(Arc::new(store.inner().reopen()));
-    let mut keeper = next.resume("keeper").await;
-    assert!(keeper.connack().session_present);
+    let mut durable = next.resume("durable").await;
+    assert!(durable.connack().session_present);
     next.v5("publisher").await.publish("kept", "alive", QoS::AtLeastOnce).await;
-    assert_eq!(keeper.take().await, "alive");
+    assert_eq!(durable.take().await, "alive");
 }
 
 /// A store that fails between two commits.
@@ -395,9 +395,9 @@ async fn clean_sessions_do_not_use_the_store() {
 async fn one_write_causes_one_commit() {
     let store = Arc::new(CountingStore::default());
     let broker = TestBroker::start_over(store.clone());
-    let mut keeper = broker.resume("keeper").await;
-    keeper.subscribe("t", QoS::AtLeastOnce).await;
-    keeper.vanish().await;
+    let mut durable = broker.resume("durable").await;
+    durable.subscribe("t", QoS::AtLeastOnce).await;
+    durable.vanish().await;
     let mut publisher = broker.v5("publisher").await;
     let before = store.calls.load(Ordering::SeqCst);
     let packets = (1..=100).map(|number| publish_packet("t", "", QoS::AtLeastOnce, number));

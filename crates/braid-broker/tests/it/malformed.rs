@@ -241,7 +241,7 @@ async fn a_client_that_does_not_begin_with_connect_gets_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_strangers_packet_is_limited_and_so_is_its_time() {
+async fn a_connect_packet_is_limited_in_size_and_time() {
     let broker = TestBroker::start();
     // CONNECT of 64 KiB and one byte: its header alone is refused.
     let mut client = broker.link(ProtocolVersion::V5).await;

@@ -120,7 +120,7 @@ impl Actor {
     /// Reads until every exchange in both directions is complete.
     async fn drain(&mut self) {
         self.pump(usize::MAX, || true).await;
-        assert!(self.outgoing.is_empty(), "the broker owes acknowledgements");
+        assert!(self.outgoing.is_empty(), "acknowledgements of the broker are missing");
     }
 
     /// Checks the received messages. A session that ended before it was drained may lack some.

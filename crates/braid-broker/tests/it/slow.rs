@@ -64,7 +64,7 @@ async fn limit_counts_topics_and_properties() {
     ] {
         let broker = TestBroker::start_with(with_limits(limits.clone()));
         let mut publisher = broker.v5("publisher").await;
-        let _deaf = unread_subscriber(&broker, "unread_subscriber", QoS::AtMostOnce).await;
+        let _unread = unread_subscriber(&broker, "unread_subscriber", QoS::AtMostOnce).await;
         for _ in 0..200 {
             publisher.publish_as(publish.clone()).await;
         }
@@ -194,7 +194,7 @@ async fn ten_thousand_idle_connections_disturb_no_other() {
     println!("{each} bytes for an idle connection, both ends");
     assert!(each < 8 * 1024, "{each} bytes");
     assert_eq!(broker.statistics().connections(), IDLE);
-    let _deaf = unread_subscriber(&broker, "unread_subscriber", QoS::AtMostOnce).await;
+    let _unread = unread_subscriber(&broker, "unread_subscriber", QoS::AtMostOnce).await;
     let mut publisher = broker.v5("publisher").await;
     let mut healthy = broker.v5("healthy").await;
     healthy.subscribe("t", QoS::AtLeastOnce).await;

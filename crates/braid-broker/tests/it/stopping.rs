@@ -54,10 +54,10 @@ async fn messages_acknowledged_before_the_stop_are_delivered() {
 async fn clients_that_do_not_connect_or_read_do_not_delay_the_stop() {
     let mut broker = TestBroker::start();
     let mut silent = broker.link(ProtocolVersion::V5).await;
-    let mut deaf = broker.narrow_link(ProtocolVersion::V5, 256).await;
-    deaf.send_connect(lasting("deaf")).await;
-    deaf.accepted().await;
-    deaf.subscribe("t", QoS::AtMostOnce).await;
+    let mut unread = broker.narrow_link(ProtocolVersion::V5, 256).await;
+    unread.send_connect(lasting("unread")).await;
+    unread.accepted().await;
+    unread.subscribe("t", QoS::AtMostOnce).await;
     let mut publisher = broker.v5("publisher").await;
     publisher.publish("t", "x".repeat(100_000), QoS::AtLeastOnce).await;
     // The broker has accepted them all before it stops.
@@ -71,5 +71,5 @@ async fn clients_that_do_not_connect_or_read_do_not_delay_the_stop() {
     drop(publisher);
     broker.ended().await;
     assert!(start.elapsed() <= DRAIN);
-    drop(deaf);
+    drop(unread);
 }

@@ -244,7 +244,7 @@ async fn slow_link(broker: &QuicBroker) -> Lanes {
 }
 
 /// A client for which `count` retained messages of 2,000 bytes are pending on a stream that it does not read.
-async fn owed(broker: &QuicBroker, count: usize) -> (Lanes, StreamKey) {
+async fn pending_retained(broker: &QuicBroker, count: usize) -> (Lanes, StreamKey) {
     let mut publisher = broker.memory.v5("publisher").await;
     for number in 0..count {
         let retained = message(&format!("r/{number}"), format!("{number:02000}"));
@@ -262,10 +262,10 @@ async fn owed(broker: &QuicBroker, count: usize) -> (Lanes, StreamKey) {
 
 /// [BQ-42]
 #[tokio::test(start_paused = true)]
-async fn retained_messages_that_a_stream_is_owed_go_on_on_the_control_stream() {
+async fn pending_retained_messages_of_a_reset_stream_continue_on_the_control_stream() {
     const COUNT: usize = 600;
     let broker = QuicBroker::start();
-    let (client, one) = owed(&broker, COUNT).await;
+    let (client, one) = pending_retained(&broker, COUNT).await;
     client.reset(one, 0);
     // QoS 0 messages in flight are lost with the stream; most were not sent yet.
     let come = arrivals(&client, &[CONTROL]).await.len();
@@ -274,11 +274,11 @@ async fn retained_messages_that_a_stream_is_owed_go_on_on_the_control_stream() {
 
 /// [BQ-42]
 #[tokio::test(start_paused = true)]
-async fn retained_messages_that_a_stream_is_owed_come_on_the_control_stream_after_a_resume() {
+async fn pending_retained_messages_of_a_stream_come_on_the_control_stream_after_a_resume() {
     const COUNT: usize = 600;
     for is_taken_over in [false, true] {
         let broker = QuicBroker::start();
-        let (first, one) = owed(&broker, COUNT).await;
+        let (first, one) = pending_retained(&broker, COUNT).await;
         let first = if is_taken_over {
             Some(first)
         } else {
@@ -300,11 +300,11 @@ async fn retained_messages_that_a_stream_is_owed_come_on_the_control_stream_afte
 
 /// [MQTT-3.10.4-2]
 #[tokio::test(start_paused = true)]
-async fn unsubscribe_ends_what_is_owed_of_retained_messages_wherever_it_goes() {
+async fn unsubscribe_ends_pending_retained_messages_on_every_stream() {
     const COUNT: usize = 1500;
     for ends_stream in [false, true] {
         let broker = QuicBroker::start();
-        let (client, one) = owed(&broker, COUNT).await;
+        let (client, one) = pending_retained(&broker, COUNT).await;
         client.leave_unread(CONTROL);
         if ends_stream {
             client.reset(one, 0);
@@ -365,7 +365,7 @@ async fn the_limit_counts_every_filter_of_every_stream() {
 async fn each_stream_gets_all_retained_messages_of_its_own_subscription() {
     const COUNT: usize = 600;
     let broker = QuicBroker::start();
-    let (mut client, one) = owed(&broker, COUNT).await;
+    let (mut client, one) = pending_retained(&broker, COUNT).await;
     let two = client.open().await;
     client.subscribe(two, "r/#", QoS::AtMostOnce).await;
     assert_eq!(arrivals(&client, &[two]).await.len(), COUNT);

@@ -383,12 +383,12 @@ async fn packets_that_never_come_are_bounded_and_reaped() {
     let mut client = broker.v5("client").await;
     // PUBLISH of 268,435,455 bytes.
     let announced = [0x30, 0xfa, 0xff, 0xff, 0x7f, 0, 1, b't', 0];
-    let mut hoarders = Vec::new();
+    let mut stalled = Vec::new();
     for _ in 0..8 {
         let stream = client.open().await;
         client.send_bytes(stream, &announced);
         client.send_bytes(stream, &vec![b'x'; 1_000_000]);
-        hoarders.push(stream);
+        stalled.push(stream);
     }
     pass(10).await;
     let sent = broker.host("client").counters(Direction::Up).bytes;
@@ -399,7 +399,7 @@ async fn packets_that_never_come_are_bounded_and_reaped() {
     client.publish(CONTROL, "t", "x", QoS::AtLeastOnce).await;
     // Streams whose memory others wait for are ended, while one waits.
     let start = Instant::now();
-    assert_eq!(client.expect_stopped(hoarders[0]).await, 0x89);
+    assert_eq!(client.expect_stopped(stalled[0]).await, 0x89);
     assert!((15..=40).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
     client.publish(data, "t", "x", QoS::AtLeastOnce).await;
     client.ping(CONTROL).await;

@@ -31,7 +31,7 @@ fn config() -> BrokerConfig {
 
 /// A client with bulk on one stream that it never reads, and alarms on another and on the control
 /// stream.
-async fn half_deaf(broker: &QuicBroker, bulk: QoS) -> (Lanes, [StreamKey; 2]) {
+async fn client_with_unread_stream(broker: &QuicBroker, bulk: QoS) -> (Lanes, [StreamKey; 2]) {
     broker.host("client").change(|link| link.latency = Duration::from_millis(20));
     let mut client = broker.v5("client").await;
     let (stuck, lively) = (client.open().await, client.open().await);
@@ -55,7 +55,7 @@ async fn alarm(publisher: &mut Client, client: &Lanes, stream: StreamKey, text: 
 async fn a_stream_that_is_not_read_stalls_alone() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
         let broker = QuicBroker::start_with(config());
-        let (client, [stuck, lively]) = half_deaf(&broker, qos).await;
+        let (client, [stuck, lively]) = client_with_unread_stream(&broker, qos).await;
         let mut publisher = broker.memory.v5("publisher").await;
         let before = allocated();
         let mut most = 0;
@@ -90,7 +90,7 @@ async fn a_stream_that_is_not_read_stalls_alone() {
 async fn nothing_is_lost_beside_a_stream_that_is_not_read() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
         let broker = QuicBroker::start_with(config());
-        let (client, [_, lively]) = half_deaf(&broker, qos).await;
+        let (client, [_, lively]) = client_with_unread_stream(&broker, qos).await;
         let mut publisher = broker.memory.v5("publisher").await;
         for number in 0..1000 {
             publisher.publish("bulk", vec![b'x'; SIZE], qos).await;
@@ -126,7 +126,7 @@ async fn a_control_stream_that_is_not_read_stalls_alone() {
 async fn alarms_find_room_in_a_queue_that_bulk_has_filled() {
     let rule = PriorityRule { filter: filter("alarm/#"), priority: Priority::new(60_000) };
     let broker = QuicBroker::start_with(BrokerConfig { priority: vec![rule], ..config() });
-    let (client, [_, lively]) = half_deaf(&broker, QoS::AtLeastOnce).await;
+    let (client, [_, lively]) = client_with_unread_stream(&broker, QoS::AtLeastOnce).await;
     let mut publisher = broker.memory.v5("publisher").await;
     for _ in 0..1000 {
         publisher.publish("bulk", vec![b'x'; SIZE], QoS::AtLeastOnce).await;
@@ -140,7 +140,7 @@ async fn alarms_find_room_in_a_queue_that_bulk_has_filled() {
 #[tokio::test(start_paused = true)]
 async fn no_publisher_waits_for_a_stream_that_is_not_read() {
     let broker = QuicBroker::start_with(config());
-    let (client, [_, lively]) = half_deaf(&broker, QoS::AtLeastOnce).await;
+    let (client, [_, lively]) = client_with_unread_stream(&broker, QoS::AtLeastOnce).await;
     let mut bulk = broker.memory.v5("bulk").await;
     let mut alarms = broker.memory.v5("alarms").await;
     // Its round-trip time is unknown until its first answer.
@@ -159,7 +159,7 @@ async fn no_publisher_waits_for_a_stream_that_is_not_read() {
 #[tokio::test(start_paused = true)]
 async fn a_publisher_waits_for_a_stream_that_is_slow() {
     let broker = QuicBroker::start_with(config());
-    let (client, [bulk, _]) = half_deaf(&broker, QoS::AtLeastOnce).await;
+    let (client, [bulk, _]) = client_with_unread_stream(&broker, QoS::AtLeastOnce).await;
     client.read(bulk);
     let host = broker.host("client");
     host.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 5000.0, queue: 500 }));
@@ -215,7 +215,7 @@ async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
 
 /// [BQ-55]: a message of 2 MB that arrives slowly does not keep other streams from publishing.
 #[tokio::test(start_paused = true)]
-async fn a_large_message_that_comes_slowly_stands_in_nobodys_way() {
+async fn a_large_message_that_comes_slowly_does_not_block_other_streams() {
     let broker = QuicBroker::start();
     let mut watcher = broker.memory.v5("watcher").await;
     watcher.subscribe("#", QoS::AtMostOnce).await;

@@ -22,7 +22,7 @@ pub(crate) struct Client {
     pub(crate) version: ProtocolVersion,
     decoder: Decoder,
     /// Decoded packets that the test has not taken.
-    inbox: VecDeque<Packet>,
+    decoded: VecDeque<Packet>,
     last_id: PacketId,
     connack: Option<Connack>,
 }
@@ -31,7 +31,7 @@ impl Client {
     pub(super) fn new(io: Box<dyn ByteStream>, version: ProtocolVersion) -> Self {
         let decoder = Decoder::new(version, 268_435_460);
         let last_id = PacketId::new(u16::MAX).expect("not zero");
-        Self { io, version, decoder, inbox: VecDeque::new(), last_id, connack: None }
+        Self { io, version, decoder, decoded: VecDeque::new(), last_id, connack: None }
     }
 
     // -- Sending -----------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ impl Client {
     /// Cancel safe: bytes that were read are decoded and stored before the next await.
     async fn read(&mut self) -> Option<Packet> {
         loop {
-            if let Some(packet) = self.inbox.pop_front() {
+            if let Some(packet) = self.decoded.pop_front() {
                 return Some(packet);
             }
             let mut bytes = vec![0; 64 * 1024];
@@ -93,7 +93,7 @@ impl Client {
             }
             let mut input = &bytes[..len];
             while let Some(packet) = self.decoder.decode(&mut input).expect("the broker sends packets") {
-                self.inbox.push_back(packet);
+                self.decoded.push_back(packet);
             }
         }
     }
@@ -106,7 +106,7 @@ impl Client {
             let Some(packet) = packet else { panic!("the link ended before {what}, after {passed:?}") };
             if let Some(found) = pick(&packet) {
                 for packet in passed.into_iter().rev() {
-                    self.inbox.push_front(packet);
+                    self.decoded.push_front(packet);
                 }
                 return found;
             }

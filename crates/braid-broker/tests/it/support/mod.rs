@@ -105,7 +105,7 @@ impl TestBroker {
         others: Vec<Listener>,
     ) -> Self {
         panics::count();
-        let (listener, connector) = mem::hub();
+        let (listener, connector) = mem::listener();
         let listeners = std::iter::once(listener).chain(others).collect();
         let broker = Broker::recover(config, Box::new(rule), authorize, store, spool, listeners, |_| {});
         let broker = broker.expect("memory can be read");

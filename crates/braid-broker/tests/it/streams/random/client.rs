@@ -64,7 +64,8 @@ pub(super) struct ModelClient {
     outgoing: Vec<Outgoing>,
     /// Identifiers whose exchange continued on another stream: packets of the first may come late.
     retired: HashSet<u16>,
-    owed: Vec<(StreamKey, Packet)>,
+    /// Answers to send, each with the stream of its request.
+    pending: Vec<(StreamKey, Packet)>,
     /// Acknowledgements sent on data streams: a reset discards those that have not arrived.
     carried: Vec<(StreamKey, Packet)>,
     /// Identifiers of QoS 2 messages that were received and whose PUBREL has not come.
@@ -81,8 +82,8 @@ fn ack(kind: AckKind, packet_id: PacketId) -> Packet {
 
 impl fmt::Debug for ModelClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, outgoing, owed, unreleased, .. } = self;
-        write!(f, "{name}: {outgoing:?} {owed:?} {unreleased:?}")
+        let Self { name, outgoing, pending, unreleased, .. } = self;
+        write!(f, "{name}: {outgoing:?} {pending:?} {unreleased:?}")
     }
 }
 
@@ -102,7 +103,7 @@ impl ModelClient {
             repeated: Vec::new(),
             outgoing: Vec::new(),
             retired: HashSet::new(),
-            owed: Vec::new(),
+            pending: Vec::new(),
             carried: Vec::new(),
             unreleased: HashSet::new(),
             unacknowledged: BTreeSet::new(),
@@ -117,7 +118,7 @@ impl ModelClient {
     /// A stream that accepts packets of the client: often the control stream.
     pub(super) fn any_stream(&self, rng: &mut Rng) -> StreamKey {
         let open =
-            self.streams.iter().filter(|(_, life)| **life == StreamState::Open).map(|(stream, _)| *stream);
+            self.streams.iter().filter(|(_, state)| **state == StreamState::Open).map(|(stream, _)| *stream);
         let all: Vec<_> = open.chain([CONTROL]).collect();
         rng.choice(all).unwrap_or(CONTROL)
     }
@@ -134,7 +135,7 @@ impl ModelClient {
     /// True when an exchange is incomplete in either direction, also one for the next connection.
     pub(super) fn is_busy(&self, all: bool) -> bool {
         let is_outgoing = self.outgoing.iter().any(|one| all || !one.waits);
-        is_outgoing || !self.owed.is_empty() || !self.unreleased.is_empty()
+        is_outgoing || !self.pending.is_empty() || !self.unreleased.is_empty()
     }
 
     /// Reads every stream again.
@@ -205,7 +206,7 @@ impl ModelClient {
         let mut again = Vec::new();
         if is_ours {
             let lost = self.carried.extract_if(.., |(on, _)| *on == stream);
-            self.owed.extend(lost.map(|(_, packet)| (CONTROL, packet)));
+            self.pending.extend(lost.map(|(_, packet)| (CONTROL, packet)));
         }
         for at in 0..self.outgoing.len() {
             if self.outgoing[at].stream != stream || self.outgoing[at].waits {
@@ -240,7 +241,7 @@ impl ModelClient {
         self.wire = None;
         self.streams.clear();
         self.answers.clear();
-        self.owed.clear();
+        self.pending.clear();
         self.carried.clear();
         self.unacknowledged.clear();
         self.acknowledged.clear();
@@ -295,22 +296,22 @@ impl ModelClient {
     }
 
     async fn handle_end(&mut self, stream: StreamKey, rng: &mut Rng) {
-        let life = self.streams.remove(&stream);
+        let state = self.streams.remove(&stream);
         let wire = self.wire.as_mut().expect("connected");
-        let Some(life) = life else {
+        let Some(state) = state else {
             let why = wire.why().await;
             panic!("{} lost its connection: {why:?}", self.name) // [BQ-34]
         };
         let ended = wire.ended(stream).await;
         wire.lanes().expect("QUIC").forget(stream);
-        match (life, ended) {
+        match (state, ended) {
             // [BQ-30]: after everything before it was answered.
             (StreamState::Finishing, Ended::Finished) => {
                 let left = self.outgoing.iter().find(|one| one.stream == stream);
                 assert!(left.is_none(), "no answer on {stream}: {:?}", left.map(|one| &one.publish));
             }
             (StreamState::Spoilt, Ended::Reset(0x81)) => self.go_on(stream, false, rng).await, // [BQ-34]
-            _ => panic!("{} had {stream} {life:?}, and it {ended:?}", self.name),
+            _ => panic!("{} had {stream} {state:?}, and it {ended:?}", self.name),
         }
         self.model.moved(Some(stream));
     }
@@ -324,7 +325,7 @@ impl ModelClient {
             Packet::Ack(ack) if ack.kind == AckKind::Pubrel && is_ending => drop(ack),
             Packet::Ack(Ack { kind: AckKind::Pubrel, packet_id, .. }) => {
                 self.unreleased.remove(&packet_id);
-                self.owed.push((stream, ack(AckKind::Pubcomp, packet_id)));
+                self.pending.push((stream, ack(AckKind::Pubcomp, packet_id)));
             }
             Packet::Ack(ack) => self.handle_ack(stream, &ack).await,
             Packet::Suback(_) | Packet::Unsuback(_) => self.answers.push((stream, packet)),
@@ -351,12 +352,12 @@ impl ModelClient {
         assert!(self.unacknowledged.len() <= most, "{:?} of {most}", self.unacknowledged); // [BQ-24]
         if publish.qos == QoS::AtLeastOnce {
             self.model.got.push(got);
-            return self.owed.push((stream, ack(AckKind::Puback, packet_id)));
+            return self.pending.push((stream, ack(AckKind::Puback, packet_id)));
         }
         if self.unreleased.insert(packet_id) {
             self.model.got.push(got);
         }
-        self.owed.push((stream, ack(AckKind::Pubrec, packet_id)));
+        self.pending.push((stream, ack(AckKind::Pubrec, packet_id)));
     }
 
     /// [BQ-14], [BQ-20]
@@ -391,11 +392,11 @@ impl ModelClient {
 
     /// Sends some or all of the pending answers in any order, mostly on the stream of their request. [BQ-22]
     pub(super) async fn answer(&mut self, all: bool, rng: &mut Rng) {
-        let mut owed = std::mem::take(&mut self.owed);
-        rng.shuffle(&mut owed);
-        for (stream, packet) in owed {
+        let mut pending = std::mem::take(&mut self.pending);
+        rng.shuffle(&mut pending);
+        for (stream, packet) in pending {
             if !all && rng.u8(0..3) == 0 {
-                self.owed.push((stream, packet));
+                self.pending.push((stream, packet));
                 continue;
             }
             let is_open = stream.is_control() || self.streams.get(&stream) == Some(&StreamState::Open);

@@ -43,7 +43,7 @@ impl World {
             self.set_fate(client_index, Fate::Lost);
             self.seen.take_overs += 1;
         }
-        self.begin_absence(client_index, old.is_some());
+        self.end_connection(client_index, old.is_some());
         let mut attempts = 0;
         let (wire, session_present) = loop {
             attempts += 1;
@@ -73,13 +73,13 @@ impl World {
         client.resume(&mut self.rng).await;
     }
 
-    /// From here on the connection takes no messages, and the subscriptions leave their streams.
-    pub(super) fn begin_absence(&mut self, client_index: usize, was_connected: bool) {
+    /// Ends the connection in the model: it takes no more messages, and the subscriptions leave their streams.
+    pub(super) fn end_connection(&mut self, client_index: usize, was_connected: bool) {
         let client = &mut self.clients[client_index];
         if was_connected || client.connection == 0 {
             client.model.begin_move();
             // Its streams that were ending end with it.
-            let mut ending = client.streams.values().filter(|life| **life != StreamState::Open).count();
+            let mut ending = client.streams.values().filter(|state| **state != StreamState::Open).count();
             let connection = client.connection;
             self.resets.retain(|(_, other, number, _)| {
                 let is_its = *other == client_index && *number == connection;
@@ -96,7 +96,7 @@ impl World {
     pub(super) async fn disconnect(&mut self, client_index: usize) {
         self.set_fate(client_index, Fate::Disconnected);
         let wire = self.clients[client_index].wire.take().expect("connected");
-        self.begin_absence(client_index, true);
+        self.end_connection(client_index, true);
         match wire {
             Wire::Quic(lanes) => drop(lanes.disconnect().await),
             Wire::Memory(client) => client.disconnect().await,
@@ -106,7 +106,7 @@ impl World {
     pub(super) async fn vanish(&mut self, client_index: usize) {
         self.set_fate(client_index, Fate::Lost);
         drop(self.clients[client_index].wire.take());
-        self.begin_absence(client_index, true);
+        self.end_connection(client_index, true);
     }
 
     /// Cuts the network until both ends have given the connection up.
@@ -116,7 +116,7 @@ impl World {
         self.publish(client_index).await;
         self.set_fate(client_index, Fate::Lost);
         let wire = self.clients[client_index].wire.take();
-        self.begin_absence(client_index, true);
+        self.end_connection(client_index, true);
         self.prolong(client_index, IDLE / 2);
         let wait = if self.rng.bool() { IDLE * 3 } else { IDLE / 2 };
         self.pass(wait).await;

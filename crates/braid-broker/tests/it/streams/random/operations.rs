@@ -123,9 +123,9 @@ impl World {
         }
     }
 
-    pub(super) fn ends(&mut self, client_index: usize, stream: StreamKey, life: StreamState) {
+    pub(super) fn ends(&mut self, client_index: usize, stream: StreamKey, state: StreamState) {
         let client = &mut self.clients[client_index];
-        client.streams.insert(stream, life);
+        client.streams.insert(stream, state);
         client.model.begin_move();
         self.seen.streams_ended += 1;
     }
