@@ -27,7 +27,7 @@ use tokio::time::timeout;
 
 /// An in-memory listener, and a builder of clients that connect to it.
 pub(crate) fn network() -> (Listening, Builder) {
-    let (listener, connector) = mem::hub();
+    let (listener, connector) = mem::listener();
     let builder = Client::builder("mqtt://unused").client_id("c").in_memory(connector);
     (Listening { listener, options: ServerOptions::default(), tls: None }, builder)
 }
