@@ -213,7 +213,7 @@ impl Pipeline {
         self.queue.recycle(bytes);
     }
 
-    /// A frame that the NAT sends back to where packets of this direction come from. It owes no delay.
+    /// Next frame that the NAT answers to the sender of packets of this direction. It is not delayed.
     pub fn take_reply(&mut self) -> Option<Vec<u8>> {
         self.replies.pop_front()
     }

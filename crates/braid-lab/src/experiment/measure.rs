@@ -192,7 +192,7 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
         Field::Sent => topic.sent as f64,
         Field::Acked => topic.acked as f64,
         Field::Received => topic.received as f64,
-        Field::Due => (topic.acked + topic.failed) as f64,
+        Field::Offered => (topic.acked + topic.failed) as f64,
         Field::Bytes => topic.bytes as f64,
         Field::Quantile(thousandths) => {
             quantile_of_due(topic, f64::from(thousandths) / 1000.0, arrived(topic))?
@@ -365,7 +365,7 @@ impl Value {
 fn part_value(part: &Part, field: Field) -> Option<f64> {
     let Part { messages, took, late } = part;
     Some(match field {
-        Field::Due => *messages as f64,
+        Field::Offered => *messages as f64,
         Field::Received => took.len() as f64,
         Field::MaxMs => *took.last()?,
         Field::MeanMs if took.is_empty() => return None,

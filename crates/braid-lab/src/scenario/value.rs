@@ -93,7 +93,7 @@ pub enum Field {
     /// Messages received.
     Received,
     /// Messages that were due, sent or not.
-    Due,
+    Offered,
     /// Payload bytes of acknowledged or received messages.
     Bytes,
     /// Latency quantile in milliseconds; the quantile in thousandths.
@@ -216,7 +216,7 @@ const PLAIN_FIELDS: [(&str, Field); 18] = [
     ("sent", Field::Sent),
     ("acked", Field::Acked),
     ("received", Field::Received),
-    ("due", Field::Due),
+    ("due", Field::Offered),
     ("bytes", Field::Bytes),
     ("p50_ms", Field::Quantile(500)),
     ("p90_ms", Field::Quantile(900)),
@@ -275,7 +275,7 @@ impl Value {
         let Self::In { value, window } = &self else { return Ok(self) };
         let exists = match &**value {
             Self::Topic(_, field) => match field {
-                Field::Due
+                Field::Offered
                 | Field::Received
                 | Field::Quantile(_)
                 | Field::MaxMs

@@ -130,11 +130,11 @@ impl Lines {
 
 /// Splits a stream of bytes into lines.
 #[derive(Debug, Default)]
-pub(super) struct Splitter {
+pub(super) struct LineSplitter {
     begun: Vec<u8>,
 }
 
-impl Splitter {
+impl LineSplitter {
     /// Consumes bytes and calls `line` for each complete line.
     pub(super) fn feed(&mut self, mut bytes: &[u8], mut line: impl FnMut(String)) {
         while !bytes.is_empty() {
@@ -193,7 +193,7 @@ mod tests {
 
     fn split(parts: &[&[u8]]) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut splitter = Splitter::default();
+        let mut splitter = LineSplitter::default();
         for part in parts {
             splitter.feed(part, |line| lines.push(line));
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
-use super::output::{End, Lines, Memory, Splitter, Stream, Termination};
+use super::output::{End, LineSplitter, Lines, Memory, Stream, Termination};
 use super::sys::{self, ready_within};
 
 /// Shared state of a program; its lock guards the right to signal the process.
@@ -121,7 +121,7 @@ struct Source {
     /// Non-blocking.
     pipe: File,
     stream: Stream,
-    splitter: Splitter,
+    splitter: LineSplitter,
 }
 
 /// Largest pipe: what exceeds it was written after the program had ended.
@@ -135,7 +135,7 @@ impl Watch {
     pub(super) fn new(ended: OwnedFd, pipes: [Option<OwnedFd>; 2], log: Option<File>) -> io::Result<Self> {
         let open = |pipe: OwnedFd, stream| -> io::Result<Source> {
             rustix::io::ioctl_fionbio(&pipe, true)?;
-            Ok(Source { pipe: pipe.into(), stream, splitter: Splitter::default() })
+            Ok(Source { pipe: pipe.into(), stream, splitter: LineSplitter::default() })
         };
         let [out, err] = pipes;
         let out = out.map(|pipe| open(pipe, Stream::Out)).transpose()?;

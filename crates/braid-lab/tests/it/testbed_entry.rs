@@ -78,7 +78,7 @@ fn orphans_are_reaped() {
     let script = r#"
         n=0
         trap 'n=$((n+1)); echo "TERM $n"' TERM
-        # It has its arguments, and its parent is gone, before anybody is told.
+        # The orphan has its arguments, and its parent is gone, before the script says that it is ready.
         : $( (sh -c 'exec >&-; kill -STOP $$' orphan &) )
         echo ready
         while :; do sleep 2000 & wait $!; kill $!; done

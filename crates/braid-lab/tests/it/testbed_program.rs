@@ -156,9 +156,9 @@ fn a_program_started_where_interrupts_are_ignored_can_be_interrupted() {
 fn a_program_that_ignores_sigint_is_killed_with_its_group() {
     if inside("testbed_program::a_program_that_ignores_sigint_is_killed_with_its_group") {
         let place = Place::new();
-        let deaf = "trap '' INT; sleep 1000 & echo child $!; wait";
+        let ignoring = "trap '' INT; sleep 1000 & echo child $!; wait";
         for drop_it in [false, true] {
-            let program = place.shell(deaf);
+            let program = place.shell(ignoring);
             let child = program.wait_for("child ", PATIENCE).unwrap().text;
             let child = open(child.trim_start_matches("child ").parse().unwrap());
             let own = open(program.id());

@@ -21,7 +21,8 @@ type Refusal<T> = Box<dyn Fn(T) -> Option<i32> + Send + Sync>;
 pub(crate) struct MemoryWire {
     head: usize,
     offered: Arc<Mutex<VecDeque<Vec<u8>>>>,
-    bell: UnixStream,
+    /// Readable once frames were offered.
+    wakeup: UnixStream,
     sent: Mutex<Sender<Vec<u8>>>,
     send_error: Refusal<Vec<u8>>,
     recv_error: Mutex<VecDeque<i32>>,
@@ -31,25 +32,25 @@ pub(crate) struct MemoryWire {
 /// The kernel behind it.
 pub(crate) struct MemoryKernel {
     offered: Arc<Mutex<VecDeque<Vec<u8>>>>,
-    bell: UnixStream,
+    notifier: UnixStream,
     sent: Receiver<Vec<u8>>,
 }
 
 pub(crate) fn memory_wire(head: usize) -> (MemoryWire, MemoryKernel) {
-    let (bell, rope) = UnixStream::pair().unwrap();
-    bell.set_nonblocking(true).unwrap();
+    let (wakeup, notifier) = UnixStream::pair().unwrap();
+    wakeup.set_nonblocking(true).unwrap();
     let (sent, received) = channel();
     let offered = Arc::<Mutex<VecDeque<Vec<u8>>>>::default();
     let wire = MemoryWire {
         head,
         offered: Arc::clone(&offered),
-        bell,
+        wakeup,
         sent: Mutex::new(sent),
         send_error: Box::new(|_| None),
         recv_error: Mutex::default(),
         age: None,
     };
-    (wire, MemoryKernel { offered, bell: rope, sent: received })
+    (wire, MemoryKernel { offered, notifier, sent: received })
 }
 
 impl MemoryWire {
@@ -86,7 +87,7 @@ impl Wire for MemoryWire {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.wakeup.as_fd()
     }
 
     fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
@@ -96,7 +97,7 @@ impl Wire for MemoryWire {
         let read = batch.fill(|slot| {
             let mut offered = self.offered.lock().unwrap();
             let Some(frame) = offered.pop_front() else {
-                while (&self.bell).read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
+                while (&self.wakeup).read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
                 return Err(io::ErrorKind::WouldBlock.into());
             };
             slot[..frame.len()].copy_from_slice(&frame);
@@ -133,7 +134,7 @@ impl MemoryKernel {
     pub(crate) fn offer(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
         let mut offered = self.offered.lock().unwrap();
         offered.extend(frames);
-        (&self.bell).write_all(&[1]).unwrap();
+        (&self.notifier).write_all(&[1]).unwrap();
     }
 
     /// The next frame that was sent.
