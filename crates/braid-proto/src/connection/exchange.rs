@@ -42,7 +42,7 @@ pub(crate) struct Exchange {
     /// Session of this connection. [MQTT-4.1.0-1]
     pub(crate) session: Session,
     pub(crate) streams: Streams,
-    pub(crate) acks: PendingAcks,
+    pub(crate) acks: AckQueue,
     agreement: Agreement,
     resends: ResendQueue,
     /// Whether the driver chooses the stream and the time of each repeated PUBLISH.
@@ -63,7 +63,7 @@ impl Exchange {
         let mut exchange = Self {
             session,
             streams: Streams::new(agreement),
-            acks: PendingAcks::default(),
+            acks: AckQueue::default(),
             resends: ResendQueue::default(),
             driver_places_resends: false,
             unplaced: Vec::new(),
@@ -443,7 +443,7 @@ impl PendingAck {
     }
 }
 
-/// Element of [`PendingAcks`].
+/// Element of [`AckQueue`].
 #[derive(Debug)]
 struct Entry {
     /// Its token must become durable first.
@@ -458,7 +458,7 @@ struct Entry {
 /// No order of await points in a driver can send an acknowledgement early, and they leave in the order of the requests.
 /// [MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]
 #[derive(Debug, Default)]
-pub(crate) struct PendingAcks {
+pub(crate) struct AckQueue {
     /// Sequence number of the front entry.
     front: u64,
     entries: VecDeque<Entry>,
@@ -468,7 +468,7 @@ pub(crate) struct PendingAcks {
     first_unanswered: u64,
 }
 
-impl PendingAcks {
+impl AckQueue {
     /// Adds the acknowledgement of a request with an effect that must become durable.
     pub(crate) fn push(&mut self, stream: StreamKey, ack: PendingAck) -> Token {
         let packet_id = ack.packet_id();
@@ -647,7 +647,7 @@ mod tests {
     #[test]
     fn an_unanswered_request_holds_back_durable_ones_behind_it() {
         let (first, second) = (PacketId::FIRST, PacketId::FIRST.next());
-        let mut waiting = PendingAcks::default();
+        let mut waiting = AckQueue::default();
         waiting.push(CONTROL, PendingAck::Unanswered(first));
         waiting.push_without_effect(CONTROL, puback(first));
         let last = waiting.push(CONTROL, puback(second));
@@ -661,7 +661,7 @@ mod tests {
     #[test]
     fn requests_may_be_answered_in_any_order() {
         let ids: Vec<_> = (1..=6).filter_map(PacketId::new).collect();
-        let mut waiting = PendingAcks::default();
+        let mut waiting = AckQueue::default();
         let tokens: Vec<_> =
             ids.iter().map(|id| waiting.push(CONTROL, PendingAck::Unanswered(*id))).collect();
         for index in [2, 0, 1, 5, 3, 4] {
@@ -675,7 +675,7 @@ mod tests {
     /// [BQ-14], [BQ-20]
     #[test]
     fn equal_identifiers_on_two_streams_are_two_requests() {
-        let mut waiting = PendingAcks::default();
+        let mut waiting = AckQueue::default();
         let id = PacketId::FIRST;
         let streams = [StreamKey::bidi(1), StreamKey::bidi(2)];
         let tokens = streams.map(|stream| waiting.push(stream, PendingAck::Unanswered(id)));
@@ -689,7 +689,7 @@ mod tests {
 
     #[test]
     fn tokens_continue_after_a_burst() {
-        let mut waiting = PendingAcks::default();
+        let mut waiting = AckQueue::default();
         for burst in 0..3 {
             let tokens: Vec<_> = (0..100).map(|_| waiting.push(CONTROL, puback(PacketId::FIRST))).collect();
             assert_eq!(tokens[0].sequence, burst * 100);

@@ -271,7 +271,7 @@ fn mqtt_3_1_1_may_leave_the_client_identifier_out_with_clean_session() {
 }
 
 #[test]
-fn session_expiry_at_disconnect_is_judged_by_what_connect_asked() {
+fn session_expiry_of_disconnect_is_checked_against_that_of_connect() {
     let limits = ServerOptions { maximum_session_expiry: SessionExpiry::WITH_CONNECTION, ..options() };
     let mut lasting = connect(V5);
     lasting.properties.session_expiry = Some(100);

@@ -68,7 +68,7 @@ fn packets_on_an_ending_stream_are_left_to_the_control_stream() {
     let a = rig.open(1);
     rig.client.finish_stream(a);
     rig.read_on(a, &[forge::publish(2, 1, "twice"), forge::publish(0, 0, "zero")].concat());
-    assert_eq!(rig.actions(), [StreamAction::Finish(a)], "it owes nothing");
+    assert_eq!(rig.actions(), [StreamAction::Finish(a)], "nothing is pending");
     let events = rig.events();
     assert!(matches!(&events[..], [ClientEvent::Message(incoming)] if incoming.message.payload == "zero"));
     // The exchange ends on the control stream; its identifier is used again.
@@ -93,7 +93,7 @@ fn exchanges_of_a_reset_stream_continue() {
     let request = subscribe(&mut rig, a);
     rig.sent_on(a);
     publish(&mut rig, a, QoS::AtLeastOnce, "unwritten");
-    rig.read_on(a, &forge::publish(1, 5, "owed"));
+    rig.read_on(a, &forge::publish(1, 5, "unacknowledged"));
     rig.client.handle_stream_reset(a, rig.now);
     let expected = [
         forge::publish_with_dup(2, 1, "two"),
@@ -102,12 +102,12 @@ fn exchanges_of_a_reset_stream_continue() {
     ];
     assert_eq!(rig.sent_on(CONTROL).unwrap(), expected.concat());
     let events = rig.events();
-    let [ClientEvent::Message(owed), ClientEvent::StreamEnded(_, requests)] = &events[..] else {
+    let [ClientEvent::Message(unacknowledged), ClientEvent::StreamEnded(_, requests)] = &events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(*requests, [request]);
-    rig.client.acknowledge(owed.token.unwrap(), rig.now);
-    assert!(rig.sent_on(CONTROL).unwrap().is_empty(), "it is owed on the stream that ended");
+    rig.client.acknowledge(unacknowledged.token.unwrap(), rig.now);
+    assert!(rig.sent_on(CONTROL).unwrap().is_empty(), "its PUBACK belongs to the stream that ended");
     let free = subscribe(&mut rig, CONTROL);
     assert!(free > request && rig.client.is_established());
 }

@@ -28,11 +28,11 @@ fn fin_is_answered_with_fin_after_the_answers() {
     let events = rig.events();
     finish(&mut rig, data);
     assert!(is_end(&rig.events(), data));
-    assert!(rig.actions().is_empty(), "two answers are owed");
+    assert!(rig.actions().is_empty(), "two answers are pending");
     rig.persist(&events);
-    assert!(rig.actions().is_empty(), "one is owed, one is to be written");
+    assert!(rig.actions().is_empty(), "one is pending, one is to be written");
     assert_eq!(rig.sent_on(data).unwrap(), forge::puback(1));
-    assert!(rig.actions().is_empty(), "one is owed");
+    assert!(rig.actions().is_empty(), "one is pending");
     let id = PacketId::new(2).unwrap();
     let token = rig.server.suback(data, id, vec![ReasonCode::Success]).unwrap();
     rig.server.handle_persisted(token);

@@ -10,7 +10,7 @@ use fastrand::Rng;
 pub(super) struct Wires {
     wires: BTreeMap<StreamKey, Wire>,
     /// Streams whose reader has stopped them.
-    deaf: BTreeSet<StreamKey>,
+    stopped: BTreeSet<StreamKey>,
 }
 
 #[derive(Default)]
@@ -29,20 +29,20 @@ pub(super) enum Arrival {
 
 impl Wires {
     pub(super) fn write(&mut self, stream: StreamKey, bytes: &[u8]) {
-        if !self.deaf.contains(&stream) {
+        if !self.stopped.contains(&stream) {
             self.wires.entry(stream).or_default().bytes.extend(bytes);
         }
     }
 
     pub(super) fn finish(&mut self, stream: StreamKey) {
-        if !self.deaf.contains(&stream) {
+        if !self.stopped.contains(&stream) {
             self.wires.entry(stream).or_default().end = Some(Arrival::Finished);
         }
     }
 
     /// Loses all unread bytes.
     pub(super) fn reset(&mut self, stream: StreamKey) {
-        if !self.deaf.contains(&stream) {
+        if !self.stopped.contains(&stream) {
             self.wires.insert(stream, Wire { bytes: VecDeque::new(), end: Some(Arrival::Reset) });
         }
     }
@@ -50,7 +50,7 @@ impl Wires {
     /// Stops a stream as its reader.
     pub(super) fn forget(&mut self, stream: StreamKey) {
         self.wires.remove(&stream);
-        self.deaf.insert(stream);
+        self.stopped.insert(stream);
     }
 
     /// Streams with input for the reader.
