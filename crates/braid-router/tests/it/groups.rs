@@ -251,9 +251,9 @@ fn threads_share_the_order() {
     }
 }
 
-/// A thread that loses the race judges again, from the member that is next by then.
+/// A thread that loses the race selects again, from the member that is next by then.
 #[test]
-fn a_lost_race_is_judged_again() {
+fn a_lost_race_selects_again() {
     let router = router(0..10);
     let mut overtaken = 0;
     let chosen = group(&router).select(|_, _| {
