@@ -268,7 +268,7 @@ fn a_group_with_many_changes_is_written_at_once() {
         store.commit(queued(number)).wait().unwrap();
     }
     let lazy: Vec<_> = (1..=4).map(|number| store.commit(completed(number))).collect();
-    assert!(lazy.into_iter().all(|commit| commit.wait() == Ok(())), "without anybody else");
+    assert!(lazy.into_iter().all(|commit| commit.wait() == Ok(())), "without another caller");
 }
 
 #[test]
