@@ -11,7 +11,7 @@ use crate::case::{Flow, Shape};
 
 /// Fault of the broker at the message after the tenth.
 #[derive(Clone, Copy, PartialEq)]
-enum Wrong {
+enum Fault {
     Nothing,
     Drops,
     /// Drops the 39 messages behind it as well: more than a window.
@@ -39,7 +39,7 @@ fn packets(socket: &mut TcpStream, carry: &mut Vec<u8>) -> Vec<(u8, Vec<u8>)> {
 }
 
 /// Takes one subscriber, then one publisher, and passes messages on until the publisher leaves.
-fn serve(listener: &TcpListener, wrong: Wrong) {
+fn serve(listener: &TcpListener, fault: Fault) {
     let accept = || listener.accept().expect("a client").0;
     let (mut subscriber, mut carry) = (accept(), Vec::new());
     assert_eq!(packets(&mut subscriber, &mut carry)[0].0, 0x10);
@@ -61,22 +61,22 @@ fn serve(listener: &TcpListener, wrong: Wrong) {
         let (mut onward, mut back) = (Vec::new(), Vec::new());
         for (mut first, mut body) in batch {
             count += 1;
-            let last = if wrong == Wrong::DropsMany { 50 } else { 11 };
-            let wrong = if (11..=last).contains(&count) { wrong } else { Wrong::Nothing };
+            let last = if fault == Fault::DropsMany { 50 } else { 11 };
+            let fault = if (11..=last).contains(&count) { fault } else { Fault::Nothing };
             let topic = usize::from(body[1]);
-            let skew = u8::from(wrong == Wrong::AcknowledgesAnother);
+            let skew = u8::from(fault == Fault::AcknowledgesAnother);
             if qos > 0 {
                 back.extend([PUBACK, 2, body[2 + topic], body[3 + topic] ^ skew]);
             }
-            match wrong {
-                Wrong::ChangesTheLastByte => body.last_mut().into_iter().for_each(|byte| *byte ^= 1),
-                Wrong::ChangesTheTopic => body[1 + topic] ^= 1,
-                Wrong::SetsRetain => first |= 1,
+            match fault {
+                Fault::ChangesTheLastByte => body.last_mut().into_iter().for_each(|byte| *byte ^= 1),
+                Fault::ChangesTheTopic => body[1 + topic] ^= 1,
+                Fault::SetsRetain => first |= 1,
                 _ => {}
             }
-            let copies = match wrong {
-                Wrong::Drops | Wrong::DropsMany => 0,
-                Wrong::Repeats => 2,
+            let copies = match fault {
+                Fault::Drops | Fault::DropsMany => 0,
+                Fault::Repeats => 2,
                 _ => 1,
             };
             for _ in 0..copies {
@@ -92,15 +92,15 @@ fn serve(listener: &TcpListener, wrong: Wrong) {
 }
 
 /// A short run against a broker with this fault.
-fn against(wrong: Wrong, qos: u8, pace: Option<u32>) -> Result<FlowResult, String> {
-    against_for(Duration::from_millis(100), wrong, qos, pace)
+fn against(fault: Fault, qos: u8, pace: Option<u32>) -> Result<FlowResult, String> {
+    against_for(Duration::from_millis(100), fault, qos, pace)
 }
 
 /// A run of this length against a broker with this fault.
-fn against_for(measured: Duration, wrong: Wrong, qos: u8, pace: Option<u32>) -> Result<FlowResult, String> {
+fn against_for(measured: Duration, fault: Fault, qos: u8, pace: Option<u32>) -> Result<FlowResult, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address: SocketAddr = listener.local_addr().expect("its address");
-    let broker = thread::spawn(move || serve(&listener, wrong));
+    let broker = thread::spawn(move || serve(&listener, fault));
     let flow = Flow { shape: Shape::Pairs(1), qos, payload: 64, window: 20, pace };
     let flowed = run(&flow, address, std::process::id(), Duration::ZERO, measured);
     broker.join().expect("the broker checks too");
@@ -113,7 +113,7 @@ fn an_honest_broker_is_measured() {
     thread::scope(|scope| {
         for (qos, pace) in [(0, None), (1, None), (0, Some(1000)), (1, Some(1000))] {
             scope.spawn(move || {
-                let flowed = against_for(second, Wrong::Nothing, qos, pace).expect("measured");
+                let flowed = against_for(second, Fault::Nothing, qos, pace).expect("measured");
                 assert!(flowed.delivered > 20, "{flowed:?}");
                 assert!(flowed.delivered <= flowed.expected && flowed.lost == 0, "{flowed:?}");
                 assert!(flowed.p50_microseconds <= flowed.p99_microseconds, "{flowed:?}");
@@ -127,22 +127,22 @@ fn an_honest_broker_is_measured() {
 
 #[test]
 fn a_lost_message_is_counted_and_for_qos_1_an_error() {
-    assert_eq!(against_for(Duration::from_secs(1), Wrong::Drops, 0, None).expect("allowed").lost, 1);
-    let reason = against_for(Duration::from_secs(1), Wrong::Drops, 1, None).expect_err("QoS 1 loses nothing");
+    assert_eq!(against_for(Duration::from_secs(1), Fault::Drops, 0, None).expect("allowed").lost, 1);
+    let reason = against_for(Duration::from_secs(1), Fault::Drops, 1, None).expect_err("QoS 1 loses nothing");
     assert!(reason.contains("1 were lost and 0 not acknowledged"), "{reason}");
 }
 
 #[test]
 fn a_wrong_message_is_an_error() {
     let expected = [
-        (Wrong::Repeats, 0, "again"),
-        (Wrong::ChangesTheLastByte, 0, "payload"),
-        (Wrong::ChangesTheTopic, 0, "topic"),
-        (Wrong::SetsRetain, 0, "first byte 0x31"),
-        (Wrong::AcknowledgesAnother, 1, "PUBACK"),
+        (Fault::Repeats, 0, "again"),
+        (Fault::ChangesTheLastByte, 0, "payload"),
+        (Fault::ChangesTheTopic, 0, "topic"),
+        (Fault::SetsRetain, 0, "first byte 0x31"),
+        (Fault::AcknowledgesAnother, 1, "PUBACK"),
     ];
-    for (wrong, qos, word) in expected {
-        let reason = against(wrong, qos, None).expect_err(word);
+    for (fault, qos, word) in expected {
+        let reason = against(fault, qos, None).expect_err(word);
         assert!(reason.contains(word), "{reason}");
     }
 }
@@ -150,7 +150,7 @@ fn a_wrong_message_is_an_error() {
 #[test]
 fn a_window_full_of_lost_messages_opens_again() {
     let measured = 4 * super::publishers::LOST_AFTER;
-    let flowed = against_for(measured, Wrong::DropsMany, 0, None).expect("QoS 0 may be lost");
+    let flowed = against_for(measured, Fault::DropsMany, 0, None).expect("QoS 0 may be lost");
     assert_eq!(flowed.lost, 40, "{flowed:?}");
     assert!(flowed.delivered > 10, "{flowed:?}");
 }

@@ -136,8 +136,8 @@ impl Testbed {
         options.quic.gate = gate;
         let listener = network.listen(ServerTls::load(files, ClientAuth::None)?, &options)?;
         let server = listener.local_addr().ok_or("no address")?;
-        let (hub, connector) = mem::hub();
-        start_broker(vec![listener, hub])?;
+        let (in_memory, connector) = mem::listener();
+        start_broker(vec![listener, in_memory])?;
         let device = network.host("device");
         let builder = |id: &str| with(Client::builder("quic://localhost").client_id(id));
         let near = builder("near").in_memory(connector);

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     run: RunOptions,
     /// Networks; all by default.
     #[arg(long, value_enum, value_delimiter = ',')]
-    network: Vec<Bad>,
+    network: Vec<Impairment>,
     /// Messages of the 20 MB; all by default.
     #[arg(long, value_enum, value_delimiter = ',')]
     bulk: Vec<Bulk>,
@@ -61,7 +61,7 @@ const QUIC_HEAD: u64 = 35;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Bad {
+enum Impairment {
     /// A policer of 29 packets a second with a burst of 5; a round trip of 2 ms.
     Policer0,
     /// That policer with a round trip of 40 ms.
@@ -80,7 +80,7 @@ enum Bad {
     Loss10,
 }
 
-/// Packets a second of [`Bad::Loss1`] and [`Bad::Loss10`].
+/// Packets a second of [`Impairment::Loss1`] and [`Impairment::Loss10`].
 const TEN_MEGABIT: f64 = 860.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -111,7 +111,7 @@ enum Setting {
 
 const POLICER: Policer = Policer { rate: 29.0, burst: 5 };
 
-impl Bad {
+impl Impairment {
     fn is_fast(self) -> bool {
         matches!(self, Self::Loss1 | Self::Loss10)
     }
@@ -121,7 +121,7 @@ impl Bad {
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Mix {
     way: LinkDirection,
-    network: Bad,
+    network: Impairment,
     bulk: Bulk,
     setting: Setting,
 }
@@ -173,24 +173,30 @@ impl Mix {
 
     fn degrade(&self, host: &Host) {
         let latency = match self.network {
-            Bad::Policer0 | Bad::Step | Bad::Shaper0 => Duration::ZERO,
-            Bad::Policer40 | Bad::Shaper40 | Bad::Loss1 | Bad::Loss10 => Duration::from_millis(20),
-            Bad::Policer100 => Duration::from_millis(50),
+            Impairment::Policer0 | Impairment::Step | Impairment::Shaper0 => Duration::ZERO,
+            Impairment::Policer40 | Impairment::Shaper40 | Impairment::Loss1 | Impairment::Loss10 => {
+                Duration::from_millis(20)
+            }
+            Impairment::Policer100 => Duration::from_millis(50),
         };
         host.change(|link| link.latency = latency);
         host.change_one(self.way.direction(), |link| match self.network {
-            Bad::Policer0 | Bad::Policer40 | Bad::Policer100 | Bad::Step => link.policer = Some(POLICER),
-            Bad::Shaper0 | Bad::Shaper40 => link.shaper = Some(Shaper { rate: 29.0, queue: 50 }),
-            Bad::Loss1 | Bad::Loss10 => {
+            Impairment::Policer0 | Impairment::Policer40 | Impairment::Policer100 | Impairment::Step => {
+                link.policer = Some(POLICER)
+            }
+            Impairment::Shaper0 | Impairment::Shaper40 => {
+                link.shaper = Some(Shaper { rate: 29.0, queue: 50 })
+            }
+            Impairment::Loss1 | Impairment::Loss10 => {
                 link.shaper = Some(Shaper { rate: TEN_MEGABIT, queue: 100 });
-                link.loss = if self.network == Bad::Loss1 { 0.01 } else { 0.1 };
+                link.loss = if self.network == Impairment::Loss1 { 0.01 } else { 0.1 };
             }
         });
     }
 
     /// Changes the link during the run.
     async fn step(&self, host: &Host) -> Infallible {
-        if self.network == Bad::Step {
+        if self.network == Impairment::Step {
             for (after, rate) in [(20, 10.0), (20, 29.0)] {
                 sleep(Duration::from_secs(after)).await;
                 host.change_one(self.way.direction(), |link| {
