@@ -234,7 +234,7 @@ fn populate(testbed: &Rc<Testbed>, endpoint: &Rc<Endpoint>, options: &Options, r
     for (name, version) in [("a", new), ("b", old)] {
         spawn_local(Publisher::new(client(&format!("publisher-{name}"), version), name).run());
     }
-    spawn_local(RetainedPublisher::new(client("keeper", new)).run());
+    spawn_local(RetainedPublisher::new(client("retained-publisher", new)).run());
     spawn_local(Resubscriber::new(client("churner", new)).run());
     for delay in [0, 1, will::NEVER] {
         spawn_local(WillClient::new(client(&format!("will-{delay}"), new), delay).run());
@@ -261,7 +261,7 @@ fn populate_bounded(testbed: &Rc<Testbed>, endpoint: &Rc<Endpoint>, cap: Cap, re
         spawn_local(Subscriber::new(client, name, subscriptions).run(ready.clone()));
     }
     spawn_local(Publisher::bounded(client("publisher"), cap).run());
-    spawn_local(RetainedPublisher::new(client("keeper")).run());
+    spawn_local(RetainedPublisher::new(client("retained-publisher")).run());
     spawn_local(Resubscriber::new(client("churner")).run());
 }
 
