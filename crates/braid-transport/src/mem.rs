@@ -31,12 +31,6 @@ pub fn listener() -> (Listener, Connector) {
     (Listener::in_memory(receiver), Connector { sender })
 }
 
-/// The former name of [`listener`].
-#[must_use]
-pub fn hub() -> (Listener, Connector) {
-    listener()
-}
-
 /// Connects to the [`Listener`] it was made with by [`listener`].
 #[derive(Clone, Debug)]
 pub struct Connector {

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use super::config::{self, QuicOptions, Transport};
 use super::connection::{Established, Multi};
 use super::early::taken_by_server;
-use super::panic_guard::{Broken, Shield};
-use super::runtime::{Failures, ShieldedRuntime};
+use super::panic_guard::{Broken, PanicGuard};
+use super::runtime::{Failures, GuardedRuntime};
 use super::simulated;
 use crate::connect::ConnectOptions;
 use crate::error::{CertificateError, ConnectError};
@@ -58,7 +58,7 @@ fn system_endpoint(address: SocketAddr, local: Option<IpAddr>) -> io::Result<(En
         (None, SocketAddr::V4(_)) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         (None, SocketAddr::V6(_)) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
-    let runtime = Arc::new(ShieldedRuntime::default());
+    let runtime = Arc::new(GuardedRuntime::default());
     let failures = runtime.failures();
     let endpoint = Endpoint::new(config::endpoint(), None, UdpSocket::bind(any)?, runtime)?;
     Ok((endpoint, failures))
@@ -130,7 +130,7 @@ impl<'a> Attempt<'a> {
     /// Result that decides the race: a link, or an answer that other addresses would give as well. An error of this function
     /// is for this address alone.
     async fn within_limit(&self, address: SocketAddr) -> io::Result<Result<Link, ConnectError>> {
-        match timeout(ATTEMPT, Shield::new(self.at(address))).await {
+        match timeout(ATTEMPT, PanicGuard::new(self.at(address))).await {
             Ok(Ok(Ok(link))) => Ok(Ok(link)),
             Ok(Ok(Err(Failure::Final(error)))) => Ok(Err(error)),
             Ok(Ok(Err(Failure::Unreachable(error)))) => Err(error),

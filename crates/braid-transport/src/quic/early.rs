@@ -9,12 +9,12 @@ use tokio::time::timeout;
 
 use super::codes::{self, code};
 use super::connection::Confirmed;
-use super::panic_guard::{Broken, Shield};
+use super::panic_guard::{Broken, PanicGuard};
 
 /// A server's: resolves when the client has finished the handshake, and drops `held` then. Never if
 /// the connection is lost before; its streams tell.
 pub(super) fn confirmed_by_client(connection: Connection, held: impl Send + 'static) -> Confirmed {
-    shielded(async move {
+    guarded(async move {
         let outcome = connection.handshake_confirmed().await;
         drop(held);
         outcome.is_ok()
@@ -32,7 +32,7 @@ pub(super) fn taken_by_server(
     silence: impl FnOnce() + Send + 'static,
 ) -> Confirmed {
     let end = End { connection: connection.clone(), silence: Some(silence) };
-    shielded(async move {
+    guarded(async move {
         let _end = end;
         timeout(limit, accepted).await.unwrap_or_else(|_elapsed| {
             connection.close(code(codes::CLOSE_ABNORMAL), b"no answer");
@@ -57,8 +57,8 @@ impl<F: FnOnce()> Drop for End<F> {
     }
 }
 
-fn shielded(confirmed: impl Future<Output = bool> + Send + 'static) -> Confirmed {
-    let confirmed = Shield::new(confirmed);
+fn guarded(confirmed: impl Future<Output = bool> + Send + 'static) -> Confirmed {
+    let confirmed = PanicGuard::new(confirmed);
     Box::pin(async move {
         match confirmed.await {
             Ok(true) => {}

@@ -18,8 +18,8 @@ use super::codes::{self, code};
 use super::config::{self, QuicOptions, Transport};
 use super::connection::{Established, Multi};
 use super::early::confirmed_by_client;
-use super::panic_guard::{Broken, Shield, is_sound, shielded};
-use super::runtime::{Failures, ShieldedRuntime};
+use super::panic_guard::{Broken, PanicGuard, guarded, is_sound};
+use super::runtime::{Failures, GuardedRuntime};
 use super::simulated;
 use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
@@ -78,7 +78,7 @@ struct ForgettableEndpoint(Option<Endpoint>);
 
 impl Drop for ForgettableEndpoint {
     fn drop(&mut self) {
-        if self.0.as_ref().is_some_and(|endpoint| shielded(|| endpoint.open_connections()).is_err()) {
+        if self.0.as_ref().is_some_and(|endpoint| guarded(|| endpoint.open_connections()).is_err()) {
             mem::forget(self.0.take());
         }
     }
@@ -90,7 +90,7 @@ impl QuicListener {
         address: SocketAddr,
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
-        let runtime = Arc::new(ShieldedRuntime::default());
+        let runtime = Arc::new(GuardedRuntime::default());
         let failures = runtime.failures();
         Self::bind_on(runtime, failures, tls, address, options)
     }
@@ -163,7 +163,7 @@ impl QuicListener {
     pub(crate) async fn accept(&mut self) -> io::Result<Box<QuicIncoming>> {
         let incoming = loop {
             let accepted = match &self.endpoint.0 {
-                Some(endpoint) => Shield::new(endpoint.accept()).await.ok().flatten(),
+                Some(endpoint) => PanicGuard::new(endpoint.accept()).await.ok().flatten(),
                 None => None,
             };
             let Some(incoming) = accepted else { return Err(self.restart()) };
@@ -173,7 +173,7 @@ impl QuicListener {
                 break incoming;
             }
             // [BQ-71] No error: an address that is not validated has not been asked yet.
-            let _ = shielded(|| incoming.retry());
+            let _ = guarded(|| incoming.retry());
             // A flood must not keep the thread.
             consume_budget().await;
         };
@@ -228,7 +228,7 @@ impl QuicListener {
     }
 
     pub(crate) async fn close(self) {
-        let _ = Shield::new(async {
+        let _ = PanicGuard::new(async {
             let Some(endpoint) = &self.endpoint.0 else { return };
             stop_accepting(endpoint, &self.config);
             if timeout(CLOSE_LIMIT, endpoint.wait_all_draining()).await.is_err() {
@@ -255,7 +255,7 @@ impl Drop for QuicListener {
     fn drop(&mut self) {
         // The endpoint lives as long as its connections; it must not collect more that are never accepted.
         if let Some(endpoint) = &self.endpoint.0 {
-            let _ = shielded(|| stop_accepting(endpoint, &self.config));
+            let _ = guarded(|| stop_accepting(endpoint, &self.config));
         }
     }
 }
@@ -289,13 +289,15 @@ impl QuicIncoming {
 
     // [BQ-7]
     pub(crate) fn refuse(self) {
-        let _ = shielded(|| self.incoming.refuse());
+        let _ = guarded(|| self.incoming.refuse());
     }
 
     /// Shakes hands and waits for the control stream, which is the first one the client opens. With
     /// early data that may be before the handshake is done.
     pub(crate) async fn handshake(self) -> Result<Link, HandshakeError> {
-        Shield::new(self.establish()).await.unwrap_or_else(|Broken| Err(HandshakeError::Io(Broken.into())))
+        PanicGuard::new(self.establish())
+            .await
+            .unwrap_or_else(|Broken| Err(HandshakeError::Io(Broken.into())))
     }
 
     async fn establish(self) -> Result<Link, HandshakeError> {

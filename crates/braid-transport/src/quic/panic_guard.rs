@@ -31,32 +31,32 @@ impl From<Broken> for io::Error {
 }
 
 /// Runs `call`. It may only use values that are forgotten when it panics.
-pub(super) fn shielded<T>(call: impl FnOnce() -> T) -> Result<T, Broken> {
+pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Broken> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|_| Broken)
 }
 
 /// Tests whether a connection's state can still be locked, and its handles be dropped.
 pub(super) fn is_sound(connection: &noq::Connection) -> bool {
-    shielded(|| connection.close_reason()).is_ok()
+    guarded(|| connection.close_reason()).is_ok()
 }
 
 /// Future that is forgotten when it panics.
-pub(super) struct Shield<F> {
+pub(super) struct PanicGuard<F> {
     future: Option<Pin<Box<F>>>,
 }
 
-impl<F: Future> Shield<F> {
+impl<F: Future> PanicGuard<F> {
     pub(super) fn new(future: F) -> Self {
         Self { future: Some(Box::pin(future)) }
     }
 }
 
-impl<F: Future> Future for Shield<F> {
+impl<F: Future> Future for PanicGuard<F> {
     type Output = Result<F::Output, Broken>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(future) = self.future.as_mut() else { return Poll::Ready(Err(Broken)) };
-        match shielded(|| future.as_mut().poll(cx)) {
+        match guarded(|| future.as_mut().poll(cx)) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
             Err(Broken) => {
@@ -67,9 +67,9 @@ impl<F: Future> Future for Shield<F> {
     }
 }
 
-impl<F> Drop for Shield<F> {
+impl<F> Drop for PanicGuard<F> {
     fn drop(&mut self) {
         let future = self.future.take();
-        let _ = shielded(move || drop(future));
+        let _ = guarded(move || drop(future));
     }
 }

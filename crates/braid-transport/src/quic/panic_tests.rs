@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::config::QuicOptions;
 use super::endpoint::{EndpointHealth, QuicListener};
-use super::runtime::ShieldedRuntime;
+use super::runtime::GuardedRuntime;
 use crate::certificate::self_signed;
 use crate::link::Link;
 use crate::tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};
@@ -31,7 +31,7 @@ type Victim = Arc<Mutex<Option<SocketAddr>>>;
 
 #[derive(Debug, Default)]
 struct FaultyRuntime {
-    shielded: ShieldedRuntime,
+    guarded: GuardedRuntime,
     victim: Victim,
     /// The next receive fails, once.
     fails_on_receive: Arc<AtomicBool>,
@@ -45,18 +45,18 @@ struct FaultyRuntime {
 
 impl Runtime for FaultyRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
-        self.shielded.new_timer(at)
+        self.guarded.new_timer(at)
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        self.shielded.spawn(future);
+        self.guarded.spawn(future);
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
         if self.fails_on_open.load(Ordering::Relaxed) {
             return Err(io::Error::other("an error on purpose, instead of a socket"));
         }
-        let inner = self.shielded.wrap_udp_socket(socket)?;
+        let inner = self.guarded.wrap_udp_socket(socket)?;
         Ok(Box::new(FaultySocket {
             inner,
             victim: Arc::clone(&self.victim),
@@ -159,7 +159,7 @@ fn listen(runtime: Arc<FaultyRuntime>) -> (QuicListener, ClientTls) {
     let client = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
     client.check().expect("the files are read before they are deleted");
     let server = ServerTls::load(files, ClientAuth::None).expect("load");
-    let failures = runtime.shielded.failures();
+    let failures = runtime.guarded.failures();
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener =
         QuicListener::bind_on(runtime, failures, server, anywhere, &QuicOptions::server()).expect("bind");
@@ -224,7 +224,7 @@ async fn a_panic_of_the_stack_ends_one_connection_and_nothing_else() {
 #[tokio::test]
 async fn a_link_that_broke_unnoticed_can_be_closed_and_dropped() {
     let runtime = Arc::new(FaultyRuntime::default());
-    let (victim, mut failures) = (Arc::clone(&runtime.victim), runtime.shielded.failures());
+    let (victim, mut failures) = (Arc::clone(&runtime.victim), runtime.guarded.failures());
     let (mut listener, client) = listen(runtime);
     for close_first in [true, false] {
         let (mut struck, _its_client) = pair(&mut listener, &client).await;

@@ -10,11 +10,11 @@ use noq::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::sync::watch;
 
 use super::congestion::pto_filter::PtoFilter;
-use super::panic_guard::{Broken, Shield};
+use super::panic_guard::{Broken, PanicGuard};
 
 /// Runtime of one endpoint.
 #[derive(Debug, Default)]
-pub(super) struct ShieldedRuntime {
+pub(super) struct GuardedRuntime {
     failures: watch::Sender<()>,
 }
 
@@ -22,14 +22,14 @@ pub(super) struct ShieldedRuntime {
 /// aborts the process (see [`panic_guard`](super::panic_guard)).
 pub(super) type Failures = watch::Receiver<()>;
 
-impl ShieldedRuntime {
+impl GuardedRuntime {
     /// Subscribes to panics from now on. Each connection tests for itself whether it is broken.
     pub(super) fn failures(&self) -> Failures {
         self.failures.subscribe()
     }
 }
 
-impl Runtime for ShieldedRuntime {
+impl Runtime for GuardedRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
         TokioRuntime.new_timer(at)
     }
@@ -37,7 +37,7 @@ impl Runtime for ShieldedRuntime {
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
         let failures = self.failures.clone();
         tokio::spawn(async move {
-            if Shield::new(future).await == Err(Broken) {
+            if PanicGuard::new(future).await == Err(Broken) {
                 tracing::error!(
                     "the task of a QUIC connection panicked: the connection is lost, its endpoint goes on"
                 );

@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::config;
 use super::congestion::pto_filter::PtoFilter;
-use super::runtime::{Failures, ShieldedRuntime};
+use super::runtime::{Failures, GuardedRuntime};
 use crate::sim::{Arrival, Attached, Host};
 
 /// Datagrams that the library sends at once at most, as on a system with segmentation offload.
@@ -33,27 +33,27 @@ pub(crate) fn endpoint_on(
         chunk.copy_from_slice(&host.draw().to_le_bytes());
     }
     config.rng_seed(Some(seed));
-    let runtime = SimulatedRuntime { shielded: ShieldedRuntime::default(), host: host.clone() };
-    let failures = runtime.shielded.failures();
+    let runtime = SimulatedRuntime { guarded: GuardedRuntime::default(), host: host.clone() };
+    let failures = runtime.guarded.failures();
     let endpoint =
         Endpoint::new_with_abstract_socket(config, server, Socket::filtered(socket), Arc::new(runtime))?;
     Ok((endpoint, failures))
 }
 
-/// tokio, with every task shielded, and sockets of one host.
+/// tokio, with a panic guard around every task, and sockets of one host.
 #[derive(Debug)]
 struct SimulatedRuntime {
-    shielded: ShieldedRuntime,
+    guarded: GuardedRuntime,
     host: Host,
 }
 
 impl Runtime for SimulatedRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
-        self.shielded.new_timer(at)
+        self.guarded.new_timer(at)
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        self.shielded.spawn(future);
+        self.guarded.spawn(future);
     }
 
     /// An endpoint that moves to another socket asks for this: it gets a new port of its host in
@@ -63,7 +63,7 @@ impl Runtime for SimulatedRuntime {
     }
 
     fn now(&self) -> Instant {
-        self.shielded.now()
+        self.guarded.now()
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::stream::Stream;
 use crate::quic::codes::code;
 use crate::quic::drain::all_acknowledged;
-use crate::quic::panic_guard::{Broken, Shield};
+use crate::quic::panic_guard::{Broken, PanicGuard};
 use crate::transport::Close;
 
 /// Time for the peer to acknowledge the last bytes, where no deadline was set. [BQ-41]
@@ -38,7 +38,7 @@ impl ClosingLink {
     /// Delivers what was written, stops the peer and finishes the streams, as far as that can be done by `deadline`; then
     /// closes the connection.
     pub(super) fn close(mut self, close: Close, deadline: Instant) -> Closing {
-        Box::pin(Shield::new(async move {
+        Box::pin(PanicGuard::new(async move {
             if timeout_at(deadline, self.deliver(close.stop, deadline)).await.is_err() {
                 tracing::debug!("the peer did not acknowledge the last bytes in time");
             }

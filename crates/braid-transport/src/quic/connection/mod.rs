@@ -32,7 +32,7 @@ use self::close::{Closing, LINGER};
 use self::events::EventWakers;
 use super::codes;
 use super::congestion::GateState;
-use super::panic_guard::{Broken, is_sound, shielded};
+use super::panic_guard::{Broken, guarded, is_sound};
 use crate::tls;
 use crate::transport::{Close, Dir, Peer, Read, Transport};
 
@@ -120,7 +120,7 @@ impl Multi {
             let closed = || io::Error::new(io::ErrorKind::BrokenPipe, "the link is closed");
             return Err(if self.is_broken { Broken.into() } else { closed() });
         };
-        shielded(|| call(state)).map_err(|broken| {
+        guarded(|| call(state)).map_err(|broken| {
             std::mem::forget(self.state.take());
             self.is_broken = true;
             broken.into()

@@ -151,9 +151,9 @@ impl ConnectionState {
     fn finish_later(&mut self, key: StreamKey, finish: PendingFinish) {
         let Some(stream) = self.streams.get(&key) else { return };
         let capacity = self.capacity();
-        let rivals = self.writes.scheduler.rivals(stream.priority(), self.blocked_limit(&capacity));
+        let contention = self.writes.scheduler.contention(stream.priority(), self.blocked_limit(&capacity));
         // Equals are sent in turns with it.
-        let before = stream.written.min(self.writes.limit.bytes()).saturating_mul(1 + rivals.equals);
+        let before = stream.written.min(self.writes.limit.bytes()).saturating_mul(1 + contention.equals);
         let due = (Instant::now() + capacity.delivery_time(before)).min(finish.latest());
         self.writes.finishes.by_due.insert((due, key), finish);
     }
@@ -202,7 +202,7 @@ impl ConnectionState {
             let Some(finish) = self.writes.finishes.by_due.remove(&(due, key)) else { return };
             let is_outranked = || {
                 let priority = self.streams.get(&key).map(|stream| stream.priority())?;
-                Some(self.writes.scheduler.rivals(priority, self.blocked_limit(&capacity)).is_outranked)
+                Some(self.writes.scheduler.contention(priority, self.blocked_limit(&capacity)).is_outranked)
             };
             let has_to_wait = is_retransmitting
                 || finish.may_be_unsent(&self.writes.unsent, progress)

@@ -57,8 +57,8 @@ pub(super) enum Turn {
     Blocked,
 }
 
-/// Streams that compete with one.
-pub(super) struct Rivals {
+/// Competition of other streams with the write of one.
+pub(super) struct Contention {
     /// A stream of a higher priority waits for room.
     pub(super) is_outranked: bool,
     /// Number of waiting streams of the same priority.
@@ -131,14 +131,14 @@ impl WriteScheduler {
         self.recent(within).any(|wait| !wait.is_woken)
     }
 
-    /// Streams that were refused room within this time and have not written since.
-    pub(super) fn rivals(&self, priority: i32, within: Duration) -> Rivals {
+    /// Contention with the streams that were refused room within this time and have not written since.
+    pub(super) fn contention(&self, priority: i32, within: Duration) -> Contention {
         let (mut is_outranked, mut equals) = (false, 0);
         for wait in self.recent(within) {
             is_outranked |= wait.priority > priority;
             equals += u64::from(wait.priority == priority);
         }
-        Rivals { is_outranked, equals }
+        Contention { is_outranked, equals }
     }
 
     #[cfg(test)]

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::state_log;
 use crate::quic::congestion::path_model::{Class, Gate, GateState, Release};
-use crate::quic::panic_guard::{is_sound, shielded};
+use crate::quic::panic_guard::{guarded, is_sound};
 
 /// Resolution of timers.
 const TICK: Duration = Duration::from_millis(1);
@@ -327,7 +327,7 @@ impl Library {
     fn wake(&self) -> bool {
         let Some(connection) = self.connection.upgrade() else { return false };
         let set = || connection.set_max_concurrent_uni_streams(self.uni_streams);
-        if is_sound(&connection) && shielded(set).is_ok() {
+        if is_sound(&connection) && guarded(set).is_ok() {
             return true;
         }
         // Dropping the handle of a broken connection would end the process.
