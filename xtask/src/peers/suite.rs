@@ -44,7 +44,7 @@ impl Suite {
         let failed_before = tally.failed;
         let finished = child.stdout.take().is_some_and(|stdout| self.count(&lines_of(stdout), tally));
         if !finished {
-            // It may have ended since.
+            // The script may have ended since.
             let _ = child.kill();
             tally.fail(self.script, &format!("not finished within {:?}", self.limit));
         }

@@ -85,7 +85,7 @@ mod tests {
         let found = |text| tags_of(text).into_iter().map(|(_, id)| id).collect::<Vec<_>>();
         assert_eq!(found("a // [MQTT-3.3.2-2], [MQTT3-3.1.2-22]"), ["MQTT-3.3.2-2", "MQTT3-3.1.2-22"]);
         assert_eq!(found("/// (`[BQ-31]`), [BQ-7 8]"), ["BQ-31", "BQ-7 8"]);
-        assert_eq!(found("[MQTT-3.3.2-2"), ["MQTT-3.3.2-2"], "an open bracket is judged by what it holds");
+        assert_eq!(found("[MQTT-3.3.2-2"), ["MQTT-3.3.2-2"], "an open bracket counts by its content");
         assert_eq!(found("[MQTT] MQTT-3.3.2-2 [MQTT-x.y.z-n] [MQTT5-1.1.1-1] BQ-3 [BQ-n] [BQ]"), [""; 0]);
     }
 
