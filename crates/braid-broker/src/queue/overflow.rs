@@ -333,24 +333,22 @@ mod tests {
         fn fits_naively(&self, item: &Item, limits: QueueLimits, from: QoS) -> bool {
             let all = || self.pending.iter().chain(&self.taken);
             let counted = || all().filter(|other| other.qos >= item.qos.min(QoS::AtLeastOnce)).chain([item]);
-            let own = sum(counted().filter(|other| other.stream == item.stream));
             let is_mixed = all().chain([item]).any(|item| item.stream > 0);
-            sum(all().filter(|other| other.qos >= from)).admits(&item.usage(), limits)
-                && (!is_mixed || is_fair_share(&own, &sum(counted()), limits))
+            has_room_naively(all().filter(|other| other.qos >= from), item, limits)
+                && (!is_mixed || is_fair_naively(counted(), item.stream, limits))
         }
 
         fn evict_naively(&mut self, item: &Item, limits: QueueLimits) -> bool {
             let mut freed = Vec::new();
             loop {
-                let all = sum(&self.pending);
-                let fits = all.admits(&item.usage(), limits);
-                let of_stream = self.pending.iter().filter(|other| other.stream == item.stream);
+                let fits = has_room_naively(&self.pending, item, limits);
+                let with_it = || self.pending.iter().chain([item]);
                 let is_mixed = self.pending.iter().any(|other| other.stream != self.pending[0].stream);
-                let is_fair = !is_mixed
-                    || is_fair_share(&sum(of_stream.chain([item])), &all.plus(&item.usage()), limits);
-                let frees_bytes = sum(&freed).bytes() >= item.bytes
-                    || all.plus(&item.usage()).weight(limits) <= limits.bytes;
-                let replaces = !freed.is_empty() && frees_bytes && !item.usage().is_large();
+                let is_fair = !is_mixed || is_fair_naively(with_it(), item.stream, limits);
+                let freed_bytes: usize = freed.iter().map(|freed: &Item| freed.bytes).sum();
+                let frees_bytes =
+                    freed_bytes >= item.bytes || weight_naively(with_it(), limits) <= limits.bytes;
+                let replaces = !freed.is_empty() && frees_bytes && item.bytes <= LARGE;
                 if fits && is_fair || replaces {
                     return true;
                 }
@@ -360,6 +358,55 @@ mod tests {
                 freed.push(self.pending.remove(at));
             }
         }
+    }
+
+    /// Bytes above which a message is large.
+    const LARGE: usize = 256 * 1024;
+
+    /// Bytes of small and of large messages.
+    fn bytes_naively<'a>(items: impl IntoIterator<Item = &'a Item>) -> (usize, usize) {
+        items.into_iter().fold((0, 0), |(small, large), item| match item.bytes {
+            bytes if bytes > LARGE => (small, large + bytes),
+            bytes => (small + bytes, large),
+        })
+    }
+
+    /// Large messages count for three quarters of the limit at most.
+    fn weight_naively<'a>(items: impl IntoIterator<Item = &'a Item>, limits: QueueLimits) -> usize {
+        let (small, large) = bytes_naively(items);
+        small + large.min(limits.bytes / 4 * 3)
+    }
+
+    fn has_room_naively<'a>(
+        items: impl IntoIterator<Item = &'a Item>,
+        item: &Item,
+        limits: QueueLimits,
+    ) -> bool {
+        let items: Vec<_> = items.into_iter().collect();
+        let (small, large) = bytes_naively(items.iter().copied());
+        let has_bytes = match items.len() {
+            0 => true,
+            _ if item.bytes <= LARGE => {
+                weight_naively(items.iter().copied(), limits) + item.bytes <= limits.bytes
+            }
+            _ if large == 0 => small <= limits.bytes,
+            _ => large + item.bytes <= limits.bytes / 4 * 3 && small + large + item.bytes <= limits.bytes,
+        };
+        has_bytes && items.len() < limits.messages
+    }
+
+    /// A stream may hold eight times what is free, and one message in any case.
+    fn is_fair_naively<'a>(
+        items: impl IntoIterator<Item = &'a Item>,
+        stream: u8,
+        limits: QueueLimits,
+    ) -> bool {
+        let all: Vec<_> = items.into_iter().collect();
+        let own: Vec<_> = all.iter().copied().filter(|item| item.stream == stream).collect();
+        let free_bytes = limits.bytes.saturating_sub(weight_naively(all.iter().copied(), limits));
+        let free_messages = (limits.messages + 1).saturating_sub(all.len());
+        own.len() <= 1
+            || weight_naively(own.iter().copied(), limits) <= 8 * free_bytes && own.len() <= 8 * free_messages
     }
 
     fn random_item(rng: &mut fastrand::Rng, number: u32, streams: u8) -> Item {

@@ -2,7 +2,7 @@
 //!
 //! Each change of the class of a path stands in this file and goes through [`Gate::enter`], which logs it. A path is taken for
 //! a policer in two cases:
-//! - [`Reason::DropsAboveRate`]: [`Startup::dropped`] has found drops at flat round trips with a steady rate between them.
+//! - [`Reason::DropsAboveRate`]: [`Startup::dropped`] has found drops at flat round trips, too many for random loss, with packets that pass between them.
 //! - [`Reason::PolicerCapHelped`]: in passthrough, BBR's policer cap has limited the rate, and the losses ended.
 
 use std::time::Instant;
@@ -99,7 +99,7 @@ pub enum Reason {
     RandomLoss,
     /// Loss tolerant: packets are lost although a policer would have had tokens.
     LossDespiteTokens,
-    /// Policed: packets are dropped at a steady rate of deliveries. See [`Startup::dropped`].
+    /// Policed: packets are dropped at flat round trips. See [`Startup::dropped`].
     DropsAboveRate,
     /// Policed: the policer cap of BBR has ended the losses.
     PolicerCapHelped,
