@@ -67,7 +67,7 @@ impl Dialer {
         if targets.is_empty() {
             return Err(DialError::NoHost);
         }
-        if targets.iter().any(|target| target.transport != Transport::Quic) {
+        if targets.iter().any(|target| target.transport.is_over_tcp()) {
             options.tcp.check()?;
         }
         if targets.iter().any(|target| target.transport.is_encrypted()) {

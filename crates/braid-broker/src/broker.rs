@@ -7,7 +7,7 @@ use braid_proto::decoder::Spool;
 use braid_proto::message::Message;
 use braid_proto::reason::ReasonCode;
 use braid_store::{Store, StoreError};
-use braid_transport::{Listener, Transport};
+use braid_transport::Listener;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout_at};
@@ -126,8 +126,8 @@ impl Broker {
         }
         let mut shared = Vec::new();
         while let Some(listener) = accepting.join_next().await {
-            // The others close when they are dropped; the links of QUIC share its socket.
-            shared.extend(listener.ok().filter(|listener| listener.transport() == Transport::Quic));
+            // The others close when they are dropped.
+            shared.extend(listener.ok().filter(Listener::shares_socket));
         }
         close_all(&core);
         let _ = tokio::time::timeout(drain, connections_ended(&core)).await;

@@ -371,9 +371,8 @@ impl Builder {
         if let Some(priority) = self.default_priority {
             policy = policy.default_priority(priority);
         }
-        let mut transport = Transport::Mem;
-        let dialer = if let Some(TestLink::Memory(connector)) = self.test_link {
-            Dialer::Memory(connector)
+        let (transport, dialer) = if let Some(TestLink::Memory(connector)) = self.test_link {
+            (Transport::Mem, Dialer::Memory(connector))
         } else {
             let address = Address::parse(&self.url)?;
             connect.user_name = connect.user_name.or(address.user_name.map(Into::into));
@@ -381,13 +380,12 @@ impl Builder {
             let key_log = self.key_log.or(self.tls.key_log.clone());
             let tls = ClientTls::new(ClientTlsOptions { key_log, ..self.tls });
             let (target, quic) = (address.target, self.quic.clone());
-            transport = target.transport;
             if let Some(TestLink::Simulated { from, server }) = self.test_link {
-                transport = Transport::Quic;
-                Dialer::Simulated(Box::new(from.connector(server, tls, quic).server_name(&target.host)))
+                let connector = from.connector(server, tls, quic).server_name(&target.host);
+                (Transport::Quic, Dialer::Simulated(Box::new(connector)))
             } else {
                 let options = ConnectOptions { quic, ..ConnectOptions::default() };
-                Dialer::Network(Box::new((target, tls, options)))
+                (target.transport, Dialer::Network(Box::new((target, tls, options))))
             }
         };
         check(&connect)?;
@@ -397,7 +395,7 @@ impl Builder {
         if !(1..=3).contains(&self.quic.gate_reserve) {
             return Err(OptionsError::GateReserve(self.quic.gate_reserve));
         }
-        if transport != Transport::Quic {
+        if !transport.is_quic() {
             check_quic(&self.quic)?;
             // On one stream a lane of its own would only change the order of messages of a topic.
             policy = policy.without_own_streams();

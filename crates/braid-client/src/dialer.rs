@@ -85,7 +85,7 @@ impl Address {
         let no_url = |reason: String| OptionsError::Url { url: text.to_owned(), reason };
         let (scheme, rest) =
             text.split_once("://").ok_or_else(|| no_url("a scheme is missing".to_owned()))?;
-        let transport = Transport::from_scheme(&scheme.to_ascii_lowercase())
+        let transport = Transport::from_scheme(scheme)
             .ok_or_else(|| OptionsError::Scheme { scheme: scheme.to_owned() })?;
         // Parsed as ws:// or wss://, a URL loses the ports 80 and 443, which are not our defaults.
         let url = Url::parse(&format!("mqtt://{rest}")).map_err(|error| no_url(error.to_string()))?;

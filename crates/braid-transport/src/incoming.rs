@@ -57,8 +57,10 @@ impl Incoming {
 
     /// Turns the peer away without a handshake.
     pub fn refuse(self) {
-        if let IncomingKind::Quic(incoming) = self.0 {
-            incoming.refuse();
+        match self.0 {
+            IncomingKind::Quic(incoming) => incoming.refuse(),
+            // Closed when they are dropped.
+            IncomingKind::Stream { .. } | IncomingKind::Mem(_) => {}
         }
     }
 }

@@ -170,11 +170,22 @@ impl Listener {
         }
     }
 
+    /// True if the links use the socket of the listener: they end when it is dropped.
+    #[must_use]
+    pub fn shares_socket(&self) -> bool {
+        match self.socket {
+            Socket::Quic(_) => true,
+            Socket::Stream { .. } | Socket::Memory { .. } => false,
+        }
+    }
+
     /// Stops listening. Links that exist live on. For QUIC, whose links share the socket, it waits until all of them are
     /// closed, at most a few seconds: call it last.
     pub async fn close(self) {
-        if let Socket::Quic(listener) = self.socket {
-            listener.close().await;
+        match self.socket {
+            Socket::Quic(listener) => listener.close().await,
+            // Closed when they are dropped.
+            Socket::Stream { .. } | Socket::Memory { .. } => {}
         }
     }
 }

@@ -64,10 +64,15 @@ pub enum Transport {
     /// QUIC.
     Quic,
     /// Inside this process.
+    // The last one: the length of `ALL` is counted from it.
     Mem,
 }
 
 impl Transport {
+    /// Every transport, in the order in which a server binds them.
+    pub const ALL: [Self; Self::Mem as usize + 1] =
+        [Self::Tcp, Self::Ws, Self::Tls, Self::Wss, Self::Quic, Self::Mem];
+
     /// The scheme of this transport's URLs.
     #[must_use]
     pub const fn scheme(self) -> &'static str {
@@ -81,18 +86,25 @@ impl Transport {
         }
     }
 
-    /// The transport that a URL's scheme names; `tcp` and `ssl` are known from other clients. `None`: no transport has this
-    /// name, or it is [`Transport::Mem`], which has no address.
+    /// Schemes of URLs in upper or lower case, the one of [`Transport::scheme`] first; the others are known from other
+    /// clients. Empty for [`Transport::Mem`], which has no address.
+    const fn url_schemes(self) -> &'static [&'static str] {
+        match self {
+            Self::Tcp => &["mqtt", "tcp"],
+            Self::Tls => &["mqtts", "ssl", "tls"],
+            Self::Ws => &["ws"],
+            Self::Wss => &["wss"],
+            Self::Quic => &["quic"],
+            Self::Mem => &[],
+        }
+    }
+
+    /// The transport that a URL's scheme names, in upper or lower case. `None`: no transport with an address has this name.
     #[must_use]
     pub fn from_scheme(scheme: &str) -> Option<Self> {
-        match scheme {
-            "mqtt" | "tcp" => Some(Self::Tcp),
-            "mqtts" | "ssl" | "tls" => Some(Self::Tls),
-            "ws" => Some(Self::Ws),
-            "wss" => Some(Self::Wss),
-            "quic" => Some(Self::Quic),
-            _ => None,
-        }
+        Self::ALL
+            .into_iter()
+            .find(|transport| transport.url_schemes().iter().any(|name| name.eq_ignore_ascii_case(scheme)))
     }
 
     /// Port of a URL without one. 0 for [`Transport::Mem`].
@@ -108,14 +120,40 @@ impl Transport {
         }
     }
 
-    pub(crate) const fn is_websocket(self) -> bool {
-        matches!(self, Self::Ws | Self::Wss)
+    /// True for WebSocket, the only transport whose URLs have a path.
+    #[must_use]
+    pub const fn is_websocket(self) -> bool {
+        match self {
+            Self::Ws | Self::Wss => true,
+            Self::Tcp | Self::Tls | Self::Quic | Self::Mem => false,
+        }
     }
 
     /// True if the bytes are encrypted.
     #[must_use]
     pub const fn is_encrypted(self) -> bool {
-        matches!(self, Self::Tls | Self::Wss | Self::Quic)
+        match self {
+            Self::Tls | Self::Wss | Self::Quic => true,
+            Self::Tcp | Self::Ws | Self::Mem => false,
+        }
+    }
+
+    /// True if the bytes are carried by TCP: options of TCP apply.
+    #[must_use]
+    pub const fn is_over_tcp(self) -> bool {
+        match self {
+            Self::Tcp | Self::Tls | Self::Ws | Self::Wss => true,
+            Self::Quic | Self::Mem => false,
+        }
+    }
+
+    /// True for QUIC: its options apply, and a link has more than one stream.
+    #[must_use]
+    pub const fn is_quic(self) -> bool {
+        match self {
+            Self::Quic => true,
+            Self::Tcp | Self::Tls | Self::Ws | Self::Wss | Self::Mem => false,
+        }
     }
 }
 
@@ -190,10 +228,7 @@ mod tests {
     /// A transport that no URL names could not be connected to.
     #[test]
     fn a_url_can_name_each_transport_with_an_address() {
-        for transport in
-            [Transport::Tcp, Transport::Tls, Transport::Ws, Transport::Wss, Transport::Quic, Transport::Mem]
-        {
-            // Without a wildcard: a new transport belongs here, and into the list above.
+        for transport in Transport::ALL {
             let expected = match transport {
                 Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss | Transport::Quic => {
                     Some(transport)
@@ -202,5 +237,6 @@ mod tests {
             };
             assert_eq!(Transport::from_scheme(transport.scheme()), expected);
         }
+        assert_eq!(Transport::from_scheme("SSL"), Some(Transport::Tls));
     }
 }

@@ -436,7 +436,11 @@ impl Shard {
             self.histograms.observe(DurationHistogram::Handshake, secured);
         }
         // To the Erlang client the handshake is all that precedes MQTT, and that of TCP a part of it which only TLS reports.
-        if let Some(tcp) = times.tcp.filter(|_| carried == Transport::Tls) {
+        let reported = match carried {
+            Transport::Tls => times.tcp,
+            Transport::Tcp | Transport::Ws | Transport::Wss | Transport::Quic | Transport::Mem => None,
+        };
+        if let Some(tcp) = reported {
             self.keep(DurationHistogram::TcpHandshake, tcp);
         }
         if let Some(handshake) = times.secured.or(times.tcp) {

@@ -50,7 +50,7 @@ pub(super) fn publish(options: &PubOptions) -> Result<Job, Failure> {
         Subject::Topic(name) => PublishPlan::of(vec![topic(name, options, has_username)?])?,
         Subject::File(path) => {
             let file = TopicsFile::parse(&path.display().to_string(), &read_text(path)?)?;
-            if file.wants_streams() && transport != Transport::Quic {
+            if file.wants_streams() && !transport.is_quic() {
                 notes.push(format!(
                     "the streams in {} have no effect: only QUIC (--quic) has more than one",
                     path.display()

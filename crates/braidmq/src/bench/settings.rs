@@ -31,7 +31,7 @@ pub(super) fn settings(options: &CommonOptions, plan: &Plan, targets: &[Target])
         // Congestion control of the clients. Null: unknown.
         "congestion_control": congestion_control(options, transport),
         // True with the congestion gate; null without QUIC.
-        "gate": (transport == Transport::Quic).then_some(!options.quic.no_gate),
+        "gate": transport.is_quic().then_some(!options.quic.no_gate),
         // Bytes per second of each client (QUIC).
         "link_rate": options.quic.link_rate,
         // Local addresses, taken in turn; empty leaves the choice to the system.
@@ -121,12 +121,17 @@ fn payload_bytes(
 }
 
 fn congestion_control(options: &CommonOptions, transport: Transport) -> Option<String> {
-    if transport == Transport::Quic {
-        let congestion = options.quic.quic_cc.unwrap_or(QuicOptions::client().congestion);
-        return Some(name(congestion).to_owned());
+    match transport {
+        Transport::Quic => {
+            let congestion = options.quic.quic_cc.unwrap_or(QuicOptions::client().congestion);
+            Some(name(congestion).to_owned())
+        }
+        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => {
+            let usual = || fs::read_to_string(TCP_CONGESTION).ok().map(|name| name.trim().to_owned());
+            options.connection.tcp_cc.clone().or_else(usual)
+        }
+        Transport::Mem => None,
     }
-    let usual = || fs::read_to_string(TCP_CONGESTION).ok().map(|name| name.trim().to_owned());
-    options.connection.tcp_cc.clone().or_else(usual)
 }
 
 /// Name of the algorithm in `--quic-cc`.

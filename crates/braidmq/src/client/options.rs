@@ -8,6 +8,7 @@ use braid_client::{
     Builder, CertificateFiles, Client, ClientTlsOptions, Priority, ProtocolVersion, Publication, QoS,
     Reconnect,
 };
+use braid_transport::Transport;
 
 use super::quic::QuicOptions;
 use super::{Failure, Properties, key_log};
@@ -224,8 +225,9 @@ impl ClientOptions {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(Failure::usage(format!("Error: {url} is no URL: write it as mqtt://HOST[:PORT].")));
         };
+        let has_path = Transport::from_scheme(scheme).is_some_and(Transport::is_websocket);
         match rest.split_once('/') {
-            Some((authority, topic)) if !scheme.starts_with("ws") => {
+            Some((authority, topic)) if !has_path => {
                 let topic = Some(topic.to_owned()).filter(|topic| !topic.is_empty());
                 Ok((format!("{scheme}://{authority}"), topic))
             }
@@ -236,7 +238,7 @@ impl ClientOptions {
     /// Refuses options of QUIC with another transport.
     pub(crate) fn needs_quic(&self, option: &str) -> Result<(), Failure> {
         let scheme = self.url.as_deref().and_then(|url| url.split_once("://")).map(|(scheme, _)| scheme);
-        if scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("quic")) {
+        if scheme.and_then(Transport::from_scheme).is_some_and(Transport::is_quic) {
             return Ok(());
         }
         Err(Failure::usage(format!(

@@ -112,15 +112,18 @@ pub(crate) struct ListenersConfig {
 
 impl ListenersConfig {
     /// Addresses of each transport, in the order of binding.
-    pub(crate) fn by_transport(&self) -> [(Transport, &[SocketAddr]); 5] {
-        let Self { tcp, tls, ws, wss, quic } = self;
-        [
-            (Transport::Tcp, tcp),
-            (Transport::Ws, ws),
-            (Transport::Tls, tls),
-            (Transport::Wss, wss),
-            (Transport::Quic, quic),
-        ]
+    pub(crate) fn by_transport(&self) -> [(Transport, &[SocketAddr]); Transport::ALL.len()] {
+        Transport::ALL.map(|transport| {
+            let addresses: &[SocketAddr] = match transport {
+                Transport::Tcp => &self.tcp,
+                Transport::Tls => &self.tls,
+                Transport::Ws => &self.ws,
+                Transport::Wss => &self.wss,
+                Transport::Quic => &self.quic,
+                Transport::Mem => &[],
+            };
+            (transport, addresses)
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -215,8 +218,8 @@ pub(crate) struct HealthConfig {
 pub(crate) struct StoreConfig {
     /// Time of acknowledgements.
     pub(crate) durability: DurabilityConfig,
-    /// Milliseconds of acknowledged messages that a crash may lose with `async`. While the disk is slower, acknowledgements
-    /// wait.
+    /// Milliseconds of acknowledged messages that a crash may lose with `async`. While the disk is slower,
+    /// acknowledgements wait.
     pub(crate) async_window_ms: u64,
     /// Bytes of the store's file that are cached in memory.
     pub(crate) cache_bytes: usize,

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use braid_transport::{ConnectTimes, Transport};
+use braid_transport::ConnectTimes;
 use tokio::time::{Instant, sleep};
 
 use super::{Client, Worker};
@@ -49,7 +49,7 @@ impl Client {
         let Self { shared, identity, session, .. } = self;
         let clients = &shared.plan.clients;
         let (link, times) = shared.dialer.dial(identity.number).await.map_err(|error| {
-            let is_quic = shared.dialer.transport(identity.number) == Transport::Quic;
+            let is_quic = shared.dialer.transport(identity.number).is_quic();
             if let Some(counter) = error.quic_counter().filter(|_| is_quic) {
                 shared.statistics.shard().count(counter, 1);
             }

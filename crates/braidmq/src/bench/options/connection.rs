@@ -54,7 +54,7 @@ impl ConnectionOptions {
     }
 
     pub(super) fn check(&self, transport: Transport) -> Result<(), OptionsError> {
-        if transport == Transport::Quic && self.tcp_cc.is_some() {
+        if !transport.is_over_tcp() && self.tcp_cc.is_some() {
             return Err(OptionsError::new("--tcp-cc is for TCP: with --quic use --quic-cc"));
         }
         if self.hosts().next().is_none() {

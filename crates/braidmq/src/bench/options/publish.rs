@@ -126,7 +126,7 @@ impl PubOptions {
     pub(in crate::bench) fn transport(&self) -> Result<Transport, OptionsError> {
         let transport = self.common.transport()?;
         let subject = self.subject()?;
-        if transport != Transport::Quic && self.stream.is_some_and(|stream| stream != 0) {
+        if !transport.is_quic() && self.stream.is_some_and(|stream| stream != 0) {
             return Err(OptionsError::new(
                 "--stream needs QUIC, other transports have one stream: add --quic",
             ));

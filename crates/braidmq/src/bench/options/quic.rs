@@ -37,7 +37,7 @@ pub(in crate::bench) struct QuicOptions {
 
 impl QuicOptions {
     pub(super) fn check(&self, transport: Transport) -> Result<(), OptionsError> {
-        if transport == Transport::Quic {
+        if transport.is_quic() {
             return Ok(());
         }
         if self.quic_cc.is_some() {

@@ -97,7 +97,7 @@ impl SubOptions {
     /// The first option that cannot be used, or the first two that do not go together.
     pub(in crate::bench) fn transport(&self) -> Result<Transport, OptionsError> {
         let transport = self.common.transport()?;
-        if transport != Transport::Quic && self.stream.iter().any(|&stream| stream != 0) {
+        if !transport.is_quic() && self.stream.iter().any(|&stream| stream != 0) {
             return Err(OptionsError::new(
                 "--stream needs QUIC, other transports have one stream: add --quic",
             ));

@@ -69,7 +69,7 @@ impl TlsOptions {
                     .to_owned(),
             );
         }
-        if self.ssl_version.is_some() && transport != Transport::Quic {
+        if self.ssl_version.is_some() && !transport.is_quic() {
             notes.push("--ssl-version is not forced: a server without TLS 1.3 gets TLS 1.2".to_owned());
         }
         notes
