@@ -11,8 +11,8 @@ const PROFILE: &str = "symbols";
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
-/// Builds `target/dist/braidmq`, which is stripped, and `target/dist/braidmq.debug`, where debuggers and `perf` find its
-/// symbols.
+/// Builds `target/dist/braidmq`, which is stripped, and `target/dist/braidmq.debug`, where debuggers and `perf` find
+/// its symbols.
 ///
 /// # Errors
 /// A step failed.

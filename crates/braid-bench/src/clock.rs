@@ -2,8 +2,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Time since the Unix epoch: the system's clock, read once, plus the progress of tokio's clock. It never jumps, and tests
-/// can pause it.
+/// Time since the Unix epoch: the system's clock, read once, plus the progress of tokio's clock. It never jumps, and
+/// tests can pause it.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,

@@ -96,8 +96,8 @@ impl Connection {
         Self::resume(link, connect, &mut None).await
     }
 
-    /// Connects as [`Connection::establish`], and continues a session from [`Connection::into_session`] if the server has it
-    /// too. Without Clean Start there must be one, empty or not.
+    /// Connects as [`Connection::establish`], and continues a session from [`Connection::into_session`] if the server
+    /// has it too. Without Clean Start there must be one, empty or not.
     ///
     /// # Errors
     /// The server refuses, or the link fails; the session remains then.
@@ -270,8 +270,8 @@ impl Connection {
         }
     }
 
-    /// Queues a message as [`Connection::publish`], and returns its identifier. A message that cannot leave now is returned, as
-    /// is one after the end of the connection, which the next poll reports.
+    /// Queues a message as [`Connection::publish`], and returns its identifier. A message that cannot leave now is
+    /// returned, as is one after the end of the connection, which the next poll reports.
     ///
     /// # Errors
     /// The server does not take it.
@@ -306,7 +306,8 @@ impl Connection {
         self.allowance = Some(bytes);
     }
 
-    /// Sends PINGREQ with this period, besides those of Keep Alive; [`Connection::take_round_trip`] returns the round trips.
+    /// Sends PINGREQ with this period, besides those of Keep Alive; [`Connection::take_round_trip`] returns the round
+    /// trips.
     pub fn ping_every(&mut self, interval: Duration) {
         self.pings = Some((interval, now() + interval));
     }

@@ -52,8 +52,8 @@ pub enum DialError {
 }
 
 impl Dialer {
-    /// Connects over the network: client 1 to the first target from the first of the local `addresses`, the other clients
-    /// in turn; without any, from that of `options`. `options` have the congestion controls of both TCP
+    /// Connects over the network: client 1 to the first target from the first of the local `addresses`, the other
+    /// clients in turn; without any, from that of `options`. `options` have the congestion controls of both TCP
     /// and QUIC. A host's name is looked up once for all clients.
     ///
     /// # Errors

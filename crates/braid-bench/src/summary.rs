@@ -130,8 +130,8 @@ pub struct TopicSummary {
 /// Single messages or pings, in no particular order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Due time of each (of a ping: its sending), microseconds since the Unix epoch. A publisher lists all that were due, a subscriber those
-    /// that it received with their due time.
+    /// Due time of each (of a ping: its sending), microseconds since the Unix epoch. A publisher lists all that were
+    /// due, a subscriber those that it received with their due time.
     pub due_unix_us: Vec<u64>,
     /// Duration of each, microseconds; of subscribers and of pings.
     pub took_us: Vec<u64>,

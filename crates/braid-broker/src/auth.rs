@@ -1,7 +1,7 @@
 //! Identity and permission: the authenticator and the authorizer, and the one place that asks them.
 //!
-//! [`Access`] is the broker's; [`ClientAccess`] is one connection's, with its identity and a cache of answers. The rules
-//! for the broker's own topics below `$SYS/` are asked here as well.
+//! [`Access`] is the broker's; [`ClientAccess`] is one connection's, with its identity and a cache of answers. The
+//! rules for the broker's own topics below `$SYS/` are asked here as well.
 
 use std::fmt;
 use std::future::Future;
@@ -183,9 +183,9 @@ impl Access {
         ClientAccess { identity, rules }
     }
 
-    /// Tests whether the client of a session may receive a message, for a caller that is not its connection. The answer is
-    /// not cached. `identity`: the one that claimed the session last; without one, the client is asked about when it has
-    /// returned.
+    /// Tests whether the client of a session may receive a message, for a caller that is not its connection. The answer
+    /// is not cached. `identity`: the one that claimed the session last; without one, the client is asked about when it
+    /// has returned.
     pub(crate) fn may_receive(
         &self,
         client_id: &ClientId,

@@ -87,8 +87,8 @@ pub struct LimitsConfig {
     pub queue_overflow: QueueOverflow,
     /// True if QoS 0 messages are queued for disconnected clients, until the broker stops.
     pub queue_qos0: bool,
-    /// Payload bytes in flight to one client. Payloads up to 4 KiB do not wait for it, and a single message of each lane may
-    /// have more.
+    /// Payload bytes in flight to one client. Payloads up to 4 KiB do not wait for it, and a single message of each
+    /// lane may have more.
     pub inflight_bytes: usize,
     /// Sessions, with or without a connection.
     pub sessions: usize,
@@ -162,8 +162,8 @@ pub enum QueueOverflow {
     /// Evicts the oldest message of the lowest priority. A message evicts none of a higher priority: then it is dropped
     /// itself.
     DropOldest,
-    /// Drops the message and ends the connection, with DISCONNECT 0x97 to MQTT 5. A client that resumed a session with a
-    /// full queue may first empty it to a quarter. For a disconnected client the queue is kept and new messages are
+    /// Drops the message and ends the connection, with DISCONNECT 0x97 to MQTT 5. A client that resumed a session with
+    /// a full queue may first empty it to a quarter. For a disconnected client the queue is kept and new messages are
     /// dropped.
     Disconnect,
 }

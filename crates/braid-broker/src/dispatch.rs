@@ -56,8 +56,8 @@ impl Dispatcher {
 
     /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
     ///
-    /// Every PUBLISH of a client passes here: each reason to refuse one is a call of [`refuse`]. Wills are published by the
-    /// broker and do not pass here.
+    /// Every PUBLISH of a client passes here: each reason to refuse one is a call of [`refuse`]. Wills are published by
+    /// the broker and do not pass here.
     pub(crate) fn admit(
         &self,
         client: &mut ClientAccess,
@@ -320,9 +320,9 @@ impl<'a> BatchPush<'a> {
     /// Gives a message to one member: the next in turn that is connected and has room, else the next whose session
     /// keeps it. `priority` is for a member that asked for none; `enqueued_at` if it has waited for another member.
     ///
-    /// The queues of at most [`READY_PROBES`] connected members are locked: a message to ten thousand members must not take
-    /// ten thousand locks. A member that may not receive the message is passed over, as its connection would drop it; the
-    /// authorizer is asked only about a member that would be selected.
+    /// The queues of at most [`READY_PROBES`] connected members are locked: a message to ten thousand members must not
+    /// take ten thousand locks. A member that may not receive the message is passed over, as its connection would drop
+    /// it; the authorizer is asked only about a member that would be selected.
     fn push_shared(
         &mut self,
         shared: &SharedTarget,

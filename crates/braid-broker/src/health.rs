@@ -51,8 +51,8 @@ pub struct Health {
 pub enum HealthStatus {
     /// New clients are accepted.
     Serving,
-    /// New connections are refused: memory is above the high mark, the limit of connections is reached, or a QUIC endpoint
-    /// has failed and cannot restart.
+    /// New connections are refused: memory is above the high mark, the limit of connections is reached, or a QUIC
+    /// endpoint has failed and cannot restart.
     Refusing,
     /// The broker was told to stop.
     Stopping,

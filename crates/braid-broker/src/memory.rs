@@ -28,8 +28,8 @@ pub(crate) enum Level {
 /// Bytes in use for connected clients: messages in flight, each counted once however many subscribers it has, and
 /// incomplete packets.
 ///
-/// Messages that are queued for offline clients or retained are counted apart. Their sum does not shrink when nothing is
-/// published, and has limits of its own.
+/// Messages that are queued for offline clients or retained are counted apart. Their sum does not shrink when nothing
+/// is published, and has limits of its own.
 ///
 /// Relaxed: the sums guard no other memory. A stale read is corrected by the next one, and by [`Memory::settle`].
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub(crate) struct Memory {
     watermarks: Watermarks,
     /// Signed: a release on one thread may be seen before the charge of another.
     used: AtomicI64,
-    /// Bytes that were received on QUIC streams and not read. They count for the high watermark only: a publisher that is
-    /// slowed has more of them.
+    /// Bytes that were received on QUIC streams and not read. They count for the high watermark only: a publisher that
+    /// is slowed has more of them.
     unread: AtomicI64,
     /// Bytes of messages that are queued for offline clients, or retained.
     resting: AtomicI64,
@@ -99,8 +99,8 @@ impl Watermarks {
     }
 }
 
-/// Changes a flag; true if that was a change. The load comes first: most updates change nothing, and must not write to a
-/// shared cache line.
+/// Changes a flag; true if that was a change. The load comes first: most updates change nothing, and must not write to
+/// a shared cache line.
 fn change(flag: &AtomicBool, value: bool) -> bool {
     flag.load(Ordering::Relaxed) != value && flag.swap(value, Ordering::Relaxed) != value
 }
@@ -204,8 +204,8 @@ impl Memory {
         messages.max(0).saturating_add(deliveries).saturating_add(stored)
     }
 
-    /// Whether the queues of all offline clients have no room for one more message of `bytes`. Urgent messages may use a
-    /// reserve.
+    /// Whether the queues of all offline clients have no room for one more message of `bytes`. Urgent messages may use
+    /// a reserve.
     pub(crate) fn is_offline_limit_reached(&self, bytes: usize, priority: Priority) -> bool {
         let reserve = if priority > Priority::DEFAULT { self.offline_limit / 4 } else { 0 };
         self.queued_bytes().saturating_add(signed(bytes)).saturating_add(DELIVERY)

@@ -67,8 +67,8 @@ impl Registry {
         Ordered::acquire(Rank::Registry, || self.by_key.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All sessions in pieces of at most [`ENTRIES_AT_ONCE`], for callers that lock their queues. The registry is locked
-    /// for one piece at a time; sessions that are added meanwhile have greater keys and are visited as well.
+    /// All sessions in pieces of at most [`ENTRIES_AT_ONCE`], for callers that lock their queues. The registry is
+    /// locked for one piece at a time; sessions that are added meanwhile have greater keys and are visited as well.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Vec<Arc<SessionEntry>>> {
         let mut after = Bound::Unbounded;
         std::iter::from_fn(move || {

@@ -170,8 +170,8 @@ pub(crate) struct Retaining<'a> {
 }
 
 impl Retaining<'_> {
-    /// Retains a message with RETAIN: it replaces the topic's message [MQTT-3.3.1-5], and an empty payload removes it
-    /// [MQTT-3.3.1-6], [MQTT-3.3.1-7]. False: there is no room for another topic.
+    /// Retains a message with RETAIN: it replaces the topic's message [MQTT-3.3.1-5], and an empty payload removes
+    /// it [MQTT-3.3.1-6], [MQTT-3.3.1-7]. False: there is no room for another topic.
     pub(crate) fn set(&mut self, message: &Arc<Message>) -> bool {
         let topic = &message.topic;
         // The broker's own topics describe its present run only: no store has them.

@@ -1,5 +1,5 @@
-//! Owner of what all session queues share: their policy, the counts and log lines of dropped messages, and their removal
-//! from the store.
+//! Owner of what all session queues share: their policy, the counts and log lines of dropped messages, and their
+//! removal from the store.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

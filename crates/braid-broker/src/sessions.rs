@@ -381,8 +381,8 @@ impl SessionManager {
         moved: &[MovedSubscription],
     ) {
         self.routing.rebind(entry.key, moved);
-        // The store has one subscription for each filter, which must be one that is left. Not late: that one was granted
-        // in a SUBACK.
+        // The store has one subscription for each filter, which must be one that is left. Not late: that one was
+        // granted in a SUBACK.
         let merged = moved.iter().filter(|moved| moved.to.is_none()).map(|moved| moved.filter.clone());
         let merged: Vec<_> = merged.collect();
         if entry.is_durable() && !merged.is_empty() {

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use crate::lock_order::{Ordered, Rank};
 use crate::registry::SessionEntry;
 
-/// Timers that are checked for each one that is set. More than become stale with one disconnection, which sets up to two.
+/// Timers that are checked for each one that is set. More than become stale with one disconnection, which sets up to
+/// two.
 const CHECKED_AT_ONCE: usize = 4;
 
 /// Position of a timer: time, kind and disconnect epoch, which no two sessions share.

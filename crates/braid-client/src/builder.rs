@@ -124,8 +124,8 @@ impl Builder {
         self
     }
 
-    /// Will Message, which the server publishes when the connection ends without a DISCONNECT, `delay` later (rounded up to
-    /// whole seconds, MQTT 5).
+    /// Will Message, which the server publishes when the connection ends without a DISCONNECT, `delay` later (rounded
+    /// up to whole seconds, MQTT 5).
     pub fn will(mut self, publication: Publication, delay: Duration) -> Self {
         self.connect.will = Some(publication.into_will(delay));
         self
@@ -148,8 +148,8 @@ impl Builder {
         self
     }
 
-    /// Receive Maximum: maximum number of unacknowledged QoS 1 and 2 messages from the server, 1..=65,535; 0 counts as 1
-    /// (MQTT 5). 65,535 by default.
+    /// Receive Maximum: maximum number of unacknowledged QoS 1 and 2 messages from the server, 1..=65,535; 0 counts as
+    /// 1 (MQTT 5). 65,535 by default.
     pub fn receive_maximum(mut self, messages: u16) -> Self {
         self.connect.properties.receive_maximum = Some(messages.max(1));
         self
@@ -229,7 +229,8 @@ impl Builder {
         self
     }
 
-    /// Capacity of the send queue, at least 1: number of messages of each priority, and of other requests. 1024 by default.
+    /// Capacity of the send queue, at least 1: number of messages of each priority, and of other requests. 1024 by
+    /// default.
     pub fn send_queue(mut self, requests: usize) -> Self {
         self.queues.send = requests.max(1);
         self
@@ -291,9 +292,9 @@ impl Builder {
         self
     }
 
-    /// Maximum rate at which QUIC sends, in bytes per second, at least 1, for a device that knows the rate of its uplink:
-    /// messages then wait in the client, where urgent ones overtake, and not in queues on the path. No limit by default.
-    /// QUIC only.
+    /// Maximum rate at which QUIC sends, in bytes per second, at least 1, for a device that knows the rate of its
+    /// uplink: messages then wait in the client, where urgent ones overtake, and not in queues on the path. No limit by
+    /// default. QUIC only.
     pub fn link_rate(mut self, bytes_per_second: u64) -> Self {
         self.quic.link_rate = Some(bytes_per_second);
         self

@@ -127,8 +127,8 @@ impl Client {
         }
     }
 
-    /// Ends the connection gracefully. Earlier requests are sent and answered first or, with QoS 0, have arrived, within
-    /// the builder's `disconnect_timeout`. Then DISCONNECT follows, and the server discards the Will. Without a
+    /// Ends the connection gracefully. Earlier requests are sent and answered first or, with QoS 0, have arrived,
+    /// within the builder's `disconnect_timeout`. Then DISCONNECT follows, and the server discards the Will. Without a
     /// connection, queued requests fail.
     ///
     /// # Errors

@@ -57,8 +57,8 @@ impl Driver {
         self.ended.send_replace(Some(result));
     }
 
-    /// Runs one connection from its link to its end, again without early data if the server rejects that. `Ok`: this side
-    /// ended it.
+    /// Runs one connection from its link to its end, again without early data if the server rejects that. `Ok`: this
+    /// side ended it.
     async fn serve_once(&mut self) -> Result<(), Error> {
         let end = self.serve_link(true).await?;
         if !end.is_early_rejected {

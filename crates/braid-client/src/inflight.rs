@@ -169,8 +169,8 @@ impl InflightTracker {
     }
 
     /// Requests that restore subscriptions before CONNACK says whether the server has kept them. Retained messages are
-    /// sent only for those that it has not. If the server may have kept the session, subscriptions on the control stream
-    /// are left out: they need no request then.
+    /// sent only for those that it has not. If the server may have kept the session, subscriptions on the control
+    /// stream are left out: they need no request then.
     pub(crate) fn resubscribe_early(&self, may_be_kept: bool) -> Vec<Subscribe> {
         let needed = |kept: &&Subscribe| kept.stream > 0 || !may_be_kept;
         in_packets(self.subscriptions.iter().filter(needed).cloned().map(retained_if_new))

@@ -207,8 +207,8 @@ impl LaneScheduler {
 
     // -- Streams -----------------------------------------------------------------------------------
 
-    /// Begins a connection, on which no lane has a stream. Without `is_multi` all lanes share the control stream; called
-    /// again when the server turns out to take no data streams.
+    /// Begins a connection, on which no lane has a stream. Without `is_multi` all lanes share the control stream;
+    /// called again when the server turns out to take no data streams.
     pub(crate) fn begin(&mut self, is_multi: bool) {
         self.is_multi = is_multi;
         self.wanting.clear();

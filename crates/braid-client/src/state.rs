@@ -107,8 +107,8 @@ impl ClientState {
         self.enqueue_resubscribes(subscribes);
     }
 
-    /// Subscribes again before CONNACK, so that messages arrive a round trip sooner. Subscriptions that the server keeps
-    /// if it resumes the session are left out. [BQ-61]
+    /// Subscribes again before CONNACK, so that messages arrive a round trip sooner. Subscriptions that the server
+    /// keeps if it resumes the session are left out. [BQ-61]
     pub(crate) fn resubscribe_early(&mut self) {
         let may_be_kept = SessionExpiry::requested_by(&self.settings.connect).outlives_connection();
         let subscribes = self.inflight.resubscribe_early(may_be_kept);

@@ -91,11 +91,11 @@ impl Subscribe {
         self
     }
 
-    /// Subscribes on the client's data stream `number`, so that deliveries do not wait behind those of other streams; 0,
-    /// the default, is the control stream. Links other than QUIC have only that one. [BQ-15]
+    /// Subscribes on the client's data stream `number`, so that deliveries do not wait behind those of other streams;
+    /// 0, the default, is the control stream. Links other than QUIC have only that one. [BQ-15]
     ///
-    /// The stream is opened when it is needed, and again after a reconnect or after it has ended. The same filter on two
-    /// streams gives two copies of each message. [BQ-16]
+    /// The stream is opened when it is needed, and again after a reconnect or after it has ended. The same filter on
+    /// two streams gives two copies of each message. [BQ-16]
     #[must_use]
     pub fn stream(mut self, number: u32) -> Self {
         self.stream = number;

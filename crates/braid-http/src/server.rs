@@ -20,8 +20,8 @@ use tokio::time::{sleep, timeout};
 use crate::answer::answer;
 use crate::state::HealthState;
 
-/// The most connections of one address. Another one ends the oldest, so that idle connections cannot keep a probe from its
-/// answer.
+/// The most connections of one address. Another one ends the oldest, so that idle connections cannot keep a probe from
+/// its answer.
 const CONNECTIONS: usize = 64;
 
 /// Limit for the one request of a connection and its response.
@@ -58,8 +58,8 @@ pub struct HealthServer {
 }
 
 impl HealthServer {
-    /// Listens on all of `addresses` and answers from `state`, on a thread of its own: busy threads of clients, and the end
-    /// of their runtime, do not delay it.
+    /// Listens on all of `addresses` and answers from `state`, on a thread of its own: busy threads of clients, and the
+    /// end of their runtime, do not delay it.
     ///
     /// # Errors
     /// Every [`ServerError`]; then no address is listened on.

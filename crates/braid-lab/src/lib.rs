@@ -1,7 +1,7 @@
 //! The network laboratory of BraidMQ: links with chosen physics, the same for every program that is put on them.
 //!
-//! This crate never speaks MQTT itself; programs do. Its link emulator ([`Pipeline`]) never reads a clock, opens a socket, starts a
-//! thread or draws a random number: packets and times go in, packets and times come out.
+//! This crate never speaks MQTT itself; programs do. Its link emulator ([`Pipeline`]) never reads a clock, opens a
+//! socket, starts a thread or draws a random number: packets and times go in, packets and times come out.
 
 mod emulator;
 

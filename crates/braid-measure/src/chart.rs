@@ -4,8 +4,8 @@ use crate::number::{Prefix, exponent, fixed, short};
 
 /// Numbers beyond it are drawn at the edge.
 const LARGEST: f64 = 1e18;
-/// Least length of a linear axis and least end of a logarithmic one. plotters does not find the ticks of ranges that are
-/// near the limits of `f64`.
+/// Least length of a linear axis and least end of a logarithmic one. plotters does not find the ticks of ranges that
+/// are near the limits of `f64`.
 const SMALLEST: f64 = 1e-9;
 
 /// Panels below each other with a common x axis and a common legend.
@@ -131,7 +131,8 @@ pub(crate) enum Scale {
 }
 
 impl Axis {
-    /// From 0, or the smallest of `values`, to a little above the largest; in `unit`, with a prefix where that is shorter.
+    /// From 0, or the smallest of `values`, to a little above the largest; in `unit`, with a prefix where that is
+    /// shorter.
     pub fn linear(unit: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let (mut low, mut high) = (0.0_f64, 0.0_f64);
         for value in values.into_iter().map(drawable) {

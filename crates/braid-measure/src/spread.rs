@@ -31,7 +31,8 @@ impl Spread {
         Self::of(ours.iter().zip(theirs).filter_map(|(ours, theirs)| Some((*ours)? / (*theirs)?)))
     }
 
-    /// Median of the readings when a missing one is longer than every other; `None` if the median is then a missing one.
+    /// Median of the readings when a missing one is longer than every other; `None` if the median is then a missing
+    /// one.
     ///
     /// For durations that a time limit cut off.
     pub fn median_of_all(readings: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
@@ -63,8 +64,8 @@ pub fn quantile(sorted: &[f64], fraction: f64) -> Option<f64> {
     value_at_rank(sorted, nearest_rank(fraction, sorted.len() as f64))
 }
 
-/// Nearest-rank quantile of `count` values of which only the smallest are known: `sorted`. `None` if the value is one of
-/// the others, such as the latency of a message that never arrived.
+/// Nearest-rank quantile of `count` values of which only the smallest are known: `sorted`. `None` if the value is one
+/// of the others, such as the latency of a message that never arrived.
 #[must_use]
 pub fn quantile_of_all(sorted: &[f64], count: f64, fraction: f64) -> Option<f64> {
     value_at_rank(sorted, nearest_rank(fraction, count))

@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Display, Formatter, Write};
 
-/// `text` on one line for a terminal or a chart, without control characters and marks that change the reading direction.
+/// `text` on one line for a terminal or a chart, without control characters and marks that change the reading
+/// direction.
 #[must_use]
 pub fn line(text: &str) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { visible(c) }).collect()

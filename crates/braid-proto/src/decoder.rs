@@ -233,8 +233,8 @@ pub trait Spool: fmt::Debug + Send + Sync {
     /// No space is left, or the storage failed.
     fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError>;
 
-    /// Begins a payload of `length` bytes that was acknowledged before this process started. Such a payload may use space
-    /// that is reserved from new packets.
+    /// Begins a payload of `length` bytes that was acknowledged before this process started. Such a payload may use
+    /// space that is reserved from new packets.
     ///
     /// # Errors
     /// No space is left, reserved or not, or the storage failed.

@@ -1,5 +1,5 @@
-//! Time and memory of opening and recovering an embedded store with many sessions and queued messages: once after it was
-//! closed, once after its process was killed.
+//! Time and memory of opening and recovering an embedded store with many sessions and queued messages: once after it
+//! was closed, once after its process was killed.
 //!
 //! `cargo run --release -p braid-store --example recover -- [directory] [messages] [sessions]`
 

@@ -208,9 +208,10 @@ pub enum Change {
         /// The entry.
         lsn: Lsn,
     },
-    /// Number of QoS 2 PUBLISH with this identifier that were received and are not released, each on a stream of its own
-    /// (`[BQ-20]`); after a restart the identifier alone finds them (`[BQ-21]`). An increase is committed in the batch
-    /// with the effects of the message, before PUBREC; a decrease as [`ReceivedReleased`](Self::ReceivedReleased).
+    /// Number of QoS 2 PUBLISH with this identifier that were received and are not released, each on a stream of its
+    /// own (`[BQ-20]`); after a restart the identifier alone finds them (`[BQ-21]`). An increase is committed in the
+    /// batch with the effects of the message, before PUBREC; a decrease as
+    /// [`ReceivedReleased`](Self::ReceivedReleased).
     Received {
         /// The publisher.
         session: SessionId,

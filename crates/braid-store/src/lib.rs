@@ -1,10 +1,10 @@
 //! Durable storage: the state that must outlive the broker's process, behind one trait.
 //!
-//! The broker keeps all live state in memory; it commits every [`Change`] that must outlive the process to a [`Store`], in
-//! [`Batch`]es, and recovers everything at its start. The trait's terms are sessions, queues, retained messages and
-//! claims, not keys and values. This crate never routes or expires a message and knows no runtime. Only the threads of the
-//! embedded store read a clock, for their waits, and the only random number is the one that pairs a journal with its
-//! tables.
+//! The broker keeps all live state in memory; it commits every [`Change`] that must outlive the process to a [`Store`],
+//! in [`Batch`]es, and recovers everything at its start. The trait's terms are sessions, queues, retained messages and
+//! claims, not keys and values. This crate never routes or expires a message and knows no runtime. Only the threads of
+//! the embedded store read a clock, for their waits, and the only random number is the one that pairs a journal with
+//! its tables.
 //!
 //! - [`Store`]: commit, recover, claim, messages_of, messages, with the obligations of each.
 //! - [`Change`]: the vocabulary, with the effect of each change, and which may be lazy.

@@ -200,8 +200,8 @@ impl StoredDelivery {
         }
     }
 
-    /// Stores a live delivery of the message that is stored under `message`. `enqueued_at` is the wall clock's time of its
-    /// queueing, which the live delivery does not have.
+    /// Stores a live delivery of the message that is stored under `message`. `enqueued_at` is the wall clock's time of
+    /// its queueing, which the live delivery does not have.
     pub fn of(delivery: &Delivery, message: Lsn, enqueued_at: Option<SystemTime>) -> Self {
         Self {
             message,
@@ -289,7 +289,8 @@ impl<'a> LazyMessage<'a> {
         self.unread.map_or_else(|| self.head.payload().len(), |(length, _)| length)
     }
 
-    /// Reads the message with its payload, as [`Store::messages_of`](crate::Store::messages_of) does, with the same errors.
+    /// Reads the message with its payload, as [`Store::messages_of`](crate::Store::messages_of) does, with the same
+    /// errors.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], [`StoreError::Failed`].

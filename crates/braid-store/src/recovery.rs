@@ -13,7 +13,8 @@ use crate::session::{SessionRecord, StoredSubscription};
 
 /// Visitor of a store's content. A session comes before everything that belongs to it, and each item comes once.
 /// The content may exceed memory, so messages are only referenced here; after the recovery each can be read with
-/// [`Store::messages_of`](crate::Store::messages_of), or all in one pass with [`Store::messages`](crate::Store::messages).
+/// [`Store::messages_of`](crate::Store::messages_of), or all in one pass with
+/// [`Store::messages`](crate::Store::messages).
 pub trait Recover {
     /// A session, claimed for the caller.
     fn session(&mut self, session: SessionRecord, claim: Claim);

@@ -54,8 +54,8 @@ pub struct FileSpool {
 }
 
 impl FileSpool {
-    /// Makes the directory if it does not exist, removes files that a crash may have left in it, and checks that a file can
-    /// be written and mapped.
+    /// Makes the directory if it does not exist, removes files that a crash may have left in it, and checks that a file
+    /// can be written and mapped.
     ///
     /// # Errors
     /// Those of the system.
@@ -235,9 +235,9 @@ fn map_count_limit() -> u64 {
 /// Maps the first `len` bytes of a file that has no name, and takes the file over.
 #[expect(unsafe_code, reason = "memmap2 needs a guarantee about the file that no type can give")]
 fn map(file: File, len: usize) -> io::Result<Mmap> {
-    // SAFETY: the bytes behind a map must not change and the file must not get shorter. This process alone opened it and
-    // unlinked it before anything was written, so no other process can reach it; we own the only descriptor, whose last
-    // write is done, and close it here.
+    // SAFETY: the bytes behind a map must not change and the file must not get shorter. This process alone opened it
+    // and unlinked it before anything was written, so no other process can reach it; we own the only descriptor, whose
+    // last write is done, and close it here.
     let map = unsafe { MmapOptions::new().len(len).map(&file) };
     drop(file);
     map
@@ -307,8 +307,8 @@ impl Quota {
         self.check_free_space(file, bytes).inspect_err(|_| self.give_back(bytes))
     }
 
-    /// Takes and reserves `bytes` for a payload that is already acknowledged: the limit does not apply, and it may use the
-    /// free space down to a quarter of `keep_free`, which is left to the store.
+    /// Takes and reserves `bytes` for a payload that is already acknowledged: the limit does not apply, and it may use
+    /// the free space down to a quarter of `keep_free`, which is left to the store.
     fn reserve(&self, file: &File, bytes: u64) -> io::Result<()> {
         // First, so that of several at once each sees the reservations of the others.
         let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);

@@ -14,15 +14,15 @@ use crate::recovery::Recover;
 /// Durable storage of sessions, queues and retained messages.
 ///
 /// Order of calls of a broker: [`recover`](Self::recover) and [`messages`](Self::messages) once; for each CONNECT whose
-/// session outlives its connection, [`claim`](Self::claim) and a batch with `Opened` or `Resumed`; for every later change
-/// [`commit`](Self::commit), and no acknowledgement before the commit is done.
+/// session outlives its connection, [`claim`](Self::claim) and a batch with `Opened` or `Resumed`; for every later
+/// change [`commit`](Self::commit), and no acknowledgement before the commit is done.
 ///
 /// One store value belongs to one broker. Several values may be open over the same stored state, one after the
 /// other (a broker that restarts) or concurrently (the nodes of a cluster). Every session then belongs to
 /// the value that claimed it last, and every change of it through another value is fenced.
 pub trait Store: Send + Sync + 'static {
-    /// Shows `into` the state after all committed batches, and claims for this value every session that it does not own.
-    /// Returns the next free numbers.
+    /// Shows `into` the state after all committed batches, and claims for this value every session that it does not
+    /// own. Returns the next free numbers.
     ///
     /// Blocks while it reads. `into` must not call the store. A second call shows the state at that time.
     ///

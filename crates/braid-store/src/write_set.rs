@@ -1,5 +1,5 @@
-//! Write sets: row changes of one or more batches. Changes of the same row are merged, so that a message that was stored
-//! and completed in one group is never written.
+//! Write sets: row changes of one or more batches. Changes of the same row are merged, so that a message that was
+//! stored and completed in one group is never written.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

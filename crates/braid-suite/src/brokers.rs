@@ -91,8 +91,8 @@ fn on_path(name: &str) -> Option<PathBuf> {
     places.map(|place| place.join(name)).find(|program| program.is_file())
 }
 
-/// Builds braidmq, beside this program in the profile of this program. `has_symbols` takes the profile `symbols`, since the
-/// release is stripped.
+/// Builds braidmq, beside this program in the profile of this program. `has_symbols` takes the profile `symbols`, since
+/// the release is stripped.
 fn build_braidmq(has_symbols: bool) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

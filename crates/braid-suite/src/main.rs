@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: brokers measured beside each other, in the same run, on the same machine.
 //!
-//! The load generator ([`load`]) is our own, because it shares its cores with the broker under test. The result is always a
-//! ratio of neighbouring runs, never an absolute number of one machine.
+//! The load generator ([`load`]) is our own, because it shares its cores with the broker under test. The result is
+//! always a ratio of neighbouring runs, never an absolute number of one machine.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! `bench profile`: one case under `perf record`, and the symbols with most samples.
 //!
-//! The release is stripped, so that the broker is built in the profile `symbols`; a given program needs its symbols too.
+//! The release is stripped, so that the broker is built in the profile `symbols`; a given program needs its symbols
+//! too.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};

@@ -1,5 +1,5 @@
-//! `bench store`: cost of durability: QoS 1 to an offline session, a queue that drains, offline sessions, and a start over
-//! a large store.
+//! `bench store`: cost of durability: QoS 1 to an offline session, a queue that drains, offline sessions, and a start
+//! over a large store.
 
 mod drain;
 mod durable;

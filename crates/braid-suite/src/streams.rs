@@ -1,4 +1,5 @@
-//! `bench streams`: cost of MQTT over QUIC for the broker beside TCP and TLS, by number of streams, and of idle connections.
+//! `bench streams`: cost of MQTT over QUIC for the broker beside TCP and TLS, by number of streams, and of idle
+//! connections.
 //!
 //! The load is that of `braid-bench`, in this process; the broker is a process of its own.
 

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 /// Size, much more than a broker stores in some rounds; a ballast file occupies the rest.
 const SIZE: &str = "size=256m,mode=700";
-/// Least free bytes without the ballast, which large messages need. The queues of offline subscribers, and with them the
-/// store's file, grow from round to round.
+/// Least free bytes without the ballast, which large messages need. The queues of offline subscribers, and with them
+/// the store's file, grow from round to round.
 const LEAST: u64 = 24 << 20;
 /// Bytes by which the ballast grows at a time.
 const PIECE: usize = 1 << 20;

@@ -15,8 +15,8 @@ use super::plan::{Kind, Overflow, Plan, Transport, name};
 use super::report::{Progress, Summary};
 use super::spool::Spool;
 
-/// Settings of the broker. Messages above 256 KiB are spooled, all others are smaller: the publisher of a large message is
-/// refused while the disk has no room, and the others have to go on. The spool may fill a small disk.
+/// Settings of the broker. Messages above 256 KiB are spooled, all others are smaller: the publisher of a large message
+/// is refused while the disk has no room, and the others have to go on. The spool may fill a small disk.
 const SETTINGS: [&str; 3] = ["limits.queued_bytes=2000000000", "spool.threshold=262144", "spool.keep_free=0"];
 /// Message limit of queues that must not drop anything for long offline subscribers.
 const MESSAGES: u32 = 10_000_000;

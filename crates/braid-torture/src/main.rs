@@ -1,7 +1,7 @@
 //! `cargo xtask torture` and `cargo xtask soak`: a real `braidmq serve` under load.
 //!
-//! `torture` kills, stops or starves the broker, and an oracle says whether any acknowledged message is lost. `soak` runs it
-//! for a long time and checks that its memory does not grow.
+//! `torture` kills, stops or starves the broker, and an oracle says whether any acknowledged message is lost. `soak`
+//! runs it for a long time and checks that its memory does not grow.
 
 mod broker;
 mod device;
@@ -40,11 +40,11 @@ enum Subcommands {
 
 #[derive(clap::Args)]
 struct Args {
-    /// Kinds of faults with the number of their rounds, each with its own broker and clients, for example kill:20,full:3.
-    /// `kill`: SIGKILL, now and then a second one during the start. `stop`: SIGSTOP for up to 4 s, then SIGCONT or SIGKILL.
-    /// `full`: its disk becomes full (a small one in memory; needs `unshare` and `mount`). `dying`: its device fails to
-    /// write or to sync (needs `strace`). With +drop-oldest, +drop-newest or +disconnect queues hold few messages and have
-    /// this overflow policy, for example kill+drop-oldest:20.
+    /// Kinds of faults with the number of their rounds, each with its own broker and clients, for example
+    /// kill:20,full:3. `kill`: SIGKILL, now and then a second one during the start. `stop`: SIGSTOP for up to 4 s, then
+    /// SIGCONT or SIGKILL. `full`: its disk becomes full (a small one in memory; needs `unshare` and `mount`). `dying`:
+    /// its device fails to write or to sync (needs `strace`). With +drop-oldest, +drop-newest or +disconnect queues
+    /// hold few messages and have this overflow policy, for example kill+drop-oldest:20.
     #[arg(long, value_delimiter = ',', value_name = "KIND[+QUEUE][:ROUNDS]", default_value = "kill")]
     kind: Vec<Plan>,
     /// Rounds of a kind that names no number.
@@ -59,7 +59,8 @@ struct Args {
     /// The braidmq binary; without it, one is built with the profile of this program.
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
-    /// Run this program before each round, and begin the round when it has ended: for a machine with other measurements.
+    /// Run this program before each round, and begin the round when it has ended: for a machine with other
+    /// measurements.
     #[arg(long, value_name = "PROGRAM")]
     before_round: Option<PathBuf>,
     /// Also write the findings as JSON.

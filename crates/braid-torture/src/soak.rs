@@ -1,8 +1,8 @@
-//! `cargo xtask soak`: `braidmq serve` for a long time under a load of every kind, with a sample of its memory and of its
-//! store's file every second.
+//! `cargo xtask soak`: `braidmq serve` for a long time under a load of every kind, with a sample of its memory and of
+//! its store's file every second.
 //!
-//! The load is that of `torture`, with clients besides that come and go. At the end every acknowledged message must have
-//! been delivered, and neither memory nor file may have grown from the first third of the run to the last.
+//! The load is that of `torture`, with clients besides that come and go. At the end every acknowledged message must
+//! have been delivered, and neither memory nor file may have grown from the first third of the run to the last.
 
 use std::fmt::{self, Display, Formatter};
 use std::fs;

@@ -10,8 +10,8 @@ use braid_measure::process::deleted_mappings;
 /// Prefix of the names of spool files, before the process ID.
 const NAME: &str = "braidmq-";
 const EXTENSION: &str = "spool";
-/// File of a process that was killed between creating and unlinking it. The chance is too small to wait for, so the test
-/// leaves one; process 1 is never a broker.
+/// File of a process that was killed between creating and unlinking it. The chance is too small to wait for, so the
+/// test leaves one; process 1 is never a broker.
 const ORPHAN: &str = "braidmq-1-0.spool";
 /// A file of another program.
 const FOREIGN: &str = "notes.txt";

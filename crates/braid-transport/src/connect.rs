@@ -25,8 +25,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Resolves the host to its addresses, in the order of the system's preference; never empty. With [`connect_timed`] many
-    /// connections share one lookup.
+    /// Resolves the host to its addresses, in the order of the system's preference; never empty. With [`connect_timed`]
+    /// many connections share one lookup.
     ///
     /// # Errors
     /// The name has no address.
@@ -80,8 +80,8 @@ pub async fn connect(
     connect_timed(target, &addresses, tls, options).await.map(|(link, _)| link)
 }
 
-/// Connects as [`connect`] to addresses from [`Target::resolve`], and measures the time. Certificates and WebSocket still use
-/// the name of the host.
+/// Connects as [`connect`] to addresses from [`Target::resolve`], and measures the time. Certificates and WebSocket
+/// still use the name of the host.
 ///
 /// # Errors
 /// As [`connect`].

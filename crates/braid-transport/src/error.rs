@@ -140,8 +140,8 @@ impl ConnectError {
     }
 }
 
-/// Error of the handshake of a peer that connected to a listener. The peer causes all of them, so they are logged at a low
-/// level.
+/// Error of the handshake of a peer that connected to a listener. The peer causes all of them, so they are logged at a
+/// low level.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {

@@ -34,8 +34,8 @@ impl Incoming {
         }
     }
 
-    /// Completes the handshake: TLS, WebSocket upgrade, or QUIC up to the control stream. Its duration depends on the peer, so it
-    /// needs a timeout; dropping it closes the connection.
+    /// Completes the handshake: TLS, WebSocket upgrade, or QUIC up to the control stream. Its duration depends on the
+    /// peer, so it needs a timeout; dropping it closes the connection.
     ///
     /// # Errors
     /// The peer ended the connection, or speaks another protocol.

@@ -1,7 +1,7 @@
 //! tokio adapters that carry MQTT bytes: TCP, TLS, WebSocket, QUIC and in-memory links.
 //!
-//! This crate never handles MQTT packets, sessions or decisions about clients. From either side it makes a [`Link`] of an address,
-//! or an error of one line. No other crate of the project names the TLS, WebSocket and QUIC libraries.
+//! This crate never handles MQTT packets, sessions or decisions about clients. From either side it makes a [`Link`] of
+//! an address, or an error of one line. No other crate of the project names the TLS, WebSocket and QUIC libraries.
 //!
 //! A server binds a [`Listener`], accepts an [`Incoming`] (cheap) and runs
 //! [`Incoming::handshake`] in the connection's own task (slow). A client calls [`connect`].

@@ -16,8 +16,8 @@ use crate::transport::{Close, Dir, Peer, Read};
 
 /// The transport under one MQTT Network Connection.
 ///
-/// One shape for each kind of driver, not one for each transport. A driver is one task that polls the link from one function:
-/// events of all streams wake that task.
+/// One shape for each kind of driver, not one for each transport. A driver is one task that polls the link from one
+/// function: events of all streams wake that task.
 pub enum Link {
     /// One ordered stream of bytes each way: TCP, TLS, WebSocket or in-memory. It counts as the control stream.
     Single(Single),
@@ -48,8 +48,8 @@ impl Link {
         }
     }
 
-    /// True if bytes that are read may be a replay of an earlier connection's first flight: until [`Read::Confirmed`] on QUIC
-    /// with 0-RTT, otherwise never.
+    /// True if bytes that are read may be a replay of an earlier connection's first flight: until [`Read::Confirmed`]
+    /// on QUIC with 0-RTT, otherwise never.
     #[must_use]
     pub fn is_early(&self) -> bool {
         match self {
@@ -75,9 +75,9 @@ impl Link {
 
     /// The next action of the peer. To be called until it is pending.
     ///
-    /// A stream for which `wants` is false is not read: its bytes stay under its flow control, and its FIN or reset comes after
-    /// them. `wants` is asked again with every call. Fair: the control stream first, then the others in turn, one buffer each;
-    /// the control stream has at most every other turn while others have something.
+    /// A stream for which `wants` is false is not read: its bytes stay under its flow control, and its FIN or reset
+    /// comes after them. `wants` is asked again with every call. Fair: the control stream first, then the others in
+    /// turn, one buffer each; the control stream has at most every other turn while others have something.
     ///
     /// # Errors
     /// The link is lost. A buffer without room is an error too.
@@ -99,9 +99,9 @@ impl Link {
 
     /// Writes on a stream, as much as is taken now. A call before the task was woken is cheap.
     ///
-    /// All streams together take twice the congestion window; the rest waits with the caller. Streams of one priority share it,
-    /// the longest waiting first, in any order of calls. A write finds room however much is unacknowledged on streams of lower
-    /// priority, as long as the peer's flow control allows. [BQ-56]
+    /// All streams together take twice the congestion window; the rest waits with the caller. Streams of one priority
+    /// share it, the longest waiting first, in any order of calls. A write finds room however much is unacknowledged on
+    /// streams of lower priority, as long as the peer's flow control allows. [BQ-56]
     ///
     /// # Errors
     /// `NotConnected`: the stream has ended, the link lives. Any other: the link is lost.
@@ -129,28 +129,30 @@ impl Link {
         }
     }
 
-    /// Sets the priority of a stream, also for bytes that were written and are not sent yet: from its next turn by the old
-    /// priority on. To be raised before the first write of a burst, and lowered after the last was sent. Without effect on a
-    /// single stream. The control stream is above all. [BQ-50]
+    /// Sets the priority of a stream, also for bytes that were written and are not sent yet: from its next turn by the
+    /// old priority on. To be raised before the first write of a burst, and lowered after the last was sent. Without
+    /// effect on a single stream. The control stream is above all. [BQ-50]
     pub fn set_priority(&mut self, stream: StreamKey, priority: Priority) {
         self.on_quic(|state| state.set_priority(stream, priority));
     }
 
-    /// Ends the sending half of a data stream with FIN, in a frame without payload: at once if nothing was written on it,
-    /// otherwise once nothing on the connection is unacknowledged. While other streams prevent that: three round trips after
-    /// its bytes can have been sent. A stream that is not read delays no other; a higher priority that fills the connection
-    /// does. After 3 s in any case; bytes may then be retransmitted together with the FIN. Nothing is lost. Reads send the FIN,
-    /// so the link has to be polled for them. [BQ-31]
+    /// Ends the sending half of a data stream with FIN, in a frame without payload: at once if nothing was written on
+    /// it, otherwise once nothing on the connection is unacknowledged. While other streams prevent that: three round
+    /// trips after its bytes can have been sent. A stream that is not read delays no other; a higher priority that
+    /// fills the connection does. After 3 s in any case; bytes may then be retransmitted together with the FIN. Nothing
+    /// is lost. Reads send the FIN, so the link has to be polled for them. [BQ-31]
     pub fn finish(&mut self, stream: StreamKey) {
         self.on_quic(|state| state.finish(stream));
     }
 
-    /// Sends RESET_STREAM and STOP_SENDING with this code for the halves that are open. No read reports the stream any more.
+    /// Sends RESET_STREAM and STOP_SENDING with this code for the halves that are open. No read reports the stream any
+    /// more.
     pub fn abort(&mut self, stream: StreamKey, code: u64) {
         self.on_quic(|state| state.abort(stream, code));
     }
 
-    /// Opens a stream (client): ready as soon as the peer's credit allows. The first bytes written open it at the server.
+    /// Opens a stream (client): ready as soon as the peer's credit allows. The first bytes written open it at the
+    /// server.
     ///
     /// # Errors
     /// `Unsupported` on a single stream and for a server; any other: the link is lost.
@@ -164,9 +166,10 @@ impl Link {
         }
     }
 
-    /// Closes the link: delivers written bytes, then sends STOP_SENDING if asked for, ends the streams with FIN in frames
-    /// without payload, and the connection with its code; within 3 s, or by the deadline of [`Link::close_by`], whatever the
-    /// peer does. A single stream is shut down. Afterwards reads return [`Read::Closed`] and writes an error. [BQ-41]
+    /// Closes the link: delivers written bytes, then sends STOP_SENDING if asked for, ends the streams with FIN in
+    /// frames without payload, and the connection with its code; within 3 s, or by the deadline of [`Link::close_by`],
+    /// whatever the peer does. A single stream is shut down. Afterwards reads return [`Read::Closed`] and writes an
+    /// error. [BQ-41]
     ///
     /// Dropping a link does the same in the background, with code 0, and goes on with a close that has begun.
     ///
@@ -179,28 +182,29 @@ impl Link {
         }
     }
 
-    /// Sets the deadline of the close: CONNECTION_CLOSE leaves by then, also if the link is dropped. Without effect on a single
-    /// stream, and once the close has begun. [BQ-41]
+    /// Sets the deadline of the close: CONNECTION_CLOSE leaves by then, also if the link is dropped. Without effect on
+    /// a single stream, and once the close has begun. [BQ-41]
     pub fn close_by(&mut self, deadline: Instant) {
         if let Self::Multi(multi) = self {
             multi.close_by(deadline);
         }
     }
 
-    /// Number of STREAM frames received on all streams. It grows when bytes come, whether they are read or wait under flow
-    /// control; PING and ACK of QUIC itself do not count. `None` on a single stream, and when the link is lost. [BQ-44]
+    /// Number of STREAM frames received on all streams. It grows when bytes come, whether they are read or wait under
+    /// flow control; PING and ACK of QUIC itself do not count. `None` on a single stream, and when the link is
+    /// lost. [BQ-44]
     pub fn stream_frames(&mut self) -> Option<u64> {
         self.on_quic(|state| state.stream_frames())
     }
 
-    /// Upper estimate of the bytes that were received on streams that are not read, at most the window of each. 0 on a single
-    /// stream, whose bytes wait in the operating system, and when the link is lost.
+    /// Upper estimate of the bytes that were received on streams that are not read, at most the window of each. 0 on a
+    /// single stream, whose bytes wait in the operating system, and when the link is lost.
     pub fn unread_bytes(&mut self) -> usize {
         self.on_quic(ConnectionState::unread_bytes).unwrap_or(0)
     }
 
-    /// The CONNECT was accepted: the client may send on each stream up to the window of the stream. Until then it was 128 KiB
-    /// over all streams, and only a write reported STOP_SENDING. [BQ-13]
+    /// The CONNECT was accepted: the client may send on each stream up to the window of the stream. Until then it was
+    /// 128 KiB over all streams, and only a write reported STOP_SENDING. [BQ-13]
     pub fn set_trusted(&mut self) {
         self.on_quic(ConnectionState::set_trusted);
     }

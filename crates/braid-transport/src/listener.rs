@@ -135,12 +135,13 @@ impl Listener {
     }
 
     /// Accepts the next connection without waiting for bytes of the peer.
-    /// Cancel safe. Once the last [`Connector`](crate::mem::Connector) of an in-memory listener is gone it waits forever.
+    /// Cancel safe. Once the last [`Connector`](crate::mem::Connector) of an in-memory listener is gone it waits
+    /// forever.
     ///
     /// # Errors
     /// The process is short of something (descriptors, memory); the listener stays usable, so pause
-    /// a moment and call again. A QUIC endpoint whose socket failed is lost with its connections; each call tries to restart
-    /// it and reports that as an error.
+    /// a moment and call again. A QUIC endpoint whose socket failed is lost with its connections; each call tries to
+    /// restart it and reports that as an error.
     pub async fn accept(&mut self) -> io::Result<Incoming> {
         let kind = match &mut self.socket {
             Socket::Stream { listener, upgrade } => {
@@ -179,8 +180,8 @@ impl Listener {
         }
     }
 
-    /// Stops listening. Links that exist live on. For QUIC, whose links share the socket, it waits until all of them are
-    /// closed, at most a few seconds: call it last.
+    /// Stops listening. Links that exist live on. For QUIC, whose links share the socket, it waits until all of them
+    /// are closed, at most a few seconds: call it last.
     pub async fn close(self) {
         match self.socket {
             Socket::Quic(listener) => listener.close().await,

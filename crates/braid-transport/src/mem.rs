@@ -57,8 +57,8 @@ impl Connector {
         Ok(link(ours))
     }
 
-    /// Makes an `accept` of the listener fail, after it has accepted the connections before. From then on the listener reports
-    /// `health`. A test sees with it how the caller of `accept` handles a failing endpoint.
+    /// Makes an `accept` of the listener fail, after it has accepted the connections before. From then on the listener
+    /// reports `health`. A test sees with it how the caller of `accept` handles a failing endpoint.
     ///
     /// # Errors
     /// `ConnectionRefused` when the listener is gone.

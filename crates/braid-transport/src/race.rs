@@ -1,5 +1,5 @@
-//! Connects to a host with several addresses (RFC 8305): the next one is tried when the last has failed or has had its head
-//! start, and the first that answers wins.
+//! Connects to a host with several addresses (RFC 8305): the next one is tried when the last has failed or has had its
+//! head start, and the first that answers wins.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -9,8 +9,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use crate::error::ConnectError;
 use crate::race::race;
 
-/// Bytes that the system takes beyond those in flight. Bytes that it holds have lost their priority; when it has few, it asks
-/// for more in time.
+/// Bytes that the system takes beyond those in flight. Bytes that it holds have lost their priority; when it has few,
+/// it asks for more in time.
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 16 * 1024;
 
@@ -80,8 +80,8 @@ pub(crate) fn share_families(socket: &Socket, address: SocketAddr) -> io::Result
     Ok(())
 }
 
-/// Accepts the next connection, and skips those that their peer has ended. An error is a shortage of this process (descriptors,
-/// memory), worth a pause.
+/// Accepts the next connection, and skips those that their peer has ended. An error is a shortage of this process
+/// (descriptors, memory), worth a pause.
 pub(crate) async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     loop {
         match listener.accept().await {
@@ -145,8 +145,8 @@ fn set_congestion(_socket: &SockRef<'_>, _name: &str) -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// Sends small packets at once, and keeps little unsent before urgent ones. Both options fail only on a connection that has
-/// ended; the first read reports that.
+/// Sends small packets at once, and keeps little unsent before urgent ones. Both options fail only on a connection that
+/// has ended; the first read reports that.
 fn tune(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]

@@ -27,8 +27,8 @@ pub enum Read {
     Confirmed,
     /// The peer has another address now, and it is validated.
     Moved(SocketAddr),
-    /// The peer ended the link in order: EOF of a single stream, FIN of the control stream, CONNECTION_CLOSE 0. All bytes
-    /// before it on streams that are wanted were read.
+    /// The peer ended the link in order: EOF of a single stream, FIN of the control stream, CONNECTION_CLOSE 0. All
+    /// bytes before it on streams that are wanted were read.
     Closed,
 }
 
@@ -99,7 +99,8 @@ impl Transport {
         }
     }
 
-    /// The transport that a URL's scheme names, in upper or lower case. `None`: no transport with an address has this name.
+    /// The transport that a URL's scheme names, in upper or lower case. `None`: no transport with an address has this
+    /// name.
     #[must_use]
     pub fn from_scheme(scheme: &str) -> Option<Self> {
         Self::ALL
@@ -196,8 +197,8 @@ pub struct PeerCertificate {
 }
 
 impl PeerCertificate {
-    /// Common Name of the subject. `None` if there is none, more than one, or one that is not plain text: an identity must
-    /// not be ambiguous.
+    /// Common Name of the subject. `None` if there is none, more than one, or one that is not plain text: an identity
+    /// must not be ambiguous.
     #[must_use]
     pub fn common_name(&self) -> Option<&str> {
         certificate::common_name(&self.der)

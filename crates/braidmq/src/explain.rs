@@ -53,9 +53,9 @@ Examples:
 
 /// Explain from a qlog file which stream was sent first, and draw the stream bytes of each packet.
 ///
-/// Reads the logs of any QUIC stack that follows the qlog drafts, as JSON text sequence or as JSON. Prints each stream's bytes,
-/// packets and repetitions, the connection's losses, and how much bulk left ahead of urgent bytes; writes a chart
-/// (SVG) beside the log.
+/// Reads the logs of any QUIC stack that follows the qlog drafts, as JSON text sequence or as JSON. Prints each
+/// stream's bytes, packets and repetitions, the connection's losses, and how much bulk left ahead of urgent bytes;
+/// writes a chart (SVG) beside the log.
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = MEASURES)]
 pub(crate) struct Args {

@@ -59,8 +59,8 @@ impl Format {
         Self(Piece::parameter(PAYLOAD, Layout::default()).into_iter().collect())
     }
 
-    /// Writes a message that arrived at `now`. False, with nothing written: `%J` is in the format, and the payload is not
-    /// JSON.
+    /// Writes a message that arrived at `now`. False, with nothing written: `%J` is in the format, and the payload is
+    /// not JSON.
     ///
     /// # Errors
     /// Errors of `out`.

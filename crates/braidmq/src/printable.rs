@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Escapes control characters, and characters that change the direction of text, as `\u{1b}`: topics and reasons come from
-/// other clients.
+/// Escapes control characters, and characters that change the direction of text, as `\u{1b}`: topics and reasons come
+/// from other clients.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_control) {
         return Cow::Borrowed(text);

@@ -271,8 +271,8 @@ impl Outcome {
         Ok(())
     }
 
-    /// Waits until at most `rest` messages are unacknowledged. A refused message is a warning, as in `mosquitto_pub`; any
-    /// other error ends the program.
+    /// Waits until at most `rest` messages are unacknowledged. A refused message is a warning, as in `mosquitto_pub`;
+    /// any other error ends the program.
     async fn settle(&mut self, rest: usize) -> Result<(), Failure> {
         while self.awaited.len() > rest
             && let Some((number, acknowledgement)) = self.awaited.front_mut()

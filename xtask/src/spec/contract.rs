@@ -48,7 +48,8 @@ pub(super) fn read(tree: &Tree) -> Result<Standard, String> {
     Ok(Standard { edition, statements })
 }
 
-/// Parses the text between one `**[BQ` and the next, such as `-31]** FIN never ...`, and takes the statement's exception.
+/// Parses the text between one `**[BQ` and the next, such as `-31]** FIN never ...`, and takes the statement's
+/// exception.
 fn statement(piece: &str, exceptions: &mut BTreeMap<String, String>) -> Result<Statement, String> {
     let (number, words) = piece.split_once("]**").unwrap_or((piece.lines().next().unwrap_or_default(), ""));
     let id = format!("BQ{number}");

@@ -60,8 +60,8 @@ fn every(file: &TextFile, place: Place) -> impl Iterator<Item = Tag> {
     tags_of(&file.text).into_iter().map(move |(line, id)| Tag { id, path: file.path.clone(), line, place })
 }
 
-/// Every `[MQTT-3...]`, `[MQTT3-3...]` and `[BQ-3...]` with its line. The text inside is validated later, so that a typo
-/// is reported.
+/// Every `[MQTT-3...]`, `[MQTT3-3...]` and `[BQ-3...]` with its line. The text inside is validated later, so that a
+/// typo is reported.
 fn tags_of(text: &str) -> Vec<(usize, String)> {
     let mut tags = Vec::new();
     for (at, line) in text.lines().enumerate() {

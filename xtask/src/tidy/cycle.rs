@@ -94,7 +94,8 @@ impl<'a> ImportGraph<'a> {
         graph
     }
 
-    /// The file that defines what `path` names inside `file`, which is `file` itself for a name that it does not import.
+    /// The file that defines what `path` names inside `file`, which is `file` itself for a name that it does not
+    /// import.
     pub(super) fn definition(&self, file: &str, path: &[String]) -> Option<&'a str> {
         let module = module_path(file);
         let (first, rest) = path.split_first()?;

@@ -95,7 +95,8 @@ impl<'a> TypeFinder<'a> {
         self.fields.push(Fields { path: self.path, line, name, count: fields.len() });
     }
 
-    /// The files with an `impl` of a type. One whose type cannot be told from others of the same name counts for each of them.
+    /// The files with an `impl` of a type. One whose type cannot be told from others of the same name counts for each
+    /// of them.
     fn impl_files(&self, declared: &Declared<'_>, imports: &ImportGraph<'_>) -> BTreeSet<&'a str> {
         let named: BTreeSet<_> =
             self.types.iter().filter(|other| other.name == declared.name).map(|other| other.path).collect();

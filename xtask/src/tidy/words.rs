@@ -10,7 +10,8 @@ use crate::tree::{TextFile, Tree};
 const BEGINNINGS: &[&str] =
     &["How", "It", "Nobody", "Of", "So", "Somebody", "The same", "What", "Who", "Whoever", "Whom", "Whose"];
 
-/// Words that are no terms of the field, as they stand alone or in a name, and what to say instead. Inflected forms count too.
+/// Words that are no terms of the field, as they stand alone or in a name, and what to say instead. Inflected forms
+/// count too.
 const DENIED: &[(&str, &str)] = &[
     ("absence", "disconnect epoch"),
     ("anybody", "any client, any caller ..."),
@@ -55,8 +56,8 @@ const DENIED: &[(&str, &str)] = &[
     ("whoever", "the component: publisher, subscriber, connection, caller, peer"),
 ];
 
-/// Words that no name of a type holds, the folder in which they are denied, and what to say instead. In sentences they are
-/// ordinary words.
+/// Words that no name of a type holds, the folder in which they are denied, and what to say instead. In sentences they
+/// are ordinary words.
 const DENIED_IN_TYPES: &[(&str, &str, &str)] = &[
     ("arrivals", "crates/braid-broker/", "message loader"),
     ("board", "crates/", "health state, counters"),

@@ -61,8 +61,8 @@ pub fn secrets_line(file: &Path) -> String {
     format!("Dump TLS secrets to {}", file.display())
 }
 
-/// All clients have connected, or failed to, and publishing begins (`-w`): `Collected 2 'go' signals, start publishing`.
-/// There is a signal for each of the [`StartLine::workers`].
+/// All clients have connected, or failed to, and publishing begins (`-w`):
+/// `Collected 2 'go' signals, start publishing`. There is a signal for each of the [`StartLine::workers`].
 #[must_use]
 pub fn go_line(workers: u64) -> String {
     format!("Collected {workers} 'go' signals, start publishing")

@@ -143,8 +143,8 @@ impl PayloadTemplate {
         self.parts.iter().any(|part| matches!(part, Part::Timestamp(_)))
     }
 
-    /// One message's payload in parts, of which the large ones are not copied; none is empty. `now` is since the Unix epoch; `headers` are what
-    /// [`PayloadHeaders::put`](super::PayloadHeaders::put) wrote, or nothing.
+    /// One message's payload in parts, of which the large ones are not copied; none is empty. `now` is since the Unix
+    /// epoch; `headers` are what [`PayloadHeaders::put`](super::PayloadHeaders::put) wrote, or nothing.
     #[must_use]
     pub fn segments(&self, headers: &[u8], now: Duration) -> Vec<Bytes> {
         let mut segments = Vec::with_capacity(self.parts.len());

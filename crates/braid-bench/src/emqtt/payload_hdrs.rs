@@ -12,7 +12,8 @@ enum Header {
 
 /// The headers of `--payload-hdrs`, in the order given: 8 bytes each, big-endian, before the payload.
 ///
-/// `cnt64` is a counter of the publisher for each topic from 0, `ts` the time of sending in milliseconds since the Unix epoch.
+/// `cnt64` is a counter of the publisher for each topic from 0, `ts` the time of sending in milliseconds since the Unix
+/// epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PayloadHeaders {
     headers: Vec<Header>,

@@ -216,8 +216,8 @@ pub enum PlanError {
 }
 
 impl PublishPlan {
-    /// Plan for the topics of a file, with no headers, `-F 1`, no limit and no wait. `has_username` tells whether `%u` can be
-    /// filled.
+    /// Plan for the topics of a file, with no headers, `-F 1`, no limit and no wait. `has_username` tells whether `%u`
+    /// can be filled.
     ///
     /// # Errors
     /// An invalid placeholder or topic, or no topic.

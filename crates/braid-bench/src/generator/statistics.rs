@@ -435,7 +435,8 @@ impl Shard {
         if let Some(secured) = times.secured {
             self.histograms.observe(DurationHistogram::Handshake, secured);
         }
-        // To the Erlang client the handshake is all that precedes MQTT, and that of TCP a part of it which only TLS reports.
+        // To the Erlang client the handshake is all that precedes MQTT, and that of TCP a part of it which only TLS
+        // reports.
         let reported = match carried {
             Transport::Tls => times.tcp,
             Transport::Tcp | Transport::Ws | Transport::Wss | Transport::Quic | Transport::Mem => None,

@@ -1,8 +1,8 @@
 //! Acknowledgements on their way to the protocol machine: first durable, then as fast as the receivers.
 //!
-//! An acknowledgement passes two stages. In the first it waits for the commits of the store that stand before it; in the
-//! second for receivers that cannot keep up with what it acknowledges. The [`Token`] that comes out releases it, and all
-//! before it, in the protocol machine.
+//! An acknowledgement passes two stages. In the first it waits for the commits of the store that stand before it; in
+//! the second for receivers that cannot keep up with what it acknowledges. The [`Token`] that comes out releases it,
+//! and all before it, in the protocol machine.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -59,8 +59,8 @@ struct PendingCommit {
 /// concerned, and a receiver that takes nothing for a while is not waited for.
 ///
 /// The acknowledgements of a connection leave in order [MQTT-4.6.0-2], and those of a stream must not wait for those of
-/// another [BQ-55]. They are delayed only while every stream with a pending one is congested. When one of another stream
-/// joins them, all leave, and flow control takes the place of the publisher's window: a congested stream is not
+/// another [BQ-55]. They are delayed only while every stream with a pending one is congested. When one of another
+/// stream joins them, all leave, and flow control takes the place of the publisher's window: a congested stream is not
 /// read until its receiver has room or counts as stuck.
 #[derive(Default)]
 struct AckBackpressure {
@@ -160,8 +160,8 @@ impl AckBackpressure {
         Some(token)
     }
 
-    /// Removes streams that are no longer congested; returns the token up to which acknowledgements leave now. One stream
-    /// that is still congested does not withhold those of the others.
+    /// Removes streams that are no longer congested; returns the token up to which acknowledgements leave now. One
+    /// stream that is still congested does not withhold those of the others.
     fn end(&mut self, mut is_over: impl FnMut(&mut CongestedStream) -> bool) -> Option<Token> {
         let before = self.congested.0.len();
         self.congested.0.retain_mut(|congested| !is_over(congested));
@@ -197,8 +197,8 @@ impl AckPipeline {
         None
     }
 
-    /// Ready for each commit that is done, with the token up to which acknowledgements leave now. Pending when no commit
-    /// waits, or the first one does.
+    /// Ready for each commit that is done, with the token up to which acknowledgements leave now. Pending when no
+    /// commit waits, or the first one does.
     ///
     /// # Errors
     /// The commit failed. No acknowledgement leaves any more.
@@ -243,8 +243,8 @@ impl AckPipeline {
         leaves
     }
 
-    /// True when a stream is not to be read because its receivers cannot keep up: its acknowledgements have left, and slow
-    /// no publisher down.
+    /// True when a stream is not to be read because its receivers cannot keep up: its acknowledgements have left, and
+    /// slow no publisher down.
     pub(super) fn is_paused(&self, stream: StreamKey) -> bool {
         let backpressure = self.backpressure.as_ref();
         backpressure.is_some_and(|it| it.withheld.is_none() && it.congested.contains(stream))

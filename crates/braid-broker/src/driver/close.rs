@@ -7,9 +7,9 @@ use braid_proto::reason::ReasonCode;
 use braid_transport::Close;
 use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
 
-// The time of the last bytes. On TCP all of it may be used for them. On QUIC the peer has CONNECTION_CLOSE within 3 s of
-// the decision [BQ-41]: 1.5 s for the last bytes, 1 s for STOP_SENDING, which carries the reason even where DISCONNECT
-// cannot, and 0.5 s for the path.
+// The time of the last bytes. On TCP all of it may be used for them. On QUIC the peer has CONNECTION_CLOSE within 3 s
+// of the decision [BQ-41]: 1.5 s for the last bytes, 1 s for STOP_SENDING, which carries the reason even where
+// DISCONNECT cannot, and 0.5 s for the path.
 
 /// Limit for the close of a connection, on any transport.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -23,8 +23,8 @@ pub(super) fn has_room(egress: &EgressQueue, server: &Server, stream: StreamKey)
     !egress.waits_on(stream) && server.unwritten_on(stream) < OUTBOX_TARGET
 }
 
-/// The most urgent delivery whose stream has room and that the peer takes, and its lane. Streams without room are passed
-/// over [BQ-53], [BQ-55] and noted in `streams`. `unwritten`: bytes in all outboxes.
+/// The most urgent delivery whose stream has room and that the peer takes, and its lane. Streams without room are
+/// passed over [BQ-53], [BQ-55] and noted in `streams`. `unwritten`: bytes in all outboxes.
 pub(super) fn next_delivery(
     egress: &mut EgressQueue,
     server: &Server,

@@ -83,8 +83,8 @@ impl PublishIngress {
         batch.messages.len().saturating_mul(self.fan_out) >= TURN_DELIVERIES
     }
 
-    /// Dispatches the messages of a batch. Adds their acknowledgements to it, with the receivers that cannot keep up, and
-    /// the commits to the pipeline of acknowledgements.
+    /// Dispatches the messages of a batch. Adds their acknowledgements to it, with the receivers that cannot keep up,
+    /// and the commits to the pipeline of acknowledgements.
     fn publish(&mut self, batch: &mut PublishBatch, context: IngressScope<'_>) {
         let IngressScope { core, access, publisher, server, gate, acks: pipeline, now } = context;
         let PublishBatch { messages, tokens, changes, acks } = batch;
@@ -128,8 +128,8 @@ impl PublishIngress {
 }
 
 impl Driver {
-    /// Answers all events; a CONNECT is returned. Messages between two other events are dispatched as one batch, and all
-    /// acknowledgements are pushed together at the end.
+    /// Answers all events; a CONNECT is returned. Messages between two other events are dispatched as one batch, and
+    /// all acknowledgements are pushed together at the end.
     pub(super) fn drain_events(&mut self, now: Instant) -> Option<Box<Connect>> {
         let mut batch = PublishBatch::default();
         let mut is_full = false;

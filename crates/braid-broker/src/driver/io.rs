@@ -58,8 +58,8 @@ impl Driver {
         ReadInput { server, acks, pressure, memory: &self.core.memory, has_events, now }
     }
 
-    /// Reads once from a link of one stream, and from a link of many until it has nothing more or the turn has read enough;
-    /// true if something was read.
+    /// Reads once from a link of one stream, and from a link of many until it has nothing more or the turn has read
+    /// enough; true if something was read.
     pub(super) fn poll_read(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
         let mut has_read = false;
         // Events of the last turn come first: nothing is read until they are answered.

@@ -1,8 +1,8 @@
 //! Driver of one connection: the loop between its link, its protocol machine and its session queue.
 //!
 //! One task runs it per connection. A turn goes through numbered steps, see [`Driver::poll`]: signals, reads, events
-//! (messages are dispatched as a batch), acknowledgements, deliveries, writes. Therefore acknowledgements and deliveries
-//! leave together, and each subscriber is woken once for all that one read contained.
+//! (messages are dispatched as a batch), acknowledgements, deliveries, writes. Therefore acknowledgements and
+//! deliveries leave together, and each subscriber is woken once for all that one read contained.
 //!
 //! The parts own their state and do not know the driver: [`ReadGate`] decides which stream is read, [`PublishIngress`]
 //! dispatches messages and slows the publisher down while memory is short, [`AckPipeline`] releases acknowledgements,
@@ -49,8 +49,8 @@ use crate::queue::session_queue::Signal;
 /// Turns of one poll, before other tasks run.
 const MAX_TURNS: usize = 4;
 
-/// Serves one connection from its handshake to its end. A link without a CONNECT is closed at once when the broker stops.
-/// A CONNECT is answered with `refusal`, if there is one.
+/// Serves one connection from its handshake to its end. A link without a CONNECT is closed at once when the broker
+/// stops. A CONNECT is answered with `refusal`, if there is one.
 ///
 /// `incoming` is boxed, as are the futures of handshake and CONNECT: an idle connection must not keep their size.
 pub(crate) async fn serve(core: Arc<Core>, incoming: Box<Incoming>, refusal: Option<ReasonCode>) {
@@ -142,7 +142,8 @@ impl Driver {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         for _ in 0..MAX_TURNS {
             let now = clock::now();
-            // 1. Session queue. First: from here on a push or signal wakes the task, even one that comes during this turn.
+            // 1. Session queue. First: from here on a push or signal wakes the task, even one that comes during this
+            // turn.
             self.poll_queue(now, context);
             // 2. Link. Registers for more input when the link has none; refused streams are remembered for step 14.
             let has_read = self.poll_read(now, context);
@@ -156,8 +157,8 @@ impl Driver {
             self.ingress.pressure.note_partial(self.server.partial_len(), &self.core.memory, now);
             // Dispatch may have taken long: the time to send is measured from here.
             let now = if has_events { clock::now() } else { now };
-            // 5. Commits, which registers for the first that is not done. After the events, which begin them: over a store
-            // in memory they are done by now.
+            // 5. Commits, which registers for the first that is not done. After the events, which begin them: over a
+            // store in memory they are done by now.
             self.poll_commits(context);
             // 6. Receivers that cannot keep up. After the commits: durable acknowledgements wait here.
             self.poll_receivers(now, context);
@@ -180,8 +181,9 @@ impl Driver {
                 self.release();
                 return Poll::Ready(Turn::Over);
             }
-            // 14. Another turn if this one moved something. A refused stream that may be read by now counts: the reason went
-            // in this turn, and no waker tells of it. Otherwise the timer decides, last, with the times of all steps before.
+            // 14. Another turn if this one moved something. A refused stream that may be read by now counts: the reason
+            // went in this turn, and no waker tells of it. Otherwise the timer decides, last, with the times of all
+            // steps before.
             let has_changed =
                 has_read || has_written || has_retained || has_dropped || self.has_reopened(now);
             if !has_changed && !self.server.has_events() && self.poll_timer(now, context).is_pending() {
@@ -271,8 +273,8 @@ impl Driver {
         self.server.handle_link_closed();
     }
 
-    /// Gives the session back as soon as the connection is closed: a connection that takes it over does not wait for the
-    /// last bytes of this one.
+    /// Gives the session back as soon as the connection is closed: a connection that takes it over does not wait for
+    /// the last bytes of this one.
     fn release(&mut self) {
         let Some(mut end) = self.server.take_end() else { return };
         let accepts_early = self.core.config.streams.early_publish == EarlyPublishConfig::Accept;

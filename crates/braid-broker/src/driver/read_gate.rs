@@ -86,8 +86,8 @@ impl ReadGate {
         }
     }
 
-    /// True when a stream that was refused may be read by now. No waker tells of that: the reason may have gone in the same
-    /// turn.
+    /// True when a stream that was refused may be read by now. No waker tells of that: the reason may have gone in the
+    /// same turn.
     pub(super) fn has_reopened(&self, input: &ReadInput<'_>) -> bool {
         self.refused.iter().any(|stream| input.allows(self.rate.as_deref(), *stream))
     }
@@ -154,8 +154,8 @@ impl ReadGate {
         is_alive
     }
 
-    /// True while the broker pauses the client: its PINGREQ may be among the bytes that are not read, and Keep Alive must
-    /// not end the connection for that.
+    /// True while the broker pauses the client: its PINGREQ may be among the bytes that are not read, and Keep Alive
+    /// must not end the connection for that.
     pub(super) fn suspends_keep_alive(&self, pressure: &MemoryBackpressure) -> bool {
         !self.refused.is_empty() && (self.rate.is_some() || pressure.is_active())
     }

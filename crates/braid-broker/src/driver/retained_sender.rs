@@ -77,8 +77,8 @@ impl RetainedSender {
         }
     }
 
-    /// The next batch for the first cursor whose stream `is_ready`; `None` when there is none. A batch may be empty: each
-    /// looks at a limited number of topics.
+    /// The next batch for the first cursor whose stream `is_ready`; `None` when there is none. A batch may be empty:
+    /// each looks at a limited number of topics.
     ///
     /// A stream that is not read delays its own cursors and no others. [BQ-55]
     pub(super) fn next_batch(

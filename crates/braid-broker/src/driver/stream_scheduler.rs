@@ -139,8 +139,8 @@ impl StreamScheduler {
 
     // -- Priorities --------------------------------------------------------------------------------
 
-    /// Notes a delivery that is in the outbox of a stream, from `before` to `after` bytes. Like all of these methods returns
-    /// the priority of the stream if it has changed, for the transport. [BQ-50]
+    /// Notes a delivery that is in the outbox of a stream, from `before` to `after` bytes. Like all of these methods
+    /// returns the priority of the stream if it has changed, for the transport. [BQ-50]
     pub(super) fn note_delivery(
         &mut self,
         stream: StreamKey,
@@ -193,8 +193,8 @@ impl StreamScheduler {
 
     // -- Order of writes ---------------------------------------------------------------------------
 
-    /// Data streams with something to write, the most urgent first: the transport's own task may begin to send before it
-    /// has all. Give the vector back with [`StreamScheduler::keep_write_order`]. [BQ-50]
+    /// Data streams with something to write, the most urgent first: the transport's own task may begin to send before
+    /// it has all. Give the vector back with [`StreamScheduler::keep_write_order`]. [BQ-50]
     pub(super) fn take_write_order(
         &mut self,
         server: &Server,
@@ -356,8 +356,8 @@ mod tests {
         assert_eq!(state.priority, ALARM, "it rises at once");
     }
 
-    /// [BQ-50]: acknowledgements on a stream of bulk are not behind the bulk of others, and do not raise the bulk of their
-    /// stream above alarms.
+    /// [BQ-50]: acknowledgements on a stream of bulk are not behind the bulk of others, and do not raise the bulk of
+    /// their stream above alarms.
     #[test]
     fn acknowledgements_on_a_stream_of_bulk_have_the_default_priority() {
         let mut now = Instant::now();

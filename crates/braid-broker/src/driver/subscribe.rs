@@ -23,11 +23,12 @@ use crate::routing::FILTERS_AT_ONCE;
 /// User Property of a SUBSCRIBE: the priority of its deliveries. [BQ-52]
 const PRIORITY: &str = "braid-priority";
 
-/// Memory of a subscription without its filter, in its session and in the router, bytes, about: 210 to 370 were measured.
+/// Memory of a subscription without its filter, in its session and in the router, bytes, about: 210 to 370 were
+/// measured.
 const SUBSCRIPTION: usize = 384;
 
-/// Memory of a level of a filter with wildcards in the router when its tables have just doubled, bytes: twice the 56 of a
-/// node, and sixteen sevenths of the 17 of the edge to it. 75 to 140 were measured.
+/// Memory of a level of a filter with wildcards in the router when its tables have just doubled, bytes: twice the 56 of
+/// a node, and sixteen sevenths of the 17 of the edge to it. 75 to 140 were measured.
 const LEVEL: usize = 152;
 
 /// Subscription that a SUBSCRIBE was granted.
@@ -148,8 +149,8 @@ impl SubscriptionHandler<'_> {
 
     /// Removes the subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6], [BQ-17]
     ///
-    /// From here on no message is added for them [MQTT-3.10.4-2]; deliveries in the queue are still sent
-    /// [MQTT-3.10.4-3].
+    /// From here on no message is added for them [MQTT-3.10.4-2]; deliveries in the queue are still
+    /// sent [MQTT-3.10.4-3].
     pub(super) fn unsubscribe(self, on: StreamKey, unsubscribe: &Unsubscribe) -> Option<Token> {
         let entry = self.entry;
         let is_strict = self.core.config.streams.strict_streams;

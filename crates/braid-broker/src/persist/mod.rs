@@ -289,8 +289,8 @@ pub(crate) fn completed(
 }
 
 /// Changes for ended subscriptions with these filters. The store knows no streams: it gets a subscription that another
-/// stream has with the filter, or none. `left` are the session's subscriptions; `None` when none of them can have such a
-/// filter.
+/// stream has with the filter, or none. `left` are the session's subscriptions; `None` when none of them can have such
+/// a filter.
 pub(crate) fn ended_subscriptions(
     session: SessionId,
     left: Option<&Subscriptions>,

@@ -17,9 +17,9 @@ use super::{Persist, lsn};
 
 /// Progress of the deliveries of a durable session on its present connection.
 ///
-/// Most changes may be committed late. But a QoS 2 PUBLISH must not be on the wire before its identifier is durable, nor
-/// a PUBREL before its PUBREC is: a crash in between would deliver the message twice. They are in the outbox already, so
-/// the outbox is written only up to their first byte until their commit is done.
+/// Most changes may be committed late. But a QoS 2 PUBLISH must not be on the wire before its identifier is durable,
+/// nor a PUBREL before its PUBREC is: a crash in between would deliver the message twice. They are in the outbox
+/// already, so the outbox is written only up to their first byte until their commit is done.
 pub(crate) struct DurableProgress {
     session: SessionId,
     changes: Vec<Change>,
@@ -28,8 +28,8 @@ pub(crate) struct DurableProgress {
     /// Bytes written on each stream since this value exists, in the order of the streams.
     written: Vec<(StreamKey, u64)>,
     barriers: VecDeque<Barrier>,
-    /// Open QoS 2 exchanges of the client by identifier, as many as the store was told of. The session may have more, of
-    /// which the store must be told in the order of the messages.
+    /// Open QoS 2 exchanges of the client by identifier, as many as the store was told of. The session may have more,
+    /// of which the store must be told in the order of the messages.
     exchanges: HashMap<PacketId, NonZeroU16>,
 }
 
@@ -161,8 +161,8 @@ impl DurableProgress {
 
     /// Number of bytes of a stream that may be written now; `None` for all.
     ///
-    /// Bytes of a stream that `has_ended` may be in the outbox of the control stream by now, at an unknown position: all
-    /// of that outbox waits then. [BQ-42]
+    /// Bytes of a stream that `has_ended` may be in the outbox of the control stream by now, at an unknown position:
+    /// all of that outbox waits then. [BQ-42]
     pub(crate) fn writable(&self, stream: StreamKey, has_ended: impl Fn(StreamKey) -> bool) -> Option<usize> {
         let named = self.barriers.iter().flat_map(|barrier| &barrier.from);
         let mut first = None;

@@ -223,8 +223,8 @@ impl Messages {
         self.wanted.get(&lsn).cloned().ok_or_else(|| missing(lsn))
     }
 
-    /// Completes a queue entry with its message, or with the terms of one that stays in the store. Returns the message if it
-    /// is in memory.
+    /// Completes a queue entry with its message, or with the terms of one that stays in the store. Returns the message
+    /// if it is in memory.
     fn resolve(&self, entry: &mut StoredEntry) -> Result<Option<Arc<Message>>, StoreError> {
         let Source::Store { lsn, .. } = *entry.source() else { return Ok(None) };
         if let Some(message) = self.wanted.get(&lsn) {

@@ -1,9 +1,9 @@
 //! Backpressure on publishers while a subscriber's queue is congested: their acknowledgements are held back.
 //!
 //! An acknowledgement is held back until the queue has room again, for at most four of the subscriber's round trips,
-//! but no less than 100 ms ([`MIN_HOLD`]) and no more than 2 s ([`MAX_STUCK_TIMEOUT`]). A subscriber to which nothing was sent for
-//! four of its round trips, no less than 50 ms ([`MIN_STUCK_TIMEOUT`]) and no more than 2 s, is stuck: nothing more is held
-//! back for it. With QoS 0 alone no round trip is measured, and 50 ms count.
+//! but no less than 100 ms ([`MIN_HOLD`]) and no more than 2 s ([`MAX_STUCK_TIMEOUT`]). A subscriber to which nothing
+//! was sent for four of its round trips, no less than 50 ms ([`MIN_STUCK_TIMEOUT`]) and no more than 2 s, is stuck:
+//! nothing more is held back for it. With QoS 0 alone no round trip is measured, and 50 ms count.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;

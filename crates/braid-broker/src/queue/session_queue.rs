@@ -495,8 +495,8 @@ impl Inner {
         }
     }
 
-    /// Tells the connection to close because a message did not fit, if the client had kept up before. Returns whether it
-    /// is told now.
+    /// Tells the connection to close because a message did not fit, if the client had kept up before. Returns whether
+    /// it is told now.
     fn disconnect_slow_client(&mut self) -> bool {
         let Connection { state, signal, has_kept_up, .. } = &mut self.connection;
         let leaves = *state == State::Online && *has_kept_up && signal.is_none();
@@ -522,8 +522,8 @@ impl Inner {
         egress.copy_streams(&mut self.taken_streams);
     }
 
-    /// Deadline for acknowledgements of a message for this stream; `None` if the queue is not congested or the stream is
-    /// stuck. A stream that is stuck delays no publisher, and its messages delay no other stream. [BQ-55]
+    /// Deadline for acknowledgements of a message for this stream; `None` if the queue is not congested or the stream
+    /// is stuck. A stream that is stuck delays no publisher, and its messages delay no other stream. [BQ-55]
     fn congested_until(&self, stream: StreamKey, threshold: QueueLimits, now: Instant) -> Option<Instant> {
         let exceeds =
             |usage: &QueueUsage| usage.messages() > threshold.messages || usage.bytes() > threshold.bytes;

@@ -348,7 +348,8 @@ async fn sessions_expire_while_the_broker_is_down() {
     let client = mortal.broker.connect(day.clone()).await;
     assert!(client.connack().session_present);
     client.vanish().await;
-    // A client that was connected when its broker ended counts as disconnected from the next start, not from each start.
+    // A client that was connected when its broker ended counts as disconnected from the next start, not from each
+    // start.
     let _connected = mortal.broker.connect(day.clone()).await;
     assert_eq!(mortal.session("day").and_then(|session| session.record.parked_at), None);
     let mortal = mortal.crash();

@@ -229,8 +229,8 @@ async fn a_denied_member_of_a_shared_subscription_is_passed_over() {
 }
 
 /// Messages in flight that the client may not receive any more are not sent again, by whatever identity it resumes. The
-/// identifier of QoS 2 is released first: the client may have the message, and would take the next one with the identifier for
-/// its repetition.
+/// identifier of QoS 2 is released first: the client may have the message, and would take the next one with the
+/// identifier for its repetition.
 #[tokio::test(start_paused = true)]
 async fn a_denied_retransmission_ends_the_exchange() {
     let rules = Deny::the("");

@@ -107,8 +107,8 @@ fn topic_of(publish: &Publish) -> &str {
     publish.topic.as_ref().map_or("", |topic| topic.as_str())
 }
 
-/// Publishes bulk, then one small message to `topic`; returns how many messages come before it, [BULK] when it overtakes
-/// none.
+/// Publishes bulk, then one small message to `topic`; returns how many messages come before it, [BULK] when it
+/// overtakes none.
 async fn place_behind_bulk(broker: &TestBroker, client: &mut Client, topic: &str) -> usize {
     let mut publisher = broker.v5("publisher").await;
     publish_bulk(&mut publisher, "bulk", BULK).await;

@@ -199,8 +199,8 @@ impl World {
         Self { broker, store, actors, rng: fastrand::Rng::with_seed(seed) }
     }
 
-    /// Crashes the broker and starts another over the present content of the store: changes of the old one are fenced from
-    /// then on.
+    /// Crashes the broker and starts another over the present content of the store: changes of the old one are fenced
+    /// from then on.
     fn crash(&mut self) {
         self.store = Arc::new(self.store.reopen());
         self.broker = TestBroker::start_over(self.store.clone());

@@ -24,8 +24,9 @@ const CREDIT_TIMEOUT: Duration = Duration::from_secs(1);
 const OWN_CREDIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which a lane waits for the server's FIN after that of this side.
 const FIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which a lane waits for the server's FIN on a stream that carried QoS 0: QUIC may still buffer a window of it,
-/// 2 MiB with the broker of this workspace, which takes longer than this below 35 kB/s. The lane then goes on without it.
+/// Time for which a lane waits for the server's FIN on a stream that carried QoS 0: QUIC may still buffer a window of
+/// it, 2 MiB with the broker of this workspace, which takes longer than this below 35 kB/s. The lane then goes on
+/// without it.
 const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Error code of a stream that is reset because its message has expired. MQTT has no Reason Code for that; this one
 /// stands for "none of the other Reason Codes apply" (MQTT 5, 3.14.2.1).
@@ -218,8 +219,8 @@ impl Connection {
         self.link.poll_close(cx, Close { code, stop: None }).map(drop)
     }
 
-    /// Whether only the end of the connection by the server confirms that all messages arrived: QUIC buffers the control
-    /// stream, QoS 0 is not acknowledged, and the server handles DISCONNECT after it.
+    /// Whether only the end of the connection by the server confirms that all messages arrived: QUIC buffers the
+    /// control stream, QoS 0 is not acknowledged, and the server handles DISCONNECT after it.
     fn awaits_end(&self) -> bool {
         self.link.is_multi() && self.streams.has_unconfirmed_on_control()
     }

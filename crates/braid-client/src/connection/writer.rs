@@ -34,8 +34,8 @@ impl LinkWriter {
         self.error.take()
     }
 
-    /// Writes until the link takes no more, the stream with the highest priority first. True: the connection has to repeat
-    /// its loop, because bytes were written or the link has failed.
+    /// Writes until the link takes no more, the stream with the highest priority first. True: the connection has to
+    /// repeat its loop, because bytes were written or the link has failed.
     pub(super) fn poll(
         &mut self,
         link: &mut Link,

@@ -1,7 +1,7 @@
 //! NAT that rebinds: flows then come from other ports, and packets to the old ports are lost.
 //!
-//! The inside half of its table belongs to the direction that leaves the NAT, which alone writes; the other direction reads
-//! the atomic outside half, so that neither waits. Bindings are by port: all hosts inside share the numbers.
+//! The inside half of its table belongs to the direction that leaves the NAT, which alone writes; the other direction
+//! reads the atomic outside half, so that neither waits. Bindings are by port: all hosts inside share the numbers.
 
 use std::fmt;
 use std::sync::Arc;

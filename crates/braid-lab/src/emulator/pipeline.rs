@@ -24,8 +24,9 @@ const REPLIES: usize = 1 << 10;
 /// `None`, [`take_reply`](Self::take_reply) until `None` and, if wanted, [`take_verdict`](Self::take_verdict) until
 /// `None`; then it waits for a packet or for [`next_due`](Self::next_due). A time before the latest one counts as that.
 ///
-/// The random decisions about packet `n` are a function of the seed, the direction, the stage and `n`, independent of its
-/// time. Policer, queue limit and rate depend on time. Once the queue has reached its greatest length, no packet allocates.
+/// The random decisions about packet `n` are a function of the seed, the direction, the stage and `n`, independent of
+/// its time. Policer, queue limit and rate depend on time. Once the queue has reached its greatest length, no packet
+/// allocates.
 ///
 /// ```
 /// use std::time::Duration;

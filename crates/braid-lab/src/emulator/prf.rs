@@ -2,7 +2,8 @@
 
 use super::direction::Direction;
 
-/// Stage of the pipeline. Each has random numbers of its own, so that switching one on or off does not change the others.
+/// Stage of the pipeline. Each has random numbers of its own, so that switching one on or off does not change the
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Whether the packet is duplicated.

@@ -87,8 +87,8 @@ impl Evidence<'_> {
         (summary.started_unix_us as f64 - self.origin_unix_us as f64) / 1e6
     }
 
-    /// Messages per second of the program, for the seconds that lie wholly in the workload, without the first; silent seconds
-    /// count 0.
+    /// Messages per second of the program, for the seconds that lie wholly in the workload, without the first; silent
+    /// seconds count 0.
     #[expect(clippy::cast_possible_truncation, reason = "seconds of a run")]
     #[expect(clippy::cast_sign_loss, reason = "clamped to 0 first")]
     fn whole_seconds(&self, topic: &TopicSummary, summary: &RunSummary) -> Vec<u64> {
@@ -207,8 +207,8 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
             let mut sorted = whole.to_vec();
             sorted.sort_unstable();
             let last = sorted.len().checked_sub(1)?;
-            // The rank counts steps between the seconds, rounded up, unlike the nearest rank of `braid_measure::quantile`:
-            // the committed reports and the bounds of their scenarios have it so.
+            // The rank counts steps between the seconds, rounded up, unlike the nearest rank of
+            // `braid_measure::quantile`: the committed reports and the bounds of their scenarios have it so.
             let at = (last * usize::from(thousandths)).div_ceil(1000);
             *sorted.get(at.min(last))? as f64
         }
@@ -332,7 +332,8 @@ impl Evidence<'_> {
             .filter_map(|(place, at)| Some((at, *trace.took_us.get(place)? as f64 / 1000.0)))
     }
 
-    /// Bytes, or bytes per second, of a stream in a part of the time. Seconds of the program at the edges count in proportion.
+    /// Bytes, or bytes per second, of a stream in a part of the time. Seconds of the program at the edges count in
+    /// proportion.
     fn stream_value(&self, value: &Value, (from, until): (f64, f64)) -> Option<f64> {
         let Value::Stream { program, number, and_above, is_total } = value else { return None };
         let summary = self.summaries.get(program)?;
@@ -559,8 +560,8 @@ pub(super) mod tests {
         Scenario::parse("x.toml", text).expect("a scenario").windows
     }
 
-    /// Value of a workload that begins at 10 s. Of the twenty messages that were due in its window, one took 500 ms and one
-    /// did not arrive.
+    /// Value of a workload that begins at 10 s. Of the twenty messages that were due in its window, one took 500 ms and
+    /// one did not arrive.
     fn value_in_window(text: &str, per: Option<&str>) -> Option<f64> {
         let due: Vec<u64> = (0..40).map(|n| 10_000_000 + n * 100_000).collect();
         let arrived: Vec<u64> = due.iter().copied().filter(|due| *due != 11_700_000).collect();

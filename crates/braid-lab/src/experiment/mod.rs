@@ -1,7 +1,7 @@
 //! Execution of a scenario: each variant on each profile with each seed, and a report of the results.
 //!
-//! The testbed must be entered ([`crate::testbed::enter`]). Runs are sequential and variants alternate, so that changes of
-//! the machine's load affect all variants.
+//! The testbed must be entered ([`crate::testbed::enter`]). Runs are sequential and variants alternate, so that changes
+//! of the machine's load affect all variants.
 
 mod execute;
 mod job;
@@ -133,8 +133,8 @@ pub enum Progress<'a> {
 
 /// Executes a plan and reports progress to `watch`.
 ///
-/// A failed run (a program died, the emulator was late) is in the report as refused, and the others continue. One that only
-/// a busy machine invalidated is repeated first, see [`Plan::again`].
+/// A failed run (a program died, the emulator was late) is in the report as refused, and the others continue. One that
+/// only a busy machine invalidated is repeated first, see [`Plan::again`].
 ///
 /// # Errors
 /// No run was possible: an unknown name, no namespaces, no wire, a directory that cannot be written.

@@ -12,8 +12,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval of checks.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Waits until `program` at `end` is ready, for at most `within`. A listener on the loopback address or on `address` counts.
-/// `is_stopped` is called about twenty times per second; the result is `false` if it returned true first.
+/// Waits until `program` at `end` is ready, for at most `within`. A listener on the loopback address or on `address`
+/// counts. `is_stopped` is called about twenty times per second; the result is `false` if it returned true first.
 ///
 /// # Errors
 /// The program ended, or the time is over.

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Check, Report, Spread};
 
-/// `[[bound]]` of a scenario, for the median of a metric over the usable runs of each named variant on each named profile.
-/// Requires `at_least`, `at_most` or both, or `absent`.
+/// `[[bound]]` of a scenario, for the median of a metric over the usable runs of each named variant on each named
+/// profile. Requires `at_least`, `at_most` or both, or `absent`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct Bound {
@@ -27,8 +27,8 @@ pub struct Bound {
     /// Requires usable runs, none of which has the metric.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub absent: bool,
-    /// Base of which `at_least` and `at_most` are multiples: the median of the metric elsewhere. A lower limit with a base of
-    /// 0 does not hold.
+    /// Base of which `at_least` and `at_most` are multiples: the median of the metric elsewhere. A lower limit with a
+    /// base of 0 does not hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<Base>,
 }

@@ -32,8 +32,8 @@ fn cannot(deed: &str, path: &Path) -> impl Fn(io::Error) -> ReportError {
     move |error| ReportError(format!("cannot {deed} {}: {error}", path.display()))
 }
 
-/// Writes `report.html`, `report.json`, `table.txt` and `plots/*.svg` into `dir`, which is created if missing. Each file is
-/// replaced atomically. Charts of another report in `plots` are removed; other files stay.
+/// Writes `report.html`, `report.json`, `table.txt` and `plots/*.svg` into `dir`, which is created if missing. Each
+/// file is replaced atomically. Charts of another report in `plots` are removed; other files stay.
 ///
 /// JSON has neither infinity nor NaN: such metrics and points are omitted, other such numbers become 0.
 ///

@@ -125,7 +125,8 @@ pub struct Variant {
 /// Published figures by [`Profile::name`], [`Variant::name`] and metric.
 pub type Published = BTreeMap<String, BTreeMap<String, BTreeMap<String, f64>>>;
 
-/// Row of figures that were not measured here: a physical limit, or a result from elsewhere. The title names the source.
+/// Row of figures that were not measured here: a physical limit, or a result from elsewhere. The title names the
+/// source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
@@ -167,7 +168,8 @@ pub struct Run {
     /// Load average of one minute before it and at its end.
     #[serde(default)]
     pub load: [f64; 2],
-    /// Reasons not to use its numbers: the emulator was late, a packet exceeded the MTU, a program died. Empty if valid.
+    /// Reasons not to use its numbers: the emulator was late, a packet exceeded the MTU, a program died. Empty if
+    /// valid.
     pub refused: Vec<String>,
     /// Metrics by name. The latency of messages that never arrived is absent.
     pub metrics: BTreeMap<String, f64>,
@@ -268,8 +270,8 @@ pub enum PathClass {
 pub struct Cdf {
     /// Name of the line: `Topic1`.
     pub name: String,
-    /// Latency in milliseconds, and the share (0 to 1) of all due messages with at most that latency. Ends below 1 if messages
-    /// never arrived.
+    /// Latency in milliseconds, and the share (0 to 1) of all due messages with at most that latency. Ends below 1 if
+    /// messages never arrived.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -296,7 +298,8 @@ pub struct PathRun {
     /// Whether its thread had real-time priority (`SCHED_FIFO`).
     #[serde(default)]
     pub realtime: bool,
-    /// Source of the time that packets waited to be read, which is part of lateness: `timestamps`, `run queue`, or empty.
+    /// Source of the time that packets waited to be read, which is part of lateness: `timestamps`, `run queue`, or
+    /// empty.
     #[serde(default)]
     pub reading: String,
 }

@@ -13,8 +13,8 @@ const WIDTH: u16 = 100;
 /// Longest title of a row, characters.
 pub(super) const LONGEST_NAME: usize = 36;
 
-/// Table of a report as plain text, if possible at most 100 characters wide: medians over the usable runs, ranges, published
-/// figures, and the bounds that do not hold.
+/// Table of a report as plain text, if possible at most 100 characters wide: medians over the usable runs, ranges,
+/// published figures, and the bounds that do not hold.
 pub fn table(report: &Report) -> String {
     let mut page = format!("{}\n", text::line(&report.title));
     for profile in report.profiles_run() {

@@ -132,11 +132,12 @@ pub struct Program {
     pub name: String,
     /// End at which it runs.
     pub at: String,
-    /// Command line in shell syntax; a first word `braidmq` is this program. Placeholders: `{END}` (address of that end),
-    /// `{dir}` (working directory, that of the run), `{json}` (file for the program's summary), `{gate_log}` (file for its
-    /// gate log), `{duration}` and `{seconds}` (of the workload), `{seed}`, and the keys of `set`.
+    /// Command line in shell syntax; a first word `braidmq` is this program. Placeholders: `{END}` (address of that
+    /// end), `{dir}` (working directory, that of the run), `{json}` (file for the program's summary), `{gate_log}`
+    /// (file for its gate log), `{duration}` and `{seconds}` (of the workload), `{seed}`, and the keys of `set`.
     pub run: String,
-    /// Condition for starting the next program: `line:TEXT` (printed) or `port:N` (accepts TCP connections). Absent: none.
+    /// Condition for starting the next program: `line:TEXT` (printed) or `port:N` (accepts TCP connections). Absent:
+    /// none.
     #[serde(default)]
     pub ready: Option<Ready>,
     /// Whether the run is over when this program exits.
@@ -249,8 +250,8 @@ impl Metric {
 }
 
 impl Scenario {
-    /// Parses and checks a scenario. `file` is its name in errors. `like = "NAME"` inherits all other keys from a built-in
-    /// scenario.
+    /// Parses and checks a scenario. `file` is its name in errors. `like = "NAME"` inherits all other keys from a
+    /// built-in scenario.
     ///
     /// # Errors
     /// Invalid TOML, an unknown or missing key, or names that do not exist; with file and line.

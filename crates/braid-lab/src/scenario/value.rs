@@ -112,8 +112,8 @@ pub enum Field {
     Rate,
     /// Last second in which a message came, from 1.
     LastSecond,
-    /// Convergence time in seconds: from the beginning of a window to the due time of its last message with a latency above
-    /// this many milliseconds.
+    /// Convergence time in seconds: from the beginning of a window to the due time of its last message with a latency
+    /// above this many milliseconds.
     Settled(u32),
 }
 
@@ -334,8 +334,8 @@ impl fmt::Display for Flow {
     }
 }
 
-/// Window of the workload's time. A value `...@NAME` covers messages and pings that were due in the window, and bytes and
-/// packets that came in it.
+/// Window of the workload's time. A value `...@NAME` covers messages and pings that were due in the window, and bytes
+/// and packets that came in it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {

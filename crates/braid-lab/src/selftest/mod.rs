@@ -49,8 +49,8 @@ impl Default for Options {
     }
 }
 
-/// Tests this machine; the testbed must be entered. Names of figures begin with the wire: `tun_delay_error_p99_us`. A cell
-/// that cannot be run is a refusal.
+/// Tests this machine; the testbed must be entered. Names of figures begin with the wire: `tun_delay_error_p99_us`. A
+/// cell that cannot be run is a refusal.
 pub fn run(options: &Options) -> SelftestResult {
     run_until(options, &|| false)
 }

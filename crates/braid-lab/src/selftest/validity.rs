@@ -55,8 +55,9 @@ pub fn lateness_of(link: &LinkSpec) -> Duration {
     lateness_bound(delay(&link.up).min(delay(&link.down)))
 }
 
-/// Doubts about a run over a link; empty if it is valid. Causes: p99 lateness above `bound` (usually [`lateness_bound`]),
-/// loss outside its 99.9 % interval, packets above the MTU, and packets that were lost outside the emulator.
+/// Doubts about a run over a link; empty if it is valid. Causes: p99 lateness above `bound` (usually
+/// [`lateness_bound`]), loss outside its 99.9 % interval, packets above the MTU, and packets that were lost outside the
+/// emulator.
 pub fn validity(stopped: &Stopped, bound: Duration) -> Vec<Doubt> {
     let ends = [(Direction::Up, &stopped.up), (Direction::Down, &stopped.down)];
     let doubts = |(direction, end)| {

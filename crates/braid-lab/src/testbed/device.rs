@@ -77,8 +77,8 @@ fn batch(device: &Device, commands: &str) -> Result<(), TestbedError> {
 
 // === Offloads ===
 
-/// Disables every feature of `device` that joins packets or leaves checksums unfinished: a link that counts packets would
-/// count wrong.
+/// Disables every feature of `device` that joins packets or leaves checksums unfinished: a link that counts packets
+/// would count wrong.
 fn switch_off(device: &Device) -> Result<(), TestbedError> {
     let switch = || -> io::Result<()> {
         let names = sys::feature_names(&device.name)?;
@@ -102,8 +102,8 @@ pub(super) fn offloads_on(device: &Device) -> Result<Vec<String>, TestbedError> 
     device.namespace.run(look)?.map_err(TestbedError::kernel(format!("read the offloads of {}", device.name)))
 }
 
-/// Whether a feature, by its kernel name (`ethtool -k`), is an offload: segmentation of TCP and UDP, the scatter-gather and
-/// transmit checksums that segmentation needs, and receive coalescing.
+/// Whether a feature, by its kernel name (`ethtool -k`), is an offload: segmentation of TCP and UDP, the scatter-gather
+/// and transmit checksums that segmentation needs, and receive coalescing.
 fn is_offload(feature: &str) -> bool {
     let sending = feature.strip_prefix("tx-").is_some_and(|what| {
         what.ends_with("-segmentation")
@@ -140,8 +140,8 @@ pub(super) struct LinkDevices {
     pub(super) between: Vec<Device>,
 }
 
-/// Creates the devices of a link and brings them up. `choice` selects the wire of an emulated link; `Auto` is replaced by
-/// the wire that opened.
+/// Creates the devices of a link and brings them up. `choice` selects the wire of an emulated link; `Auto` is replaced
+/// by the wire that opened.
 pub(super) fn lay(
     plan: &LinkPlan,
     namespaces: &LinkNamespaces<'_>,

@@ -1,8 +1,8 @@
 //! Entry into the namespaces of the testbed.
 //!
 //! One program becomes three processes: the outer one waits, the first process of the new PID namespace (`init`) adopts
-//! orphans, and the inner one continues. When the outer one ends, for whatever reason, the kernel kills `init` and with it
-//! everything in its namespace; namespaces and devices go with the last process.
+//! orphans, and the inner one continues. When the outer one ends, for whatever reason, the kernel kills `init` and with
+//! it everything in its namespace; namespaces and devices go with the last process.
 
 use braid_measure::machine::sysctl;
 use rustix::io::Errno;
@@ -29,17 +29,17 @@ const BLOCKED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::CH
 pub enum Entry {
     /// The program, inside the namespaces.
     Inside,
-    /// An outer process, after the program has ended. It must exit with this code: the program's exit code, or 128 plus the
-    /// number of the signal that ended it.
+    /// An outer process, after the program has ended. It must exit with this code: the program's exit code, or 128 plus
+    /// the number of the signal that ended it.
     Ended(i32),
 }
 
-/// Moves this program into new namespaces: network, mount and PID, plus a user namespace where it would not be permitted
-/// otherwise. The loopback device is up. Must be called before any thread is started.
+/// Moves this program into new namespaces: network, mount and PID, plus a user namespace where it would not be
+/// permitted otherwise. The loopback device is up. Must be called before any thread is started.
 ///
-/// The outer process forwards SIGINT, SIGTERM and SIGHUP to the inner one, except those that the terminal sends to both. A
-/// signal to the whole process group may therefore arrive twice. The inner process is not the first of its PID namespace,
-/// so signals keep their default action.
+/// The outer process forwards SIGINT, SIGTERM and SIGHUP to the inner one, except those that the terminal sends to
+/// both. A signal to the whole process group may therefore arrive twice. The inner process is not the first of its PID
+/// namespace, so signals keep their default action.
 ///
 /// # Errors
 /// One line that names the setting to change if the machine does not allow namespaces.

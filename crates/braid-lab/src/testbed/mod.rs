@@ -1,9 +1,9 @@
-//! Testbed of an experiment: network namespaces for its programs, and the links between them. The kernel removes them with
-//! the process that created them.
+//! Testbed of an experiment: network namespaces for its programs, and the links between them. The kernel removes them
+//! with the process that created them.
 //!
-//! [`enter`] moves the calling program into namespaces of its own, so that it cannot reach the machine's network and leaves
-//! nothing behind. [`Topology`] creates a [`Namespace`] for each end and the links; a [`Program`] runs in one namespace. All
-//! waits are for descriptors; nothing polls.
+//! [`enter`] moves the calling program into namespaces of its own, so that it cannot reach the machine's network and
+//! leaves nothing behind. [`Topology`] creates a [`Namespace`] for each end and the links; a [`Program`] runs in one
+//! namespace. All waits are for descriptors; nothing polls.
 
 mod device;
 mod entry;

@@ -12,8 +12,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 use super::error::TestbedError;
 use super::sys;
 
-/// Network namespace. A descriptor of this process keeps it alive, as do sockets and processes in it; the kernel removes it
-/// with the last of them.
+/// Network namespace. A descriptor of this process keeps it alive, as do sockets and processes in it; the kernel
+/// removes it with the last of them.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,

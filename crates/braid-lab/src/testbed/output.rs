@@ -14,8 +14,8 @@ pub struct End {
     pub termination: Termination,
     /// Processor time, user and system, of the program and of children that it waited for.
     pub cpu: Duration,
-    /// Peak resident memory in bytes, sampled every 250 ms and at each output; `None` if the program ended before the first
-    /// sample, or if /proc belongs to other namespaces.
+    /// Peak resident memory in bytes, sampled every 250 ms and at each output; `None` if the program ended before the
+    /// first sample, or if /proc belongs to other namespaces.
     pub peak_memory: Option<u64>,
     /// Run time in seconds.
     pub seconds: f64,

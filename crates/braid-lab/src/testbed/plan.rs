@@ -25,8 +25,8 @@ pub struct LinkPlan {
     pub rule: Option<PacketRule>,
     /// Largest IP packet of the devices, bytes.
     pub mtu: u16,
-    /// Leaves the offloads of the devices enabled, so that packet counts are wrong: a control that shows the detector at
-    /// work.
+    /// Leaves the offloads of the devices enabled, so that packet counts are wrong: a control that shows the detector
+    /// at work.
     pub keep_offloads: bool,
 }
 

@@ -32,8 +32,8 @@ pub struct Launch {
     pub dir: PathBuf,
     /// Log file; each line has the seconds since the start, `out` or `err`, and the text.
     pub log: PathBuf,
-    /// Whether the program inherits standard input, output, errors and process group, as a command of the user does. Then
-    /// there are neither lines nor a log.
+    /// Whether the program inherits standard input, output, errors and process group, as a command of the user does.
+    /// Then there are neither lines nor a log.
     pub echo: bool,
 }
 
@@ -57,8 +57,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program in `namespace`. Unless `echo` is set, the program leads its own process group, so that the terminal
-    /// does not interrupt it, and has no input.
+    /// Starts a program in `namespace`. Unless `echo` is set, the program leads its own process group, so that the
+    /// terminal does not interrupt it, and has no input.
     ///
     /// # Errors
     /// One line: the program cannot be started, or its log cannot be created.

@@ -85,8 +85,8 @@ impl Tool {
         for folder in FOLDERS {
             let mut command = Command::new(format!("{folder}{}", self.name));
             command.args(arguments).stdin(input.stdio()?).stdout(Stdio::piped()).stderr(Stdio::piped());
-            // The lock guards against concurrent changes of the namespace, which do not happen here, and an unprivileged
-            // user may not write the default file.
+            // The lock guards against concurrent changes of the namespace, which do not happen here, and an
+            // unprivileged user may not write the default file.
             command.env("XTABLES_LOCKFILE", "/dev/null");
             match command.spawn() {
                 // PATH may hold directories that this user may not enter.

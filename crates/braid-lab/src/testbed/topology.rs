@@ -11,8 +11,8 @@ use super::tool::{self, RuleCounters};
 use crate::emulator::PathCounters;
 use crate::wire::{self, Running, Stopped};
 
-/// Namespaces, one for each end, and the links between them. Dropping it stops the links; the kernel removes devices and
-/// namespaces after their last use.
+/// Namespaces, one for each end, and the links between them. Dropping it stops the links; the kernel removes devices
+/// and namespaces after their last use.
 ///
 /// Link `i` is the network 192.168.(200 + i).0/24; its left end is .2 with the device `lq<i>l`, its right end .1 with
 /// `lq<i>r`. There are no other routes.
@@ -44,8 +44,8 @@ pub struct LinkEnd {
 }
 
 impl Topology {
-    /// Creates a namespace for each of `ends` and the links, and starts the emulator. The clock of every link starts when all
-    /// exist.
+    /// Creates a namespace for each of `ends` and the links, and starts the emulator. The clock of every link starts
+    /// when all exist.
     ///
     /// # Errors
     /// One line; nothing remains then.
@@ -108,7 +108,8 @@ impl Topology {
         tool::counters(&right.namespace, &right.name).map(Some)
     }
 
-    /// Offloads that are enabled on any device, as `lq0l tx-generic-segmentation`. Must be empty, or packet counts are wrong.
+    /// Offloads that are enabled on any device, as `lq0l tx-generic-segmentation`. Must be empty, or packet counts are
+    /// wrong.
     pub fn offloads(&self) -> Vec<String> {
         let mut on = Vec::new();
         for device in self.links.iter().flat_map(|link| link.devices.devices()) {

@@ -81,7 +81,8 @@ impl Record {
 
     /// Reaps the program once it has ended, and kills the rest of its group.
     fn finish(&self, peak_memory: Option<u64>) {
-        // Without the lock, so that the program can be signalled meanwhile. The wait below reports an error of this one.
+        // Without the lock, so that the program can be signalled meanwhile. The wait below reports an error of this
+        // one.
         let _ = waitid(WaitId::Pid(self.id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         let mut state = self.state();
         let at = self.started.elapsed();

@@ -28,8 +28,8 @@ pub struct DirectionEnd {
     pub elapsed: Duration,
     /// Decisions of the emulator. `sent` includes `unsent`, which the kernel then refused.
     pub counters: PathCounters,
-    /// Lateness of packets at the kernel, with the time that they had waited before they were read. The packets of a batch
-    /// count as sent with its last one.
+    /// Lateness of packets at the kernel, with the time that they had waited before they were read. The packets of a
+    /// batch count as sent with its last one.
     pub lateness: Lateness,
     /// Source of the second part of it.
     #[serde(default)]

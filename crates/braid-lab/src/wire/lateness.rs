@@ -6,7 +6,8 @@ use braid_measure::Latencies;
 use braid_measure::process::RunDelay;
 use serde::{Deserialize, Serialize};
 
-/// Time from the due time of packets until the kernel had them, with the time that they waited to be read; microseconds.
+/// Time from the due time of packets until the kernel had them, with the time that they waited to be read;
+/// microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Lateness {
     /// Number of packets.

@@ -43,7 +43,8 @@ pub struct Running {
     clock: Clock,
 }
 
-/// Starts `link` between two wires of the same kind; `seed` is for links that name none. From then on both belong to it.
+/// Starts `link` between two wires of the same kind; `seed` is for links that name none. From then on both belong to
+/// it.
 ///
 /// # Errors
 /// [`WireError`] if the wires differ, a log cannot be created or the system has no thread left.

@@ -21,8 +21,8 @@ use crate::emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict};
 /// up 2 ! 1.500000000 delay=10ms
 /// ```
 ///
-/// A line is the fate of one packet: direction; number; `=`, or `+` for a duplicate; when it arrived, seconds since the start;
-/// its bytes without link header; protocol, source and destination, or `- - -`; its fate; when it was due; and
+/// A line is the fate of one packet: direction; number; `=`, or `+` for a duplicate; when it arrived, seconds since the
+/// start; its bytes without link header; protocol, source and destination, or `- - -`; its fate; when it was due; and
 /// `bit=77` if that bit was flipped. `inside` are those that were still there at the end. Lines stand in the order in
 /// which fates were settled. With `!` the line says that the link was changed after that packet, and to what. Lines
 /// with `#` are remarks, and `unlogged up 12` counts those for which the disk was too slow.
@@ -75,8 +75,8 @@ impl VerdictLog {
     }
 
     /// Feeds the packets of the log with their times into pipelines with the same link and seed, and says what comes
-    /// out differently: nothing, unless the log lacks lines. Packets are made from addresses, ports and TCP flags. A NAT
-    /// sees the due times of both directions in order, which two threads may have missed by their lateness.
+    /// out differently: nothing, unless the log lacks lines. Packets are made from addresses, ports and TCP flags. A
+    /// NAT sees the due times of both directions in order, which two threads may have missed by their lateness.
     pub fn replay(&self) -> Vec<Difference> {
         let (up, down) = Pipeline::pair(&self.link, self.seed);
         let (up, down) = (

@@ -187,7 +187,8 @@ pub(super) const IGNORE_OUTGOING: SocketOption = (libc::SOL_PACKET, PACKET_IGNOR
 pub(super) const BYPASS_QUEUE: SocketOption = (libc::SOL_PACKET, PACKET_QDISC_BYPASS);
 /// Lets all that is received on a socket say when the kernel had it.
 pub(super) const STAMP_ARRIVALS: SocketOption = (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS);
-/// Lets every send on a UDP socket be one of several datagrams of so many bytes, for the kernel or a device to take apart.
+/// Lets every send on a UDP socket be one of several datagrams of so many bytes, for the kernel or a device to take
+/// apart.
 pub(crate) const SEGMENT_SENDS: SocketOption = (libc::SOL_UDP, libc::UDP_SEGMENT);
 /// Lets datagrams over IPv4 go without a checksum.
 pub(crate) const OMIT_CHECKSUMS: SocketOption = (libc::SOL_SOCKET, libc::SO_NO_CHECK);

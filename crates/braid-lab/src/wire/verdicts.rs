@@ -164,8 +164,8 @@ const UDP: u8 = 17;
 /// The flags of a TCP segment, the lowest bit first.
 const FLAGS: &[u8; 8] = b"FSRPAUEC";
 
-/// Protocol, source and destination: `udp 10.0.0.1:5000 10.0.0.2:14567`, `tcp:SA` with the flags that are set, `1` for other
-/// protocols by number, without ports where there are none.
+/// Protocol, source and destination: `udp 10.0.0.1:5000 10.0.0.2:14567`, `tcp:SA` with the flags that are set, `1` for
+/// other protocols by number, without ports where there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Flow {
     protocol: u8,

@@ -79,8 +79,8 @@ impl Exchange {
         self.agreement.version
     }
 
-    /// Whether a stream may be read. MQTT 3 has no Receive Maximum: a client that sends faster than it is acknowledged is
-    /// not read, instead of being disconnected.
+    /// Whether a stream may be read. MQTT 3 has no Receive Maximum: a client that sends faster than it is acknowledged
+    /// is not read, instead of being disconnected.
     ///
     /// With several streams, each may have eight times as many pending acknowledgements as it leaves free, and a stream
     /// without any is always read: acknowledgements of one stream must not stop the others. [BQ-23], [BQ-55]
@@ -146,8 +146,8 @@ impl Exchange {
         Ok(Some((message, Some(token))))
     }
 
-    /// Stream that scopes the peer's Packet Identifiers: a client has a set for each stream [BQ-20], a server one for all
-    /// [BQ-22].
+    /// Stream that scopes the peer's Packet Identifiers: a client has a set for each stream [BQ-20], a server one for
+    /// all [BQ-22].
     fn id_scope(&self, stream: StreamKey) -> StreamKey {
         if self.agreement.is_client { StreamKey::CONTROL } else { stream }
     }

@@ -90,8 +90,8 @@ impl Connect {
         }
     }
 
-    /// Whether the Client Identifier must not be empty: always in MQTT 3.1, and in MQTT 3.1.1 for a session that outlives
-    /// its connection. [MQTT3-3.1.3-7], [MQTT-3.1.3-6]
+    /// Whether the Client Identifier must not be empty: always in MQTT 3.1, and in MQTT 3.1.1 for a session that
+    /// outlives its connection. [MQTT3-3.1.3-7], [MQTT-3.1.3-6]
     pub const fn needs_client_id(&self) -> bool {
         match self.version {
             ProtocolVersion::V31 => true,
@@ -139,8 +139,8 @@ impl Connect {
         set.iter().filter(|(_, is_set)| *is_set).fold(qos, |flags, (flag, _)| flags | flag)
     }
 
-    /// Decodes the body. The version is stored in `offered` before the rest is decoded, so that a refusal can be encoded
-    /// for the peer.
+    /// Decodes the body. The version is stored in `offered` before the rest is decoded, so that a refusal can be
+    /// encoded for the peer.
     pub(super) fn decode(
         reader: &mut Reader<'_>,
         offered: &mut Option<ProtocolVersion>,

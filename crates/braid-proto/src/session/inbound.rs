@@ -11,8 +11,8 @@ use crate::work;
 
 /// Receiver's half of QoS 2 (MQTT 4.3.3): identifiers of received messages whose PUBREL has not arrived.
 ///
-/// The peer has a set of identifiers for each stream [BQ-20]. Exchanges of ended streams and earlier connections are kept
-/// by identifier only, because the peer may continue them on any stream [BQ-21].
+/// The peer has a set of identifiers for each stream [BQ-20]. Exchanges of ended streams and earlier connections are
+/// kept by identifier only, because the peer may continue them on any stream [BQ-21].
 #[derive(Clone, Debug, Default)]
 pub struct Inbound {
     /// Exchanges on the open streams of this connection.

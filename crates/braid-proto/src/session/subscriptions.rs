@@ -55,8 +55,8 @@ pub struct MovedSubscription {
 }
 
 impl Subscriptions {
-    /// Adds a subscription on its stream. Returns the one that it replaces: that of the filter on the same stream
-    /// [MQTT-3.8.4-3], else the unbound one.
+    /// Adds a subscription on its stream. Returns the one that it replaces: that of the filter on the same
+    /// stream [MQTT-3.8.4-3], else the unbound one.
     pub fn insert(&mut self, filter: TopicFilter, subscription: Subscription) -> Option<Subscription> {
         let unbound = self.take_unbound(&filter, subscription.stream);
         self.put(filter, subscription).or(unbound)

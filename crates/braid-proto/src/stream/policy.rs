@@ -76,7 +76,8 @@ pub struct Placement {
 /// The default policy has one data stream for each priority in use, including that of messages without one. On the
 /// control stream such messages would delay urgent ones: it goes before all data streams [BQ-50]. They cannot leave it
 /// when the first urgent message is sent either: the control stream would be full before it, and a topic that changes
-/// its stream would lose its order. [`StreamPolicy::control`], which opens no data stream, is for clients without urgent messages.
+/// its stream would lose its order. [`StreamPolicy::control`], which opens no data stream, is for clients without
+/// urgent messages.
 ///
 /// # Order
 ///

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::types::{Lane, Priority, StreamKey};
 
-/// Capacity that an empty lane keeps, in a queue of up to [`FEW_LANES`] lanes and in a larger one: a connection with one
-/// lane must not allocate for each burst, and ten thousand receivers of one burst must not keep its memory.
+/// Capacity that an empty lane keeps, in a queue of up to [`FEW_LANES`] lanes and in a larger one: a connection with
+/// one lane must not allocate for each burst, and ten thousand receivers of one burst must not keep its memory.
 const KEEP_CAPACITY: [usize; 2] = [64, 4];
 const FEW_LANES: usize = 4;
 /// Maximum number of empty lanes, beyond twice the number of the others.

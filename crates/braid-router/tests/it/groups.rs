@@ -64,8 +64,8 @@ fn no_ready_member_changes_nothing() {
     assert_eq!(next(&router), 2);
 }
 
-/// A member that is ready comes first, whatever its place; else the first fallback in turn, and the order continues behind
-/// it.
+/// A member that is ready comes first, whatever its place; else the first fallback in turn, and the order continues
+/// behind it.
 #[test]
 fn a_fallback_is_selected_if_no_member_is_ready() {
     let router = router(0..5);

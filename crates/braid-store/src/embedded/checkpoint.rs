@@ -18,9 +18,9 @@ pub(super) fn run(commits: &GroupCommit, wal: &Wal, tables: &Tables) {
     }
 }
 
-/// Lowers the scheduling priority of this thread. While the journal has room no caller waits for a checkpoint, but every
-/// thread that becomes ready would wait for the end of this one's time slice, some milliseconds. When there is no room
-/// the other threads wait, and leave it the processors.
+/// Lowers the scheduling priority of this thread. While the journal has room no caller waits for a checkpoint, but
+/// every thread that becomes ready would wait for the end of this one's time slice, some milliseconds. When there is no
+/// room the other threads wait, and leave it the processors.
 #[cfg(target_os = "linux")]
 fn lower_priority() {
     // About a tenth of a contended processor: enough for some 50,000 messages a second.

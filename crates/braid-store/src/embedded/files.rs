@@ -127,9 +127,9 @@ fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBacken
     Ok((backend, path))
 }
 
-/// Drops the file's clean pages from the page cache, as far as the system does that, so that reads come from the device:
-/// after a failed fsync some file systems keep pages as if they were written, and verifying those would prove nothing.
-/// Dirty pages stay.
+/// Drops the file's clean pages from the page cache, as far as the system does that, so that reads come from the
+/// device: after a failed fsync some file systems keep pages as if they were written, and verifying those would prove
+/// nothing. Dirty pages stay.
 ///
 /// A journal is read without read-ahead: the system would cache that in large pieces, each of which is written back
 /// whenever one block of it changes.

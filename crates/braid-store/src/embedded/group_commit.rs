@@ -1,6 +1,6 @@
-//! Group commit: callers add batches to the pending group, and the writer thread makes one group after the other durable
-//! with one fsync each. One lock, held for the map operations of one batch and never while anything is written, woken or
-//! waited for.
+//! Group commit: callers add batches to the pending group, and the writer thread makes one group after the other
+//! durable with one fsync each. One lock, held for the map operations of one batch and never while anything is written,
+//! woken or waited for.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -157,8 +157,8 @@ impl GroupCommit {
         self.fail_if_poisoned(self.state.lock())
     }
 
-    /// A panic of a caller may leave a batch half applied to the index and to the pending group, so a poisoned lock fails
-    /// the store: the writer then ends without that group, and fails its callers.
+    /// A panic of a caller may leave a batch half applied to the index and to the pending group, so a poisoned lock
+    /// fails the store: the writer then ends without that group, and fails its callers.
     fn fail_if_poisoned<'a>(&self, locked: LockResult<MutexGuard<'a, State>>) -> MutexGuard<'a, State> {
         locked.unwrap_or_else(|poisoned| {
             let mut state = poisoned.into_inner();
@@ -171,8 +171,8 @@ impl GroupCommit {
         })
     }
 
-    /// Counts `changes` more in the pending group, which is to be written `within` the time, or at once when it has `limit`
-    /// changes.
+    /// Counts `changes` more in the pending group, which is to be written `within` the time, or at once when it has
+    /// `limit` changes.
     pub(super) fn schedule(&self, state: &mut State, changes: usize, within: Duration, limit: usize) {
         let group = &mut state.pending;
         group.changes = group.changes.saturating_add(changes);
@@ -239,8 +239,8 @@ impl GroupCommit {
         complete(delayed, &Ok(()));
     }
 
-    /// Fails the store: completes the callers of the failed group, all others that wait, and the watchers, with the first
-    /// error.
+    /// Fails the store: completes the callers of the failed group, all others that wait, and the watchers, with the
+    /// first error.
     pub(super) fn fail(&self, failure: &StoreError, path: &str, waiters: Waiters) {
         let (first, failure, group, delayed, watchers) = {
             let mut state = self.lock();
@@ -294,9 +294,9 @@ impl State {
     }
 }
 
-/// Async mode: acknowledges before fsync while the oldest unsynced batch is younger than `loss_window`. A crash then loses
-/// only batches that were acknowledged within that time. While the device is slower, acknowledgements are delayed until
-/// their batch is durable or the oldest unsynced batch is young enough again.
+/// Async mode: acknowledges before fsync while the oldest unsynced batch is younger than `loss_window`. A crash then
+/// loses only batches that were acknowledged within that time. While the device is slower, acknowledgements are delayed
+/// until their batch is durable or the oldest unsynced batch is young enough again.
 pub(super) struct EarlyAcks {
     loss_window: Duration,
     /// In the order of the calls.

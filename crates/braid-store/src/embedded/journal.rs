@@ -2,8 +2,8 @@
 //! allocated from the beginning, so neither changes any metadata of the file system.
 //!
 //! A record is begun only when the one before is durable, and its blocks are reused only when the tables have it. So of
-//! the records that the tables do not have, only the last one can be torn, and it was not acknowledged: any other that is
-//! missing was.
+//! the records that the tables do not have, only the last one can be torn, and it was not acknowledged: any other that
+//! is missing was.
 
 use std::io;
 use std::path::Path;
@@ -76,8 +76,8 @@ impl JournalFile {
         let known = state.map_err(|error| error.open(&tables.path))?.owner;
         let found = self.first_block()?;
         let store = next_number(known, found).map_err(|error| self.failed(&error))?;
-        // While this store has no number the journal may be another store's; a blank one can be this store's only once it
-        // has a number.
+        // While this store has no number the journal may be another store's; a blank one can be this store's only once
+        // it has a number.
         if known == Owner::Unnumbered {
             tables.set_number(store).map_err(|error| error.open(&tables.path))?;
         }
@@ -90,8 +90,8 @@ impl JournalFile {
         Ok(Journal { device: self.device, header })
     }
 
-    /// Writes zeros: they allocate the space, which a hole in a file would not, and later writes of the blocks change no
-    /// metadata. One block at a time: the system caches each write as one piece of memory, and writes all of it back
+    /// Writes zeros: they allocate the space, which a hole in a file would not, and later writes of the blocks change
+    /// no metadata. One block at a time: the system caches each write as one piece of memory, and writes all of it back
     /// whenever one block of it changes.
     fn allocate(&self, header: Header) -> io::Result<()> {
         let length = segment_begin(header, 2);

@@ -1,10 +1,10 @@
 //! Embedded store: tables in redb and a write-ahead log, in files of one machine.
 //!
-//! A commit is checked and applied to the [index](crate::index) on the caller's thread, and its row changes are added to the
-//! pending group ([`group_commit`]). One writer thread appends each group to the journal with one write and one fsync and
-//! completes its callers; the batches that arrive meanwhile are the next group. Lazy batches wait for a group that another
-//! batch needs. Durable groups are merged in memory ([`wal`]) until the checkpointer thread writes many of them to the
-//! [`tables`] in one transaction. Opening replays the journal ([`recovery`]).
+//! A commit is checked and applied to the [index](crate::index) on the caller's thread, and its row changes are added
+//! to the pending group ([`group_commit`]). One writer thread appends each group to the journal with one write and one
+//! fsync and completes its callers; the batches that arrive meanwhile are the next group. Lazy batches wait for a group
+//! that another batch needs. Durable groups are merged in memory ([`wal`]) until the checkpointer thread writes many of
+//! them to the [`tables`] in one transaction. Opening replays the journal ([`recovery`]).
 
 mod checkpoint;
 mod codec;
@@ -148,8 +148,8 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    /// Sets the spool to which large payloads are read from now on ([`Spool::begin_reserved`]). Without one, or when it is full,
-    /// they are read to the heap.
+    /// Sets the spool to which large payloads are read from now on ([`Spool::begin_reserved`]). Without one, or when it
+    /// is full, they are read to the heap.
     pub fn set_spool(&mut self, spool: Arc<dyn Spool>) {
         self.spool = Some(spool);
     }

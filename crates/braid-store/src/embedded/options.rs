@@ -10,9 +10,9 @@ pub enum Durability {
     /// After the fsync of its group: acknowledged batches survive a power failure.
     #[default]
     Sync,
-    /// At once, while the oldest unsynced batch is younger than `loss_window`; otherwise when that one is durable. So a crash
-    /// loses only batches that were acknowledged within `loss_window`, whole ones, and no earlier batch without the later
-    /// ones.
+    /// At once, while the oldest unsynced batch is younger than `loss_window`; otherwise when that one is durable. So a
+    /// crash loses only batches that were acknowledged within `loss_window`, whole ones, and no earlier batch without
+    /// the later ones.
     Async {
         /// Longest time for which an acknowledged batch may be unsynced. A group is written after half of it; the other
         /// half is for the device.
@@ -26,8 +26,8 @@ pub enum Durability {
 pub struct Options {
     /// Time at which a commit is done.
     pub durability: Durability,
-    /// Delay of a group, for more batches to join it. With zero the batches that arrive while a group is written are the
-    /// next one, which is enough whenever writes take longer than arrivals.
+    /// Delay of a group, for more batches to join it. With zero the batches that arrive while a group is written are
+    /// the next one, which is enough whenever writes take longer than arrivals.
     pub linger: Duration,
     /// Longest wait of a lazy batch for a group that it can join.
     pub lazy: Duration,

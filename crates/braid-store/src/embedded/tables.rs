@@ -130,8 +130,8 @@ impl Tables {
         Ok(transaction.commit()?)
     }
 
-    /// Applies the changes of all journal records up to `sequence` durably; `closed` when the tables then have everything.
-    /// After an error the content of the device is unknown.
+    /// Applies the changes of all journal records up to `sequence` durably; `closed` when the tables then have
+    /// everything. After an error the content of the device is unknown.
     pub(super) fn apply(&self, writes: &WriteSet, sequence: u64, closed: bool) -> Result<(), StoreError> {
         self.try_apply(writes, sequence, closed).map_err(|error| match error {
             ReadError::Redb(error) => StoreError::Failed { reason: error.to_string().into() },
@@ -301,8 +301,8 @@ fn write_ordered<K: Ord, V, const N: usize>(
         }
     }
     let mut inserts = inserts.into_iter().peekable();
-    // A cursor descends to its page once for a run of consecutive rows. A row of an earlier group whose number was taken
-    // later may stand between them and ends the run.
+    // A cursor descends to its page once for a run of consecutive rows. A row of an earlier group whose number was
+    // taken later may stand between them and ends the run.
     while let Some((first, new)) = inserts.next() {
         value.clear();
         encode(first, new, &mut value);

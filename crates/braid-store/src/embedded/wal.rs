@@ -1,9 +1,9 @@
 //! Write-ahead log: appends groups to the journal, keeps their merged changes in memory, and schedules checkpoints.
 //!
-//! The journal has two segments that alternate. Groups are appended to one segment and merged in memory, where most stored
-//! messages cancel out with their completion. A checkpoint writes the merged changes to the tables while the other segment
-//! is appended to; a segment is reused only after its checkpoint. An appender that finds no room waits for the checkpoint,
-//! so memory is bounded.
+//! The journal has two segments that alternate. Groups are appended to one segment and merged in memory, where most
+//! stored messages cancel out with their completion. A checkpoint writes the merged changes to the tables while the
+//! other segment is appended to; a segment is reused only after its checkpoint. An appender that finds no room waits
+//! for the checkpoint, so memory is bounded.
 
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -86,8 +86,8 @@ impl Wal {
         Self { state: Mutex::new(state), changed: Condvar::new(), journal, checkpoint_interval }
     }
 
-    /// A poisoned state is safe to use: callers and the checkpointer set single fields, and a panic in `merge`, the only
-    /// change in steps, is caught by the writer, which fails the store, so nothing of the state reaches the disk.
+    /// A poisoned state is safe to use: callers and the checkpointer set single fields, and a panic in `merge`, the
+    /// only change in steps, is caught by the writer, which fails the store, so nothing of the state reaches the disk.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,8 +147,8 @@ impl Wal {
 impl Wal {
     /// Makes a group durable; [`merge`](Self::merge) follows. `record` is a buffer that is reused.
     ///
-    /// Returns the duration of the journal's write and sync, as an estimate for the next group: without the wait for room,
-    /// and zero for a group that went to the tables.
+    /// Returns the duration of the journal's write and sync, as an estimate for the next group: without the wait for
+    /// room, and zero for a group that went to the tables.
     pub(super) fn append(
         &self,
         writes: &WriteSet,
@@ -175,7 +175,8 @@ impl Wal {
         Ok(took)
     }
 
-    /// Allocates blocks for the next record and returns its segment, its first block and its sequence number; waits for room.
+    /// Allocates blocks for the next record and returns its segment, its first block and its sequence number; waits for
+    /// room.
     fn allocate(&self, blocks: u64) -> Result<(u64, u64, u64), StoreError> {
         let mut state = self.lock();
         loop {
@@ -250,8 +251,8 @@ impl Wal {
     }
 
     fn wait_for_due<'a>(&self, state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
-        // A time beyond the range of `Instant` never comes. One that passed while a group is in progress waits for `merge`,
-        // which notifies.
+        // A time beyond the range of `Instant` never comes. One that passed while a group is in progress waits for
+        // `merge`, which notifies.
         let due = state.unapplied_since.and_then(|since| since.checked_add(self.checkpoint_interval));
         let left = due.map(|due| due.saturating_duration_since(now)).filter(|left| !left.is_zero());
         let Some(left) = left else { return self.wait(state) };
@@ -296,7 +297,8 @@ impl State {
             && (self.flush_target > self.applied || age().is_some_and(|age| age >= interval))
     }
 
-    /// Switches segments and begins the checkpoint of the former one. The other segment is free and no group in progress.
+    /// Switches segments and begins the checkpoint of the former one. The other segment is free and no group in
+    /// progress.
     fn begin_checkpoint(&mut self, is_last: bool) {
         let writes = Arc::new(mem::take(&mut self.unapplied));
         self.unapplied_since = None;

@@ -31,14 +31,15 @@ pub trait Fixture {
     /// Closes the store as its owner would, or lets it crash, and opens its content again.
     fn reopen(&mut self, store: Box<dyn Store>) -> Box<dyn Store>;
 
-    /// Simulates a power failure and opens the content that survived: all acknowledged batches, and a prefix of the others.
-    /// `seed` seeds its random choices. A fixture whose store loses nothing reopens it.
+    /// Simulates a power failure and opens the content that survived: all acknowledged batches, and a prefix of the
+    /// others. `seed` seeds its random choices. A fixture whose store loses nothing reopens it.
     fn crash(&mut self, store: Box<dyn Store>, seed: u64) -> Box<dyn Store> {
         let _ = seed;
         self.reopen(store)
     }
 
-    /// True for a store that acknowledges batches before they are durable, so that a power failure may lose the last ones.
+    /// True for a store that acknowledges batches before they are durable, so that a power failure may lose the last
+    /// ones.
     fn is_asynchronous(&self) -> bool {
         false
     }

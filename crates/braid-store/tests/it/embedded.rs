@@ -15,8 +15,8 @@ use bytes::Bytes;
 use crate::disk::{Disk, Fault};
 use crate::example::{completed, open_session, queue, queued, queued_with, read};
 
-/// Short delays, since the suite waits for each lazy batch, and the shortest journal, so that its segments alternate all
-/// the time.
+/// Short delays, since the suite waits for each lazy batch, and the shortest journal, so that its segments alternate
+/// all the time.
 pub(crate) fn options() -> Options {
     let mut options = Options::default();
     (options.lazy, options.checkpoint) = (Duration::from_micros(200), Duration::from_micros(500));

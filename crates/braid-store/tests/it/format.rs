@@ -1,5 +1,5 @@
-//! Every released format stays readable: `golden/format-N.redb` and `golden/format-N.journal` are a store that the version
-//! with that format wrote and did not close, `golden/format-N.jsonl` is its content.
+//! Every released format stays readable: `golden/format-N.redb` and `golden/format-N.journal` are a store that the
+//! version with that format wrote and did not close, `golden/format-N.jsonl` is its content.
 
 use std::fs;
 use std::path::PathBuf;

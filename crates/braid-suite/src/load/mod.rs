@@ -1,6 +1,8 @@
-//! The load generator of the suites: raw MQTT 3.1.1 over TCP in few threads, because it shares its cores with the broker.
+//! The load generator of the suites: raw MQTT 3.1.1 over TCP in few threads, because it shares its cores with the
+//! broker.
 //!
-//! [`run`] drives one flow: it connects all clients, runs the sending and the receiving thread, and reads processor times.
+//! [`run`] drives one flow: it connects all clients, runs the sending and the receiving thread, and reads processor
+//! times.
 
 pub(crate) mod packets;
 pub(crate) mod payload;

@@ -1,7 +1,8 @@
 //! The sending half of a flow: one thread with all publishers.
 //!
-//! Saturated, a publisher refills whenever a quarter of its window is free, so that one write carries many messages however
-//! the broker's answers are spread. Paced, every message has a due time, which is in its payload even if it leaves later.
+//! Saturated, a publisher refills whenever a quarter of its window is free, so that one write carries many messages
+//! however the broker's answers are spread. Paced, every message has a due time, which is in its payload even if it
+//! leaves later.
 
 use std::io;
 use std::net::TcpStream;

@@ -1,7 +1,7 @@
 //! The receiving half of a flow: one thread with all subscribers, large reads, one clock reading per read.
 //!
-//! Every message is checked: topic, QoS, payload byte by byte, and the sequence numbers of each publisher. A gap is a loss;
-//! a step back is a duplicate or a wrong order, and a fault.
+//! Every message is checked: topic, QoS, payload byte by byte, and the sequence numbers of each publisher. A gap is a
+//! loss; a step back is a duplicate or a wrong order, and a fault.
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -115,8 +115,9 @@ impl Senders {
         Ok(Sent { bytes, seconds, behind })
     }
 
-    /// Sends the rest of `count` messages as fast as the broker takes it, each when the one before is acknowledged and was
-    /// delivered, for which `deliveries` receives `()`: the subscriber's queue has room for few of them. Then all clients leave.
+    /// Sends the rest of `count` messages as fast as the broker takes it, each when the one before is acknowledged and
+    /// was delivered, for which `deliveries` receives `()`: the subscriber's queue has room for few of them. Then all
+    /// clients leave.
     ///
     /// # Errors
     /// The broker ends a connection, does not acknowledge or does not deliver.

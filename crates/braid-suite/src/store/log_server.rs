@@ -1,5 +1,5 @@
-//! A log behind TCP: the least that a durable broker does. The server answers CONNECT, appends each PUBLISH to one file, and
-//! sends PUBACK once an fdatasync has covered its group; messages that arrive meanwhile are the next group.
+//! A log behind TCP: the least that a durable broker does. The server answers CONNECT, appends each PUBLISH to one
+//! file, and sends PUBACK once an fdatasync has covered its group; messages that arrive meanwhile are the next group.
 //!
 //! The server is a thread of this program, so that its processor time is not measured.
 

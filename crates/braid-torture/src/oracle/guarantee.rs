@@ -1,5 +1,5 @@
-//! Delivery guarantees of a topic: which acknowledged messages may be missing (expired, or dropped by a full queue), and
-//! which must not be delivered (expired for certain, or more than a queue may hold).
+//! Delivery guarantees of a topic: which acknowledged messages may be missing (expired, or dropped by a full queue),
+//! and which must not be delivered (expired for certain, or more than a queue may hold).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -112,9 +112,9 @@ impl Lifetimes {
         turn_was_over + CLOCKS_DIFFER >= sent.at + *expiry
     }
 
-    /// True if the message can have been the oldest in a full queue. As each is queued once, it was displaced by the message
-    /// that is one queue length further: that was sent before the next delivery behind the missing one, and older
-    /// messages delivered after its acknowledgement can only have been inflight.
+    /// True if the message can have been the oldest in a full queue. As each is queued once, it was displaced by the
+    /// message that is one queue length further: that was sent before the next delivery behind the missing one, and
+    /// older messages delivered after its acknowledgement can only have been inflight.
     fn may_be_displaced(&self, cap: Cap, number: u64, arrivals: &Arrivals) -> bool {
         let Some((_, next)) = arrivals.range(number + 1..).next() else { return false };
         let displacing = number + cap.messages;

@@ -339,7 +339,8 @@ impl Ledger {
             return self.report_fault(fault);
         };
         let progress = receiver.progress.entry(name.to_owned()).or_default();
-        // A retransmitted PUBLISH of QoS 1 is queued twice, and the second copy expires later, behind the messages after the first.
+        // A retransmitted PUBLISH of QoS 1 is queued twice, and the second copy expires later, behind the messages
+        // after the first.
         let is_second = topic.kind == TopicKind::AtLeastOnce && progress.excused.contains(&number);
         if !progress.take(number) {
             if topic.kind == TopicKind::AtLeastOnce {
@@ -379,8 +380,8 @@ impl Ledger {
                     self.report_fault(fault);
                 }
             }
-            // The other policies keep acknowledged messages above the limit when the broker starts: a refused message may still
-            // be in the store then.
+            // The other policies keep acknowledged messages above the limit when the broker starts: a refused message
+            // may still be in the store then.
             Guarantee::Bounded(cap) if cap.overflow == Overflow::DropOldest && waited => {
                 receiver.waited += 1;
                 if receiver.waited == cap.messages + cap.inflight + 1 {
@@ -593,7 +594,8 @@ mod tests {
         assert_eq!(ledger.counts.faults.unexpected, 3);
     }
 
-    /// A ledger with one topic of this guarantee and this many messages, each with an expiry of two seconds, and one subscriber.
+    /// A ledger with one topic of this guarantee and this many messages, each with an expiry of two seconds, and one
+    /// subscriber.
     fn ledger_with(guarantee: Guarantee, messages: u64) -> (Ledger, SubscriberId) {
         let mut ledger = Ledger::default();
         ledger.add_topic_with("q/1", TopicKind::ExactlyOnce, guarantee);

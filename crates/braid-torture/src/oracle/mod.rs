@@ -56,7 +56,8 @@ pub(crate) struct Options {
     pub(crate) most_offline: u64,
     /// Adds clients outside of the ledger that come and go.
     pub(crate) crowd: bool,
-    /// Overflow policy and message limit of bounded queues. Clients whose messages may not be missing are left out then.
+    /// Overflow policy and message limit of bounded queues. Clients whose messages may not be missing are left out
+    /// then.
     pub(crate) bounded: Option<(Overflow, u64)>,
 }
 

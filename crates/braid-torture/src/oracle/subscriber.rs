@@ -163,8 +163,8 @@ impl Subscriber {
         true
     }
 
-    /// Scope of the ordering guarantee. With lanes on streams of their own, the lanes of earlier connections have moved to
-    /// the control stream in no common order. [BQ-42], [BQ-54]
+    /// Scope of the ordering guarantee. With lanes on streams of their own, the lanes of earlier connections have moved
+    /// to the control stream in no common order. [BQ-42], [BQ-54]
     fn scope(&self, stream: StreamKey) -> Option<OrderScope> {
         let mixes = self.subscriptions.by_lanes && self.client.endpoint.is_quic() && stream.is_control();
         (!mixes).then_some((self.client.connections, stream))

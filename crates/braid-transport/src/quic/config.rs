@@ -12,12 +12,12 @@ use super::congestion::{BbrExtensions, Found};
 use super::qlog::QlogFiles;
 use crate::tls::ALPN_MQTT;
 
-/// Receive window of a stream, bytes: 1,800 of the smallest datagrams. The library ends a connection with more than 2,048
-/// pieces of a stream whose first is missing, which a burst of losses reaches with larger windows.
+/// Receive window of a stream, bytes: 1,800 of the smallest datagrams. The library ends a connection with more than
+/// 2,048 pieces of a stream whose first is missing, which a burst of losses reaches with larger windows.
 const STREAM_RECEIVE_WINDOW: u32 = 2 << 20;
 
-/// Resolution of path MTU discovery, bytes: half the span between the smallest packet and that of an Ethernet. The latter is
-/// tried first then, and where it fits it costs one packet instead of seven.
+/// Resolution of path MTU discovery, bytes: half the span between the smallest packet and that of an Ethernet. The
+/// latter is tried first then, and where it fits it costs one packet instead of seven.
 const MTU_STEP: u16 = 127;
 
 /// Interval between tries of the full size where it does not get through.
@@ -30,8 +30,8 @@ const MTU_COOLDOWN: Duration = Duration::from_secs(4);
 /// Congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// BBR version 3: models the path and keeps its queues short, for urgent messages. Follows the rate of a policer on the path
-    /// once it is detected.
+    /// BBR version 3: models the path and keeps its queues short, for urgent messages. Follows the rate of a policer on
+    /// the path once it is detected.
     #[default]
     Bbr3,
     /// CUBIC: fills the path until it loses.
@@ -65,8 +65,8 @@ impl Congestion {
 /// Options of one end of QUIC connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuicOptions {
-    /// Unread bytes that a peer may send on one stream: the limit of one message's bytes in a round trip. Above 2 MiB losses may
-    /// end the connection.
+    /// Unread bytes that a peer may send on one stream: the limit of one message's bytes in a round trip. Above 2 MiB
+    /// losses may end the connection.
     pub stream_receive_window: u32,
     /// Unacknowledged bytes of a connection. Large: bulk that fills it makes urgent writes wait.
     pub send_window: u64,
@@ -75,8 +75,8 @@ pub struct QuicOptions {
     pub bidi_streams: u32,
     /// Unidirectional streams that the peer may have open.
     pub uni_streams: u32,
-    /// Time without a packet after which a connection is lost; `None` for never. The smaller value of both ends counts, so it
-    /// must exceed the Keep Alive of clients.
+    /// Time without a packet after which a connection is lost; `None` for never. The smaller value of both ends counts,
+    /// so it must exceed the Keep Alive of clients.
     pub idle_timeout: Option<Duration>,
     /// Idle time after which a PING is sent; `None` for never.
     pub keep_alive: Option<Duration>,
@@ -84,8 +84,8 @@ pub struct QuicOptions {
     pub congestion: Congestion,
     /// Holds bulk back where the path limits, so that urgent messages meet no queue.
     pub gate: bool,
-    /// Packets of a policer's bucket that a gate reserves for urgent messages, 1 to 3. With one, an alarm may wait for the
-    /// acknowledgement or the ping before it.
+    /// Packets of a policer's bucket that a gate reserves for urgent messages, 1 to 3. With one, an alarm may wait for
+    /// the acknowledgement or the ping before it.
     pub gate_reserve: u8,
     /// File for the states of the gates: a line of JSON for each connection, five times a second.
     pub gate_log: Option<PathBuf>,
@@ -97,20 +97,20 @@ pub struct QuicOptions {
     /// Application protocol of a server (ALPN). Clients name theirs in
     /// [`ClientTlsOptions::alpn`](crate::ClientTlsOptions::alpn).
     pub alpn: &'static str,
-    /// Tickets that a server stores for clients that may resume, each valid for one connection and two hours. A connection gets
-    /// two, of some 400 bytes each. With 0 no client resumes.
+    /// Tickets that a server stores for clients that may resume, each valid for one connection and two hours. A
+    /// connection gets two, of some 400 bytes each. With 0 no client resumes.
     pub tickets: usize,
-    /// Incomplete handshakes from which on a server has clients validate their address first, by one more round trip (Retry). The
-    /// bound of a flood from forged addresses: memory and an answer of three times its bytes for so many, one small packet
-    /// each for the rest.
+    /// Incomplete handshakes from which on a server has clients validate their address first, by one more round trip
+    /// (Retry). The bound of a flood from forged addresses: memory and an answer of three times its bytes for so many,
+    /// one small packet each for the rest.
     pub retry_above: usize,
     /// Directory for a file with all events of each connection (qlog).
     pub qlog_dir: Option<PathBuf>,
 }
 
 impl QuicOptions {
-    /// Options of a server. MQTT's Keep Alive detects dead clients sooner than the idle timeout, which is for clients without
-    /// one.
+    /// Options of a server. MQTT's Keep Alive detects dead clients sooner than the idle timeout, which is for clients
+    /// without one.
     #[must_use]
     pub fn server() -> Self {
         Self {

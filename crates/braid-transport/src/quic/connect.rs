@@ -127,8 +127,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Result that decides the race: a link, or an answer that other addresses would give as well. An error of this function
-    /// is for this address alone.
+    /// Result that decides the race: a link, or an answer that other addresses would give as well. An error of this
+    /// function is for this address alone.
     async fn within_limit(&self, address: SocketAddr) -> io::Result<Result<Link, ConnectError>> {
         match timeout(ATTEMPT, PanicGuard::new(self.at(address))).await {
             Ok(Ok(Ok(link))) => Ok(Ok(link)),

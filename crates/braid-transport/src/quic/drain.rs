@@ -1,8 +1,8 @@
 //! Drain of a connection: waits until the peer has acknowledged all written bytes, without finishing a stream.
 //!
-//! The library reports this for finished streams only. But a write that finds no room in the send window is woken when there
-//! is some, and a window of one byte has room once nothing is unacknowledged. The write is never repeated: an empty one that
-//! succeeds sends an empty frame.
+//! The library reports this for finished streams only. But a write that finds no room in the send window is woken when
+//! there is some, and a window of one byte has room once nothing is unacknowledged. The write is never repeated: an
+//! empty one that succeeds sends an empty frame.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_util::task::AtomicWaker;
 use noq::{Connection, SendStream};
 
-/// Resolves when no byte written on any stream of `connection` is unacknowledged, when the peer has stopped `send`, or when the
-/// connection is lost. No stream can be written afterwards.
+/// Resolves when no byte written on any stream of `connection` is unacknowledged, when the peer has stopped `send`, or
+/// when the connection is lost. No stream can be written afterwards.
 pub(super) async fn all_acknowledged(send: &mut SendStream, connection: &Connection) {
     let woken = Arc::new(WokenFlag::default());
     connection.set_send_window(0);

@@ -29,8 +29,8 @@ use crate::tcp;
 use crate::tls::ServerTls;
 use crate::transport::canonical;
 
-/// Unread bytes over all streams that a client may send before its CONNECT is accepted: a first flight, and little for a
-/// peer that connects many times and sends nothing.
+/// Unread bytes over all streams that a client may send before its CONNECT is accepted: a first flight, and little for
+/// a peer that connects many times and sends nothing.
 const UNTRUSTED_WINDOW: VarInt = VarInt::from_u32(128 << 10);
 
 /// Requested size of the socket's buffers, bytes; the system gives what its limits allow.
@@ -188,8 +188,8 @@ impl QuicListener {
         }))
     }
 
-    /// Replaces the endpoint, whose task has ended, by one on the same port with the same configuration. Returns the error
-    /// that [`accept`](Self::accept) reports.
+    /// Replaces the endpoint, whose task has ended, by one on the same port with the same configuration. Returns the
+    /// error that [`accept`](Self::accept) reports.
     fn restart(&mut self) -> io::Error {
         self.endpoint = ForgettableEndpoint(None);
         self.health.is_available = false;

@@ -1,16 +1,17 @@
 //! Panic guard: keeps a panic of the QUIC library inside one connection, where the library permits it.
 //!
-//! The library has a mutex for each connection and one for each endpoint. A panic in a task or call that holds one poisons it, and
-//! the library unwraps every lock, in destructors too. A destructor that panics while the first panic unwinds aborts the process.
+//! The library has a mutex for each connection and one for each endpoint. A panic in a task or call that holds one
+//! poisons it, and the library unwraps every lock, in destructors too. A destructor that panics while the first panic
+//! unwinds aborts the process.
 //!
-//! - Task of a connection with two handles or more, which every [`Link`](crate::Link) has: the connection is lost. All calls
-//!   on it are caught, and its handles are forgotten, not dropped: a leak in place of an abort.
-//! - Task of a connection with fewer handles, in a handshake or after its link was dropped: the process aborts, because the
-//!   destructor of the task locks the connection.
-//! - Task of an endpoint: the process aborts, because the destructor of the task locks the endpoint. It runs before the panic
-//!   reaches a guard around the task, so that no restart is possible.
-//! - Call on an endpoint, such as accepting or refusing a client: the panic is caught. The process aborts when the task of the
-//!   endpoint runs next, which panics at the poisoned lock.
+//! - Task of a connection with two handles or more, which every [`Link`](crate::Link) has: the connection is lost. All
+//!   calls on it are caught, and its handles are forgotten, not dropped: a leak in place of an abort.
+//! - Task of a connection with fewer handles, in a handshake or after its link was dropped: the process aborts, because
+//!   the destructor of the task locks the connection.
+//! - Task of an endpoint: the process aborts, because the destructor of the task locks the endpoint. It runs before the
+//!   panic reaches a guard around the task, so that no restart is possible.
+//! - Call on an endpoint, such as accepting or refusing a client: the panic is caught. The process aborts when the task
+//!   of the endpoint runs next, which panics at the poisoned lock.
 //!
 //! An endpoint whose socket fails does not panic: its task ends, and the listener restarts it.
 

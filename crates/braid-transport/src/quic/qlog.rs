@@ -8,8 +8,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use noq::{ConnectionId, QlogConfig, QlogFactory, Side};
 
-/// Creates `{milliseconds since 1970}-{server|client}-{first destination connection id}.qlog` in a directory. The connection ID
-/// is the same at both ends.
+/// Creates `{milliseconds since 1970}-{server|client}-{first destination connection id}.qlog` in a directory. The
+/// connection ID is the same at both ends.
 #[derive(Debug)]
 pub(super) struct QlogFiles {
     directory: PathBuf,

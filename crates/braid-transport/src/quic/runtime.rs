@@ -18,8 +18,8 @@ pub(super) struct GuardedRuntime {
     failures: watch::Sender<()>,
 }
 
-/// Receiver that resolves when the task of a connection has panicked. The panic of an endpoint's task has no receiver: it
-/// aborts the process (see [`panic_guard`](super::panic_guard)).
+/// Receiver that resolves when the task of a connection has panicked. The panic of an endpoint's task has no receiver:
+/// it aborts the process (see [`panic_guard`](super::panic_guard)).
 pub(super) type Failures = watch::Receiver<()>;
 
 impl GuardedRuntime {

@@ -74,8 +74,8 @@ impl Host {
         }
     }
 
-    /// Drops the mappings of the NAT in front of the host: peers see another address from now on, and datagrams to the old one
-    /// are lost. The host itself notices nothing.
+    /// Drops the mappings of the NAT in front of the host: peers see another address from now on, and datagrams to the
+    /// old one are lost. The host itself notices nothing.
     pub fn rebind_nat(&self) {
         let mut state = self.switch.lock();
         let State { sockets, routes, next_mapping, .. } = &mut *state;
@@ -123,8 +123,8 @@ impl fmt::Debug for Host {
     }
 }
 
-/// One datagram as the host sent it, or as the network sent it towards the host. Datagrams that the host's own link drops
-/// are recorded too.
+/// One datagram as the host sent it, or as the network sent it towards the host. Datagrams that the host's own link
+/// drops are recorded too.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// Time of sending.

@@ -38,8 +38,8 @@ pub struct ClientTlsOptions {
     /// The application protocols to offer, in place of `mqtt` on QUIC, none on TLS and
     /// `http/1.1` on secure WebSocket.
     pub alpn: Vec<String>,
-    /// File to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. A reader of it can decrypt all traffic.
-    /// If it cannot be written, the log says so, and connections work.
+    /// File to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. A reader of it can decrypt all
+    /// traffic. If it cannot be written, the log says so, and connections work.
     pub key_log: Option<PathBuf>,
 }
 
@@ -95,7 +95,8 @@ impl ClientTls {
         Ok(Arc::clone(slot.get_or_init(|| Arc::new(config))))
     }
 
-    /// Address of the last QUIC connection with `host` and `port`. Early data goes to no other: it is sent before any answer.
+    /// Address of the last QUIC connection with `host` and `port`. Early data goes to no other: it is sent before any
+    /// answer.
     pub(crate) fn resumable(&self, host: &str, port: u16) -> Option<SocketAddr> {
         self.resumable_by_target().get(&(host.to_owned(), port)).copied()
     }

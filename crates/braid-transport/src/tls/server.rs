@@ -44,13 +44,13 @@ pub struct ServerTlsOptions {
     pub files: CertificateFiles,
     /// Authentication of clients.
     pub client_auth: ClientAuth,
-    /// File to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. A reader of it can decrypt all traffic.
-    /// If it cannot be written, the log says so, and connections work.
+    /// File to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. A reader of it can decrypt all
+    /// traffic. If it cannot be written, the log says so, and connections work.
     pub key_log: Option<PathBuf>,
 }
 
-/// TLS of a server. Clones share one configuration, so one [`reload`](Self::reload) reaches every listener that was bound with
-/// a clone.
+/// TLS of a server. Clones share one configuration, so one [`reload`](Self::reload) reaches every listener that was
+/// bound with a clone.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     shared: Arc<Shared>,

@@ -15,8 +15,8 @@ pub struct WebSocketOptions {
     /// memory whole, so it should be little more than the largest MQTT packet: many clients send one
     /// packet as one frame. The first message may have 64 KiB at most.
     pub max_frame_bytes: usize,
-    /// Web pages that may connect: `None` for any, else those of this machine (`localhost`, loopback addresses) and those whose
-    /// origin is listed, such as `https://app.example`. Clients other than browsers send no origin.
+    /// Web pages that may connect: `None` for any, else those of this machine (`localhost`, loopback addresses) and
+    /// those whose origin is listed, such as `https://app.example`. Clients other than browsers send no origin.
     ///
     /// Where clients of this machine may connect without a password, any page that its user opens could.
     pub origins: Option<Vec<String>>,

@@ -273,8 +273,8 @@ fn to_poll(result: Result<(), Error>) -> Poll<io::Result<()>> {
 /// Blocking view of the connection below, for the library: calls fail where they would wait.
 struct Blocking<S> {
     io: S,
-    /// Wakes all [`Wakers`]. A read may write (a pong, the answer to a close) and a write may wait behind such a frame; the
-    /// connection below keeps one waker per direction, and would forget one of two tasks.
+    /// Wakes all [`Wakers`]. A read may write (a pong, the answer to a close) and a write may wait behind such a frame;
+    /// the connection below keeps one waker per direction, and would forget one of two tasks.
     waker: Waker,
 }
 

@@ -30,8 +30,9 @@ Exit codes:
 
 /// Request objects from `braidmq bench reply`, and measure the latency.
 ///
-/// A request is sent as soon as a response leaves room for it (closed loop), or at a given rate (--rate). Latency counts
-/// from the due time of a request to the last byte of its response; for the first on a connection it includes connecting.
+/// A request is sent as soon as a response leaves room for it (closed loop), or at a given rate (--rate). Latency
+/// counts from the due time of a request to the last byte of its response; for the first on a connection it includes
+/// connecting.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_long_help = EXAMPLES)]
 pub(super) struct Args {

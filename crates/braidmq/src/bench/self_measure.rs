@@ -26,8 +26,8 @@ Exit codes:
 
 /// Measure this program itself: how many messages a second one core publishes.
 ///
-/// Some clients publish to a sink in this process that only reads, and acknowledges with QoS 1, over TCP on the loopback
-/// interface. Only the CPU time of the publishing thread counts.
+/// Some clients publish to a sink in this process that only reads, and acknowledges with QoS 1, over TCP on the
+/// loopback interface. Only the CPU time of the publishing thread counts.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {

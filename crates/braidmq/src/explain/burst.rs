@@ -106,9 +106,9 @@ const NEAR: usize = 8;
 
 /// Whether each packet proves that no urgent bytes were queued after it.
 ///
-/// A sender fills a packet as long as it has bytes. The urgent streams were therefore empty if bulk follows fresh urgent
-/// bytes, or if the packet has room left. A packet without stream bytes proves nothing: congestion control may have held
-/// the sender back.
+/// A sender fills a packet as long as it has bytes. The urgent streams were therefore empty if bulk follows fresh
+/// urgent bytes, or if the packet has room left. A packet without stream bytes proves nothing: congestion control may
+/// have held the sender back.
 pub(super) fn emptied(packets: &[Packet], is_urgent: impl Fn(u64) -> bool) -> Vec<bool> {
     let lengths = FullLengths::of(packets, &is_urgent);
     let is_emptied = |(place, packet): (usize, &Packet)| {

@@ -1,6 +1,7 @@
 //! Events and packets of qlog files, in all drafts of the format.
 //!
-//! Names of fields: draft-ietf-quic-qlog-quic-events-12 and, where older files differ, draft-marx-qlog-event-definitions.
+//! Names of fields: draft-ietf-quic-qlog-quic-events-12 and, where older files differ,
+//! draft-marx-qlog-event-definitions.
 
 use serde_json::{Deserializer, Value};
 

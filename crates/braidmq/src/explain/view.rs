@@ -42,7 +42,8 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Creates the view. If `urgent` is empty: the control stream and, of several data streams, the one with the fewest bytes.
+    /// Creates the view. If `urgent` is empty: the control stream and, of several data streams, the one with the fewest
+    /// bytes.
     pub(super) fn new(trace: &'a Trace, urgent: &[u64], window: Window) -> Result<Self, String> {
         let bytes = bytes_by_stream(&trace.packets);
         if let Some(stream) = urgent.iter().find(|stream| !bytes.contains_key(stream)) {

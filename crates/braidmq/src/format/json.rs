@@ -10,8 +10,8 @@ use super::time;
 /// A member's value; `None` if the object has no such member.
 type Value = Option<Box<RawValue>>;
 
-/// A message as one JSON object, with the members and the order of `mosquitto_sub`. `None`: the payload should be JSON and
-/// is not.
+/// A message as one JSON object, with the members and the order of `mosquitto_sub`. `None`: the payload should be JSON
+/// and is not.
 pub(super) fn json(message: &Received, now: &Zoned, is_parsed: bool) -> Value {
     // Bytes that are not UTF-8 are replaced; %x and %p show them.
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

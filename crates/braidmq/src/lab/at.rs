@@ -29,8 +29,8 @@ pub(super) fn variable(end: &str, what: &str) -> String {
 
 /// Path under which other processes of the testbed open the namespace `fd`.
 ///
-/// Many containers refuse to mount the /proc of the new PID namespace. The outer one, which stays then, has another number
-/// for this process.
+/// Many containers refuse to mount the /proc of the new PID namespace. The outer one, which stays then, has another
+/// number for this process.
 pub(super) fn path(fd: BorrowedFd<'_>) -> String {
     let number = std::fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
     format!("/proc/{}/fd/{}", number.unwrap_or_else(std::process::id), fd.as_raw_fd())

@@ -55,8 +55,8 @@ pub(super) fn render(args: &RenderArgs) -> Result<ExitCode, Refusal> {
 
 /// Repeat the decisions about the packets of a log, and print those that differ
 ///
-/// The log is `LINK.verdicts`, written by --logs. None should differ: the decisions of a link depend only on its seed, its
-/// packets and their times.
+/// The log is `LINK.verdicts`, written by --logs. None should differ: the decisions of a link depend only on its seed,
+/// its packets and their times.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Exit codes: 0 no difference; 1 a difference, or an incomplete log; 2 no such log.")]
 pub(crate) struct ReplayArgs {

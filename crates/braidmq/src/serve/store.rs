@@ -37,8 +37,8 @@ pub(super) struct Built {
     pub(super) took: Duration,
 }
 
-/// Opens the store, and then the spool, so that a refused data directory is left unchanged. Blocks for the time of a check
-/// and a compaction.
+/// Opens the store, and then the spool, so that a refused data directory is left unchanged. Blocks for the time of a
+/// check and a compaction.
 pub(super) fn open(config: &Config, health: HealthState) -> Result<Opened, StartError> {
     let reporter = ProgressReporter::start(health);
     let Some(mut options) = config.store.options() else {

@@ -1,8 +1,8 @@
 //! Effect of priorities on a real connection, as `braidmq explain` reports it from a qlog.
 //!
 //! A sender with a slow link always has bulk data queued, and alarms of several packets are published one by one, each
-//! after the previous one has arrived. Both use data streams of one connection, in one test to the broker, in one from it.
-//! Logs and pictures stay in `target/tmp/capture`.
+//! after the previous one has arrived. Both use data streams of one connection, in one test to the broker, in one from
+//! it. Logs and pictures stay in `target/tmp/capture`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -172,8 +172,8 @@ fn explain(log: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Prints and returns the share of urgent bytes among all bytes sent while urgent ones waited, for a log in which bulk never
-/// ended.
+/// Prints and returns the share of urgent bytes among all bytes sent while urgent ones waited, for a log in which bulk
+/// never ended.
 fn urgent_first(log: &Path) -> f64 {
     let text = explain(log, &[]);
     let told = text.lines().find(|line| line.starts_with("urgent first:")).unwrap();

@@ -148,8 +148,8 @@ fn a_command_behind_a_link_reaches_both_ends_and_its_exit_code_is_ours() {
     );
 }
 
-/// Runs `script` as root of a user namespace in one of whose mounts of /proc a file is hidden, as in a container: no other
-/// /proc may be mounted there.
+/// Runs `script` as root of a user namespace in one of whose mounts of /proc a file is hidden, as in a container: no
+/// other /proc may be mounted there.
 fn in_container(script: &str) -> Output {
     let hide = r#"mount --bind /dev/null /proc/uptime && exec unshare -Urm sh -c "$0""#;
     Command::new("unshare").args(["-Urm", "sh", "-c", hide, script]).output().unwrap()

@@ -89,8 +89,8 @@ impl Responder {
     }
 
     /// Counters so far: `requests`, of which some became `responses` and the others are
-    /// `unfinished`, because their response is not complete or their client has left; `connections`, and those that `failed`
-    /// because of a handshake, another protocol, or the path.
+    /// `unfinished`, because their response is not complete or their client has left; `connections`, and those that
+    /// `failed` because of a handshake, another protocol, or the path.
     #[must_use]
     pub fn summary(&self) -> RunSummary {
         self.tally.responses()

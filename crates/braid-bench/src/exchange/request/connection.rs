@@ -58,8 +58,8 @@ struct Waiting {
 }
 
 impl Connection {
-    /// Opens the streams of the load: one with several unanswered requests, or on QUIC as many streams with one each. The
-    /// time limit of the first requests began with the connection.
+    /// Opens the streams of the load: one with several unanswered requests, or on QUIC as many streams with one each.
+    /// The time limit of the first requests began with the connection.
     pub(super) async fn open(
         mut link: Link,
         load: &RequestLoad,

@@ -50,8 +50,8 @@ impl Worker {
         }
     }
 
-    /// Makes a connection for `first`, and the following requests if connections are kept. True if there was a response or
-    /// no failure; `None` after the end of the run.
+    /// Makes a connection for `first`, and the following requests if connections are kept. True if there was a response
+    /// or no failure; `None` after the end of the run.
     async fn attend(&mut self, first: ScheduledRequest, over: &mut watch::Receiver<()>) -> Option<bool> {
         let mut requests = VecDeque::from([first]);
         let mut early = self.load.zero_rtt;

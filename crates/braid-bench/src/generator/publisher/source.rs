@@ -79,7 +79,8 @@ impl Source {
         self.qos
     }
 
-    /// The message that was due at `due` (since the Unix epoch) and is number `counter` (from 0) of its client and topic.
+    /// The message that was due at `due` (since the Unix epoch) and is number `counter` (from 0) of its client and
+    /// topic.
     ///
     /// # Errors
     /// The topic is none.

@@ -13,8 +13,8 @@ const PUBACK: [u8; 2] = [0x40, 2];
 /// Bytes of one read.
 const READ: usize = 256 * 1024;
 
-/// Starts this many connections, each with a thread. With `answers` PUBLISH packets of QoS 1 are acknowledged, otherwise
-/// nothing is looked at.
+/// Starts this many connections, each with a thread. With `answers` PUBLISH packets of QoS 1 are acknowledged,
+/// otherwise nothing is looked at.
 pub(super) fn serve(sink: &TcpListener, connections: u64, answers: bool) {
     for _ in 0..connections {
         let Ok((stream, _)) = sink.accept() else { return };

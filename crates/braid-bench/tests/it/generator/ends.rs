@@ -37,7 +37,8 @@ async fn a_limit_is_for_all_clients_together_and_exact() {
     }
 }
 
-/// Three messages and an hour between two of a client: the other clients do not come any more, and none waits for its next one.
+/// Three messages and an hour between two of a client: the other clients do not come any more, and none waits for its
+/// next one.
 #[tokio::test(start_paused = true)]
 async fn a_limit_ends_a_run_with_its_last_message_and_not_with_the_next_one_that_would_be_due() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
@@ -110,8 +111,8 @@ async fn a_stop_signal_ends_a_run_and_clients_disconnect() {
     target.broker_is_left().await;
 }
 
-/// The seeds' single stream: a large message keeps the small ones and the PINGREQ behind it, until the broker has seen no
-/// whole packet for one and a half times the Keep Alive.
+/// The seeds' single stream: a large message keeps the small ones and the PINGREQ behind it, until the broker has seen
+/// no whole packet for one and a half times the Keep Alive.
 #[tokio::test(start_paused = true)]
 async fn a_disconnect_is_printed_as_by_emqtt_bench_and_fails_queued_messages() {
     let mqtt = MqttConfig { strict_keepalive: true, ..MqttConfig::default() };

@@ -108,8 +108,8 @@ async fn bytes_behind_a_barrier_wait_on_their_stream() {
     }
 }
 
-/// [BQ-42]: the stream of a message that is not durable yet ends. Its repetition waits on the control stream: otherwise a
-/// crash would send it twice.
+/// [BQ-42]: the stream of a message that is not durable yet ends. Its repetition waits on the control stream: otherwise
+/// a crash would send it twice.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_changes_its_stream_waits_for_the_store_all_the_same() {
     let (store, broker) = slow();

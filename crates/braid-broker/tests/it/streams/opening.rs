@@ -350,8 +350,8 @@ async fn a_flood_of_streams_waits_for_its_turn() {
     client.ping(CONTROL).await;
 }
 
-/// [BQ-45]: an incomplete packet without new bytes is ended although no other packet waits for its memory; the connection
-/// lives.
+/// [BQ-45]: an incomplete packet without new bytes is ended although no other packet waits for its memory; the
+/// connection lives.
 #[tokio::test(start_paused = true)]
 async fn a_packet_that_stands_still_is_ended_after_a_long_time() {
     let limits = LimitsConfig { partial_idle_secs: 600, ..LimitsConfig::default() };

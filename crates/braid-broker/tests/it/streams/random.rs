@@ -1,5 +1,5 @@
-//! Random operations of several clients on many streams over a bad network, compared with a naive model of the deliveries
-//! to each.
+//! Random operations of several clients on many streams over a bad network, compared with a naive model of the
+//! deliveries to each.
 //!
 //! `BRAID_SEEDS=0..5000` runs other seeds than the default ones.
 

@@ -85,7 +85,8 @@ async fn a_stream_that_is_not_read_stalls_alone() {
     }
 }
 
-/// [BQ-55], [BQ-42]: messages for a stream that is not read take no room from messages of the same or a higher priority.
+/// [BQ-55], [BQ-42]: messages for a stream that is not read take no room from messages of the same or a higher
+/// priority.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_lost_beside_a_stream_that_is_not_read() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
@@ -176,8 +177,8 @@ async fn a_publisher_waits_for_a_stream_that_is_slow() {
     assert_eq!(broker.memory.statistics().get(Counter::MessagesDropped), 0);
 }
 
-/// [BQ-55], from publisher to broker: a client that does not read its acknowledgements on a stream is not read there, and
-/// can publish on others.
+/// [BQ-55], from publisher to broker: a client that does not read its acknowledgements on a stream is not read there,
+/// and can publish on others.
 #[tokio::test(start_paused = true)]
 async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
     const MESSAGES: u32 = 65_000;

@@ -106,8 +106,8 @@ async fn alarms_overtake_bulk_on_a_narrow_link() {
     }
 }
 
-/// [BQ-50]: on a path with a large window QUIC takes hundreds of kilobytes of bulk behind an unsent alarm. The stream of
-/// the alarm keeps its priority above another stream's bulk until the alarm is sent.
+/// [BQ-50]: on a path with a large window QUIC takes hundreds of kilobytes of bulk behind an unsent alarm. The stream
+/// of the alarm keeps its priority above another stream's bulk until the alarm is sent.
 #[tokio::test(start_paused = true)]
 async fn an_alarm_keeps_its_place_however_much_is_taken_behind_it() {
     // The alarm is in QUIC's send buffer, behind more than a megabyte, or not even encoded, when the other bulk begins.

@@ -16,8 +16,8 @@ fn with_streams_per_second(streams_per_second: u32) -> BrokerConfig {
     BrokerConfig { limits, ..quiet() }
 }
 
-/// [BQ-55]: a round with more messages than one turn may dispatch leaves every stream unread. A reason of its own against
-/// reading the last of them does not delay the others.
+/// [BQ-55]: a round with more messages than one turn may dispatch leaves every stream unread. A reason of its own
+/// against reading the last of them does not delay the others.
 #[tokio::test(start_paused = true)]
 async fn a_full_turn_beside_a_paused_stream_delays_no_other_stream() {
     const READ_AT_ONCE: u32 = 32;

@@ -271,7 +271,8 @@ impl Lanes {
         assert_eq!(self.expect_stopped(stream).await, code);
     }
 
-    /// Waits for the end of the link, with nothing more on the control stream: `Ok` for an orderly end, else the reason.
+    /// Waits for the end of the link, with nothing more on the control stream: `Ok` for an orderly end, else the
+    /// reason.
     pub(crate) async fn expect_closed(&self) -> Result<(), String> {
         let packet = self.next(CONTROL).await;
         assert!(packet.is_none(), "the end of the link expected, not {packet:?}");

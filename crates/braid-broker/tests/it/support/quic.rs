@@ -56,8 +56,8 @@ impl QuicBroker {
         Self::start_listening(config, quic, rule, store, Vec::new())
     }
 
-    /// A broker that also listens with TLS on loopback, at the returned address. Sockets do not follow the paused clock:
-    /// this needs the real one.
+    /// A broker that also listens with TLS on loopback, at the returned address. Sockets do not follow the paused
+    /// clock: this needs the real one.
     pub(crate) fn start_with_tls() -> (Self, SocketAddr) {
         let loopback = (Ipv4Addr::LOCALHOST, 0).into();
         let kind = ListenerKind::Tls(server_tls());

@@ -42,8 +42,8 @@ pub struct PathSpec {
 /// Value that switches a stage off, in a change.
 pub(crate) const NONE: &str = "none";
 
-/// Defines [`Key`]: for each key its name, its field of [`PathSpec`], and how the value is parsed and printed. The order is
-/// that of printing.
+/// Defines [`Key`]: for each key its name, its field of [`PathSpec`], and how the value is parsed and printed. The
+/// order is that of printing.
 macro_rules! keys {
     ($($key:ident $name:literal $field:ident $parse:expr, $print:expr;)*) => {
         /// Key of a stage setting.

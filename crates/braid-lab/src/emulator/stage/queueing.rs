@@ -14,8 +14,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Default limit: 100,000 packets and 256 MiB, so that memory is bounded and no experiment meets a limit that it does
-    /// not specify. (Linux's netem has 1000 packets by default.)
+    /// Default limit: 100,000 packets and 256 MiB, so that memory is bounded and no experiment meets a limit that it
+    /// does not specify. (Linux's netem has 1000 packets by default.)
     pub const DEFAULT: Self = Self { packets: Some(100_000), bytes: Some(256 << 20) };
 
     /// Whether a packet of `size` bytes still fits.

@@ -1,5 +1,5 @@
-//! Charts of gates over time: for each a panel with the estimated rate beside what the link passed, and one with the level of
-//! the modelled bottleneck. The ground shows the class of the path.
+//! Charts of gates over time: for each a panel with the estimated rate beside what the link passed, and one with the
+//! level of the modelled bottleneck. The ground shows the class of the path.
 
 use braid_measure::number::{fixed, short};
 use braid_measure::{Axis, Band, Chart, LegendEntry, Line, Panel, Swatch, text};

@@ -31,8 +31,8 @@ pub struct Plot {
     pub svg: String,
 }
 
-/// Charts of every profile: messages per second, latencies, packets of links, bytes per stream, gates, and other series.
-/// Empty ones are omitted. Each variant is shown by its first usable run, whose seed the chart names.
+/// Charts of every profile: messages per second, latencies, packets of links, bytes per stream, gates, and other
+/// series. Empty ones are omitted. Each variant is shown by its first usable run, whose seed the chart names.
 pub fn plots(report: &Report) -> Vec<Plot> {
     figures(report).into_iter().flat_map(|(_, figures)| figures).map(|figure| figure.plot()).collect()
 }

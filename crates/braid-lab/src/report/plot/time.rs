@@ -96,8 +96,8 @@ pub(super) fn figure(
     Some(Figure { file: format!("{file}-{}", profile.name), reading, chart })
 }
 
-/// Cuts off outliers that would flatten all other lines, such as the second in which a transport delivers the messages of a
-/// minute. Returns whether there were any.
+/// Cuts off outliers that would flatten all other lines, such as the second in which a transport delivers the messages
+/// of a minute. Returns whether there were any.
 fn cut(panels: &mut [Panel], unit: &str) -> bool {
     let lines = panels.iter().flat_map(|panel| &panel.lines);
     let mut heights: Vec<f64> = lines.flat_map(|line| &line.points).map(|point| point.1).collect();

@@ -168,8 +168,8 @@ impl Exchange {
         self.note_completed(over.and_then(|phase| phase.queue_lsn()));
     }
 
-    /// Goes on with PUBREL instead of a PUBLISH of QoS 2 that must not be repeated: the peer may have received it, and would
-    /// take the next message with this identifier for its repetition. False: the message is of QoS 1.
+    /// Goes on with PUBREL instead of a PUBLISH of QoS 2 that must not be repeated: the peer may have received it, and
+    /// would take the next message with this identifier for its repetition. False: the message is of QoS 1.
     fn release_unsent(&mut self, id: PacketId) -> bool {
         let Some(queue_lsn) = self.session.outbound.handle_pubrec(id) else { return false };
         self.note_released(id, queue_lsn, StreamKey::CONTROL);
@@ -185,10 +185,10 @@ impl Exchange {
         self.streams.outbox(StreamKey::CONTROL).map_or(0, Outbox::len)
     }
 
-    /// Retransmits on the control stream, within the send quota and [`RESEND_TARGET`]: nothing overtakes the bytes in an
-    /// outbox [BQ-53]. Must be called again after each write. Messages that `may_send` does not permit, or that exceed the
-    /// Maximum Packet Size of this connection, end as if they had been completed: they are returned with the reason.
-    /// [MQTT-3.1.2-25], [MQTT-4.4.0-1]
+    /// Retransmits on the control stream, within the send quota and [`RESEND_TARGET`]: nothing overtakes the bytes in
+    /// an outbox [BQ-53]. Must be called again after each write. Messages that `may_send` does not permit, or that
+    /// exceed the Maximum Packet Size of this connection, end as if they had been completed: they are returned with the
+    /// reason. [MQTT-3.1.2-25], [MQTT-4.4.0-1]
     pub(crate) fn flush_resends(
         &mut self,
         now: Instant,

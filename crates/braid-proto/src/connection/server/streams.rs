@@ -33,8 +33,8 @@ impl Server {
         }
     }
 
-    /// Handles a data stream that the client has opened. Nothing is read from it before the CONNECT is accepted
-    /// [BQ-13].
+    /// Handles a data stream that the client has opened. Nothing is read from it before the CONNECT is
+    /// accepted [BQ-13].
     pub fn handle_stream_opened(&mut self, stream: StreamKey) {
         match &mut self.state {
             State::Established(established) => established.exchange.streams.open(stream),

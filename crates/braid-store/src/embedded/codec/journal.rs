@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::FORMAT;
 
-/// Unit of the device's atomic writes, in bytes. A record begins with a block, so that its write touches no other record.
+/// Unit of the device's atomic writes, in bytes. A record begins with a block, so that its write touches no other
+/// record.
 pub(crate) const BLOCK: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"braidjnl";

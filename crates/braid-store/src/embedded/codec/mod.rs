@@ -16,35 +16,37 @@
 //! | `inflight` | lsn u64, session u64 | phase u8 (1 sent, 2 released), packet id u16, step u64 |
 //! | `retained` | topic as rest | message u64 |
 //!
-//! A message: flags u8 (QoS 2 bits, retain, properties, expires, chunked), \[time\], topic text, \[properties\], payload as
-//! rest; of a chunked one its length u64. Properties: flags u8 (payload format: known, value; expiry, content type, response topic, correlation
-//! data, user), \[expiry u32\], \[content type text\], \[response topic text\], \[correlation data bytes\],
-//! \[count varint, pairs of texts\]. A time: seconds since 1970 i64, nanoseconds u32.
+//! A message: flags u8 (QoS 2 bits, retain, properties, expires, chunked), \[time\], topic text, \[properties\],
+//! payload as rest; of a chunked one its length u64. Properties: flags u8 (payload format: known, value; expiry,
+//! content type, response topic, correlation data, user), \[expiry u32\], \[content type text\],
+//! \[response topic text\], \[correlation data bytes\], \[count varint, pairs of texts\]. A time: seconds since 1970
+//! i64, nanoseconds u32.
 //!
-//! An entry that is unsent or sent is in `queue`; a sent or released one is in `inflight`. So sending never rewrites a page
-//! of the queue, and the entries in flight are one small table. The keys of `message` and `queue` grow with time: recent
-//! rows are adjacent, and a commit writes few pages. A large payload is stored in chunks, so that neither a transaction
-//! nor a reader has all of it in memory; a group and a Will never have a chunked one.
+//! An entry that is unsent or sent is in `queue`; a sent or released one is in `inflight`. So sending never rewrites a
+//! page of the queue, and the entries in flight are one small table. The keys of `message` and `queue` grow with time:
+//! recent rows are adjacent, and a commit writes few pages. A large payload is stored in chunks, so that neither a
+//! transaction nor a reader has all of it in memory; a group and a Will never have a chunked one.
 //!
 //! A subscription identifier is at most 268,435,455 and nothing of QoS 0 is queued: no packet could carry them.
 //!
-//! Names in `meta`: `format`; `opens`, the number of openings, from which claims begin; `next_session` and `next_lsn`, at
-//! least the next free numbers; `store`, the number of the store, which its journal has too, or 0 while no existing journal
-//! can belong to the tables; `journal`, the sequence number of the last journal record that the tables contain; `closed`,
-//! 1 when they contain everything that was acknowledged, and the journal is not read.
+//! Names in `meta`: `format`; `opens`, the number of openings, from which claims begin; `next_session` and `next_lsn`,
+//! at least the next free numbers; `store`, the number of the store, which its journal has too, or 0 while no existing
+//! journal can belong to the tables; `journal`, the sequence number of the last journal record that the tables contain;
+//! `closed`, 1 when they contain everything that was acknowledged, and the journal is not read.
 //!
-//! The upper four bytes of `store` are drawn once, the lower four at each opening: the journal has the new number before the
-//! tables have it. Where only the lower ones differ, the tables are a copy from another time.
+//! The upper four bytes of `store` are drawn once, the lower four at each opening: the journal has the new number
+//! before the tables have it. Where only the lower ones differ, the tables are a copy from another time.
 //!
 //! The journal is a file of its own, in blocks of 4096 bytes: a header, then two segments that alternate. The header:
-//! `braidjnl`, format u64, store u64, blocks of each segment u64, checksum u32, zeros. A record begins with a block: store
-//! u64, sequence u64, length u32, checksum u32, a group of that length, zeros to the end of its last block. A checksum is
-//! the CRC-32 (IEEE) of everything before it, and in a record of its group as well. Any other block of a segment is
-//! outdated.
+//! `braidjnl`, format u64, store u64, blocks of each segment u64, checksum u32, zeros. A record begins with a block:
+//! store u64, sequence u64, length u32, checksum u32, a group of that length, zeros to the end of its last block. A
+//! checksum is the CRC-32 (IEEE) of everything before it, and in a record of its group as well. Any other block of a
+//! segment is outdated.
 //!
-//! A group is rows, each with a tag u8. The tag: the table in the four lower bits, then 0x10 for an insert or update and
-//! 0x20 for an insert of a row that the table did not have; neither for a removal. A row has the key of its table, with a
-//! varint length before it in `subscription` and `retained`, and unless it is removed u32 length and value as in the table.
+//! A group is rows, each with a tag u8. The tag: the table in the four lower bits, then 0x10 for an insert or update
+//! and 0x20 for an insert of a row that the table did not have; neither for a removal. A row has the key of its table,
+//! with a varint length before it in `subscription` and `retained`, and unless it is removed u32 length and value as in
+//! the table.
 //!
 //! | tag | | tag | | tag | |
 //! |---|---|---|---|---|---|

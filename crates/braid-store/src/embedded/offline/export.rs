@@ -14,8 +14,8 @@ use crate::message::StoredMessage;
 use crate::write_set::Phase;
 
 impl OfflineStore {
-    /// Writes everything as JSON Lines and returns the number of records. Uses memory for the deliveries in flight and for
-    /// one record.
+    /// Writes everything as JSON Lines and returns the number of records. Uses memory for the deliveries in flight and
+    /// for one record.
     ///
     /// # Errors
     /// [`TransferError::Store`], [`TransferError::Stream`].

@@ -34,7 +34,8 @@ const BATCH_BYTES: usize = 16 << 20;
 const LINE_MAX: u64 = 2 << 30;
 
 impl OfflineStore {
-    /// Reads an [`export`](Self::export) into this store, which must be empty, atomically. Returns the number of records.
+    /// Reads an [`export`](Self::export) into this store, which must be empty, atomically. Returns the number of
+    /// records.
     ///
     /// Uses as much memory as a broker's index: some bytes for each session, queue entry and message, no payloads.
     ///
@@ -68,9 +69,9 @@ impl OfflineStore {
         Ok(rows.map_err(|error| self.open_error(error))? == 0)
     }
 
-    /// Creates the data directory's store from an [`export`](Self::export). The new tables are written beside the existing
-    /// ones and replace them when they are complete and durable; if anything fails, nothing is changed. Returns the number
-    /// of records.
+    /// Creates the data directory's store from an [`export`](Self::export). The new tables are written beside the
+    /// existing ones and replace them when they are complete and durable; if anything fails, nothing is changed.
+    /// Returns the number of records.
     ///
     /// # Errors
     /// Every [`TransferError`].

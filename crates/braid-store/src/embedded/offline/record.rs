@@ -16,8 +16,8 @@ use crate::message::StoredMessage;
 use crate::session::SUBSCRIPTION_ID_MAX;
 use crate::write_set::Inflight;
 
-/// Record of an export; the variants are in the order of the file. A session comes before its rows, a message before its
-/// references. Unknown fields are refused, since a misspelt one would be lost.
+/// Record of an export; the variants are in the order of the file. A session comes before its rows, a message before
+/// its references. Unknown fields are refused, since a misspelt one would be lost.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Record {

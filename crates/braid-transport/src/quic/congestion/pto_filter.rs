@@ -1,13 +1,13 @@
 //! PTO filter: one probe for each probe timeout in place of two, and the verdicts of the gate.
 //!
-//! At a probe timeout the library sends two packets with nothing but a PING at once. RFC 9002, section 6.2.4, asks for one
-//! ack-eliciting packet and permits the second. Behind a policer with one token left the second takes the token that the
-//! retransmission would need a round trip later, and since the timers repeat, it does so for ever. So only the second leaves:
-//! its acknowledgement shows that the first is lost.
+//! At a probe timeout the library sends two packets with nothing but a PING at once. RFC 9002, section 6.2.4, asks for
+//! one ack-eliciting packet and permits the second. Behind a policer with one token left the second takes the token
+//! that the retransmission would need a round trip later, and since the timers repeat, it does so for ever. So only the
+//! second leaves: its acknowledgement shows that the first is lost.
 //!
 //! Only a batch of datagrams of one size counts, each of at most [`TINY`] bytes:
-//! - Within a batch nothing new arrives, so a packet that is not full takes all there is to send: acknowledgements, data
-//!   and control frames. Another one after it has no content but a PING.
+//! - Within a batch nothing new arrives, so a packet that is not full takes all there is to send: acknowledgements,
+//!   data and control frames. Another one after it has no content but a PING.
 //! - Without segmentation offload both probes leave: nothing shows that they belong together.
 //!
 //! Parts of a batch that the gate withholds do not leave, or leave later.
@@ -75,7 +75,8 @@ struct PtoFilterSender {
     sender: Pin<Box<dyn UdpSender>>,
     /// Sender of the same socket for the first deferred datagram.
     spare: Option<Pin<Box<dyn UdpSender>>>,
-    /// Parts of a filtered batch that the socket had no room for. The library offers a batch again until all of it is sent.
+    /// Parts of a filtered batch that the socket had no room for. The library offers a batch again until all of it is
+    /// sent.
     unsent: VecDeque<Range<usize>>,
 }
 

@@ -35,8 +35,8 @@ pub(super) struct ClosingLink {
 }
 
 impl ClosingLink {
-    /// Delivers what was written, stops the peer and finishes the streams, as far as that can be done by `deadline`; then
-    /// closes the connection.
+    /// Delivers what was written, stops the peer and finishes the streams, as far as that can be done by `deadline`;
+    /// then closes the connection.
     pub(super) fn close(mut self, close: Close, deadline: Instant) -> Closing {
         Box::pin(PanicGuard::new(async move {
             if timeout_at(deadline, self.deliver(close.stop, deadline)).await.is_err() {
@@ -65,8 +65,9 @@ impl ClosingLink {
     }
 
     /// Waits until everything is acknowledged, so that the FINs travel by themselves: some clients drop the bytes that
-    /// arrive together with one. [BQ-31] Meanwhile the peer is stopped. False if that takes longer than half of the time
-    /// that is left: the rest is for the FINs. Of a control stream that has filled the peer's window it is never known.
+    /// arrive together with one. [BQ-31] Meanwhile the peer is stopped. False if that takes longer than half of the
+    /// time that is left: the rest is for the FINs. Of a control stream that has filled the peer's window it is never
+    /// known.
     async fn drain(&mut self, send: &mut SendStream, stop: Option<u8>, deadline: Instant) -> bool {
         let Self { control, data, connection, delivery_time, .. } = self;
         let mut acknowledged = pin!(all_acknowledged(send, connection));

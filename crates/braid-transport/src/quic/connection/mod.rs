@@ -1,7 +1,7 @@
 //! A QUIC connection as a link of many streams.
 //!
-//! One task owns the link and polls it; there is no task per connection or stream. The library's wakers collect events, and
-//! the owner is woken once for any number of them.
+//! One task owns the link and polls it; there is no task per connection or stream. The library's wakers collect events,
+//! and the owner is woken once for any number of them.
 
 mod close;
 mod events;

@@ -4,8 +4,8 @@
 //! priorities cannot take, and a sign that everything is acknowledged.
 //!
 //! Bytes that are written and cannot be sent yet cost memory, and nothing more urgent can overtake them. Twice the
-//! congestion window keeps the path busy: one half is in flight, and when it is acknowledged the other can be sent, even
-//! if the congestion window has doubled meanwhile.
+//! congestion window keeps the path busy: one half is in flight, and when it is acknowledged the other can be sent,
+//! even if the congestion window has doubled meanwhile.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use tokio::time::Instant;
 use super::events::{Event, EventWakers};
 use super::stream::WriteFailure;
 
-/// Smallest limit without a gate: it spares a turn of the application for each packet of a slow path. More urgent messages of the same
-/// stream cannot overtake it: at 40 kB/s it is less than a second.
+/// Smallest limit without a gate: it spares a turn of the application for each packet of a slow path. More urgent
+/// messages of the same stream cannot overtake it: at 40 kB/s it is less than a second.
 pub(super) const MIN_LIMIT: u64 = 32 << 10;
 
 /// Room of a priority above what the next lower one can fill. [BQ-56]
 pub(super) const RESERVE: u64 = 1 << 20;
 
-/// Number of reserves, from the lowest priority in use but one. The priorities above share the last of them and may have to
-/// wait for each other: otherwise a peer decides how much is held, by the priorities that it asks for.
+/// Number of reserves, from the lowest priority in use but one. The priorities above share the last of them and may
+/// have to wait for each other: otherwise a peer decides how much is held, by the priorities that it asks for.
 const MAX_RESERVES: u64 = 8;
 
 pub(super) struct SendLimit {
@@ -58,11 +58,11 @@ impl SendLimit {
         self.bytes
     }
 
-    /// Sets the limit after the path when a write found no room; true if there is more now. `bytes`: the limit that the gate
-    /// or the congestion window asks for.
+    /// Sets the limit after the path when a write found no room; true if there is more now. `bytes`: the limit that the
+    /// gate or the congestion window asks for.
     ///
-    /// That is often enough: room, and with it the next write, comes with each acknowledgement, and so does growth of the
-    /// congestion window.
+    /// That is often enough: room, and with it the next write, comes with each acknowledgement, and so does growth of
+    /// the congestion window.
     pub(super) fn update(&mut self, connection: &Connection, bytes: u64) -> bool {
         let bytes = bytes.min(self.max);
         let has_grown = bytes > self.bytes;
@@ -81,8 +81,9 @@ impl SendLimit {
         }
     }
 
-    /// Repeats with `write` a write that found no room, with the reserves of `lower` priorities in use below it. Afterwards
-    /// the window is as before for the other streams: bytes that were taken beyond it make them wait the longer. [BQ-56]
+    /// Repeats with `write` a write that found no room, with the reserves of `lower` priorities in use below it.
+    /// Afterwards the window is as before for the other streams: bytes that were taken beyond it make them wait the
+    /// longer. [BQ-56]
     pub(super) fn write_beyond(
         &self,
         connection: &Connection,
@@ -99,8 +100,8 @@ impl SendLimit {
     /// Signals [`Event::Acknowledged`] when nothing on the connection is unacknowledged, unless a write comes first. No
     /// stream may wait for room meanwhile: it would not be woken.
     ///
-    /// A write that finds no room in the window is woken when there is some, and a window of one byte has room when nothing
-    /// is unacknowledged. The write itself is never repeated: an empty one that is taken sends an empty frame.
+    /// A write that finds no room in the window is woken when there is some, and a window of one byte has room when
+    /// nothing is unacknowledged. The write itself is never repeated: an empty one that is taken sends an empty frame.
     pub(super) fn begin_watch(
         &mut self,
         connection: &Connection,

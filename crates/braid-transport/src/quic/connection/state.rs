@@ -25,8 +25,8 @@ use crate::quic::congestion::controller::SharedGate;
 use crate::quic::runtime::Failures;
 use crate::transport::{Dir, Read};
 
-/// Number of streams that ended by RESET_STREAM of this end while they were watched for STOP_SENDING: the library keeps memory
-/// for each until the connection ends. Beyond it only writes notice STOP_SENDING.
+/// Number of streams that ended by RESET_STREAM of this end while they were watched for STOP_SENDING: the library keeps
+/// memory for each until the connection ends. Beyond it only writes notice STOP_SENDING.
 const MAX_RESET_WATCHES: usize = 4096;
 
 /// A connection with its control stream.
@@ -341,15 +341,15 @@ fn open(connection: Connection, dir: Dir) -> Opening {
     })
 }
 
-/// Least overhead of a datagram with STREAM frames: short header with a connection ID of eight bytes, AEAD tag, frame type
-/// and stream ID.
+/// Least overhead of a datagram with STREAM frames: short header with a connection ID of eight bytes, AEAD tag, frame
+/// type and stream ID.
 const OVERHEAD: u64 = 28;
 
 /// Interval at which the estimate is corrected while nothing is unread.
 const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Upper estimate of the bytes that were received and not read. The library reports the bytes of datagrams only: what came in
-/// them since everything was read, less what was read since.
+/// Upper estimate of the bytes that were received and not read. The library reports the bytes of datagrams only: what
+/// came in them since everything was read, less what was read since.
 pub(super) struct UnreadEstimate {
     /// Bytes that one stream can hold.
     stream_window: u64,

@@ -89,9 +89,9 @@ impl Stream {
         self.priority
     }
 
-    /// Takes effect at once, also for bytes that were written before: the library looks at the priority each time some of
-    /// the stream is in a packet. Before the first write it waits for that, since the library would allocate for a stream
-    /// that may never be written.
+    /// Takes effect at once, also for bytes that were written before: the library looks at the priority each time some
+    /// of the stream is in a packet. Before the first write it waits for that, since the library would allocate for a
+    /// stream that may never be written.
     pub(super) fn set_priority(&mut self, priority: Priority) {
         let priority = i32::from(priority.value());
         self.is_priority_set &= self.priority == priority;

@@ -1,11 +1,12 @@
 //! Estimates for the FIN of a stream: when its bytes can be sent and acknowledged.
 //!
-//! FIN must not travel with payload that was not sent before [BQ-31], and best after the payload was acknowledged, so that it
-//! does not travel with a retransmission either. The library reports the acknowledgements of a stream only once it is
-//! finished. So a stream is finished when nothing on the whole connection is unacknowledged; or, while other streams keep the
-//! connection busy, three round trips after its bytes can have been sent, and as many bytes were sent as may have waited
-//! before them: the gate may hold them for long, and so may a busy machine. A stream that is not read by its receiver delays no
-//! other; a higher priority that keeps the connection busy does, for 3 seconds at most. Nothing is lost in any case.
+//! FIN must not travel with payload that was not sent before [BQ-31], and best after the payload was acknowledged, so
+//! that it does not travel with a retransmission either. The library reports the acknowledgements of a stream only once
+//! it is finished. So a stream is finished when nothing on the whole connection is unacknowledged; or, while other
+//! streams keep the connection busy, three round trips after its bytes can have been sent, and as many bytes were sent
+//! as may have waited before them: the gate may hold them for long, and so may a busy machine. A stream that is not
+//! read by its receiver delays no other; a higher priority that keeps the connection busy does, for 3 seconds at most.
+//! Nothing is lost in any case.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -77,10 +78,10 @@ impl PathCapacity {
 
 /// Upper estimate of the written bytes that wait to be sent for the first time, over all streams.
 ///
-/// The library does not report them. It counts the bytes of the packets that it sends, and of those that it takes for lost:
-/// the growth of the difference has carried what was written before, as long as packets are full; where they are not, nothing
-/// else had to be sent. Bytes that are written later delay earlier ones only with a higher priority, or with the same, in
-/// turns.
+/// The library does not report them. It counts the bytes of the packets that it sends, and of those that it takes for
+/// lost: the growth of the difference has carried what was written before, as long as packets are full; where they are
+/// not, nothing else had to be sent. Bytes that are written later delay earlier ones only with a higher priority, or
+/// with the same, in turns.
 #[derive(Default)]
 pub(super) struct UnsentBytes {
     /// Bytes at the last update.
@@ -89,8 +90,8 @@ pub(super) struct UnsentBytes {
     written: u64,
     /// Progress of the connection then.
     at: Progress,
-    /// Bytes ever written, by priority. At the limit of priorities the lowest is counted with the next one, so that a mark
-    /// waits too long rather than too short.
+    /// Bytes ever written, by priority. At the limit of priorities the lowest is counted with the next one, so that a
+    /// mark waits too long rather than too short.
     totals: BTreeMap<i32, u64>,
 }
 

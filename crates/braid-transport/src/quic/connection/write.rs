@@ -71,7 +71,8 @@ impl ConnectionState {
             Poll::Ready(Err(WriteFailure::Lost(reason))) => Poll::Ready(Err(reason.into())),
             Poll::Ready(Err(WriteFailure::Ended)) => Poll::Ready(Err(ended(key))),
             Poll::Ready(Err(WriteFailure::Stopped(code))) if key.is_control() => {
-                // The peer is about to end the connection. What it sent before is read first, so a read reports the end.
+                // The peer is about to end the connection. What it sent before is read first, so a read reports the
+                // end.
                 self.close_reason.get_or_insert(CloseReason::ControlStopped(code.into_inner()));
                 self.writes.scheduler.handle_refused(key, priority);
                 cx.waker().wake_by_ref();
@@ -192,8 +193,8 @@ impl ConnectionState {
         }
     }
 
-    /// Sends the FINs that are due. One waits on behind a higher priority that fills the connection, while its bytes may be
-    /// unsent, and while nothing was written since and not everything is acknowledged: some of it was lost.
+    /// Sends the FINs that are due. One waits on behind a higher priority that fills the connection, while its bytes
+    /// may be unsent, and while nothing was written since and not everything is acknowledged: some of it was lost.
     fn finish_due(&mut self) {
         let now = Instant::now();
         let (progress, capacity) = (self.progress(), self.capacity());
@@ -246,8 +247,8 @@ impl ConnectionState {
     }
 
     pub(super) fn capacity(&self) -> PathCapacity {
-        // Where a gate decides, the window of the congestion controller is open or closed and says nothing about the path: the
-        // gate is asked for its own limit.
+        // Where a gate decides, the window of the congestion controller is open or closed and says nothing about the
+        // path: the gate is asked for its own limit.
         let window = self.gate.as_ref().and_then(|gate| gate.pending_limit());
         let window = window.or_else(|| self.connection.path_stats(PathId::ZERO).map(|path| path.cwnd));
         match (self.connection.rtt(PathId::ZERO), window) {

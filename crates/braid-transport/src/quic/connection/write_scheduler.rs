@@ -185,8 +185,8 @@ fn wait<'a>(
 
 // === Priorities in use ===
 
-/// Data streams on which something was written and that have not ended, by priority. A write that is refused asks for the
-/// priorities below its own, and must not look at every stream for that.
+/// Data streams on which something was written and that have not ended, by priority. A write that is refused asks for
+/// the priorities below its own, and must not look at every stream for that.
 #[derive(Default)]
 pub(super) struct ActivePriorities {
     priorities: FxHashMap<StreamKey, i32>,

@@ -10,8 +10,8 @@ use super::*;
 
 const ALARM: [u8; 80] = [1; 80];
 
-/// Latencies (ms) of alarms beside less urgent bytes that fill the path, with a silent stream below both. `is_due`: true if there
-/// is an alarm so many hundredths of a second after the first.
+/// Latencies (ms) of alarms beside less urgent bytes that fill the path, with a silent stream below both. `is_due`:
+/// true if there is an alarm so many hundredths of a second after the first.
 async fn alarms_beside(media: Priority, seconds: u32, is_due: impl Fn(u32) -> bool) -> Vec<u128> {
     let mut scene = Scene::new().await;
     let (log, _log_send, _log_recv) = scene.open().await;
@@ -57,8 +57,8 @@ async fn lower_priorities_leave_the_reserve() {
     assert!(middle <= 3 && most <= 5, "{middle} and {most} ms: {took:?}");
 }
 
-/// Now and then one is written while nothing is heard of a probe upward that was dropped, and the library puts it into a
-/// packet that asks why: it waits for the next token, and not for that packet to be taken for lost.
+/// Now and then one is written while nothing is heard of a probe upward that was dropped, and the library puts it into
+/// a packet that asks why: it waits for the next token, and not for that packet to be taken for lost.
 #[tokio::test(start_paused = true)]
 async fn urgent_packets_wait_for_one_token_at_most() {
     let took = alarms_beside(Priority::DEFAULT, 120, |turn| turn % 10 == 0 || turn % 53 == 7).await;

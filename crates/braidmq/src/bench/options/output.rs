@@ -44,8 +44,8 @@ pub(in crate::bench) struct OutputOptions {
     #[arg(long = "log_to", value_name = "WHERE", default_value = "console", hide_default_value = true,
         help_heading = OUTPUT)]
     pub(in crate::bench) log_to: LogTo,
-    /// Print a line each second with the durations of the handshakes, connections and subscriptions in that second. They
-    /// are always measured: the table and --json have them.
+    /// Print a line each second with the durations of the handshakes, connections and subscriptions in that second.
+    /// They are always measured: the table and --json have them.
     #[arg(short = 'Q', long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
         value_parser = qoe_switch, action = ArgAction::Set, help_heading = OUTPUT)]
     qoe: Option<bool>,

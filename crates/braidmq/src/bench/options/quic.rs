@@ -22,12 +22,12 @@ pub(in crate::bench) struct QuicOptions {
     /// Write the gate's model of the path of each connection to this file: JSON lines, five times a second.
     #[arg(long, value_name = "FILE", conflicts_with = "no_gate", help_heading = QUIC)]
     pub(in crate::bench) gate_log: Option<PathBuf>,
-    /// The most bytes per second of each client, if the rate of the uplink is known: messages then wait in this program,
-    /// where urgent ones overtake, and not in queues of the path.
+    /// The most bytes per second of each client, if the rate of the uplink is known: messages then wait in this
+    /// program, where urgent ones overtake, and not in queues of the path.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), help_heading = QUIC)]
     pub(in crate::bench) link_rate: Option<u64>,
-    /// Reconnect one round trip sooner (0-RTT), with --reconnect. Early data is encrypted with the keys of a session ticket
-    /// and may be replayed; the first connection of a client has no ticket.
+    /// Reconnect one round trip sooner (0-RTT), with --reconnect. Early data is encrypted with the keys of a session
+    /// ticket and may be replayed; the first connection of a client has no ticket.
     #[arg(long, help_heading = QUIC)]
     pub(in crate::bench) zero_rtt: bool,
     /// Write a qlog of each connection into this directory, for `braidmq explain` or qvis.

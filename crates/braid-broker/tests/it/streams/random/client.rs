@@ -200,8 +200,8 @@ impl ModelClient {
         self.send(stream, Packet::Publish(publish)).await;
     }
 
-    /// Continues the incomplete exchanges of `stream` on the control stream. `is_ours`: this client ended the stream, and
-    /// bytes that it sent there may still arrive.
+    /// Continues the incomplete exchanges of `stream` on the control stream. `is_ours`: this client ended the stream,
+    /// and bytes that it sent there may still arrive.
     pub(super) async fn go_on(&mut self, stream: StreamKey, is_ours: bool, rng: &mut Rng) {
         let mut again = Vec::new();
         if is_ours {

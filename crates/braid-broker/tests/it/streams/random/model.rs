@@ -308,8 +308,8 @@ impl DeliveryModel {
                 assert!(*last < got.name.number, "{got:?} came behind {last} of {origin:?}");
                 *last = got.name.number;
             }
-            // A repeated message counts at its first arrival, on any stream. [MQTT-4.6.0-6] A message that is never repeated
-            // may be overtaken where its stream has ended.
+            // A repeated message counts at its first arrival, on any stream. [MQTT-4.6.0-6] A message that is never
+            // repeated may be overtaken where its stream has ended.
             let place = (got.qos == QoS::AtMostOnce).then_some((got.connection, got.stream));
             let single = self.expected.get(&got.name).and_then(|expected| expected.single);
             if let (Some(single), true) = (single, seen.insert(got.name)) {

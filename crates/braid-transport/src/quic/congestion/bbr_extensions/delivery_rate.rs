@@ -35,8 +35,8 @@ pub(super) struct Sum {
     pub(super) lost: u32,
     /// Acknowledged bytes per second.
     pub(super) rate: u64,
-    /// True if the whole window has passed, in each whole interval at least half of the average was acknowledged, and most of
-    /// them have losses.
+    /// True if the whole window has passed, in each whole interval at least half of the average was acknowledged, and
+    /// most of them have losses.
     pub(super) is_steady: bool,
 }
 

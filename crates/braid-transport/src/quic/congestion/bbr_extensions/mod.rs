@@ -16,7 +16,8 @@ use noq_proto::RttEstimator;
 use policer_cap::PolicerCap;
 use rtt_step::RttStep;
 
-/// Size (bytes) up to which a packet may be a probe that the PTO filter kept back: its loss shows nothing about the network.
+/// Size (bytes) up to which a packet may be a probe that the PTO filter kept back: its loss shows nothing about the
+/// network.
 pub(in crate::quic) const PROBE: u16 = 30;
 
 /// Factory of extended controllers of another kind.
@@ -99,9 +100,10 @@ impl Controller for ExtendedController {
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
         self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         if app_limited {
-            // The library's BBR3 ends an application-limited phase with these acknowledgements, and would begin the next
-            // only with others: every other message would count as all that the path can carry, and after a few of them the
-            // next burst is paced at their rate. So the first call ends the phase, and the second begins the next.
+            // The library's BBR3 ends an application-limited phase with these acknowledgements, and would begin the
+            // next only with others: every other message would count as all that the path can carry, and after a few of
+            // them the next burst is paced at their rate. So the first call ends the phase, and the second begins the
+            // next.
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         }
         self.cap.handle_end_of_acks(app_limited, now);

@@ -213,7 +213,8 @@ mod tests {
             Self { step: RttStep::new(now), now, in_flight: VecDeque::new(), last: now, tried: 0 }
         }
 
-        /// Runs over a path of `round_trip` ms that passes a packet each `spacing` us, and counts how often it was found longer.
+        /// Runs over a path of `round_trip` ms that passes a packet each `spacing` us, and counts how often it was
+        /// found longer.
         fn run(&mut self, seconds: u64, window: usize, round_trip: u64, spacing: u64) -> u32 {
             self.run_micros(seconds, window, round_trip * 1000, spacing)
         }

@@ -1,8 +1,9 @@
 //! Parts of a batch that do not leave although the library has sent them.
 //!
-//! A probe timeout sends two packets past the congestion window. Behind a policer whose bucket is empty they are lost, and
-//! keep it empty. The congestion controller sees each packet just before the library hands the batch to the socket, on the
-//! same thread and with nothing in between; so it leaves its verdict here. To the library the withheld packets are lost.
+//! A probe timeout sends two packets past the congestion window. Behind a policer whose bucket is empty they are lost,
+//! and keep it empty. The congestion controller sees each packet just before the library hands the batch to the socket,
+//! on the same thread and with nothing in between; so it leaves its verdict here. To the library the withheld packets
+//! are lost.
 //!
 //! One of them may hold urgent bytes, since the library puts pending data into such a packet. Its datagram is deferred.
 

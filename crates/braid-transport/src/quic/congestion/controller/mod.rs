@@ -94,12 +94,14 @@ fn withhold(gate: &mut Gate, withheld: &[Probe], padding: Range<usize>) {
     }
 }
 
-/// Questions of the library about the next packet. It asks for the metrics, then for the window, and for the metrics again.
-/// Before a probe it does not ask for the window: a batch begins with the metrics, and each datagram asks for them again.
+/// Questions of the library about the next packet. It asks for the metrics, then for the window, and for the metrics
+/// again. Before a probe it does not ask for the window: a batch begins with the metrics, and each datagram asks for
+/// them again.
 ///
-/// Other questions change nothing: statistics ask for the window and then for the metrics, qlog for the metrics. They come
-/// before or after a batch, never within one, because the library locks the connection for each. The first question of a batch,
-/// for the metrics, follows them, and two questions for the metrics in succession always lead to [`NOTHING`].
+/// Other questions change nothing: statistics ask for the window and then for the metrics, qlog for the metrics. They
+/// come before or after a batch, never within one, because the library locks the connection for each. The first
+/// question of a batch, for the metrics, follows them, and two questions for the metrics in succession always lead to
+/// [`NOTHING`].
 const NOTHING: u8 = 0;
 const WINDOW: u8 = 1;
 const BOTH: u8 = 2;
@@ -140,8 +142,8 @@ impl GatedController {
     }
 
     /// Withholds probes of a batch but the last one, and that one too if none may leave. Its acknowledgement shows that
-    /// those before it are lost; if another one left, the library would wait for the last, and probe again and again. With
-    /// segmentation offload the library fills the batch behind them, up to ten datagrams, with padding.
+    /// those before it are lost; if another one left, the library would wait for the last, and probe again and again.
+    /// With segmentation offload the library fills the batch behind them, up to ten datagrams, with padding.
     fn thin_probes(&mut self, bytes: u64, now: Instant) {
         let known = std::mem::take(&mut self.batch);
         let Some(last) = self.probes.pop() else { return };
@@ -345,8 +347,8 @@ impl Controller for GatedController {
         metrics
     }
 
-    /// Builds the controller of a path that replaces this one, with a new gate. The library reports no more packets of this
-    /// path.
+    /// Builds the controller of a path that replaces this one, with a new gate. The library reports no more packets of
+    /// this path.
     fn clone_box(&self) -> Box<dyn Controller> {
         let now = now();
         let gate = &self.factory.gate;
@@ -392,7 +394,8 @@ mod tests {
 
     const MTU: u16 = 1200;
 
-    /// Questions of statistics, of qlog and of a batch that was blocked do not change whether the next packet is a probe.
+    /// Questions of statistics, of qlog and of a batch that was blocked do not change whether the next packet is a
+    /// probe.
     #[test]
     fn questions_before_a_batch_do_not_tell_probes_from_packets() {
         let gate = SharedGate::new(0, 2, None);
@@ -435,7 +438,8 @@ mod tests {
         let inner = Arc::new(CubicConfig::default());
         let factory = Arc::new(Gated { inner, found: Arc::default(), gate: Arc::clone(&gate) });
         let mut controller = factory.build(now(), MTU);
-        // Startup delivers fast, the congestion controller takes over, and then a policer of 30 packets a second is found.
+        // Startup delivers fast, the congestion controller takes over, and then a policer of 30 packets a second is
+        // found.
         (0..64).for_each(|number| gate.lock().handle_packet(number, MTU.into(), now()));
         advance(Duration::from_millis(10)).await;
         (0..64).for_each(|number| gate.lock().handle_acked(number, 0.01, now()));

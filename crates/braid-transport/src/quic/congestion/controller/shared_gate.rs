@@ -1,4 +1,5 @@
-//! Gate of a connection as its users share it, the task that wakes the library when it opens, and the deferred datagram.
+//! Gate of a connection as its users share it, the task that wakes the library when it opens, and the deferred
+//! datagram.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -20,8 +21,8 @@ use crate::quic::panic_guard::{guarded, is_sound};
 /// Resolution of timers.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Gate of one connection: the congestion controller asks it, the owner of the connection reports urgent bytes to it, and a
-/// task wakes the library when it opens.
+/// Gate of one connection: the congestion controller asks it, the owner of the connection reports urgent bytes to it,
+/// and a task wakes the library when it opens.
 #[derive(Debug)]
 pub(in crate::quic) struct SharedGate {
     gate: Mutex<Gate>,
@@ -64,8 +65,8 @@ impl SharedGate {
         })
     }
 
-    /// Locks the gate. A panic while it was locked may have left its model half changed, and a wrong model can keep packets
-    /// back for ever: the gate stands aside then.
+    /// Locks the gate. A panic while it was locked may have left its model half changed, and a wrong model can keep
+    /// packets back for ever: the gate stands aside then.
     pub(super) fn lock(&self) -> MutexGuard<'_, Gate> {
         self.gate.lock().unwrap_or_else(|poisoned| {
             if !self.is_abandoned() {
@@ -191,8 +192,8 @@ impl SharedGate {
         self.library.get().is_none_or(Library::wake)
     }
 
-    /// Spawns the task that wakes the library while the gate decides: the library knows windows and acknowledgements, but not
-    /// time that makes room.
+    /// Spawns the task that wakes the library while the gate decides: the library knows windows and acknowledgements,
+    /// but not time that makes room.
     fn spawn_wakeup_task(self: &Arc<Self>) {
         if self.has_wakeup_task.swap(true, Ordering::AcqRel) {
             return;
@@ -252,8 +253,8 @@ impl SharedGate {
         self.refuse();
     }
 
-    /// Sends the deferred datagram if it may leave now. True: it has to wait. A datagram that cannot be sent is lost, as in a
-    /// network.
+    /// Sends the deferred datagram if it may leave now. True: it has to wait. A datagram that cannot be sent is lost,
+    /// as in a network.
     async fn send_deferred(&self) -> bool {
         let Some(number) = self.deferred().datagram.as_ref().map(|datagram| datagram.number) else {
             return false;

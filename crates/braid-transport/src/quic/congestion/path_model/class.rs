@@ -1,8 +1,9 @@
 //! Class of a path: the limit that it is taken to have, and the reason.
 //!
-//! Each change of the class of a path stands in this file and goes through [`Gate::enter`], which logs it. A path is taken for
-//! a policer in two cases:
-//! - [`Reason::DropsAboveRate`]: [`Startup::dropped`] has found drops at flat round trips, too many for random loss, with packets that pass between them.
+//! Each change of the class of a path stands in this file and goes through [`Gate::enter`], which logs it. A path is
+//! taken for a policer in two cases:
+//! - [`Reason::DropsAboveRate`]: [`Startup::dropped`] has found drops at flat round trips, too many for random loss,
+//!   with packets that pass between them.
 //! - [`Reason::PolicerCapHelped`]: in passthrough, BBR's policer cap has limited the rate, and the losses ended.
 
 use std::time::Instant;
@@ -17,8 +18,8 @@ use super::{FAST, Gate};
 /// Wait (s) that shows a queue.
 const QUEUE_WAIT: f64 = 0.01;
 
-/// Consecutive packets that wait behind what was taken for a policer, and the least time (s) in which they do: then it is
-/// a queue.
+/// Consecutive packets that wait behind what was taken for a policer, and the least time (s) in which they do: then it
+/// is a queue.
 const POLICER_DELAYS: u32 = 8;
 const POLICER_DELAY_TIME: f64 = 0.3;
 
@@ -287,7 +288,8 @@ impl Gate {
         }
     }
 
-    /// Counts a wait behind a policer, which delays nothing: where packets wait, another bottleneck has taken its place.
+    /// Counts a wait behind a policer, which delays nothing: where packets wait, another bottleneck has taken its
+    /// place.
     fn handle_delay(&mut self, wait: f64, now: f64) {
         if wait <= QUEUE_WAIT {
             self.rtt.delayed = None;

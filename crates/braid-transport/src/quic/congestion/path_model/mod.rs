@@ -1,9 +1,9 @@
 //! Model of a path: samples in, send decisions out. No clock, no runtime, no random numbers.
 //!
-//! A path limits in one of two ways: a policer drops what exceeds its rate and delays nothing, a bottleneck with a queue
-//! delays. For either one the gate keeps a model of what the bottleneck holds, corrects it by the fate and the RTT of each
-//! packet, and permits bulk only while an urgent packet would still find room. Then no other window limits. A path that shows
-//! neither is left to the congestion controller. [`class`] decides which it is.
+//! A path limits in one of two ways: a policer drops what exceeds its rate and delays nothing, a bottleneck with a
+//! queue delays. For either one the gate keeps a model of what the bottleneck holds, corrects it by the fate and the
+//! RTT of each packet, and permits bulk only while an urgent packet would still find room. Then no other window limits.
+//! A path that shows neither is left to the congestion controller. [`class`] decides which it is.
 
 mod arrival_period;
 mod class;

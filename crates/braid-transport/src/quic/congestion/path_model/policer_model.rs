@@ -1,16 +1,18 @@
 //! Model of a policer: the tokens in its bucket and the rate at which they come.
 //!
-//! The model never holds more tokens than the bucket, so that packets within it are not dropped. Each packet is kept with the
-//! level before it. A drop shows that there was less than one token, and perhaps none; a delivery at a level below one shows
-//! that there was one. Without the second half the model would fall behind for good. The rate is taken a little too low, so
-//! the bucket fills up meanwhile: probes find out how far, and whether there is more than a bucket can hold.
+//! The model never holds more tokens than the bucket, so that packets within it are not dropped. Each packet is kept
+//! with the level before it. A drop shows that there was less than one token, and perhaps none; a delivery at a level
+//! below one shows that there was one. Without the second half the model would fall behind for good. The rate is taken
+//! a little too low, so the bucket fills up meanwhile: probes find out how far, and whether there is more than a bucket
+//! can hold.
 
 use std::collections::VecDeque;
 
 use super::sent_packets::{SentPacket, SentPackets};
 use super::whole;
 
-/// Share of the measured rate that is used: 3 % too much loses 10 % of urgent packets, 2 % too little costs 2 % of bulk.
+/// Share of the measured rate that is used: 3 % too much loses 10 % of urgent packets, 2 % too little costs 2 % of
+/// bulk.
 const RATE_MARGIN: f64 = 0.98;
 
 /// Tokens that a bucket is taken to hold.
@@ -35,8 +37,8 @@ const WINDOW: f64 = 1.0;
 const SHORTEST: f64 = 1.0;
 const LONGEST: f64 = 2.0;
 
-/// Time (s) between two probes after one that failed behind others that passed, and while urgent packets leave nothing for
-/// bulk.
+/// Time (s) between two probes after one that failed behind others that passed, and while urgent packets leave nothing
+/// for bulk.
 const SOON: f64 = 0.5;
 
 /// Packets beyond what a bucket can have held that show a higher rate, and bounds of the factor by which it is raised.
@@ -50,16 +52,16 @@ const MORE: u32 = 1;
 /// Time (s) of waiting after which bulk or urgent packets count as starved.
 pub(super) const STARVED: f64 = 0.5;
 
-/// A probe follows an urgent packet after this time (s), and within the second one: the next urgent packet is longest away
-/// then.
+/// A probe follows an urgent packet after this time (s), and within the second one: the next urgent packet is longest
+/// away then.
 const BEHIND: f64 = 0.012;
 const WITHIN: f64 = 0.02;
 
 /// Drops in a row that no policer with this rate makes: the path is interrupted, and its drops show nothing.
 const OUTAGE: u32 = 5;
 
-/// Share of delivered packets before an outage above which so many drops may be the begin of one, and the weight of a packet
-/// in that share.
+/// Share of delivered packets before an outage above which so many drops may be the begin of one, and the weight of a
+/// packet in that share.
 const HEALTHY: f64 = 0.6;
 const SUSPECT: u32 = 3;
 const WEIGHT: f64 = 0.1;
@@ -215,7 +217,8 @@ impl Climb {
 }
 
 impl PolicerModel {
-    /// Model of an empty bucket. `rate`: measured datagrams per second. `reserve`: tokens that bulk leaves for urgent packets.
+    /// Model of an empty bucket. `rate`: measured datagrams per second. `reserve`: tokens that bulk leaves for urgent
+    /// packets.
     pub(super) fn new(rate: f64, reserve: f64, now: f64) -> Self {
         let rate = (rate * RATE_MARGIN).max(LEAST);
         let next_at = now + SHORTEST / 2.0;
@@ -302,8 +305,8 @@ impl PolicerModel {
         }
     }
 
-    /// Raises the rate if more has passed since probes began than the rate and a full bucket explain. `is_over`: a packet of
-    /// the probe was dropped.
+    /// Raises the rate if more has passed since probes began than the rate and a full bucket explain. `is_over`: a
+    /// packet of the probe was dropped.
     fn rise(&mut self, is_over: bool, at: f64) -> bool {
         let Some(climb) = self.probes.climb else { return false };
         let surplus = climb.surplus(self.raised);
@@ -392,8 +395,8 @@ impl PolicerModel {
         }
     }
 
-    /// Measures the rate between drops, exact to one packet: the longest span that agrees with the shorter ones counts. A rate
-    /// that has fallen is not set lower than necessary, since a rate that is too low is noticed much later.
+    /// Measures the rate between drops, exact to one packet: the longest span that agrees with the shorter ones counts.
+    /// A rate that has fallen is not set lower than necessary, since a rate that is too low is noticed much later.
     fn measure(&mut self, at: f64, passed: f64, is_wrong: bool, now: f64) {
         let mut best: Option<(f64, f64)> = None;
         for drop in self.drops.iter().rev().skip(1) {
@@ -477,8 +480,8 @@ impl PolicerModel {
     }
 }
 
-/// There is no policer where in two counts in a row three of forty packets and more are lost although the model had so many
-/// tokens.
+/// There is no policer where in two counts in a row three of forty packets and more are lost although the model had so
+/// many tokens.
 const LOSSY_COUNTS: u32 = 2;
 const LOSSY: u32 = 3;
 const COUNT: u32 = 40;

@@ -1,7 +1,7 @@
 //! Model of a bottleneck with a queue: when it will be free, and its service time per packet.
 //!
-//! Each packet is kept with its predicted wait. Its RTT sample tells the wait that it had; the difference corrects the model.
-//! The service time is the time between two departures of packets of which the second had to wait for the first.
+//! Each packet is kept with its predicted wait. Its RTT sample tells the wait that it had; the difference corrects the
+//! model. The service time is the time between two departures of packets of which the second had to wait for the first.
 
 use std::collections::VecDeque;
 
@@ -19,8 +19,8 @@ const GAIN: f64 = 0.6;
 /// Packets in a row without a wait after which the bottleneck is faster than modelled.
 const IDLE: u32 = 12;
 
-/// Losses among the last 64 packets above which there is a policer in place of the queue: nothing waits there, so the model
-/// speeds up and loses more. Random losses of 10 % come to it once in a hundred thousand packets.
+/// Losses among the last 64 packets above which there is a policer in place of the queue: nothing waits there, so the
+/// model speeds up and loses more. Random losses of 10 % come to it once in a hundred thousand packets.
 const MOST_LOST: u32 = 20;
 
 /// Packets whose waits are compared, and by how much (s) growing waits differ.
@@ -37,7 +37,8 @@ const NOISY_WAITS: u32 = 32;
 /// Error (s) of timers.
 const TIMER_ERROR: f64 = 0.002;
 
-/// Share of a service time that bulk aims to wait, so that a bottleneck that becomes faster is noticed, and its bounds (s).
+/// Share of a service time that bulk aims to wait, so that a bottleneck that becomes faster is noticed, and its bounds
+/// (s).
 const AIM: f64 = 0.1;
 const LEAST_AIM: f64 = 0.001;
 const MOST_AIM: f64 = 0.004;
@@ -63,8 +64,8 @@ pub(super) struct QueueModel {
     service: f64,
     samples: VecDeque<f64>,
     noise: Noise,
-    /// Packets in a row that should have found the bottleneck just free, and did not wait. Those sent until the second value
-    /// (s) do not count: the model was faster then for that reason.
+    /// Packets in a row that should have found the bottleneck just free, and did not wait. Those sent until the second
+    /// value (s) do not count: the model was faster then for that reason.
     idle: (u32, f64),
     /// A bit for each of the last packets: it is lost.
     lost: u64,
@@ -99,8 +100,8 @@ struct Noise {
 }
 
 impl QueueModel {
-    /// `rate`: datagrams per second. `last`: departure of the last packet with a known wait. `since`: ordinals and times of
-    /// the packets sent after it.
+    /// `rate`: datagrams per second. `last`: departure of the last packet with a known wait. `since`: ordinals and
+    /// times of the packets sent after it.
     pub(super) fn new(rate: f64, last: Departure, since: impl Iterator<Item = (u64, f64)>) -> Self {
         let service = (1.0 / rate).min(SLOWEST);
         let mut schedule = ServiceSchedule::default();
@@ -145,8 +146,8 @@ impl QueueModel {
         self.schedule.push(ordinal, now, self.service);
     }
 
-    /// Corrects the model by a sample. `is_certain`: all packets before it have passed, so that its prediction was right about
-    /// what reached the queue.
+    /// Corrects the model by a sample. `is_certain`: all packets before it have passed, so that its prediction was
+    /// right about what reached the queue.
     pub(super) fn handle_sample(&mut self, sample: &RttSample, is_certain: bool, now: f64) {
         let sent = &sample.sent;
         let (mut is_queued, mut found) = (true, None);
@@ -283,8 +284,8 @@ const LEAST_CORRECTION: f64 = 0.000_1;
 
 /// Delay beyond the minimum RTT that is no queue of ours: another route, other senders' queue, jitter.
 ///
-/// A sender that takes it for its own queue sends less, and since the delay stays, less and less. Then the bottleneck would
-/// be idle most of the time, and that tells them apart.
+/// A sender that takes it for its own queue sends less, and since the delay stays, less and less. Then the bottleneck
+/// would be idle most of the time, and that tells them apart.
 #[derive(Clone, Debug, Default)]
 struct BaseDelay {
     /// s
@@ -298,8 +299,8 @@ struct BaseDelay {
 }
 
 impl BaseDelay {
-    /// Adds a packet to the sample: it waited `residual` s longer than predicted behind packets of `service` s each. True: the
-    /// delay has grown.
+    /// Adds a packet to the sample: it waited `residual` s longer than predicted behind packets of `service` s each.
+    /// True: the delay has grown.
     fn handle(&mut self, ordinal: u64, at: f64, residual: f64, service: f64, now: f64) -> bool {
         if at < self.since {
             return false;

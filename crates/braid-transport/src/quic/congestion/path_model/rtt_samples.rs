@@ -19,23 +19,26 @@ const FLAT_SHARE: f64 = 0.2;
 const FLAT_SPAN: f64 = 0.3;
 const FLAT_ROUND_TRIPS: f64 = 4.0;
 
-/// A minimum RTT (s) above which the gate stands aside, once it has held for this time (s): the first samples behind a full
-/// queue are as long. It takes over again below the second one.
+/// A minimum RTT (s) above which the gate stands aside, once it has held for this time (s): the first samples behind a
+/// full queue are as long. It takes over again below the second one.
 pub(super) const LONG_RTT: f64 = 0.3;
 const LONG_RTT_HELD: f64 = 2.0;
 pub(super) const NOT_LONG_RTT: f64 = 0.25;
 
-/// Difference (s) between the time since sending and the RTT of the library once it has subtracted an acknowledgement delay.
+/// Difference (s) between the time since sending and the RTT of the library once it has subtracted an acknowledgement
+/// delay.
 const ADJUSTED: f64 = 0.002;
 
 /// Longest acknowledgement delay (s): 25 ms, and the lateness of the peer's timer.
 const ACK_DELAY: f64 = 0.03;
 
-/// The library reports the fate of a packet at the latest so many round trips, and this time (s), after that of a later one.
+/// The library reports the fate of a packet at the latest so many round trips, and this time (s), after that of a later
+/// one.
 const REPORT_ROUND_TRIPS: f64 = 2.0;
 const REPORT_DELAY: f64 = 0.05;
 
-/// Packets of a delivery run, and the share of [`FAST`] that it has to reach before an estimate above [`FAST`] is believed.
+/// Packets of a delivery run, and the share of [`FAST`] that it has to reach before an estimate above [`FAST`] is
+/// believed.
 const RUN: u32 = 64;
 const RUN_SHARE: f64 = 0.25;
 
@@ -69,7 +72,8 @@ pub(super) struct RttSamples {
     pub(super) min: MinRtt,
     /// Smoothed RTT (s) of the library.
     pub(super) smoothed: Option<f64>,
-    /// Packet with the largest number that was acknowledged last. The library reports its RTT with the next acknowledgement.
+    /// Packet with the largest number that was acknowledged last. The library reports its RTT with the next
+    /// acknowledgement.
     newest: Option<AckedPacket>,
     /// Packets that the present acknowledgement is the first to report.
     acked: u32,
@@ -134,8 +138,9 @@ impl RttSamples {
         Some(RttSample { sent, rtt, wait: self.min.wait(rtt, is_alone, now), is_alone })
     }
 
-    /// Tests whether a sample may hold the peer's acknowledgement delay. The library subtracts the delay, but not below its
-    /// own minimum RTT, which includes the processing time of the handshake: such samples were wrong by up to 25 ms.
+    /// Tests whether a sample may hold the peer's acknowledgement delay. The library subtracts the delay, but not below
+    /// its own minimum RTT, which includes the processing time of the handshake: such samples were wrong by up to 25
+    /// ms.
     fn may_hold_ack_delay(&mut self, acked: &AckedPacket, rtt: f64) -> bool {
         let was_adjusted = rtt + ADJUSTED < acked.at - acked.sent.at;
         let Some(min) = self.min.rtt else { return false };
@@ -143,8 +148,8 @@ impl RttSamples {
         self.peer_delays_acks && acked.is_single && !was_adjusted && min < rtt && rtt < min + ACK_DELAY
     }
 
-    /// True if enough is delivered for an estimate above [`FAST`]. A queue model whose base delay has just changed may be wrong
-    /// by more than that for some samples.
+    /// True if enough is delivered for an estimate above [`FAST`]. A queue model whose base delay has just changed may
+    /// be wrong by more than that for some samples.
     pub(super) fn is_delivery_fast(&self) -> bool {
         self.run.is_fast
     }
@@ -207,8 +212,8 @@ impl MinRtt {
         self.rtt.is_some_and(|rtt| rtt > LONG_RTT) && now - self.not_long_at > LONG_RTT_HELD
     }
 
-    /// Tests samples of packets that were sent when our queue should have been short. True: the path is longer, since the
-    /// wait is always the same.
+    /// Tests samples of packets that were sent when our queue should have been short. True: the path is longer, since
+    /// the wait is always the same.
     pub(super) fn is_longer(&mut self, rtt: f64, now: f64) -> bool {
         let Some(min) = self.rtt.filter(|min| rtt > min + LONGER) else {
             self.flat = None;

@@ -111,7 +111,8 @@ impl Gate {
             }
     }
 
-    /// Bytes that may be written and not be acknowledged; `None`: as many as the congestion controller's window suggests.
+    /// Bytes that may be written and not be acknowledged; `None`: as many as the congestion controller's window
+    /// suggests.
     pub(in crate::quic) fn send_limit(&self) -> Option<u64> {
         let packets = match &self.model {
             Model::Passthrough(_) => return None,
@@ -124,8 +125,8 @@ impl Gate {
         Some(packets * self.sent.mtu)
     }
 
-    /// True if no datagram was sent for so long that the peer may miss something: the library holds acknowledgements and
-    /// PATH_RESPONSE frames back while other data waits for the window.
+    /// True if no datagram was sent for so long that the peer may miss something: the library holds acknowledgements
+    /// and PATH_RESPONSE frames back while other data waits for the window.
     fn is_silent(&self, now: f64) -> bool {
         now - self.sent.last_at > self.silence()
     }

@@ -72,8 +72,8 @@ impl SentPackets {
         self.unresolved = 0;
     }
 
-    /// Sets the fate of a packet. The oldest with this number counts: until the handshake is over, each number exists in
-    /// up to three packet number spaces.
+    /// Sets the fate of a packet. The oldest with this number counts: until the handshake is over, each number exists
+    /// in up to three packet number spaces.
     pub(super) fn resolve(&mut self, number: u64, fate: Fate, now: f64) -> Option<SentPacket> {
         let sent = self.packets.iter_mut().find(|sent| sent.number == number && sent.fate.is_none())?;
         sent.fate = Some((fate, now));
@@ -81,8 +81,8 @@ impl SentPackets {
         Some(*sent)
     }
 
-    /// Next packet whose fate and that of all before it is known. A packet is skipped when its fate is unknown `patience` s
-    /// after that of a later one became known: packets of discarded keys never get one.
+    /// Next packet whose fate and that of all before it is known. A packet is skipped when its fate is unknown
+    /// `patience` s after that of a later one became known: packets of discarded keys never get one.
     pub(super) fn next(&mut self, patience: f64, now: f64) -> Option<(SentPacket, Fate)> {
         self.forget(now);
         while self.packets.front().is_some_and(|first| first.fate.is_none())

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Datagrams without a known wait that are kept. The oldest are given up beyond, and their service is taken as predicted.
+/// Datagrams without a known wait that are kept. The oldest are given up beyond, and their service is taken as
+/// predicted.
 pub(super) const OUTSTANDING: usize = 8192;
 
 /// Lateness (s) of a timer: a datagram sent within it finds the bottleneck almost busy.
@@ -10,9 +11,10 @@ const CLOSE: f64 = 0.002;
 
 /// Datagrams whose wait is not known, and when the bottleneck is done with all of them.
 ///
-/// Each starts when it was sent or when the one before is done, so a correction moves all of them. They are not computed
-/// anew: `start` of the oldest follows when it leaves the schedule, and the end of the last is the maximum over all `i` of
-/// `at[i] + service * (n - i)`. It is attained on the upper convex hull of the points `(i, at[i])`, whose vertices are few.
+/// Each starts when it was sent or when the one before is done, so a correction moves all of them. They are not
+/// computed anew: `start` of the oldest follows when it leaves the schedule, and the end of the last is the maximum
+/// over all `i` of `at[i] + service * (n - i)`. It is attained on the upper convex hull of the points `(i, at[i])`,
+/// whose vertices are few.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServiceSchedule {
     datagrams: VecDeque<Datagram>,

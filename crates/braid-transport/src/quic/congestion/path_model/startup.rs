@@ -71,8 +71,8 @@ impl Startup {
         whole(self.window)
     }
 
-    /// Counts a delivered packet. `is_long`: round trips are long, and show no queue. True: the path is so fast that its
-    /// rate need not be known.
+    /// Counts a delivered packet. `is_long`: round trips are long, and show no queue. True: the path is so fast that
+    /// its rate need not be known.
     pub(super) fn passed(&mut self, is_full: bool, is_long: bool, now: f64) -> bool {
         if is_full {
             let may_quadruple = is_long && self.window < QUICK && self.first_drop.is_none();
@@ -104,8 +104,8 @@ impl Startup {
         (self.passed, self.dropped) = (0, 0);
     }
 
-    /// Datagrams per second that a policer passes, if this drop completes the evidence for one. `sent`: when (s) the packet
-    /// left; `ack_only`: see [`SentPacket`](super::sent_packets::SentPacket).
+    /// Datagrams per second that a policer passes, if this drop completes the evidence for one. `sent`: when (s) the
+    /// packet left; `ack_only`: see [`SentPacket`](super::sent_packets::SentPacket).
     pub(super) fn dropped(&mut self, sent: f64, ack_only: u64) -> Option<f64> {
         self.window = (self.window / 2.0).max(FIRST);
         if sent - self.last_drop > INDEPENDENT {

@@ -549,8 +549,8 @@ fn two_senders_share_a_policer() {
     }
 }
 
-/// While the base delay of a longer route is learnt, the model's rate is above 5,000 packets a second for some samples. The
-/// path stays in the hands of the gate, or a full queue would delay urgent packets.
+/// While the base delay of a longer route is learnt, the model's rate is above 5,000 packets a second for some samples.
+/// The path stays in the hands of the gate, or a full queue would delay urgent packets.
 #[test]
 fn a_longer_route_is_no_fast_path() {
     for (rtt, by) in [(1, 20), (10, 40), (40, 40), (100, 40)] {
