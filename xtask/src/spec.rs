@@ -35,7 +35,7 @@ enum List {
     Missing,
     /// Enforced, and no test shows it.
     Untested,
-    /// Not enforced, or not tested, for a written reason.
+    /// Statements not enforced, or not tested, for a written reason.
     Exceptions,
 }
 

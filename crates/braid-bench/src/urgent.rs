@@ -95,7 +95,7 @@ impl UrgentLoad {
         (1..=self.urgent_messages).take_while(|n| self.due(*n) <= CONVERGENCE).map(|_| 1).sum()
     }
 
-    /// When urgent message `n`, counted from 1, is due, after the start.
+    /// Due time of urgent message `n`, counted from 1, after the start.
     fn due(&self, n: u32) -> Duration {
         Schedule::new(self.urgent_rate, 1).due_of(n.into())
     }

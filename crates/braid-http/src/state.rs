@@ -14,7 +14,7 @@ pub struct HealthState {
 }
 
 enum Phase {
-    /// There is no broker yet.
+    /// No broker yet.
     Starting { progress: Option<String> },
     /// The broker runs or has ended; its monitor says which.
     Built(HealthMonitor),

@@ -16,7 +16,7 @@ pub enum Readiness {
     Ready,
     /// Selected if no member is ready: the message would wait, or be dropped.
     Fallback,
-    /// Not selected: the session has ended.
+    /// Refused: the session has ended.
     Unfit,
 }
 
@@ -34,7 +34,7 @@ impl From<bool> for Readiness {
 #[derive(Debug)]
 pub struct Group<K> {
     filter: Arc<TopicFilter>,
-    /// Not empty while the router holds the group.
+    /// Members in sorted runs; never empty while the router holds the group.
     members: SortedRuns<K>,
     /// Number of members up to the end of each run; empty with one run.
     ends: Vec<usize>,

@@ -240,7 +240,7 @@ impl StoredDelivery {
 /// State of one queued message of one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueEntry {
-    /// Not sent.
+    /// Delivery that was not sent.
     Waiting(StoredDelivery),
     /// PUBLISH was sent with this identifier; PUBACK or PUBREC is outstanding.
     Sent(PacketId, StoredDelivery),

@@ -40,7 +40,7 @@ impl<V> Write<V> {
 #[derive(Debug)]
 pub(super) struct Delta<K, V> {
     rows: BTreeMap<K, Write<V>>,
-    /// There is no table below: removed rows are forgotten.
+    /// True without a table below: removed rows are forgotten.
     is_complete: bool,
 }
 
@@ -148,7 +148,7 @@ pub(super) struct WriteSet {
     pub(super) retained: Delta<TopicName, Lsn>,
     /// Next free numbers after a restart.
     pub(super) next: Option<NextIds>,
-    /// There are no tables below, as in every [`Delta`].
+    /// True without tables below, as in every [`Delta`].
     pub(super) is_complete: bool,
 }
 

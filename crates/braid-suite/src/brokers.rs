@@ -169,7 +169,7 @@ impl Broker {
         })
     }
 
-    /// This program under another label, with more arguments for `braidmq serve`.
+    /// Same program under another label, with more arguments for `braidmq serve`.
     pub(crate) fn variant(&self, label: &str, arguments: &[&str]) -> Self {
         let mut variant = self.clone();
         label.clone_into(&mut variant.label);

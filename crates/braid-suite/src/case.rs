@@ -15,7 +15,7 @@ pub(crate) struct Case {
 pub(crate) enum Work {
     /// Messages flow.
     Flow(Flow),
-    /// This many idle connections.
+    /// Number of idle connections.
     Idle(u32),
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Shape {
     Pairs(usize),
     /// One publisher to this many subscribers of its topic.
     FanOut(usize),
-    /// This many publishers, each with its topic, to one subscriber of all of them.
+    /// Number of publishers, each with its topic, to one subscriber of all of them.
     FanIn(usize),
 }
 

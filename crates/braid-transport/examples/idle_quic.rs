@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, ReadBuf};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// Until what the handshakes needed is given back.
+/// Pause in which the memory of the handshakes is given back.
 const SETTLE: Duration = Duration::from_secs(5);
 
 #[tokio::main]

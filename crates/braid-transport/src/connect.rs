@@ -57,9 +57,9 @@ pub struct ConnectOptions {
 /// Durations of the parts of a connect, from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectTimes {
-    /// Until TCP was connected; `None` where there is no TCP.
+    /// Duration until TCP was connected; `None` where there is no TCP.
     pub tcp: Option<Duration>,
-    /// Until TLS or QUIC was established; `None` where nothing is encrypted.
+    /// Duration until TLS or QUIC was established; `None` where nothing is encrypted.
     pub secured: Option<Duration>,
 }
 

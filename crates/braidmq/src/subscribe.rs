@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// Clear each retained message that arrives, except those that -T matches.
     #[arg(long)]
     remove_retained: bool,
-    /// When the server sends retained messages: always, new (only for a new subscription) or never (MQTT 5).
+    /// Condition for retained messages: always, new (only for a new subscription) or never (MQTT 5).
     #[arg(long, value_name = "WHEN", value_parser = parse_retain_handling, default_value = "always")]
     retain_handling: RetainHandling,
     /// Do not print messages that this client published itself (MQTT 5).

@@ -12,11 +12,11 @@ pub(super) enum State {
     Covered,
     /// Enforced only.
     Untested,
-    /// Not enforced, or not tested where each must be, for a written reason.
+    /// Unenforced, or untested where each must be tested, for a written reason.
     Exception,
-    /// Not enforced.
+    /// Unenforced.
     Missing,
-    /// Not binding for code.
+    /// Rule that does not bind code.
     Free,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Edition {
 /// Share of the enforced statements that tests have to show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tested {
-    /// This share, in percent.
+    /// Share in percent.
     Share(usize),
     /// Each statement. An exception may excuse a test as well.
     Each,

@@ -10,6 +10,13 @@ use crate::tree::{TextFile, Tree};
 const BEGINNINGS: &[&str] =
     &["How", "It", "Nobody", "Of", "So", "Somebody", "The same", "What", "Who", "Whoever", "Whom", "Whose"];
 
+/// Beginnings of first doc lines that make half a sentence of them; later lines may begin so.
+const FIRST_BEGINNINGS: &[&str] =
+    &["Not", "That", "Their", "There", "These", "They", "This", "Until", "When", "Where", "Why"];
+
+/// Most columns of a comment line.
+const COMMENT_WIDTH: usize = 120;
+
 /// Words that are no terms of the field, as they stand alone or in a name, and what to say instead. Inflected forms
 /// count too.
 const DENIED: &[(&str, &str)] = &[
@@ -78,6 +85,7 @@ pub(super) fn check(tree: &Tree, sources: &[Source<'_>]) -> Vec<Violation> {
     for file in tree.files.iter().filter(|file| !ABOUT_WORDS.contains(&file.path.as_str())) {
         if file.path.ends_with(".rs") {
             violations.extend(beginnings(file));
+            violations.extend(wide(file));
         }
         if file.path.ends_with(".rs") || file.path.ends_with(".md") {
             violations.extend(denied(file));
@@ -88,15 +96,32 @@ pub(super) fn check(tree: &Tree, sources: &[Source<'_>]) -> Vec<Violation> {
 }
 
 fn beginnings(file: &TextFile) -> impl Iterator<Item = Violation> {
-    file.text.lines().enumerate().filter_map(|(at, line)| {
+    let mut is_after_doc = false;
+    file.text.lines().enumerate().filter_map(move |(at, line)| {
+        let is_doc = line.trim_start().starts_with("///") || line.starts_with("//!");
+        let is_later = std::mem::replace(&mut is_after_doc, is_doc);
         let text = comment(line)?;
         let begins = |word: &&&str| {
             text.strip_prefix(**word).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
         };
-        let word = BEGINNINGS.iter().find(begins)?;
+        let of_first_lines = if is_doc && !is_later { FIRST_BEGINNINGS } else { &[] };
+        let word = BEGINNINGS.iter().chain(of_first_lines).find(begins)?;
         let problem = format!("a comment line begins with `{word}`");
         let remedy = "say what the thing is or does: a noun phrase, or a verb in the third person";
         Some(Violation::new(&file.path, at + 1, "comment-beginning", problem, remedy))
+    })
+}
+
+/// Comment lines that rustfmt leaves too wide. Tables and URLs cannot be wrapped.
+fn wide(file: &TextFile) -> impl Iterator<Item = Violation> {
+    file.text.lines().enumerate().filter_map(|(at, line)| {
+        let text = comment(line)?;
+        let columns = line.chars().count();
+        if columns <= COMMENT_WIDTH || text.starts_with('|') || text.contains("://") {
+            return None;
+        }
+        let problem = format!("a comment line has {columns} columns, the limit is {COMMENT_WIDTH}");
+        Some(Violation::new(&file.path, at + 1, "comment-width", problem, "wrap it"))
     })
 }
 
@@ -216,6 +241,33 @@ mod tests {
             assert_eq!(rules(path, text), [], "{text}");
         }
         assert_eq!(rules("docs/a.md", "What it is."), []);
+    }
+
+    #[test]
+    fn a_first_doc_line_is_no_half_sentence() {
+        let path = "crates/a/src/x.rs";
+        let rule = [(1, "comment-beginning")];
+        for text in ["//! That it works.", "    /// When it is due.\n    /// Queue.", "/// Not sent."] {
+            assert_eq!(rules(path, text), rule, "{text}");
+        }
+        assert_eq!(rules(path, "/// Queue.\nfn a() {}\n/// Why."), [(3, "comment-beginning")]);
+        for text in ["/// Queue.\n/// That is all.", "// When it is full:", "/// Whenever.", "/// Nothing."] {
+            assert_eq!(rules(path, text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_comment_line_has_at_most_120_columns() {
+        let path = "crates/a/src/x.rs";
+        let comment = |columns: usize| format!("    /// {}", "é".repeat(columns - 8));
+        assert_eq!(rules(path, &comment(120)), []);
+        assert_eq!(rules(path, &comment(121)), [(1, "comment-width")]);
+        let code = format!("let a = 1; // {}", "a".repeat(120));
+        let table = format!("//! | {} |", "a".repeat(120));
+        let url = format!("// <https://example.org/{}>", "a".repeat(120));
+        for text in [code, table, url] {
+            assert_eq!(rules(path, &text), [], "{text}");
+        }
     }
 
     #[test]

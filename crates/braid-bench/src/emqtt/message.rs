@@ -28,7 +28,7 @@ const PLACEHOLDERS: [(&str, Placeholder); 6] = [
     ("%RANDOM%", Placeholder::Random),
 ];
 
-/// Where a template's values come from that are not the time.
+/// Source of the values of a template except the time.
 pub trait Randomness {
     /// A number that no other message of the run has.
     fn unique(&mut self) -> u64;

@@ -128,7 +128,7 @@ pub enum CounterOrder {
     Next,
     /// Number of skipped counters: lost, or still on their way.
     Skipped(u64),
-    /// Not above the one before: a duplicate, a late one, or another publisher's.
+    /// Sequence number not above the one before: a duplicate, a late one, or another publisher's.
     NotAbove,
 }
 

@@ -250,7 +250,7 @@ impl AckPipeline {
         backpressure.is_some_and(|it| it.withheld.is_none() && it.congested.contains(stream))
     }
 
-    /// When a receiver counts as stuck.
+    /// Time at which a receiver counts as stuck.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.backpressure.as_ref()?.congested.0.iter().map(|congested| congested.until).min()
     }

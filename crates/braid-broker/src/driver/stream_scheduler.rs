@@ -117,7 +117,7 @@ impl StreamScheduler {
         waiting.map(|waiting| waiting.is_stopped = true).is_some()
     }
 
-    /// When the next stream may begin.
+    /// Time from which the next stream may begin.
     pub(super) fn next_opening(&self) -> Option<Instant> {
         (!self.waiting.is_empty()).then(|| self.filled_at + OPENING_PERIOD)
     }
@@ -231,7 +231,7 @@ impl StreamScheduler {
 // === impl StreamPriorityState ===
 
 impl StreamPriorityState {
-    /// Until the first delivery a stream carries acknowledgements, which come first.
+    /// State of a stream before its first delivery: it carries acknowledgements, which come first.
     fn new(window: u64, now: Instant) -> Self {
         Self { priority: Priority::HIGHEST, end: 0, at: now, is_fresh: true, window, written: 0, seen: 0 }
     }

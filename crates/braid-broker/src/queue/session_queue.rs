@@ -114,9 +114,9 @@ impl PushOutcome {
 /// Messages that were removed because of their time.
 #[derive(Debug, Default)]
 pub(crate) struct Expired {
-    /// Their Message Expiry Interval had passed.
+    /// Removed because their Message Expiry Interval had passed.
     pub(crate) expired: Evicted,
-    /// They had waited for longer than the policy allows.
+    /// Removed because they had waited for longer than the policy allows.
     pub(crate) aged: Evicted,
     /// Some message that is left has an expiry.
     pub(crate) may_expire: bool,

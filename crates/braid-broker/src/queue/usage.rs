@@ -213,7 +213,7 @@ impl QueueLimits {
 #[derive(Debug, Default)]
 pub(crate) struct Evicted {
     pub(crate) usage: QueueUsage,
-    /// Their numbers in the store, of those that are stored.
+    /// Numbers in the store of those that are stored.
     pub(crate) lsns: Vec<NonZeroU64>,
 }
 

@@ -49,7 +49,7 @@ struct Actor {
     is_v5: bool,
     client: Option<Client>,
     has_session: bool,
-    /// Not connected since the broker started, which does not know the version then and makes one copy of each message.
+    /// Unconnected since the broker started, which does not know the version then and makes one copy of each message.
     is_recovered: bool,
     receiver: Receiver,
     outgoing: VecDeque<Outgoing>,

@@ -20,7 +20,7 @@ use crate::state::ClientState;
 
 /// Time for which a lane waits for stream credit before it uses the control stream.
 const CREDIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// This limit for a lane of large messages, which would delay everything on the control stream.
+/// Credit timeout for a lane of large messages, which would delay everything on the control stream.
 const OWN_CREDIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which a lane waits for the server's FIN after that of this side.
 const FIN_TIMEOUT: Duration = Duration::from_secs(10);

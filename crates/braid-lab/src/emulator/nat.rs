@@ -17,7 +17,7 @@ use super::spec::quantity::{Fault, duration_text, parse_duration, quoted};
 pub struct Nat {
     /// Change at a rebind.
     pub kind: NatKind,
-    /// When it happens.
+    /// Times of the rebinds.
     pub times: NatTimes,
 }
 

@@ -37,14 +37,14 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// Where the parts of an IP packet are.
+/// Positions of the parts of an IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketView {
     /// 4 or 6.
     pub version: u8,
     /// The transport protocol: 6 is TCP, 17 UDP.
     pub protocol: u8,
-    /// Where the transport header begins, in bytes from the start of the packet.
+    /// Offset of the transport header, in bytes from the start of the packet.
     pub transport: usize,
     /// Source and destination port of TCP and UDP, if the whole transport header is there; later fragments have none.
     pub ports: Option<(u16, u16)>,
@@ -85,7 +85,7 @@ impl PacketView {
         if tcp { packet.get(self.transport + 13).copied().unwrap_or(0) } else { 0 }
     }
 
-    /// Where the source and the destination address are.
+    /// Ranges of the source and the destination address.
     pub(crate) fn addresses(&self) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
         if self.version == 4 { (12..16, 16..20) } else { (8..24, 24..40) }
     }

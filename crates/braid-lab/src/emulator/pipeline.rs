@@ -66,7 +66,7 @@ pub struct Departure {
     pub index: u64,
     /// Whether it is a duplicate.
     pub copy: bool,
-    /// When it was due; what the clock says beyond that is lateness.
+    /// Due time; what the clock says beyond that is lateness.
     pub due: Duration,
     /// Link header, if there is one, and IP packet. To be given back with [`Pipeline::recycle`].
     pub bytes: Vec<u8>,
@@ -176,7 +176,7 @@ impl Pipeline {
         self.stages.apply(path, now);
     }
 
-    /// When the next packet has to be sent; `None` while there is none.
+    /// Due time of the next packet; `None` while there is none.
     pub fn next_due(&self) -> Option<Duration> {
         self.queue.next_due().map(Duration::from_nanos)
     }

@@ -10,7 +10,7 @@ pub enum Stage {
     Duplicate,
     /// Whether it is lost.
     Loss,
-    /// Where the Markov chain of a loss model goes next.
+    /// Next state of the Markov chain of a loss model.
     LossState,
     /// Whether a bit of it flips.
     Corrupt,

@@ -50,7 +50,7 @@ pub(crate) struct Queue {
     ready: VecDeque<u32>,
     entered: u64,
     delayed: PacketCount,
-    /// When the packets before and on the line have left it, and their sizes; only for `Order::Line`.
+    /// Times at which the packets before and on the line leave it, and their sizes; only for `Order::Line`.
     line: VecDeque<(u64, usize)>,
     line_load: PacketCount,
 }
@@ -140,7 +140,7 @@ impl Queue {
         self.schedule.push(Entry { due, n: self.entered, slot });
     }
 
-    /// When the next packet leaves, in ns.
+    /// Time at which the next packet leaves, in ns.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let ready =
             self.ready.front().and_then(|&slot| self.slots[slot as usize].as_ref()).map(|queued| queued.due);
@@ -155,7 +155,7 @@ impl Queue {
     }
 }
 
-/// When something leaves; what is due at the same time leaves in the order of its coming.
+/// Time at which a packet leaves; packets due at the same time leave in the order of their coming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Entry {
     /// In ns.
@@ -186,7 +186,7 @@ impl Schedule {
         }
     }
 
-    /// When the next one is due, in ns.
+    /// Due time of the next one, in ns.
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.first().map(|entry| entry.due)
     }

@@ -15,7 +15,7 @@ pub(crate) struct Stages {
     delay: Option<Delay>,
     /// The latest time at which anything that was delayed leaves, in ns.
     last_due: u64,
-    /// When the line has sent what it has, in ns; only for `Order::Line`.
+    /// Time at which the line has sent all that it has, in ns; only for `Order::Line`.
     line_free: u64,
 }
 

@@ -34,7 +34,7 @@ pub enum Fate {
         /// Due time.
         due: Duration,
     },
-    /// Not selected by `match`, and sent at once.
+    /// Outside of `match`, and sent at once.
     Unmatched,
     /// The policer had no token for it.
     Policed,
@@ -91,7 +91,7 @@ pub struct PathCounters {
     pub forgotten: PacketCount,
     /// Dropped for their size.
     pub too_big: PacketCount,
-    /// Not yet settled: being delayed, or due and not yet taken.
+    /// Packets without a verdict yet: being delayed, or due and not yet taken.
     pub queued: PacketCount,
     /// Part of the queued packets, with a flipped bit.
     pub corrupted: PacketCount,

@@ -17,7 +17,7 @@ pub(super) struct Evidence<'a> {
     pub(super) summaries: BTreeMap<String, RunSummary>,
     pub(super) programs: &'a [ProgramRun],
     pub(super) links: &'a [LinkRun],
-    /// When the workload began, in microseconds since the Unix epoch.
+    /// Start of the workload, in microseconds since the Unix epoch.
     pub(super) origin_unix_us: u64,
     /// Planned duration of the workload.
     pub(super) lasts: Duration,

@@ -253,7 +253,7 @@ pub struct GateRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathClass {
-    /// Not known yet.
+    /// Unknown so far.
     Start,
     /// Left to the congestion controller.
     Open,

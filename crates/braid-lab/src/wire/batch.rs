@@ -52,7 +52,7 @@ impl Batch {
         self.bytes.chunks_exact(SLOT).zip(&self.lengths[..self.count]).map(|(slot, &length)| &slot[..length])
     }
 
-    /// When each frame reached the kernel, since 1970; `None` where that is not known.
+    /// Times at which the frames reached the kernel, since 1970; `None` where that is not known.
     pub fn arrivals(&self) -> &[Option<Duration>] {
         &self.arrivals[..self.count]
     }

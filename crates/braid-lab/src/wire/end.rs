@@ -15,7 +15,7 @@ pub struct Stopped {
     pub up: DirectionEnd,
     /// From right to left.
     pub down: DirectionEnd,
-    /// Why a log is not whole, beyond what `unlogged` counts.
+    /// Error that left a log incomplete, beyond what `unlogged` counts.
     pub log_error: Option<String>,
 }
 

@@ -72,7 +72,7 @@ pub enum Reading {
     Timestamps,
     /// The time that the reading thread waited for a processor counts for all frames which it then found.
     RunQueue,
-    /// Not at all: /proc/thread-self/schedstat is missing. Lateness is then that of sending alone.
+    /// Unmeasured: /proc/thread-self/schedstat is missing. Lateness is then that of sending alone.
     #[default]
     Unknown,
 }
@@ -100,7 +100,7 @@ pub(super) struct RunQueue {
 }
 
 impl RunQueue {
-    /// That of the calling thread.
+    /// Run queue of the calling thread.
     pub(super) fn of_this_thread() -> Self {
         Self::of(RunDelay::of_this_thread())
     }

@@ -77,7 +77,7 @@ pub(super) struct Path {
     bypassed: PacketCount,
     above_mtu: u64,
     expected_loss: Option<f64>,
-    /// When reading may go on after an error.
+    /// Time from which reading may go on after an error.
     resume_at: Duration,
     publish_at: Duration,
     unpublished: bool,

@@ -133,7 +133,7 @@ impl<'a> DirectionReplay<'a> {
         Self { pipeline, arrivals, changes, arrived: 0 }
     }
 
-    /// When something happens next: a packet comes or leaves, or the link changes.
+    /// Time of the next event: a packet comes or leaves, or the link changes.
     fn next_at(&mut self) -> Option<Duration> {
         let change = self.next_change().map(|change| change.at);
         let arrival = self.arrivals.peek().map(|record| record.at);

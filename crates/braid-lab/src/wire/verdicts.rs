@@ -175,7 +175,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// That of an IP packet; `None` if it is none.
+    /// Flow of an IP packet; `None` for other bytes.
     pub(super) fn of(packet: &[u8]) -> Option<Self> {
         let view = PacketView::parse(packet)?;
         let (source, destination) = view.addresses();

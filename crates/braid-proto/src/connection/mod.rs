@@ -33,7 +33,7 @@ pub enum Cause {
     Disconnected(ReasonCode),
     /// The peer broke the specification.
     Violation(Violation),
-    /// This side closed it.
+    /// Closed by this side.
     Closed(ReasonCode),
     /// The server refused the CONNECT.
     Refused(ReasonCode),
@@ -93,12 +93,12 @@ pub enum Sent {
 pub enum Resent {
     /// Written to the outbox of this stream.
     Out(StreamKey),
-    /// Not sent: it was acknowledged meanwhile.
+    /// Left out: it was acknowledged meanwhile.
     Over,
     /// Dropped: larger than the peer's Maximum Packet Size. Its exchange ends as if it had been completed.
     /// [MQTT-3.1.2-24], [MQTT-3.1.2-25]
     TooLarge,
-    /// Not sent: the peer's Receive Maximum is reached. An acknowledgement makes room.
+    /// Withheld: the peer's Receive Maximum is reached. An acknowledgement makes room.
     Blocked,
 }
 

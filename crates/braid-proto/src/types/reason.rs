@@ -99,7 +99,7 @@ impl ReasonCode {
         self.value() >= 0x80
     }
 
-    /// This code, or "unspecified error" where the standard does not list it for the packet.
+    /// Returns the code, or "unspecified error" where the standard does not list it for the packet.
     #[must_use]
     pub const fn allowed_in(self, packet: PacketType) -> Self {
         if self.is_allowed_in(packet) { self } else { Self::UnspecifiedError }

@@ -128,7 +128,7 @@ fn bytes_of_group_changes(members: u64) -> usize {
     BYTES.get() - before
 }
 
-/// Not quadratic: the router's lock is held for each change.
+/// Linear, not quadratic: the router's lock is held for each change.
 #[test]
 fn the_cost_of_joining_a_group_does_not_grow_with_its_members() {
     let (few, many) = (bytes_of_group_changes(2_000), bytes_of_group_changes(16_000));

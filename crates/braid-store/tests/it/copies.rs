@@ -26,7 +26,7 @@ impl Files {
         queue_of(&self.0, &self.1)
     }
 
-    /// These tables beside the current journal.
+    /// Copy of these tables beside the current journal.
     fn put_back(&self, now: &Self) -> Self {
         Self(self.0.clone(), now.1.clone())
     }

@@ -145,7 +145,7 @@ pub(crate) struct Publish<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// This packet as a PUBLISH; `None` if it is another one or too short.
+    /// Reads the packet as a PUBLISH; `None` if it is another one or too short.
     pub(crate) fn publish(&self) -> Option<Publish<'a>> {
         if self.first & 0xf0 != 0x30 {
             return None;

@@ -64,19 +64,19 @@ const QUIC_HEAD: u64 = 35;
 enum Impairment {
     /// A policer of 29 packets a second with a burst of 5; a round trip of 2 ms.
     Policer0,
-    /// That policer with a round trip of 40 ms.
+    /// Same policer with a round trip of 40 ms.
     Policer40,
-    /// That policer with a round trip of 100 ms.
+    /// Same policer with a round trip of 100 ms.
     Policer100,
-    /// That policer with a round trip of 2 ms, and 10 packets a second from the 20th to the 40th second.
+    /// Same policer with a round trip of 2 ms, and 10 packets a second from the 20th to the 40th second.
     Step,
     /// A queue of 50 packets that leaves at 29 a second; a round trip of 2 ms.
     Shaper0,
-    /// That queue with a round trip of 40 ms.
+    /// Same queue with a round trip of 40 ms.
     Shaper40,
     /// A queue of 100 packets that leaves at 860 a second (10 Mbit/s), a round trip of 40 ms, and 1 % lost at random.
     Loss1,
-    /// That queue with 10 % lost.
+    /// Same queue with 10 % lost.
     Loss10,
 }
 
@@ -136,7 +136,7 @@ struct Reading {
     urgent_arrived: u64,
     /// Share of the messages due in the first three seconds that arrived within 250 ms, 0 to 1.
     early_on_time: f64,
-    /// That share of all later messages. All fields below are without the first three seconds.
+    /// Such a share of all later messages. All fields below are without the first three seconds.
     on_time: f64,
     latency_ms: Percentiles,
     /// Bytes that passed the bad link, without QUIC's own bytes and the urgent messages, with retransmissions.

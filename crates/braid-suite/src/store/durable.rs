@@ -32,7 +32,7 @@ pub(crate) struct Round {
     pub(crate) raw: Figures,
     /// A log of the same bytes with one fdatasync for each group.
     pub(crate) log: Figures,
-    /// That log behind TCP, with one PUBACK for each message.
+    /// Same log behind TCP, with one PUBACK for each message.
     pub(crate) served_log: Reached,
     pub(crate) brokers: Vec<(String, Acknowledged)>,
 }

@@ -93,7 +93,7 @@ pub(super) struct Lane {
     counters: Counters,
     /// `None`: full since ever.
     bucket: Option<Bucket>,
-    /// When the shaper is done with all that it holds.
+    /// Time at which the shaper is done with all that it holds.
     busy_until: Option<Instant>,
 }
 
@@ -123,7 +123,7 @@ impl Lane {
         self.counters
     }
 
-    /// When a datagram of `size` bytes that comes now is through; `None` if it is dropped.
+    /// Time at which a datagram of `size` bytes that comes now is through; `None` if it is dropped.
     pub(super) fn pass(&mut self, now: Instant, size: usize, random: &mut Random) -> Option<Instant> {
         let through = self.admit(now, size, random);
         match through {
@@ -166,7 +166,7 @@ impl Lane {
         Some(())
     }
 
-    /// When the datagram has left the queue.
+    /// Time at which the datagram has left the queue.
     fn queue(&mut self, Shaper { rate, queue }: Shaper, now: Instant) -> Option<Instant> {
         let each = Duration::from_secs_f64(1.0 / rate);
         let free = self.busy_until.map_or(now, |busy| busy.max(now));

@@ -22,10 +22,10 @@ const SESSIONS: usize = 1024;
 /// Authentication of clients by certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// They are not asked.
+    /// No request for a certificate.
     #[default]
     None,
-    /// They are asked; one that sends a certificate must have it signed by this CA.
+    /// Request; a client that sends a certificate must have it signed by this CA.
     Optional {
         /// PEM file with the authorities.
         ca: PathBuf,

@@ -48,7 +48,7 @@ pub(crate) struct WsStream<S> {
 
 /// Progress of the close.
 enum End {
-    /// Not begun.
+    /// Before the closing handshake.
     Open,
     /// The peer has closed, or violated the protocol: nothing more is read.
     Unreadable,

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Only this profile; repeatable
     #[arg(long, value_name = "NAME", conflicts_with = "link")]
     pub(super) profile: Vec<String>,
-    /// These seeds instead of the scenario's
+    /// Seeds instead of the scenario's
     #[arg(long, value_name = "N,N...", value_delimiter = ',', conflicts_with = "link")]
     pub(super) seeds: Option<Vec<u64>>,
     /// Number of runs per seed

@@ -107,7 +107,7 @@ impl Client {
         }
     }
 
-    /// Until when messages are due of a client that has ended at `ended_at` and does not come back: a run with a
+    /// End of the time in which messages of a client are due that has ended at `ended_at` for good: a run with a
     /// duration asked for load until then, or until `-L` is used up.
     pub(super) async fn last_due(&mut self, ended_at: Instant) -> Instant {
         if self.shared.plan.ending.after.is_none() {

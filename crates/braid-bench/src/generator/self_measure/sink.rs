@@ -64,7 +64,7 @@ fn acknowledge(bytes: &[u8], acks: &mut Vec<u8>) -> usize {
     at
 }
 
-/// Where the body of the packet at `at` begins and ends, if all of it is there.
+/// Range of the body of the packet at `at`, if all of it is there.
 fn packet(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let mut length = 0;
     for (digit, &byte) in bytes.get(at + 1..)?.iter().take(4).enumerate() {

@@ -1,4 +1,4 @@
-//! That what was counted as published is what left, while the link is slow and when the end comes in between.
+//! Tests that exactly the messages counted as published have left, on a slow link and when the end comes in between.
 
 use std::future::poll_fn;
 use std::time::Duration;

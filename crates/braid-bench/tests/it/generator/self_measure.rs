@@ -3,7 +3,7 @@ use std::time::Duration;
 use braid_bench::generator::{SelfMeasure, measure_self};
 use braid_proto::packet::QoS;
 
-/// That it works; how fast it is, a build with optimizations tells.
+/// Tests that it works; a build with optimizations tells its speed.
 #[test]
 fn the_generator_measures_itself() {
     let how = SelfMeasure { clients: 2, time: Duration::from_millis(200), ..SelfMeasure::default() };

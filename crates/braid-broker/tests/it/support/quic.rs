@@ -27,7 +27,7 @@ pub(super) static CERTIFICATE: LazyLock<(TempDir, PathBuf, PathBuf)> = LazyLock:
 /// A running broker, reached through QUIC over a simulated network and through in-memory links.
 pub(crate) struct QuicBroker {
     pub(crate) network: Network,
-    /// This broker, for clients of one stream.
+    /// Same broker, for clients of one stream.
     pub(crate) memory: TestBroker,
     pub(crate) server_tls: ServerTls,
     pub(super) address: SocketAddr,

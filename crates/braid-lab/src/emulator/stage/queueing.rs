@@ -58,7 +58,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Where packets wait, and what the limit counts.
+/// Order of delay and line, which decides where packets wait and what the limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Order {
     /// As Linux's netem: the limit counts the packets that are being delayed too, and a packet that waits for the rate

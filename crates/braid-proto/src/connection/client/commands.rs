@@ -29,7 +29,7 @@ pub(super) struct Grants {
 /// Reason why a packet is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SendError {
-    /// There is no connection.
+    /// No connection.
     #[error("there is no connection")]
     NotConnected,
     /// All 65,535 Packet Identifiers are in use.

@@ -39,7 +39,7 @@ pub(crate) const fn is_same(store: u64, other: u64) -> bool {
 pub(crate) enum FirstBlock {
     /// Nothing but zeros.
     Blank,
-    /// Not a journal's.
+    /// Bytes of another file format.
     Foreign,
     /// A journal's, with a wrong checksum.
     Damaged,

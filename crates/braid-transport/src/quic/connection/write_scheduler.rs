@@ -53,7 +53,7 @@ pub(super) enum Turn {
     Now(usize),
     /// After other streams, and without a wake-up: the caller has to ask again.
     AfterOthers,
-    /// Not before its waker is woken.
+    /// Blocked until its waker is woken.
     Blocked,
 }
 

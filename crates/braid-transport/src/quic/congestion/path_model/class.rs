@@ -38,11 +38,11 @@ const LONG: f64 = 0.01;
 /// Limit that a path is taken to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Not known yet.
+    /// Unknown so far.
     Startup,
     /// None that the gate has to know: the congestion controller decides.
     Passthrough,
-    /// Not known yet, and packets are lost at random.
+    /// Unknown so far, and packets are lost at random.
     LossTolerant,
     /// A policer: drops what exceeds its rate, and delays nothing.
     Policed,

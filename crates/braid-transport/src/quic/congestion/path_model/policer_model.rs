@@ -480,7 +480,7 @@ impl PolicerModel {
     }
 }
 
-/// There is no policer where in two counts in a row three of forty packets and more are lost although the model had so
+/// Counts in a row that refute a policer: in each, three of forty packets and more are lost although the model had so
 /// many tokens.
 const LOSSY_COUNTS: u32 = 2;
 const LOSSY: u32 = 3;

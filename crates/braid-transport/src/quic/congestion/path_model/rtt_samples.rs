@@ -176,7 +176,7 @@ impl RttSamples {
 pub(super) struct MinRtt {
     /// s
     pub(super) rtt: Option<f64>,
-    /// When (s) it was last below [`LONG_RTT`], or unknown.
+    /// Time (s) at which it was last below [`LONG_RTT`], or unknown.
     not_long_at: f64,
     lone: VecDeque<f64>,
     flat: Option<Flat>,

@@ -20,9 +20,9 @@ pub(super) struct ServiceSchedule {
     datagrams: VecDeque<Datagram>,
     /// Index of the oldest datagram.
     first: u64,
-    /// When (s) the bottleneck is done with all before the oldest.
+    /// Time (s) at which the bottleneck is done with all before the oldest.
     free_before: f64,
-    /// When (s) it is done with all.
+    /// Time (s) at which it is done with all.
     free_at: f64,
     /// Older points, youngest first, each with its next hull vertex among the younger ones before it.
     older: Vec<(Point, Option<usize>)>,
