@@ -13,7 +13,7 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::{ClientId, Connect};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
-use braid_transport::{Peer, Transport};
+use braid_transport::Peer;
 use hashbrown::HashMap;
 
 use crate::lock_order;
@@ -80,12 +80,7 @@ pub struct Anonymous {
 
 impl Authenticate for Anonymous {
     fn authenticate<'a>(&'a self, _connect: &'a Connect, peer: &'a Peer) -> Authentication<'a> {
-        let is_local = match peer.transport {
-            Transport::Mem => true,
-            Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss | Transport::Quic => {
-                peer.address.is_some_and(|address| is_loopback(address.ip()))
-            }
-        };
+        let is_local = peer.address.is_none_or(|address| is_loopback(address.ip()));
         let is_permitted = is_local || self.from_anywhere;
         let answer = if is_permitted { Ok(Identity::anonymous()) } else { Err(ReasonCode::NotAuthorized) };
         Box::pin(std::future::ready(answer))

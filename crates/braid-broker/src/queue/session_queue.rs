@@ -471,7 +471,7 @@ impl Inner {
             trim(policy.overflow, self.pending.usage(), policy.limits, Priority::HIGHEST)
         {
             match eviction {
-                Eviction::Qos0 => outcome.note_expired(self.pending.remove_qos0()),
+                Eviction::Qos0 => outcome.note_overflowed(self.pending.remove_qos0()),
                 Eviction::Expired | Eviction::Oldest(_) => {
                     let Some((usage, lsn)) = self.pending.evict(Priority::HIGHEST, None) else { return };
                     let mut evicted = Evicted::default();
@@ -836,5 +836,20 @@ mod tests {
         assert!(std::panic::catch_unwind(panics).is_err());
         assert_eq!(fixture.queue.lock().held(), before.plus(&QueueUsage::of(&stored_delivery(7))));
         assert_eq!(fixture.push_six(QoS::AtLeastOnce).dropped, 5, "eight are the limit");
+    }
+
+    /// QoS 0 that gives way when the client leaves is counted and logged like QoS 0 that gives way at a push.
+    #[test]
+    fn qos0_above_the_limits_counts_as_overflow_when_the_client_leaves() {
+        let fixture = Fixture::with(&LimitsConfig { queue_qos0: true, ..config() });
+        fixture.queue.open();
+        let urgent = Priority::new(Priority::DEFAULT.value() + 1);
+        for priority in [[Priority::DEFAULT; 8].as_slice(), &[urgent; 2]].concat() {
+            let message = Arc::new(message("", QoS::AtMostOnce));
+            let outcome = fixture.push(Delivery { priority, ..Delivery::of(message) });
+            assert_eq!(outcome.dropped, 0, "the urgent ones use their reserve");
+        }
+        let outcome = fixture.park();
+        assert_eq!((outcome.dropped, outcome.overflowed), (10, 10));
     }
 }
