@@ -12,6 +12,7 @@ use crate::tree::{TextFile, Tree};
 const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("router", &["proto"]),
+    ("auth", &["proto"]),
     ("store", &["proto"]),
     ("transport", &["proto::stream"]),
     ("client", &["proto", "transport"]),
@@ -44,6 +45,7 @@ const BANS: &[Ban] = &[
         within: &[
             "crates/braid-proto/",
             "crates/braid-router/",
+            "crates/braid-auth/",
             "crates/braid-transport/src/quic/congestion/bbr_extensions",
             "crates/braid-transport/src/quic/congestion/path_model",
         ],

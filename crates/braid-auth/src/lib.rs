@@ -1,0 +1,8 @@
+//! Permissions of clients.
+//!
+//! The crate never opens a file or socket, reads a clock, draws a random number, takes a lock or knows a runtime:
+//! callers pass the bytes of a file, and take decisions.
+//!
+//! - [`acl`]: access control list, its file format and its decisions on topics and Topic Filters
+
+pub mod acl;
