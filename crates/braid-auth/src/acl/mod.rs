@@ -59,10 +59,6 @@ pub enum Action {
     Receive,
 }
 
-impl Action {
-    const ALL: [Self; 3] = [Self::Publish, Self::Subscribe, Self::Receive];
-}
-
 /// Client that a decision is about, as authentication determined it.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
@@ -106,7 +102,8 @@ pub struct Acl {
 struct Rule {
     line: NonZeroUsize,
     allow: bool,
-    actions: Vec<Action>,
+    /// Indexed by [`Action`]: true if the rule is about it.
+    actions: [bool; 3],
     user: Option<Box<str>>,
     client: Option<Box<str>>,
     group: Option<Box<str>>,
@@ -126,8 +123,9 @@ impl Acl {
     /// Decides on one topic: the first rule of the subject and the action whose filter matches.
     pub fn decide(&self, subject: &Subject<'_>, action: Action, topic: &TopicName) -> Decision {
         let substitutes = Substitutes::new(subject);
+        let levels: Vec<_> = topic.as_str().split('/').collect();
         self.applicable(subject, action)
-            .find(|rule| rule.pattern.relation(topic.as_str(), &substitutes) == Relation::Covers)
+            .find(|rule| rule.pattern.relation(&levels, &substitutes) == Relation::Covers)
             .map_or(Decision::DEFAULT, Rule::decision)
     }
 
@@ -146,8 +144,9 @@ impl Acl {
     /// counts as if it matched an empty topic too. A filter without wildcards is decided as its topic.
     pub fn decide_filter(&self, subject: &Subject<'_>, filter: &TopicFilter) -> Decision {
         let substitutes = Substitutes::new(subject);
+        let levels: Vec<_> = filter.pattern().split('/').collect();
         self.applicable(subject, Action::Subscribe)
-            .find(|rule| match rule.pattern.relation(filter.pattern(), &substitutes) {
+            .find(|rule| match rule.pattern.relation(&levels, &substitutes) {
                 Relation::Covers => true,
                 Relation::Overlaps => !rule.allow,
                 Relation::Disjoint => false,
@@ -186,7 +185,7 @@ impl Rule {
         let is_selected = |selector: &Option<Box<str>>, value: Option<&str>| {
             selector.as_deref().is_none_or(|selector| value == Some(selector))
         };
-        self.actions.contains(&action)
+        self.actions[action as usize]
             && is_selected(&self.user, subject.user)
             && is_selected(&self.client, Some(subject.client_id))
             && is_selected(&self.listener, subject.listener)

@@ -1,6 +1,7 @@
 //! Parser of the file format, which the module above documents.
 
 use std::borrow::Cow;
+use std::mem::replace;
 use std::num::NonZeroUsize;
 
 use braid_proto::topic::{TopicError, TopicFilter};
@@ -177,11 +178,11 @@ fn parse_rule(text: &str, line: NonZeroUsize) -> Result<Rule, Problem> {
     Ok(Rule { line, allow, actions, user, client, group, listener, pattern })
 }
 
-fn parse_actions(word: &str) -> Result<Vec<Action>, Problem> {
+fn parse_actions(word: &str) -> Result<[bool; 3], Problem> {
     if word == "all" {
-        return Ok(Action::ALL.into());
+        return Ok([true; 3]);
     }
-    let mut actions = Vec::new();
+    let mut actions = [false; 3];
     for name in word.split(',') {
         let action = match name {
             "publish" => Action::Publish,
@@ -189,10 +190,9 @@ fn parse_actions(word: &str) -> Result<Vec<Action>, Problem> {
             "receive" => Action::Receive,
             _ => return Err(Problem::Action(name.into())),
         };
-        if actions.contains(&action) {
+        if replace(&mut actions[action as usize], true) {
             return Err(Problem::RepeatedAction(name.into()));
         }
-        actions.push(action);
     }
     Ok(actions)
 }

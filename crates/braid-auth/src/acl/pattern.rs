@@ -59,12 +59,12 @@ impl Pattern {
         Self(filter.split('/').map(level).collect())
     }
 
-    /// Relation to a Topic Name or to the pattern of a Topic Filter.
-    pub(super) fn relation(&self, other: &str, substitutes: &Substitutes<'_>) -> Relation {
+    /// Relation to the levels of a Topic Name, or of the pattern of a Topic Filter.
+    pub(super) fn relation(&self, other: &[&str], substitutes: &Substitutes<'_>) -> Relation {
         if self.is_excluded_by_dollar(other, substitutes) {
             return Relation::Disjoint;
         }
-        let mut others = other.split('/');
+        let mut others = other.iter().copied();
         let mut relation = Relation::Covers;
         for (depth, level) in self.0.iter().enumerate() {
             match (level, others.next()) {
@@ -88,12 +88,12 @@ impl Pattern {
 
     /// Tests whether `$` at the start of one filter keeps a wildcard or a substitute of the other from matching it
     /// (`[MQTT-4.7.2-1]`).
-    fn is_excluded_by_dollar(&self, other: &str, substitutes: &Substitutes<'_>) -> bool {
-        let Some(first) = self.0.first() else { return false };
+    fn is_excluded_by_dollar(&self, other: &[&str], substitutes: &Substitutes<'_>) -> bool {
+        let (Some(first), Some(other)) = (self.0.first(), other.first()) else { return false };
         let is_dollar = first.literal(substitutes).is_some_and(|literal| literal.starts_with('$'));
         match first {
             Level::One | Level::Rest => other.starts_with('$'),
-            Level::Literal(_) => is_dollar && other.starts_with(['+', '#']),
+            Level::Literal(_) => is_dollar && matches!(*other, "+" | "#"),
             Level::User | Level::Client => is_dollar,
         }
     }
