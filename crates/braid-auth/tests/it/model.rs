@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 
 use braid_auth::acl::{Acl, Action, Decision, Subject};
 use braid_proto::topic::{TopicFilter, TopicName};
+use fastrand::Rng;
 
 use crate::generator::{
     ACTIONS, Rule, all_names, borrow, file, for_each_seed, parse, requested_filter, rules, subject,
@@ -82,10 +83,7 @@ fn a_granted_filter_matches_permitted_topics_only() {
     let names = all_names();
     let mut granted = 0;
     for_each_seed(2000, |rng| {
-        let text = {
-            let rules = rules(rng);
-            file(rng, &rules)
-        };
+        let text = random_file(rng);
         let acl = parse(&text);
         for _ in 0..10 {
             let (subject, filter) = (subject(rng), requested_filter(rng));
@@ -133,14 +131,17 @@ fn decisions_on_filters_are_those_that_the_documentation_defines() {
     });
 }
 
+/// File of random rules.
+fn random_file(rng: &mut Rng) -> String {
+    let rules = rules(rng);
+    file(rng, &rules)
+}
+
 #[test]
 fn a_filter_without_wildcards_is_decided_as_its_topic() {
     let names = all_names();
     for_each_seed(100, |rng| {
-        let text = {
-            let rules = rules(rng);
-            file(rng, &rules)
-        };
+        let text = random_file(rng);
         let (acl, subject) = (parse(&text), subject(rng));
         let subject = borrow(&subject);
         for name in &names {
@@ -156,10 +157,7 @@ fn a_filter_without_wildcards_is_decided_as_its_topic() {
 fn a_file_that_was_cut_permits_nothing_more() {
     let names = all_names();
     for_each_seed(15, |rng| {
-        let text = {
-            let rules = rules(rng);
-            file(rng, &rules)
-        };
+        let text = random_file(rng);
         let whole = parse(&text);
         let subjects: Vec<_> = (0..4).map(|_| subject(rng)).collect();
         let filters: Vec<_> = (0..10).map(|_| requested_filter(rng)).collect();
