@@ -251,11 +251,6 @@ impl ClientAccess {
         &self.identity
     }
 
-    /// True if only the broker's own topics are denied.
-    pub(crate) const fn is_unrestricted(&self) -> bool {
-        self.rules.is_none()
-    }
-
     pub(crate) fn may_publish(&mut self, topic: &TopicName) -> bool {
         !is_broker_topic(topic) && self.permits_cached(Direction::Publish, topic)
     }
@@ -272,7 +267,7 @@ impl ClientAccess {
     /// Asked for each delivery: a filter covers topics that the client may not read, and a subscription may be older
     /// than the rules.
     pub(crate) fn may_receive(&mut self, topic: &TopicName) -> bool {
-        self.is_unrestricted() || self.permits_cached(Direction::Receive, topic)
+        self.permits_cached(Direction::Receive, topic)
     }
 
     /// Filter of deliveries that are sent again, which counts those that are denied by now.
@@ -385,6 +380,6 @@ mod tests {
         let mut client = access.client(Identity::anonymous(), &ClientId::from("client"));
         assert!(client.may_receive(&TopicName::parse("$SYS/broker/uptime").unwrap()));
         assert!(!client.may_publish(&TopicName::parse("$SYS/broker/uptime").unwrap()));
-        assert!(client.is_unrestricted());
+        assert!(client.rules.is_none());
     }
 }
