@@ -1,8 +1,10 @@
-//! Permissions of clients.
+//! Authentication and permissions of clients.
 //!
 //! The crate never opens a file or socket, reads a clock, draws a random number, takes a lock or knows a runtime:
 //! callers pass the bytes of a file, and take decisions.
 //!
 //! - [`acl`]: access control list, its file format and its decisions on topics and Topic Filters
+//! - [`claims`]: facts about a client that its authenticator has verified
 
 pub mod acl;
+pub mod claims;
