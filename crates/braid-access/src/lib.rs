@@ -1,4 +1,4 @@
 //! Authenticators and authorizers of the broker.
 //!
-//! The formats and decisions are those of [`braid_auth`], which is pure. This crate reads the files, runs slow hashes on
-//! threads of their own and asks services over HTTP.
+//! The crate never decides by itself: formats and decisions are those of [`braid_auth`], which is pure. Here are the
+//! reading of files, threads for slow hashes, and questions to services over HTTP.
