@@ -1,14 +1,20 @@
 //! Parser of the file format, which the module above documents.
 
 use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 use std::mem::replace;
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 
-use braid_proto::topic::{TopicError, TopicFilter};
-use thiserror::Error;
+use braid_proto::topic::TopicFilter;
+use ipnet::IpNet;
 
+use super::error::{AclError, Problem};
 use super::pattern::Pattern;
-use super::{Action, Rule};
+use super::{ACTIONS, Rule, Selectors};
+
+/// Maximum length of a file.
+pub const MAX_FILE_BYTES: usize = 64 << 20;
 
 /// Maximum length of a line, without its end.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
@@ -16,119 +22,93 @@ pub const MAX_LINE_BYTES: usize = 64 << 10;
 /// Maximum number of rules of a list.
 pub const MAX_RULES: usize = 100_000;
 
-/// Maximum number of characters of the file that an error repeats.
-const MAX_QUOTED: usize = 40;
-
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 const BLANKS: [char; 2] = [' ', '\t'];
 
-/// Reason why a file is no access control list: one line of text, with the name of the file and the line.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{name}:{line}: {problem}")]
-pub struct AclError {
-    name: String,
-    line: NonZeroUsize,
-    problem: Problem,
+/// Origin of a text with rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// File of the broker: its end may be missing.
+    File,
+    /// Rules of one client, from something whole, such as a signed token.
+    Client,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-enum Problem {
-    #[error("the file begins with a byte order mark; save it as UTF-8 without one")]
-    ByteOrderMark,
-    #[error("there is no rule; write at least one (`deny all topic #` permits nothing)")]
-    NoRule,
-    #[error(
-        "there are more than {MAX_RULES} rules; replace rules for single names by groups, wildcards, %u or %c"
-    )]
-    TooManyRules,
-    #[error(
-        "the last line has no end, so that the file may be cut off; complete it and end it with a newline"
-    )]
-    Unended,
-    #[error("the line is longer than {MAX_LINE_BYTES} bytes; shorten it")]
-    LineTooLong,
-    #[error("the line is not UTF-8; save the file as UTF-8")]
-    NotUtf8,
-    #[error("the line contains a NUL byte; save the file as plain text")]
-    Null,
-    #[error("the line contains a CR that is not before its LF; end lines with LF or CRLF")]
-    CarriageReturn,
-    #[error("unknown word {0}; begin the rule with `allow` or `deny`")]
-    Effect(Quoted),
-    #[error("no action; write `all`, or some of `publish,subscribe,receive`, and then `topic FILTER`")]
-    NoAction,
-    #[error("unknown action {0}; write `all`, or some of `publish,subscribe,receive` without blanks")]
-    Action(Quoted),
-    #[error("the action {0} stands twice; write it once")]
-    RepeatedAction(Quoted),
-    #[error(
-        "unknown word {0}; write `user NAME`, `client ID`, `group NAME`, `listener TAG` or `topic FILTER`"
-    )]
-    Selector(Quoted),
-    #[error("`{0}` stands twice; write a rule for each value")]
-    RepeatedSelector(&'static str),
-    #[error("nothing follows `{0}`; write a value")]
-    NoValue(&'static str),
-    #[error("the value of `{0}` is empty; write at least one character")]
-    EmptyValue(&'static str),
-    #[error("no topic; end the rule with `topic FILTER`")]
-    NoTopic,
-    #[error("invalid filter {0}: {1}; write a topic filter of MQTT")]
-    Filter(Quoted, TopicError),
-    #[error("the filter {0} is a shared subscription; write it without `$share/NAME/`")]
-    SharedFilter(Quoted),
-    #[error("%u or %c is a part of a level of {0}; write it as a whole level, such as `a/%u/b`")]
-    Placeholder(Quoted),
-    #[error(
-        "unexpected {0} behind the filter; quote a filter with blanks, write a comment on a line of its own"
-    )]
-    Trailing(Quoted),
-    #[error("the quote is not closed; write `\"` at the end of the value")]
-    OpenQuote,
-    #[error("a quote inside of {0}; quote the whole value, and write `\\\"` for a quote in it")]
-    InnerQuote(Quoted),
-    #[error("no blank behind a closing quote; write one, or `\\\"` for a quote in the value")]
-    ClosedTwice,
-    #[error("unknown escape in quotes; write `\\\"` for a quote and `\\\\` for a backslash")]
-    Escape,
+/// Content of a text with rules.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    /// In the order of the text.
+    pub(super) rules: Vec<Rule>,
+    /// Groups by user.
+    pub(super) memberships: HashMap<Box<str>, BTreeSet<Box<str>>>,
 }
 
-/// Text of the file as an error repeats it: short, and without control characters.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}`")]
-struct Quoted(String);
+/// Line that is neither blank nor a comment.
+enum Statement {
+    Rule(Rule),
+    Group { name: Box<str>, users: Vec<Box<str>> },
+}
 
-impl From<&str> for Quoted {
-    fn from(text: &str) -> Self {
-        let mut short: String = text.chars().take(MAX_QUOTED).flat_map(char::escape_debug).collect();
-        if text.chars().nth(MAX_QUOTED).is_some() {
-            short.push_str("...");
-        }
-        Self(short)
+pub(super) fn parse(text: &[u8], name: &str, origin: Origin) -> Result<Content, AclError> {
+    let mut content = Content::default();
+    for (line, text) in lines(text, origin == Origin::File) {
+        text.and_then(|text| parse_line(text, line, origin))
+            .and_then(|statement| content.add(statement))
+            .map_err(|problem| AclError::new(name, line, problem))?;
     }
+    content.complete(name)
 }
 
-pub(super) fn parse(text: &[u8], name: &str) -> Result<Vec<Rule>, AclError> {
-    let mut line = NonZeroUsize::MIN;
-    let mut rules = Vec::new();
-    let error = |line, problem| AclError { name: name.to_owned(), line, problem };
-    if text.starts_with(BYTE_ORDER_MARK) {
-        return Err(error(line, Problem::ByteOrderMark));
-    }
-    for bytes in text.split_inclusive(|byte| *byte == b'\n') {
-        if let Some(rule) = parse_line(bytes, line).map_err(|problem| error(line, problem))? {
-            if rules.len() == MAX_RULES {
-                return Err(error(line, Problem::TooManyRules));
+impl Content {
+    fn add(&mut self, statement: Option<Statement>) -> Result<(), Problem> {
+        match statement {
+            None => {}
+            Some(Statement::Group { .. }) if !self.rules.is_empty() => return Err(Problem::LateGroup),
+            Some(Statement::Group { name, users }) => {
+                for user in users {
+                    self.memberships.entry(user).or_default().insert(name.clone());
+                }
             }
-            rules.push(rule);
+            Some(Statement::Rule(rule)) => self.add_rule(rule)?,
         }
-        line = line.saturating_add(1);
+        Ok(())
     }
-    if rules.is_empty() { Err(error(NonZeroUsize::MIN, Problem::NoRule)) } else { Ok(rules) }
+
+    pub(super) fn add_rule(&mut self, rule: Rule) -> Result<(), Problem> {
+        if self.rules.len() == MAX_RULES {
+            return Err(Problem::TooManyRules);
+        }
+        self.rules.push(rule);
+        Ok(())
+    }
+
+    pub(super) fn complete(self, name: &str) -> Result<Self, AclError> {
+        if self.rules.is_empty() {
+            return Err(AclError::new(name, NonZeroUsize::MIN, Problem::NoRule));
+        }
+        Ok(self)
+    }
 }
 
-/// Parses one line with its end; `None` for a comment or a blank line.
-fn parse_line(bytes: &[u8], line: NonZeroUsize) -> Result<Option<Rule>, Problem> {
+/// Lines of a file without their ends, and without blanks at both sides. If `must_end`, the last one needs an end.
+pub(crate) fn lines(
+    text: &[u8],
+    must_end: bool,
+) -> impl Iterator<Item = (NonZeroUsize, Result<&str, Problem>)> {
+    let problem = if text.len() > MAX_FILE_BYTES {
+        Some(Problem::FileTooLarge)
+    } else if text.starts_with(BYTE_ORDER_MARK) {
+        Some(Problem::ByteOrderMark)
+    } else {
+        None
+    };
+    let text = if problem.is_some() { &text[..0] } else { text };
+    let lines = text.split_inclusive(|byte| *byte == b'\n').map(move |line| read_line(line, must_end));
+    let numbers = (1..).filter_map(NonZeroUsize::new);
+    numbers.zip(problem.map(Err).into_iter().chain(lines))
+}
+
+fn read_line(bytes: &[u8], must_end: bool) -> Result<&str, Problem> {
     let ended = bytes.strip_suffix(b"\n");
     let bytes = ended.map_or(bytes, |bytes| bytes.strip_suffix(b"\r").unwrap_or(bytes));
     if bytes.len() > MAX_LINE_BYTES {
@@ -141,55 +121,72 @@ fn parse_line(bytes: &[u8], line: NonZeroUsize) -> Result<Option<Rule>, Problem>
     if text.contains('\r') {
         return Err(Problem::CarriageReturn);
     }
-    if ended.is_none() {
+    if ended.is_none() && must_end {
         return Err(Problem::Unended);
     }
-    let text = text.trim_matches(BLANKS);
-    if text.is_empty() || text.starts_with('#') { Ok(None) } else { parse_rule(text, line).map(Some) }
+    Ok(text.trim_matches(BLANKS))
 }
 
-fn parse_rule(text: &str, line: NonZeroUsize) -> Result<Rule, Problem> {
+/// Parses one line; `None` for a comment or a blank line.
+fn parse_line(text: &str, line: NonZeroUsize, origin: Origin) -> Result<Option<Statement>, Problem> {
+    if text.is_empty() || text.starts_with('#') {
+        return Ok(None);
+    }
+    let Some(group) = text.strip_prefix("group").filter(|rest| rest.is_empty() || rest.starts_with(BLANKS))
+    else {
+        return parse_rule(text, line, origin).map(|rule| Some(Statement::Rule(rule)));
+    };
+    if origin == Origin::Client {
+        return Err(Problem::Foreign("group"));
+    }
+    parse_group(Words(group.trim_start_matches(BLANKS))).map(Some)
+}
+
+/// Parses the words behind `group`.
+fn parse_group(mut words: Words<'_>) -> Result<Statement, Problem> {
+    let name = words.value("group")?.into();
+    if words.keyword() != Some("=") {
+        return Err(Problem::NoMembers);
+    }
+    let mut users = Vec::new();
+    loop {
+        let is_quoted = words.0.starts_with('"');
+        let user = words.value("=")?;
+        if !is_quoted && user.contains(',') {
+            return Err(Problem::Comma((&*user).into()));
+        }
+        users.push(user.into());
+        if words.0.is_empty() {
+            return Ok(Statement::Group { name, users });
+        }
+    }
+}
+
+/// Parses one rule, without blanks at both sides.
+pub(super) fn parse_rule(text: &str, line: NonZeroUsize, origin: Origin) -> Result<Rule, Problem> {
     let mut words = Words(text);
     let allow = match words.keyword().unwrap_or_default() {
         "allow" => true,
         "deny" => false,
-        word => return Err(Problem::Effect(word.into())),
+        word => return Err(Problem::Statement(word.into())),
     };
     let actions = parse_actions(words.keyword().ok_or(Problem::NoAction)?)?;
-    let (mut user, mut client, mut group, mut listener) = (None, None, None, None);
-    loop {
-        let (selector, kind) = match words.keyword().ok_or(Problem::NoTopic)? {
-            "user" => (&mut user, "user"),
-            "client" => (&mut client, "client"),
-            "group" => (&mut group, "group"),
-            "listener" => (&mut listener, "listener"),
-            "topic" => break,
-            word => return Err(Problem::Selector(word.into())),
-        };
-        let value = words.value(kind)?;
-        if selector.replace(value.into()).is_some() {
-            return Err(Problem::RepeatedSelector(kind));
-        }
-    }
+    let selectors = parse_selectors(&mut words, origin)?;
     let pattern = parse_pattern(&words.value("topic")?)?;
     if let Some(word) = words.keyword() {
         return Err(Problem::Trailing(word.into()));
     }
-    Ok(Rule { line, allow, actions, user, client, group, listener, pattern })
+    Ok(Rule { line, allow, actions, selectors, pattern })
 }
 
-fn parse_actions(word: &str) -> Result<[bool; 3], Problem> {
+fn parse_actions(word: &str) -> Result<[bool; ACTIONS.len()], Problem> {
     if word == "all" {
-        return Ok([true; 3]);
+        return Ok([true; ACTIONS.len()]);
     }
-    let mut actions = [false; 3];
+    let mut actions = [false; ACTIONS.len()];
     for name in word.split(',') {
-        let action = match name {
-            "publish" => Action::Publish,
-            "subscribe" => Action::Subscribe,
-            "receive" => Action::Receive,
-            _ => return Err(Problem::Action(name.into())),
-        };
+        let action = ACTIONS.iter().find(|action| action.name() == name);
+        let action = *action.ok_or_else(|| Problem::Action(name.into()))?;
         if replace(&mut actions[action as usize], true) {
             return Err(Problem::RepeatedAction(name.into()));
         }
@@ -197,7 +194,61 @@ fn parse_actions(word: &str) -> Result<[bool; 3], Problem> {
     Ok(actions)
 }
 
-fn parse_pattern(text: &str) -> Result<Pattern, Problem> {
+/// Takes the selectors and the word `topic`.
+fn parse_selectors(words: &mut Words<'_>, origin: Origin) -> Result<Selectors, Problem> {
+    let mut selectors = Selectors::default();
+    loop {
+        let kind = match words.keyword().ok_or(Problem::NoTopic)? {
+            "user" => "user",
+            "client" => "client",
+            "group" => "group",
+            "listener" => "listener",
+            "address" => "address",
+            "anonymous" => "anonymous",
+            "plain" => "plain",
+            "topic" => break,
+            word => return Err(Problem::Selector(word.into())),
+        };
+        if origin == Origin::Client {
+            return Err(Problem::Foreign(kind));
+        }
+        let text = |words: &mut Words<'_>, field: &mut Option<Box<str>>| -> Result<bool, Problem> {
+            Ok(field.replace(words.value(kind)?.into()).is_some())
+        };
+        let is_repeated = match kind {
+            "user" => text(words, &mut selectors.user)?,
+            "client" => text(words, &mut selectors.client)?,
+            "group" => text(words, &mut selectors.group)?,
+            "listener" => text(words, &mut selectors.listener)?,
+            "address" => selectors.network.replace(parse_network(&words.value(kind)?)?).is_some(),
+            "anonymous" => replace(&mut selectors.is_anonymous, true),
+            _ => replace(&mut selectors.is_plain, true),
+        };
+        if is_repeated {
+            return Err(Problem::RepeatedSelector(kind));
+        }
+    }
+    if selectors.is_anonymous && selectors.user.is_some() {
+        return Err(Problem::AnonymousUser);
+    }
+    Ok(selectors)
+}
+
+fn parse_network(text: &str) -> Result<IpNet, Problem> {
+    let network = match text.parse::<IpAddr>() {
+        Ok(address) => IpNet::from(address),
+        Err(_) => text.parse().map_err(|_| Problem::Network(text.into()))?,
+    };
+    if matches!(network, IpNet::V6(v6) if v6.addr().to_ipv4_mapped().is_some()) {
+        return Err(Problem::MappedNetwork(text.into()));
+    }
+    if network.trunc() != network {
+        return Err(Problem::HostBits(text.into(), network.trunc().to_string()));
+    }
+    Ok(network)
+}
+
+pub(crate) fn parse_pattern(text: &str) -> Result<Pattern, Problem> {
     let filter = TopicFilter::parse(text).map_err(|error| Problem::Filter(text.into(), error))?;
     if filter.is_shared() {
         return Err(Problem::SharedFilter(text.into()));

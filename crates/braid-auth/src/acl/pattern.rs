@@ -4,10 +4,10 @@ use super::Subject;
 
 /// Levels of a rule's filter.
 #[derive(Debug)]
-pub(super) struct Pattern(Vec<Level>);
+pub(crate) struct Pattern(Vec<Level>);
 
 #[derive(Debug)]
-enum Level {
+pub(super) enum Level {
     Literal(Box<str>),
     /// `%u`.
     User,
@@ -33,15 +33,24 @@ pub(super) enum Relation {
 
 /// Levels in place of `%u` and `%c`; `None` if the subject has no value that can be a level.
 pub(super) struct Substitutes<'a> {
-    user: Option<&'a str>,
-    client: Option<&'a str>,
+    pub(super) user: Option<&'a str>,
+    pub(super) client: Option<&'a str>,
 }
 
 impl<'a> Substitutes<'a> {
     pub(super) fn new(subject: &Subject<'a>) -> Self {
-        let is_level = |value: &&str| !value.is_empty() && !value.contains(['+', '#', '/', '\0']);
-        Self { user: subject.user.filter(is_level), client: Some(subject.client_id).filter(is_level) }
+        let user = subject.user.filter(|user| is_level(user));
+        Self { user, client: Some(subject.client_id).filter(|client| is_level(client)) }
     }
+}
+
+fn is_level(value: &str) -> bool {
+    !value.is_empty() && !value.contains(['+', '#', '/', '\0'])
+}
+
+/// Tests whether a name can stand in any level of a topic, the first one included.
+pub(super) fn is_plain(name: &str) -> bool {
+    is_level(name) && !name.starts_with('$')
 }
 
 impl Pattern {
@@ -57,6 +66,10 @@ impl Pattern {
             literal => Level::Literal(literal.into()),
         };
         Self(filter.split('/').map(level).collect())
+    }
+
+    pub(super) fn levels(&self) -> &[Level] {
+        &self.0
     }
 
     /// Relation to the levels of a Topic Name, or of the pattern of a Topic Filter.

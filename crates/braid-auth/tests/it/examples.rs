@@ -5,14 +5,16 @@ use braid_proto::topic::{TopicFilter, TopicName};
 
 use crate::generator::parse;
 
-const BOB: Subject<'_> = Subject { user: Some("bob"), client_id: "c1", groups: &[], listener: None };
+const BOB: Subject<'_> =
+    Subject { user: Some("bob"), client_id: "c1", groups: &[], listener: None, address: None };
 
 fn permits(text: &str, subject: Subject<'_>, topic: &str) -> bool {
     parse(text).decide(&subject, Action::Publish, &TopicName::parse(topic).expect("a name")).allowed
 }
 
 fn grants(text: &str, filter: &str) -> (bool, Option<usize>) {
-    let decision = parse(text).decide_filter(&BOB, &TopicFilter::parse(filter).expect("a filter"));
+    let decision =
+        parse(text).decide_filter(&BOB, Action::Subscribe, &TopicFilter::parse(filter).expect("a filter"));
     (decision.allowed, decision.line.map(usize::from))
 }
 
@@ -76,10 +78,13 @@ fn the_example_of_the_documentation_is_a_list() {
     let decide = |subject: &Subject<'_>, topic| {
         acl.decide(subject, Action::Receive, &TopicName::parse(topic).expect("a name")).line.map(usize::from)
     };
-    let dashboard = Subject { groups: &["dashboards"], ..BOB };
-    assert_eq!(decide(&dashboard, "sensors/c1/key"), Some(3));
-    assert_eq!(decide(&dashboard, "sensors/c1/heat"), Some(4));
+    let wall = Subject { user: Some("wall"), ..BOB };
+    assert_eq!(decide(&wall, "sensors/c1/key"), Some(4));
+    assert_eq!(decide(&wall, "sensors/c1/heat"), Some(5));
+    assert_eq!(decide(&Subject { groups: &["dashboards"], ..BOB }, "sensors/c1/heat"), Some(5));
     assert_eq!(decide(&BOB, "sensors/c1/heat"), None);
     let jane = Subject { user: Some("Jane Doe"), listener: Some("internal"), ..BOB };
-    assert_eq!(decide(&jane, "x"), Some(5));
+    assert_eq!(decide(&jane, "x"), Some(6));
+    let guest = Subject { user: None, address: Some("10.1.255.3".parse().expect("an address")), ..BOB };
+    assert_eq!(decide(&guest, "public/x"), Some(7));
 }

@@ -1,6 +1,6 @@
 //! Errors of files that are no access control list.
 
-use braid_auth::acl::{Acl, MAX_LINE_BYTES, MAX_RULES};
+use braid_auth::acl::{Acl, MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_RULES};
 
 use crate::generator::parse;
 
@@ -18,31 +18,74 @@ const BAD_LINES: &[(&[u8], &str)] = &[
         b"# cut",
         "acl:2: the last line has no end, so that the file may be cut off; complete it and end it with a newline",
     ),
-    (b"permit all topic a\n", "acl:2: unknown word `permit`; begin the rule with `allow` or `deny`"),
-    (b"Allow all topic a\n", "acl:2: unknown word `Allow`; begin the rule with `allow` or `deny`"),
-    (b"\xEF\xBB\xBFallow\n", "acl:2: unknown word `\\u{feff}allow`; begin the rule with `allow` or `deny`"),
+    (b"permit all topic a\n", "acl:2: unknown word `permit`; begin the line with `allow`, `deny` or `group`"),
+    (b"Allow all topic a\n", "acl:2: unknown word `Allow`; begin the line with `allow`, `deny` or `group`"),
+    (
+        b"\xEF\xBB\xBFallow\n",
+        "acl:2: unknown word `\\u{feff}allow`; begin the line with `allow`, `deny` or `group`",
+    ),
     (
         b"allow\n",
-        "acl:2: no action; write `all`, or some of `publish,subscribe,receive`, and then `topic FILTER`",
+        "acl:2: no action; write `all`, or some of `publish,subscribe,receive,prioritize`, and then `topic FILTER`",
     ),
     (
         b"allow read topic a\n",
-        "acl:2: unknown action `read`; write `all`, or some of `publish,subscribe,receive` without blanks",
+        "acl:2: unknown action `read`; write `all`, or some of `publish,subscribe,receive,prioritize` without blanks",
     ),
     (
         b"allow publish, receive topic a\n",
-        "acl:2: unknown action ``; write `all`, or some of `publish,subscribe,receive` without blanks",
+        "acl:2: unknown action ``; write `all`, or some of `publish,subscribe,receive,prioritize` without blanks",
     ),
     (
         b"allow publish,all topic a\n",
-        "acl:2: unknown action `all`; write `all`, or some of `publish,subscribe,receive` without blanks",
+        "acl:2: unknown action `all`; write `all`, or some of `publish,subscribe,receive,prioritize` without blanks",
     ),
     (b"allow publish,publish topic a\n", "acl:2: the action `publish` stands twice; write it once"),
     (
         b"allow all name a topic a\n",
-        "acl:2: unknown word `name`; write `user NAME`, `client ID`, `group NAME`, `listener TAG` or `topic FILTER`",
+        "acl:2: unknown word `name`; write `user NAME`, `client ID`, `group NAME`, `listener TAG`, `address NETWORK`, \
+         `anonymous`, `plain` or `topic FILTER`",
     ),
     (b"allow all user a user b topic a\n", "acl:2: `user` stands twice; write a rule for each value"),
+    (b"deny all plain plain topic a\n", "acl:2: `plain` stands twice; write a rule for each value"),
+    (
+        b"allow all address 10.0.0.0/8 address 11.0.0.0/8 topic a\n",
+        "acl:2: `address` stands twice; write a rule for each value",
+    ),
+    (
+        b"allow all anonymous user a topic a\n",
+        "acl:2: `user` and `anonymous` exclude each other; remove one of them",
+    ),
+    (
+        b"allow all address 10.0.0/8 topic a\n",
+        "acl:2: `10.0.0/8` is no network; write an address with or without a prefix length, such as `10.0.0.0/8`",
+    ),
+    (
+        b"allow all address ::1/129 topic a\n",
+        "acl:2: `::1/129` is no network; write an address with or without a prefix length, such as `10.0.0.0/8`",
+    ),
+    (
+        b"allow all address 10.0.0.1/8 topic a\n",
+        "acl:2: the network `10.0.0.1/8` has bits behind its prefix; write `10.0.0.0/8`, or a longer prefix",
+    ),
+    (
+        b"allow all address ::ffff:10.0.0.1 topic a\n",
+        "acl:2: the network `::ffff:10.0.0.1` is IPv4 in IPv6; write it as IPv4, such as `10.0.0.0/8`",
+    ),
+    (b"group\n", "acl:2: nothing follows `group`; write a value"),
+    (b"group a\n", "acl:2: no `=` behind the name of the group; write `group NAME = USER USER`"),
+    (b"group a=b\n", "acl:2: no `=` behind the name of the group; write `group NAME = USER USER`"),
+    (b"group a =\n", "acl:2: nothing follows `=`; write a value"),
+    (b"group a = \"\"\n", "acl:2: the value of `=` is empty; write at least one character"),
+    (
+        b"group a = b, c\n",
+        "acl:2: the name `b,` contains a comma; separate users by blanks, or quote the name",
+    ),
+    (
+        b"group a = b\n",
+        "acl:2: the group stands below a rule; move it above the first rule, so that no cut file lacks it",
+    ),
+    (b"groups a = b\n", "acl:2: unknown word `groups`; begin the line with `allow`, `deny` or `group`"),
     (b"allow all client\n", "acl:2: nothing follows `client`; write a value"),
     (b"allow all group \"\" topic a\n", "acl:2: the value of `group` is empty; write at least one character"),
     (b"allow all topic \"\"\n", "acl:2: the value of `topic` is empty; write at least one character"),
@@ -90,7 +133,7 @@ const BAD_LINES: &[(&[u8], &str)] = &[
     ),
     (
         b"a-word-that-is-longer-than-an-error-should-be\n",
-        "acl:2: unknown word `a-word-that-is-longer-than-an-error-shou...`; begin the rule with `allow` or `deny`",
+        "acl:2: unknown word `a-word-that-is-longer-than-an-error-shou...`; begin the line with `allow`, `deny` or `group`",
     ),
 ];
 
@@ -132,6 +175,42 @@ fn long_lines_are_refused() {
 }
 
 #[test]
+fn large_files_are_refused() {
+    let line = format!("#{}\n", "x".repeat(62));
+    let mut text = line.repeat(MAX_FILE_BYTES / line.len() - 1) + &"\n".repeat(line.len() - 18);
+    text.push_str("allow all topic a\n");
+    parse(&text);
+    text.push('\n');
+    let expected = "acl:1: the file is larger than 67108864 bytes; remove rules, or replace them by groups";
+    assert_eq!(error(text.as_bytes()), expected);
+}
+
+#[test]
+fn groups_are_counted_once() {
+    let acl = parse("group a = b c\ngroup a = d\ngroup \"b c\" = \"x,y\"\nallow all topic a\n");
+    assert_eq!((acl.groups(), acl.rules()), (2, 1));
+}
+
+/// The rules of a client are for it alone.
+#[test]
+fn own_rules_have_no_groups_and_selectors() {
+    let own = |text: &str| Acl::parse_own(text.as_bytes(), "token").map(|acl| acl.rules());
+    assert_eq!(own("allow publish topic a/%c\ndeny all topic #"), Ok(2));
+    for kind in ["user", "client", "group", "listener", "address", "anonymous", "plain"] {
+        let error = own(&format!("allow all topic a\nallow all {kind} a topic a\n")).expect_err(kind);
+        let expected =
+            format!("token:2: `{kind}` in the rules of one client, which apply to it alone; remove it");
+        assert_eq!(error.to_string(), expected);
+    }
+    let error = own("group a = b\nallow all topic a\n").expect_err("a group");
+    assert_eq!(
+        error.to_string(),
+        "token:1: `group` in the rules of one client, which apply to it alone; remove it"
+    );
+    assert!(own("").is_err() && own("allow all topic a\nallow").is_err());
+}
+
+#[test]
 fn too_many_rules_are_refused() {
     let mut text = "allow all topic a\n".repeat(MAX_RULES);
     parse(&text);
@@ -144,7 +223,7 @@ fn too_many_rules_are_refused() {
 /// Every error is one line, whatever bytes are in the file.
 #[test]
 fn files_with_damaged_bytes_never_panic() {
-    let text = b"deny all user \"a \\\"b\" group g topic a/%u/+/#\r\n# comment\nallow receive\tclient c topic \"a b\"\n";
+    let text = b"group g = a \"b,c\"\ndeny all user \"a \\\"b\" group g address ::1 topic a/%u/+/#\r\n# comment\nallow receive\tclient c topic \"a b\"\n";
     for position in 0..text.len() {
         for byte in 0..=u8::MAX {
             let mut damaged = text.to_vec();

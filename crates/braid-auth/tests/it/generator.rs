@@ -1,16 +1,27 @@
 //! Random rules, subjects and topics from few words, so that they meet.
 
-use braid_auth::acl::{Acl, Action, Subject};
+use std::collections::BTreeSet;
+
+use braid_auth::acl::{ACTIONS, Acl, Action, Subject};
 use braid_proto::topic::{TopicFilter, TopicName};
 use fastrand::Rng;
-
-pub(crate) const ACTIONS: [Action; 3] = [Action::Publish, Action::Subscribe, Action::Receive];
 
 /// Names of users, clients, groups and listeners. Some are levels of topics, and some must never become one.
 const NAMES: [&str; 8] = ["a", "b", "$s", "", "+", "#", "a/b", QUOTED];
 
 /// Name that has to be quoted in a file.
-const QUOTED: &str = "a \"b\\";
+const QUOTED: &str = "a, \"b\\";
+
+/// Networks, with those of `ADDRESSES` that are in them.
+const NETWORKS: [(&str, &[usize]); 5] = [
+    ("10.0.0.0/8", &[0, 1, 2]),
+    ("10.1.2.3", &[0]),
+    ("0.0.0.0/0", &[0, 1, 2, 3]),
+    ("::/0", &[4]),
+    ("fd00::/64", &[4]),
+];
+
+const ADDRESSES: [&str; 5] = ["10.1.2.3", "10.9.9.9", "::ffff:10.9.9.9", "192.0.2.1", "fd00::1"];
 
 /// Levels of rules and requested filters.
 const LEVELS: [&str; 4] = ["a", "b", "$s", ""];
@@ -22,7 +33,7 @@ const OTHER_LEVEL: &str = "other";
 const DEPTH: usize = 3;
 
 /// Rule as the model reads it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Rule {
     pub(crate) allow: bool,
     pub(crate) actions: Vec<Action>,
@@ -30,10 +41,45 @@ pub(crate) struct Rule {
     pub(crate) client: Option<&'static str>,
     pub(crate) group: Option<&'static str>,
     pub(crate) listener: Option<&'static str>,
+    /// Position in `NETWORKS`.
+    network: Option<usize>,
+    pub(crate) is_anonymous: bool,
+    pub(crate) is_plain: bool,
     pub(crate) filter: String,
 }
 
-pub(crate) type Selector = (Option<&'static str>, &'static str, Vec<&'static str>, Option<&'static str>);
+impl Rule {
+    pub(crate) fn has_address_of(&self, client: &Client) -> bool {
+        self.network.is_none_or(|network| client.address.is_some_and(|at| NETWORKS[network].1.contains(&at)))
+    }
+}
+
+/// File as the model reads it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct List {
+    /// Groups with their users, a line each.
+    pub(crate) groups: Vec<(&'static str, Vec<&'static str>)>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// Subject as the model reads it.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) user: Option<&'static str>,
+    pub(crate) client_id: &'static str,
+    pub(crate) groups: Vec<&'static str>,
+    pub(crate) listener: Option<&'static str>,
+    /// Position in `ADDRESSES`.
+    address: Option<usize>,
+}
+
+impl Client {
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let Self { user, client_id, ref groups, listener, address } = *self;
+        let address = address.map(|at| ADDRESSES[at].parse().expect("an address"));
+        Subject { user, client_id, groups, listener, address }
+    }
+}
 
 /// Runs `check` for many seeds, and prints the seed of a failure.
 pub(crate) fn for_each_seed(seeds: u64, mut check: impl FnMut(&mut Rng)) {
@@ -86,32 +132,57 @@ pub(crate) fn requested_filter(rng: &mut Rng) -> TopicFilter {
     TopicFilter::parse(&text).expect("a filter")
 }
 
-pub(crate) fn rules(rng: &mut Rng) -> Vec<Rule> {
-    let rule = |rng: &mut Rng| Rule {
+/// List that is long enough for branches of the index in one of four cases.
+pub(crate) fn list(rng: &mut Rng) -> List {
+    let count = if rng.u8(..4) == 0 { rng.usize(20..60) } else { rng.usize(1..8) };
+    List { groups: groups(rng), rules: (0..count).map(|_| rule(rng)).collect() }
+}
+
+pub(crate) fn short_list(rng: &mut Rng) -> List {
+    List { groups: groups(rng), rules: (0..rng.usize(1..8)).map(|_| rule(rng)).collect() }
+}
+
+/// Rules without selectors.
+pub(crate) fn own_list(rng: &mut Rng) -> List {
+    let rules = short_list(rng).rules.into_iter();
+    let bare = |Rule { allow, actions, filter, .. }| Rule { allow, actions, filter, ..Rule::default() };
+    List { groups: Vec::new(), rules: rules.map(bare).collect() }
+}
+
+fn groups(rng: &mut Rng) -> Vec<(&'static str, Vec<&'static str>)> {
+    let name =
+        |rng: &mut Rng| NAMES.into_iter().filter(|name| !name.is_empty()).nth(rng.usize(..7)).expect("seven");
+    (0..rng.usize(..3)).map(|_| (name(rng), (0..rng.usize(1..4)).map(|_| name(rng)).collect())).collect()
+}
+
+fn rule(rng: &mut Rng) -> Rule {
+    let user = selector(rng);
+    Rule {
         allow: rng.u8(..3) > 0,
         actions: match rng.u8(..3) {
             0 => vec![pick(rng, &ACTIONS)],
             1 => vec![Action::Receive, Action::Subscribe],
             _ => ACTIONS.to_vec(),
         },
-        user: selector(rng),
+        user,
         client: selector(rng),
         group: selector(rng),
         listener: selector(rng),
+        network: Some(rng.usize(..NETWORKS.len())).filter(|_| rng.u8(..4) == 0),
+        is_anonymous: user.is_none() && rng.u8(..4) == 0,
+        is_plain: rng.u8(..4) == 0,
         filter: filter(rng, &["%u", "%c"]),
-    };
-    (0..rng.usize(1..8)).map(|_| rule(rng)).collect()
+    }
 }
 
-pub(crate) fn subject(rng: &mut Rng) -> Selector {
-    let groups = (0..rng.usize(..3)).map(|_| pick(rng, &NAMES)).collect();
-    let user = Some(pick(rng, &NAMES)).filter(|_| rng.u8(..4) > 0);
-    (user, pick(rng, &NAMES), groups, Some(pick(rng, &NAMES)).filter(|_| rng.bool()))
-}
-
-pub(crate) fn borrow(subject: &Selector) -> Subject<'_> {
-    let (user, client_id, groups, listener) = subject;
-    Subject { user: *user, client_id, groups, listener: *listener }
+pub(crate) fn client(rng: &mut Rng) -> Client {
+    Client {
+        groups: (0..rng.usize(..3)).map(|_| pick(rng, &NAMES)).collect(),
+        user: Some(pick(rng, &NAMES)).filter(|_| rng.u8(..4) > 0),
+        client_id: pick(rng, &NAMES),
+        listener: Some(pick(rng, &NAMES)).filter(|_| rng.bool()),
+        address: Some(rng.usize(..ADDRESSES.len())).filter(|_| rng.u8(..4) > 0),
+    }
 }
 
 /// All names of the alphabet with one level more than the longest filter.
@@ -131,33 +202,53 @@ pub(crate) fn all_names() -> Vec<TopicName> {
     texts.iter().filter_map(|text| TopicName::parse(text).ok()).collect()
 }
 
-/// File of these rules, one on each line from line 1 on.
-pub(crate) fn file(rng: &mut Rng, rules: &[Rule]) -> String {
+/// File of this list, with its groups and rules one on each line from line 1 on.
+pub(crate) fn file(rng: &mut Rng, list: &List) -> String {
     let mut text = String::new();
-    for rule in rules {
-        let names = rule.actions.iter().map(|action| match action {
-            Action::Publish => "publish",
-            Action::Subscribe => "subscribe",
-            Action::Receive => "receive",
-        });
-        let actions =
-            if rule.actions.len() == 3 { "all".to_owned() } else { names.collect::<Vec<_>>().join(",") };
+    for (name, users) in &list.groups {
+        let users: BTreeSet<_> = users.iter().map(|user| quoted(rng, user)).collect();
+        let users = users.into_iter().collect::<Vec<_>>();
+        let words = [&["group".to_owned(), quoted(rng, name), "=".to_owned()], &*users].concat();
+        text += &line(rng, &words);
+    }
+    for rule in &list.rules {
+        let names = rule.actions.iter().map(|action| action.name());
+        let actions = match rule.actions.len() {
+            4 => "all".to_owned(),
+            _ => names.collect::<Vec<_>>().join(","),
+        };
         let mut words = vec![if rule.allow { "allow" } else { "deny" }.to_owned(), actions];
+        let flags = [("anonymous", rule.is_anonymous), ("plain", rule.is_plain)];
+        words.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(word, _)| word.to_owned()));
         let selectors = [
             ("user", rule.user),
             ("client", rule.client),
             ("group", rule.group),
             ("listener", rule.listener),
+            ("address", rule.network.map(|network| NETWORKS[network].0)),
+            ("topic", Some(&*rule.filter)),
         ];
-        for (kind, value) in selectors.into_iter().chain([("topic", Some(&*rule.filter))]) {
-            let Some(value) = value else { continue };
-            let is_quoted = value == QUOTED || rng.bool();
-            let escaped = format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""));
-            words.extend([kind.to_owned(), if is_quoted { escaped } else { value.to_owned() }]);
+        for (kind, value) in selectors {
+            if let Some(value) = value {
+                words.extend([kind.to_owned(), quoted(rng, value)]);
+            }
         }
-        text += &format!("{}{}\n", words.join(pick(rng, &[" ", "\t", " \t "])), pick(rng, &["", " ", "\r"]));
+        text += &line(rng, &words);
     }
     text
+}
+
+/// Value as the file has it, in quotes if it must be, and at random.
+fn quoted(rng: &mut Rng, value: &str) -> String {
+    if value == QUOTED || rng.bool() {
+        format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
+    } else {
+        value.to_owned()
+    }
+}
+
+fn line(rng: &mut Rng, words: &[String]) -> String {
+    format!("{}{}\n", words.join(pick(rng, &[" ", "\t", " \t "])), pick(rng, &["", " ", "\r"]))
 }
 
 pub(crate) fn parse(text: &str) -> Acl {
