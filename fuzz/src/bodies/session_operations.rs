@@ -207,6 +207,8 @@ impl World {
         while let Some(event) = self.server.poll_event() {
             match event {
                 Event::Connect(_) => self.deciding = true,
+                Event::Auth(_) if self.server.session().is_none() => self.deciding = true,
+                Event::Auth(_) => self.server.finish_reauthentication(None),
                 Event::Publish(_, token) => self.tokens.extend(token),
                 Event::Release(token) => self.tokens.push(token),
                 Event::Subscribe(on, subscribe) => self.subscribes.push((on, subscribe.packet_id)),

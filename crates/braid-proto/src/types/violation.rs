@@ -107,6 +107,12 @@ pub enum Violation {
     /// `[MQTT-4.12.0-7]`: AUTH from a client that named no Authentication Method.
     #[error("AUTH without an authentication method in CONNECT")]
     AuthNotNegotiated,
+    /// AUTH with a Reason Code that does not belong there: 0x18 answers an AUTH, 0x19 begins a re-authentication.
+    #[error("AUTH with reason code {0:#04x} is not expected here")]
+    UnexpectedAuth(u8),
+    /// `[MQTT-4.12.0-5]`: AUTH with another Authentication Method than CONNECT.
+    #[error("AUTH has another authentication method than CONNECT")]
+    AuthenticationMethodChanged,
     /// Session Expiry raised from 0 at DISCONNECT.
     #[error("DISCONNECT sets a session expiry although CONNECT had none")]
     SessionExpiryRaised,
@@ -202,9 +208,11 @@ impl Violation {
             | Self::NoTopic
             | Self::AuthenticationDataWithoutMethod
             | Self::AuthNotNegotiated
+            | Self::UnexpectedAuth(_)
             | Self::SessionExpiryRaised
             | Self::SessionPresentWithoutSession
             | Self::NotOnDataStream(_) => ReasonCode::ProtocolError,
+            Self::AuthenticationMethodChanged => ReasonCode::BadAuthenticationMethod,
             Self::QosOnUnidirectional => ReasonCode::QosNotSupported,
             Self::PartialPacketStalled => ReasonCode::ServerBusy,
             Self::ProtocolName | Self::UnsupportedVersion(_) => ReasonCode::UnsupportedProtocolVersion,

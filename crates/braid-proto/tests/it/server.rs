@@ -214,7 +214,7 @@ fn connack_has_only_properties_that_differ_from_connect() {
         greedy.keep_alive = keep_alive;
         greedy.properties.session_expiry = Some(u32::MAX);
         greedy.properties.request_response_information = Some(true);
-        let acceptance = Acceptance { session_present: false, assigned_client_id: true };
+        let acceptance = Acceptance { assigned_client_id: true, ..Acceptance::default() };
         let mut rig = deciding(limits.clone(), greedy);
         let connack = accept(&mut rig, &acceptance);
         assert_eq!(connack.properties.server_keep_alive, Some(100));

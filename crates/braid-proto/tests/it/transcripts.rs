@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The driver of a transcript accepts each CONNECT, resumes the session that it kept, grants each SUBSCRIBE, and
-//! declares everything durable at once unless a command holds it.
+//! declares everything durable at once unless a command holds it. It knows one Authentication Method, `TEST`: data `more`
+//! is answered with a challenge, `no` is refused, anything else is right.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -94,11 +95,33 @@ impl Conversation {
         while let Some(event) = self.rig.server.poll_event() {
             let token = match event {
                 Event::Connect(connect) => {
+                    let properties = &connect.properties;
+                    let (method, data) = (&properties.authentication_method, &properties.authentication_data);
+                    if method.as_deref().is_some_and(|method| method != "TEST") {
+                        self.rig.server.reject(ReasonCode::BadAuthenticationMethod);
+                        continue;
+                    }
+                    if method.is_some() && !self.is_authenticated(data.as_deref()) {
+                        continue;
+                    }
                     let kept = self.kept.take().filter(|_| !connect.clean_start);
                     let acceptance = Acceptance { session_present: kept.is_some(), ..Acceptance::default() };
                     let session =
                         kept.unwrap_or_else(|| Session::new("c".into(), SessionExpiry::WITH_CONNECTION));
                     self.rig.server.accept(session, &acceptance, self.rig.now, |_| true);
+                    continue;
+                }
+                Event::Auth(auth) => {
+                    if self.is_authenticated(auth.authentication_data.as_deref()) {
+                        if self.rig.server.session().is_some() {
+                            self.rig.server.finish_reauthentication(Some("ok".into()));
+                        } else {
+                            let session = Session::new("c".into(), SessionExpiry::WITH_CONNECTION);
+                            let authentication_data = Some("ok".into());
+                            let acceptance = Acceptance { authentication_data, ..Acceptance::default() };
+                            self.rig.server.accept(session, &acceptance, self.rig.now, |_| true);
+                        }
+                    }
                     continue;
                 }
                 Event::Publish(message, token) => {
@@ -133,6 +156,16 @@ impl Conversation {
             let Some(token) = token else { continue };
             if self.holding { self.held.push(token) } else { self.rig.server.handle_persisted(token) }
         }
+    }
+
+    /// Challenges or refuses the client, or tells that its data are right.
+    fn is_authenticated(&mut self, data: Option<&[u8]>) -> bool {
+        match data.unwrap_or_default() {
+            b"more" => self.rig.server.challenge("?".into(), self.rig.now),
+            b"no" => self.rig.server.disconnect(ReasonCode::NotAuthorized),
+            _ => return true,
+        }
+        false
     }
 
     fn end(&mut self, expected: &str) {
@@ -183,7 +216,8 @@ macro_rules! transcripts {
 }
 
 transcripts! {
-    // [MQTT-3.2.2-7], [MQTT-4.12.0-1], [MQTT-4.12.0-4]
+    // [MQTT-3.1.2-30], [MQTT-3.2.2-7], [MQTT-4.12.0-1], [MQTT-4.12.0-2], [MQTT-4.12.0-4], [MQTT-4.12.0-5],
+    // [MQTT-4.12.0-6], [MQTT-4.12.1-2]
     authentication = "authentication.txt";
     disconnect = "disconnect.txt";
     // [MQTT-2.2.1-6], [MQTT-3.1.4-6], [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6], [MQTT-3.11.3-1],

@@ -40,11 +40,14 @@ enum At {
     Unreleased,
     /// Data stream of such a client.
     ClientData,
+    /// Server that accepted a client of MQTT 5 by an Authentication Method.
+    Authenticated,
     /// Server that accepted a client of this version and has no space in its spool; the input is filled up to 64 KiB.
     Spooling(ProtocolVersion, SpoolError),
 }
 use At::{
-    Client as C, ClientData, Connecting, Data, Listening, OldestPartial, Server as S, Spooling, Unreleased,
+    Authenticated, Client as C, ClientData, Connecting, Data, Listening, OldestPartial, Server as S,
+    Spooling, Unreleased,
 };
 
 const BIDI: StreamKey = StreamKey::bidi(1);
@@ -297,6 +300,15 @@ table! {
         S(V5), Read("F0 00"), AuthNotNegotiated, "E0 01 82";
         C(V5), Read("F0 00"), AuthNotNegotiated, "E0 01 82";
     ]
+    UnexpectedAuth(_) => [
+        Authenticated, Read("F0 09 18 07 15 0004 'TEST'"), UnexpectedAuth(0x18), "E0 01 82";
+        Authenticated, Read("F0 09 00 07 15 0004 'TEST'"), UnexpectedAuth(0), "E0 01 82";
+    ]
+    // [MQTT-4.12.0-5], [MQTT-4.12.1-1]
+    AuthenticationMethodChanged => [
+        Authenticated, Read("F0 09 19 07 15 0004 'MEST'"), AuthenticationMethodChanged, "E0 01 8C";
+        Authenticated, Read("F0 00"), AuthenticationMethodChanged, "E0 01 8C";
+    ]
     SessionExpiryRaised => [
         S(V5), Read("E0 07 00 05 11 0000000A"), SessionExpiryRaised, "E0 01 82";
     ]
@@ -399,7 +411,7 @@ table! {
 /// Bytes sent to the peer, and the cause; `None` while the connection is open.
 fn run(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
     match at {
-        Listening | S(_) => run_server(at, does, before),
+        Listening | S(_) | Authenticated => run_server(at, does, before),
         Data(stream) => run_data(stream, does, before),
         OldestPartial => run_data(BIDI, does, before),
         Unreleased => run_unreleased(does),
@@ -425,6 +437,11 @@ fn run_server(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>)
         S(version) => {
             let mut connect = connect(version);
             connect.keep_alive = 10;
+            Rig::connected(options(), connect)
+        }
+        Authenticated => {
+            let mut connect = connect(V5);
+            connect.properties.authentication_method = Some("TEST".into());
             Rig::connected(options(), connect)
         }
         _ => Rig::before_connect(options()),

@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 use std::mem;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
+use super::authentication::Authentication;
 use super::{Established, Event, Server, State};
 use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
@@ -21,6 +24,8 @@ pub struct Acceptance {
     pub session_present: bool,
     /// Whether the server chose the Client Identifier. [MQTT-3.2.2-16]
     pub assigned_client_id: bool,
+    /// Last data of an enhanced authentication.
+    pub authentication_data: Option<Bytes>,
 }
 
 /// Parts of a CONNECT that are needed after the driver's decision.
@@ -34,8 +39,23 @@ pub(super) struct Deciding {
     wants_problem_information: bool,
     /// Session Expiry Interval of the client, before the server's limit.
     session_expiry: SessionExpiry,
-    /// Bytes behind the CONNECT in the same read.
+    /// Enhanced authentication, if CONNECT named a method.
+    pub(super) authentication: Option<Authentication>,
+    /// AUTH packets to the client.
+    pub(super) outbox: Outbox,
+    /// Bytes behind the CONNECT or AUTH in the same read.
     pub(super) held: Vec<u8>,
+}
+
+impl Deciding {
+    pub(super) const fn version(&self) -> ProtocolVersion {
+        self.agreement.version
+    }
+
+    /// Whether the client has to answer an AUTH.
+    pub(super) fn is_challenged(&self) -> bool {
+        self.authentication.as_ref().is_some_and(Authentication::is_challenged)
+    }
 }
 
 impl Server {
@@ -52,10 +72,6 @@ impl Server {
         };
         if connect.client_id.is_empty() && connect.needs_client_id() {
             return Err(Violation::ClientIdNotValid); // [MQTT3-3.1.3-7], [MQTT3-3.1.3-8]
-        }
-        if connect.properties.authentication_method.is_some() {
-            self.refuse(ReasonCode::BadAuthenticationMethod, connect.version); // [MQTT-4.12.0-1], [MQTT-4.12.0-4]
-            return Ok(());
         }
         let (properties, options) = (&connect.properties, &self.options);
         let agreement = Agreement {
@@ -80,10 +96,13 @@ impl Server {
             wants_response_information: properties.request_response_information.unwrap_or(false), // [MQTT-3.1.2-28]
             wants_problem_information: properties.request_problem_information.unwrap_or(true),
             session_expiry: SessionExpiry::requested_by(&connect),
+            authentication: properties.authentication_method.clone().map(Authentication::new),
+            outbox: Outbox::default(),
             held: Vec::new(),
         };
         self.timers.set(Timer::Handshake, None);
-        self.decoder.configure(connect.version, self.options.maximum_packet_size);
+        // Until the client is known, an AUTH may not be larger than a CONNECT.
+        self.decoder.configure(connect.version, self.options.connect_maximum_size);
         self.state = State::Deciding(Box::new(deciding));
         self.events.push_back(Event::Connect(connect));
         Ok(())
@@ -122,8 +141,9 @@ impl Server {
             return; // [MQTT-3.2.0-2]
         }
         let State::Deciding(deciding) = mem::replace(&mut self.state, State::Listening) else { return };
-        let Deciding { agreement, keep_alive, will, held, .. } = *deciding;
+        let Deciding { agreement, keep_alive, will, authentication, outbox, held, .. } = *deciding;
         let options = self.options.clone();
+        self.decoder.configure(agreement.version, options.maximum_packet_size);
         session.expiry = deciding.session_expiry.min(options.maximum_session_expiry);
         let keep_alive = match options.maximum_keep_alive {
             // MQTT 3 has no Server Keep Alive: the client's value holds. [MQTT-3.2.2-22]
@@ -146,9 +166,14 @@ impl Server {
                 .response_information
                 .clone()
                 .filter(|_| deciding.wants_response_information),
+            authentication_method: authentication
+                .as_ref()
+                .map(|authentication| authentication.method.clone()), // [MQTT-4.12.0-5], [MQTT-4.12.0-6]
+            authentication_data: acceptance.authentication_data.clone().filter(|_| authentication.is_some()),
             ..ConnackProperties::default()
         };
         let mut exchange = Exchange::new(session, agreement);
+        exchange.streams.set_control_outbox(outbox);
         exchange.streams.set_spool(options.spool.clone());
         Self::begin_streams(mem::take(&mut self.opened), &mut exchange.streams);
         let session_present = acceptance.session_present; // [MQTT-3.2.2-2], [MQTT-3.2.2-3]
@@ -164,6 +189,7 @@ impl Server {
             last_received: now,
             wants_problem_information: deciding.wants_problem_information,
             wanted_expiry: deciding.session_expiry,
+            authentication: authentication.map(|authentication| Box::new(authentication.finished())),
         }));
         if !is_answered {
             // No other packet may be sent without CONNACK. [MQTT-3.1.2-24], [MQTT-3.2.0-1]
@@ -253,11 +279,13 @@ impl Server {
     pub(super) fn handle_violation(&mut self, violation: Violation) {
         let refusal = match &self.state {
             State::Listening => self.refusal_of(violation),
+            // Of an AUTH, which the standard answers with CONNACK as well.
+            State::Deciding(deciding) => Some((deciding.agreement.version, violation.reason())),
             State::Established(_) => {
                 self.send_disconnect(violation.reason(), Some(violation)); // [MQTT-4.13.1-1]
                 None
             }
-            State::Deciding(_) | State::Closed(_) => None,
+            State::Closed(_) => None,
         };
         self.close(Cause::Violation(violation)); // [MQTT-3.1.4-1], [MQTT-4.13.2-1], [MQTT3-4.8.0-1]
         if let Some((version, reason)) = refusal {
@@ -306,7 +334,8 @@ impl Server {
                 (exchange.streams.take_control_outbox(), Some(exchange.session), will, exchange.progress)
             }
             // Bytes held behind a refused CONNECT are dropped. [MQTT-3.1.4-6]
-            State::Deciding(_) | State::Listening => (Outbox::default(), None, None, VecDeque::new()),
+            State::Deciding(deciding) => (deciding.outbox, None, None, VecDeque::new()),
+            State::Listening => (Outbox::default(), None, None, VecDeque::new()),
         };
         self.timers = Timers::default();
         self.state =

@@ -1,5 +1,6 @@
 //! Server end of a Network Connection.
 
+mod authentication;
 #[cfg(test)]
 mod cost_tests;
 mod handshake;
@@ -14,10 +15,11 @@ use super::exchange::{Acknowledged, Exchange, PendingAck};
 use super::{Cause, Progress, Sent, Timer, Timers, Token};
 use crate::decoder::Decoder;
 use crate::message::{Delivery, Message};
-use crate::packet::{Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe, Will};
+use crate::packet::{Auth, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe, Will};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{PacketId, PacketType, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
+use authentication::Authentication;
 pub use handshake::{Acceptance, End};
 use handshake::{Closed, Deciding};
 pub use options::{EarlyPublish, ServerOptions};
@@ -26,8 +28,12 @@ use streams::UnacceptedStream;
 /// Event that the driver must answer or know.
 #[derive(Debug)]
 pub enum Event {
-    /// CONNECT: answer with [`Server::accept`] or [`Server::reject`]. Nothing more is read until then.
+    /// CONNECT: answer with [`Server::accept`] or [`Server::reject`], or with [`Server::challenge`] if it names an
+    /// Authentication Method. Nothing more is read until then.
     Connect(Box<Connect>),
+    /// AUTH, before CONNACK: answer as CONNECT. After it, a step of a re-authentication: answer with
+    /// [`Server::challenge`], [`Server::finish_reauthentication`] or [`Server::disconnect`].
+    Auth(Box<Auth>),
     /// Message to route. With a token, its acknowledgement waits for [`Server::handle_persisted`].
     Publish(Arc<Message>, Option<Token>),
     /// PUBREL: an identifier of QoS 2 is free again. Its PUBCOMP waits for [`Server::handle_persisted`].
@@ -86,6 +92,8 @@ struct Established {
     wants_problem_information: bool,
     /// Session Expiry Interval of CONNECT, before the server's limit.
     wanted_expiry: SessionExpiry,
+    /// Enhanced authentication. Boxed: hardly any client has one.
+    authentication: Option<Box<Authentication>>,
 }
 
 impl Server {
@@ -117,13 +125,15 @@ impl Server {
 
     // -- Getters -----------------------------------------------------------------------------------
 
-    /// Whether more bytes of a stream may be handled. False while the driver decides about a CONNECT, while as many
+    /// Whether more bytes of a stream may be handled. False while the driver decides about a CONNECT or an AUTH before
+    /// CONNACK, while as many
     /// acknowledgements are pending as the Receive Maximum allows [BQ-23], and at the end; on a data stream also before
     /// the CONNECT is accepted [BQ-13] and while incomplete packets are too large [BQ-45].
     pub fn is_reading(&self, stream: StreamKey) -> bool {
         match &self.state {
             State::Listening => stream.is_control(), // [BQ-3]
-            State::Deciding(_) | State::Closed(_) => false,
+            State::Deciding(deciding) => stream.is_control() && deciding.is_challenged(),
+            State::Closed(_) => false,
             State::Established(established) => {
                 let exchange = &established.exchange;
                 exchange.is_reading(stream)
@@ -196,7 +206,9 @@ impl Server {
 
     fn handle_control(&mut self, mut input: &[u8], now: Instant) {
         while !input.is_empty() {
-            if let State::Deciding(deciding) = &mut self.state {
+            if let State::Deciding(deciding) = &mut self.state
+                && !deciding.is_challenged()
+            {
                 deciding.held.extend_from_slice(input);
                 return;
             }
@@ -288,7 +300,8 @@ impl Server {
         let established = match &mut self.state {
             State::Established(established) => established,
             State::Listening => return self.handle_first_packet(packet),
-            State::Deciding(_) | State::Closed(_) => return Ok(()),
+            State::Deciding(_) => return self.handle_packet_of_authentication(packet),
+            State::Closed(_) => return Ok(()),
         };
         established.last_received = now; // [MQTT-3.1.2-22]
         let exchange = &mut established.exchange;
@@ -320,8 +333,7 @@ impl Server {
                 exchange.send_packet(&Packet::Pingresp); // [MQTT-3.12.4-1], [BQ-11]
             }
             Packet::Disconnect(disconnect) => return self.handle_disconnect(&disconnect),
-            // A CONNECT with an Authentication Method was refused. [MQTT-4.12.0-7]
-            Packet::Auth(_) => return Err(Violation::AuthNotNegotiated),
+            Packet::Auth(auth) => return self.handle_auth(auth),
             Packet::Connect(_) => return Err(Violation::SecondConnect), // [MQTT-3.1.0-2]
             Packet::Connack(_) | Packet::Suback(_) | Packet::Unsuback(_) | Packet::Pingresp => {
                 return Err(Violation::UnexpectedPacket(packet.packet_type()));

@@ -198,7 +198,8 @@ impl Server {
         match &mut self.state {
             State::Established(established) => established.exchange.streams.outbox_mut(stream),
             State::Closed(closed) => stream.is_control().then_some(&mut closed.outbox),
-            State::Listening | State::Deciding(_) => None,
+            State::Deciding(deciding) => stream.is_control().then_some(&mut deciding.outbox),
+            State::Listening => None,
         }
     }
 
@@ -207,6 +208,7 @@ impl Server {
         match &self.state {
             State::Established(established) => streams.extend(established.exchange.streams.to_write()),
             State::Closed(closed) if !closed.outbox.is_empty() => streams.push(StreamKey::CONTROL),
+            State::Deciding(deciding) if !deciding.outbox.is_empty() => streams.push(StreamKey::CONTROL),
             _ => {}
         }
     }
@@ -216,7 +218,8 @@ impl Server {
         match &self.state {
             State::Established(established) => established.exchange.streams.unwritten(),
             State::Closed(closed) => closed.outbox.len(),
-            State::Listening | State::Deciding(_) => 0,
+            State::Deciding(deciding) => deciding.outbox.len(),
+            State::Listening => 0,
         }
     }
 
@@ -234,7 +237,8 @@ impl Server {
         match &self.state {
             State::Established(established) => established.exchange.streams.outbox(stream),
             State::Closed(closed) => stream.is_control().then_some(&closed.outbox),
-            State::Listening | State::Deciding(_) => None,
+            State::Deciding(deciding) => stream.is_control().then_some(&deciding.outbox),
+            State::Listening => None,
         }
     }
 }

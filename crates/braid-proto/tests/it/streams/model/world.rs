@@ -335,7 +335,7 @@ impl World {
                 assert!(known.contains(&reason), "{reason}");
                 self.down.complete(id, false);
             }
-            Event::Unsubscribe(..) => panic!("{event:?}"),
+            Event::Unsubscribe(..) | Event::Auth(_) => panic!("{event:?}"),
         }
     }
 
