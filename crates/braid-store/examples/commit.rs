@@ -354,7 +354,7 @@ fn open(store: &EmbeddedStore, number: u64) -> Result<(), StoreError> {
     let claim = store.claim(&client_id).wait()?;
     let (session, expiry) = (SessionId::new(number), SessionExpiry::NEVER);
     let mut batch = Batch::lazy();
-    batch.push(Change::Opened { session, client_id, expiry, claim });
+    batch.push(Change::Opened { session, client_id, identity: None, expiry, claim });
     let commit = store.commit(batch);
     if number == SESSIONS { commit.wait() } else { Ok(()) }
 }

@@ -71,7 +71,13 @@ fn build(directory: &Path, messages: u64, sessions: u64, die: bool) -> Outcome<(
         let (session, client_id) =
             (SessionId::new(number), ClientId::from(format!("client-{number}").as_str()));
         let claim = store.claim(&client_id).wait()?;
-        batch.push(Change::Opened { session, client_id, expiry: SessionExpiry::NEVER, claim });
+        batch.push(Change::Opened {
+            session,
+            client_id,
+            identity: None,
+            expiry: SessionExpiry::NEVER,
+            claim,
+        });
         batch.push(Change::Subscribed { session, filter: filter.clone(), subscription });
         if number % BATCH == 0 || number == sessions {
             store.commit(mem::take(&mut batch)).wait()?;

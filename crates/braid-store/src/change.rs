@@ -95,6 +95,8 @@ pub enum Change {
         session: SessionId,
         /// The session's client.
         client_id: ClientId,
+        /// The session's owner, see [`SessionRecord::identity`](crate::SessionRecord::identity).
+        identity: Option<Arc<str>>,
         /// Session Expiry Interval.
         expiry: SessionExpiry,
         /// From [`Store::claim`](crate::Store::claim).
@@ -104,6 +106,8 @@ pub enum Change {
     Resumed {
         /// The resumed session.
         session: SessionId,
+        /// The session's owner, see [`SessionRecord::identity`](crate::SessionRecord::identity).
+        identity: Option<Arc<str>>,
         /// Session Expiry Interval of the new connection.
         expiry: SessionExpiry,
         /// From [`Store::claim`](crate::Store::claim).

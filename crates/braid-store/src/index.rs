@@ -99,9 +99,9 @@ impl Index {
         let mut topics: BTreeMap<Lsn, TopicName> = BTreeMap::new();
         for change in batch {
             match change {
-                Change::Opened { session, client_id, expiry, claim } => {
+                Change::Opened { session, client_id, identity, expiry, claim } => {
                     self.next.session = self.next.session.max(session.next());
-                    let record = SessionRecord { id: session, client_id, expiry, parked_at: None };
+                    let record = SessionRecord { id: session, client_id, identity, expiry, parked_at: None };
                     self.open(Session::new(record, claim), writes);
                 }
                 Change::Closed { session, .. } => self.close(session, writes),
@@ -161,8 +161,8 @@ impl Index {
         let Some(id) = change.session() else { return };
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match change {
-            Change::Resumed { expiry, claim, .. } => {
-                session.claim = claim;
+            Change::Resumed { identity, expiry, claim, .. } => {
+                (session.claim, session.record.identity) = (claim, identity);
                 (session.record.expiry, session.record.parked_at) = (expiry, None);
                 writes.sessions.put(id, session.record.clone());
             }

@@ -1,6 +1,7 @@
 //! Sessions and their subscriptions as they are stored.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use braid_proto::packet::{ClientId, QoS, Will};
@@ -16,6 +17,9 @@ pub struct SessionRecord {
     pub id: SessionId,
     /// The session's client.
     pub client_id: ClientId,
+    /// Identity of the client that made or resumed the session last, in the caller's encoding; `None` in sessions of
+    /// format 1, which had none.
+    pub identity: Option<Arc<str>>,
     /// Session Expiry Interval.
     pub expiry: SessionExpiry,
     /// End of its last connection; `None` while it is connected, and if its broker ended first.

@@ -268,6 +268,7 @@ mod tests {
 
     fn record() -> SessionRecord {
         SessionRecord {
+            identity: None,
             id: SessionId::new(1),
             client_id: "a".into(),
             expiry: braid_proto::session::SessionExpiry::NEVER,

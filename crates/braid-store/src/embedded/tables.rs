@@ -68,7 +68,7 @@ impl Tables {
             (Some(found), _) if found > FORMAT => {
                 Err(OpenError::Newer { path: Arc::clone(&self.path), found })
             }
-            (Some(FORMAT), _) | (None, true) => Ok(()),
+            (Some(1..=FORMAT), _) | (None, true) => Ok(()),
             (Some(found), _) => Err(OpenError::damaged(&self.path, format!("there is no format {found}"))),
             (None, false) => Err(OpenError::Foreign(Arc::clone(&self.path))),
         }

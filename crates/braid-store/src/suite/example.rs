@@ -38,12 +38,13 @@ pub(super) fn at(seconds: u64) -> SystemTime {
 }
 
 pub(super) fn opened(session: u64, client: &str, claim: Claim) -> Change {
-    let expiry = SessionExpiry::NEVER;
-    Change::Opened { session: id(session), client_id: client.into(), expiry, claim }
+    let (identity, expiry) = (Some(client.into()), SessionExpiry::NEVER);
+    Change::Opened { session: id(session), client_id: client.into(), identity, expiry, claim }
 }
 
 pub(super) fn resumed(session: u64, claim: Claim) -> Change {
-    Change::Resumed { session: id(session), expiry: SessionExpiry::from_secs(60), claim }
+    let (identity, expiry) = (Some("resumed".into()), SessionExpiry::from_secs(60));
+    Change::Resumed { session: id(session), identity, expiry, claim }
 }
 
 pub(super) fn parked(session: u64, seconds: u64, claim: Claim) -> Change {

@@ -73,11 +73,13 @@ impl Model {
 
     fn apply(&mut self, change: &Change) {
         match change {
-            Change::Opened { session, client_id, expiry, claim } => {
+            Change::Opened { session, client_id, identity, expiry, claim } => {
                 self.highest_session = self.highest_session.max(session.value());
                 self.state.sessions.retain(|id, old| id != session && old.record.client_id != *client_id);
                 let (id, client_id, expiry) = (*session, client_id.clone(), *expiry);
-                self.state.session(SessionRecord { id, client_id, expiry, parked_at: None }, *claim);
+                let identity = identity.clone();
+                self.state
+                    .session(SessionRecord { id, client_id, identity, expiry, parked_at: None }, *claim);
             }
             Change::Closed { session, .. } => {
                 self.state.sessions.remove(session);
@@ -105,7 +107,8 @@ impl Model {
         let RecoveredSession { record, claim: current, subscriptions, will: current_will, received, queue } =
             session;
         match change {
-            Change::Resumed { expiry, claim, .. } => {
+            Change::Resumed { identity, expiry, claim, .. } => {
+                record.identity.clone_from(identity);
                 (record.expiry, record.parked_at, *current) = (*expiry, None, *claim);
             }
             Change::Parked { at, expiry, .. } => (record.expiry, record.parked_at) = (*expiry, Some(*at)),

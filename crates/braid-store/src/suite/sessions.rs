@@ -50,9 +50,12 @@ fn an_empty_store_holds_nothing(subject: &mut Subject<'_>) {
 fn an_opened_session_is_recovered_as_connected(subject: &mut Subject<'_>) {
     let claim = subject.claim("é");
     let expiry = SessionExpiry::from_secs(42);
-    subject.commit(&[Change::Opened { session: id(8), client_id: "é".into(), expiry, claim }]);
+    let identity = Some("é\0".into());
+    let (client_id, owner) = ("é".into(), Option::clone(&identity));
+    subject.commit(&[Change::Opened { session: id(8), client_id, identity: owner, expiry, claim }]);
     let state = subject.state();
     let session = &state.sessions[&id(8)];
+    assert_eq!(session.record.identity, identity);
     assert_eq!(session.record.client_id.as_str(), "é");
     assert_eq!((session.record.id, session.record.expiry), (id(8), expiry));
     assert_eq!(session.record.parked_at, None);

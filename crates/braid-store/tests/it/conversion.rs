@@ -149,7 +149,7 @@ fn a_subscription_is_restored_unbound_on_the_control_stream() {
 
 fn record(expiry: u32, parked_at: Option<SystemTime>) -> SessionRecord {
     let expiry = SessionExpiry::from_secs(expiry);
-    SessionRecord { id: SessionId::new(1), client_id: "a".into(), expiry, parked_at }
+    SessionRecord { id: SessionId::new(1), client_id: "a".into(), identity: None, expiry, parked_at }
 }
 
 fn will(delay: u32) -> Will {

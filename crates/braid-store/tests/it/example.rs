@@ -20,7 +20,8 @@ pub(crate) const SESSION: SessionId = SessionId::new(1);
 pub(crate) fn open_session(store: &impl Store) -> Result<(), StoreError> {
     let client_id = ClientId::from("a");
     let claim = store.claim(&client_id).wait()?;
-    let opened = Change::Opened { session: SESSION, client_id, expiry: SessionExpiry::NEVER, claim };
+    let opened =
+        Change::Opened { session: SESSION, client_id, identity: None, expiry: SessionExpiry::NEVER, claim };
     store.commit([opened].into_iter().collect()).wait()
 }
 
@@ -137,8 +138,8 @@ pub(crate) fn fill(store: &impl Store) -> Result<(), StoreError> {
     let shared = Some(Arc::new(filter("$share/g/t/+")));
     let enqueued_at = Some(at(1_700_000_000));
     let changes = [
-        Change::Opened { session: one, client_id: "a".into(), expiry, claim: a },
-        Change::Opened { session: two, client_id: "é".into(), expiry, claim: b },
+        Change::Opened { session: one, client_id: "a".into(), identity: None, expiry, claim: a },
+        Change::Opened { session: two, client_id: "é".into(), identity: Some("u".into()), expiry, claim: b },
         Change::Parked {
             session: two,
             at: at(1_800_000_000),

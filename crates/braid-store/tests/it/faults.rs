@@ -7,7 +7,7 @@ fn opened(store: &impl Store, number: u64) -> Batch {
     let client_id = ClientId::from(number.to_string().as_str());
     let claim = store.claim(&client_id).wait().expect("a claim is granted");
     let (session, expiry) = (SessionId::new(number), SessionExpiry::NEVER);
-    [Change::Opened { session, client_id, expiry, claim }].into_iter().collect()
+    [Change::Opened { session, client_id, identity: None, expiry, claim }].into_iter().collect()
 }
 
 fn sessions(store: &impl Store) -> Vec<u64> {

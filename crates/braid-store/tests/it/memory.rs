@@ -79,7 +79,7 @@ fn a_store_behind_a_pointer_is_a_store() {
         let client_id = ClientId::from("a");
         let claim = store.claim(&client_id).wait().unwrap();
         let (session, expiry) = (SessionId::new(4), SessionExpiry::NEVER);
-        let opened = Change::Opened { session, client_id, expiry, claim };
+        let opened = Change::Opened { session, client_id, identity: None, expiry, claim };
         store.commit([opened].into_iter().collect()).wait().unwrap();
     }
     let store = Arc::new(MemoryStore::new());

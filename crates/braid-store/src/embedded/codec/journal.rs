@@ -70,7 +70,7 @@ pub(crate) fn decode_header(block: &[u8]) -> FirstBlock {
         return FirstBlock::Damaged;
     }
     match number(8) {
-        FORMAT => FirstBlock::Header(Header { store: number(16), blocks: number(24) }),
+        1..=FORMAT => FirstBlock::Header(Header { store: number(16), blocks: number(24) }),
         newer if newer > FORMAT => FirstBlock::Newer(newer),
         _ => FirstBlock::Damaged,
     }

@@ -1,12 +1,12 @@
 //! File format of the embedded store: all encoding and decoding of tables and journal.
 //!
-//! Format 1. Numbers are big-endian, so that keys sort as numbers do; `varint` is LEB128; `text` and `bytes` are a
+//! Format 2; format 1, without identities of sessions, is read as well. Numbers are big-endian, so that keys sort as numbers do; `varint` is LEB128; `text` and `bytes` are a
 //! varint length and that many bytes; `rest` goes to the end of the value; flags begin at the lowest bit.
 //!
 //! | table | key | value |
 //! |---|---|---|
 //! | `meta` | a name below | u64 |
-//! | `session` | session u64 | expiry u32, flags u8 (parked), \[time if parked\], client identifier as rest |
+//! | `session` | session u64 | expiry u32, flags u8 (parked, identity), \[time if parked\], \[identity text\], client identifier as rest |
 //! | `will` | session u64 | delay u32, a message |
 //! | `subscription` | session u64, filter as rest | flags u8 (QoS 2 bits, no local, retain as published, retain handling 2 bits, id, priority), \[id u32\], \[priority u16\] |
 //! | `received` | session u64, packet id u16 | number of exchanges u16, not 0 |
@@ -76,7 +76,7 @@ pub(super) use rows::{
 };
 
 /// The format that this code writes, and the newest that it reads.
-pub(super) const FORMAT: u64 = 1;
+pub(super) const FORMAT: u64 = 2;
 
 type Table<K, V> = TableDefinition<'static, K, V>;
 

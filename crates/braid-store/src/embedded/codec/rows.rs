@@ -9,7 +9,7 @@ use braid_proto::session::{RetainHandling, SessionExpiry};
 use braid_proto::stream::Priority;
 use braid_proto::topic::{TopicFilter, TopicName};
 
-use super::bytes::{Malformed, Reader, concat, filter, flag, put_time, put_varint, qos, topic};
+use super::bytes::{Malformed, Reader, concat, filter, flag, put_bytes, put_time, put_varint, qos, topic};
 use super::message::{decode_message_key, message_key};
 use crate::ids::{Lsn, SessionId};
 use crate::message::StoredDelivery;
@@ -101,12 +101,16 @@ pub(crate) fn retained_row(key: &[u8], value: &[u8; 8]) -> Result<(TopicName, Ls
 }
 
 const PARKED: u8 = 1 << 0;
+const IDENTITY: u8 = 1 << 1;
 
 pub(crate) fn encode_session(out: &mut Vec<u8>, record: &SessionRecord) {
     out.extend_from_slice(&record.expiry.as_secs().to_be_bytes());
-    out.push(flag(PARKED, record.parked_at.is_some()));
+    out.push(flag(PARKED, record.parked_at.is_some()) | flag(IDENTITY, record.identity.is_some()));
     if let Some(at) = record.parked_at {
         put_time(out, at);
+    }
+    if let Some(identity) = &record.identity {
+        put_bytes(out, identity.as_bytes());
     }
     out.extend_from_slice(record.client_id.as_str().as_bytes());
 }
@@ -114,8 +118,10 @@ pub(crate) fn encode_session(out: &mut Vec<u8>, record: &SessionRecord) {
 pub(super) fn decode_session(id: SessionId, value: &[u8]) -> Result<SessionRecord, Malformed> {
     let mut reader = Reader::new(value);
     let expiry = SessionExpiry::from_secs(reader.u32()?);
-    let parked_at = if reader.u8()? & PARKED != 0 { Some(reader.time()?) } else { None };
-    Ok(SessionRecord { id, client_id: ClientId::from(reader.rest_text()?), expiry, parked_at })
+    let flags = reader.u8()?;
+    let parked_at = if flags & PARKED != 0 { Some(reader.time()?) } else { None };
+    let identity = if flags & IDENTITY != 0 { Some(reader.text()?.into()) } else { None };
+    Ok(SessionRecord { id, client_id: ClientId::from(reader.rest_text()?), identity, expiry, parked_at })
 }
 
 const NO_LOCAL: u8 = 1 << 2;

@@ -67,6 +67,7 @@ impl Export<'_> {
             self.put(&Record::Session {
                 session: record.id.value(),
                 client_id: record.client_id.as_str().into(),
+                identity: record.identity.as_deref().map(Into::into),
                 expiry: record.expiry.as_secs(),
                 parked_at: record.parked_at.map(Time::of),
             })

@@ -278,11 +278,12 @@ impl<'t> Import<'t> {
     /// Adds a session, or a row of one outside of its queue.
     fn add_session(&mut self, record: Record) -> Result<(), ImportError> {
         match record {
-            Record::Session { session, client_id, expiry, parked_at } => {
+            Record::Session { session, client_id, identity, expiry, parked_at } => {
                 let (id, client_id) = (SessionId::new(session), client_id.as_ref().into());
                 let parked_at = parked_at.map(Time::time).transpose()?;
                 let expiry = SessionExpiry::from_secs(expiry);
-                let session = SessionRecord { id, client_id, expiry, parked_at };
+                let identity = identity.map(Into::into);
+                let session = SessionRecord { id, client_id, identity, expiry, parked_at };
                 self.count(session.id.next(), NextIds::FIRST.lsn);
                 self.writes.sessions.insert(session.id, session.clone());
                 let is_new = self.index.load_session(session);

@@ -30,6 +30,9 @@ pub(super) enum Record {
     Session {
         session: u64,
         client_id: Box<str>,
+        /// Absent in format 1.
+        #[serde(default)]
+        identity: Option<Box<str>>,
         expiry: u32,
         parked_at: Option<Time>,
     },
