@@ -5,6 +5,8 @@
 //!
 //! - [`acl`]: access control list, its file format and its decisions on topics and Topic Filters
 //! - [`claims`]: facts about a client that its authenticator has verified
+//! - [`identity`]: identity of a client, its own rules included, as it is stored with a session
 
 pub mod acl;
 pub mod claims;
+pub mod identity;

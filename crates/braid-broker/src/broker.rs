@@ -8,14 +8,16 @@ use braid_proto::message::Message;
 use braid_proto::reason::ReasonCode;
 use braid_store::{Store, StoreError};
 use braid_transport::Listener;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout_at};
 
+use crate::auth::audit::{self, SecurityEvent};
 use crate::auth::{Access, Authenticate, Authorize, PermitAll};
 use crate::config::BrokerConfig;
 use crate::core::Core;
 use crate::health::HealthMonitor;
+use crate::listen::BrokerListener;
 use crate::persist::Recovery;
 use crate::queue::session_queue::Signal;
 use crate::statistics::Statistics;
@@ -31,7 +33,7 @@ const TIMERS_AT_ONCE: usize = 16;
 pub struct Broker {
     core: Arc<Core>,
     recovery: Recovery,
-    listeners: Vec<Listener>,
+    listeners: Vec<BrokerListener>,
     stop: watch::Sender<bool>,
 }
 
@@ -56,6 +58,7 @@ impl Broker {
         store: Arc<dyn Store>,
         listeners: Vec<Listener>,
     ) -> Result<Self, StoreError> {
+        let listeners = listeners.into_iter().map(Into::into).collect();
         Self::recover(config, authenticate, Arc::new(PermitAll), store, None, listeners, |_| {})
     }
 
@@ -70,7 +73,7 @@ impl Broker {
         authorize: Arc<dyn Authorize>,
         store: Arc<dyn Store>,
         spool: Option<Arc<dyn Spool>>,
-        listeners: Vec<Listener>,
+        listeners: Vec<BrokerListener>,
         progress: impl FnMut(Recovery),
     ) -> Result<Self, StoreError> {
         let access = Access::new(authenticate, authorize);
@@ -102,6 +105,7 @@ impl Broker {
         }
         let mut chores = JoinSet::new();
         chores.spawn(run_timers(core.clone()));
+        chores.spawn(audit::log(core.access.audit.subscribe()));
         chores.spawn(sys::run(core.clone()));
         chores.spawn(overload::run(core.clone()));
         chores.spawn(spool_monitor::run(core.clone()));
@@ -211,6 +215,24 @@ impl Handle {
     /// Reports a failure of the store, for stores that know of it before the next commit.
     pub fn fail(&self, error: &StoreError) {
         self.core.persist.fail(error);
+    }
+
+    /// Checks every connected client against rules and users that have changed: revoked users are disconnected, and
+    /// subscriptions end that are not permitted any more.
+    pub async fn recheck_clients(&self) {
+        for piece in self.core.sessions.registry.pieces() {
+            for entry in piece {
+                if let Some(waker) = entry.queue.signal(Signal::Recheck) {
+                    waker.wake();
+                }
+            }
+            yield_now().await;
+        }
+    }
+
+    /// Security events from now on: what was refused, to whom, and by which rule.
+    pub fn security_events(&self) -> broadcast::Receiver<Arc<SecurityEvent>> {
+        self.core.access.audit.subscribe()
     }
 
     /// The broker's counters.

@@ -120,8 +120,15 @@ impl Dispatcher {
         self.publish_one(None, message, Vec::new());
     }
 
-    /// Publishes a Will as a message of its session: No Local applies to it. [MQTT-3.8.3-3]
+    /// Publishes a Will as a message of its session, if the client still may: No Local applies to it. [MQTT-3.8.3-3]
     pub(crate) fn publish_will(&self, entry: &SessionEntry, will: Will) {
+        if !self.access.may_publish_will(&entry.client_id, entry.identity(), &will.topic) {
+            self.statistics.add(Counter::MessagesDropped, 1);
+            if entry.take_stored_will() {
+                self.persist.commit_unwatched(vec![Change::WillCleared { session: entry.id() }]);
+            }
+            return;
+        }
         let message = Message::from_will(will, clock::now());
         let cleared = entry.take_stored_will().then(|| Change::WillCleared { session: entry.id() });
         // [MQTT-3.1.2-14], [MQTT-3.1.2-15]

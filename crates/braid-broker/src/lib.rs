@@ -32,12 +32,16 @@ mod sys;
 mod timers;
 mod token_bucket;
 
-pub use auth::{Action, Anonymous, Authenticate, Authentication, Authorize, Identity, PermitAll};
+pub use auth::{
+    Action, Anonymous, Authenticate, Authentication, Authorize, Challenge, Credentials, Exchange, Grant,
+    Outcome, PermitAll, Refusal, SecurityAction, SecurityEvent,
+};
 pub use broker::{Broker, Handle};
 pub use config::{
     BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, QueueOverflow, StreamsConfig, SysConfig,
 };
 pub use health::{Health, HealthMonitor, HealthStatus};
+pub use listen::{BrokerListener, ListenerPolicy};
 pub use persist::Recovery;
 pub use priority::PriorityRule;
 pub use statistics::{Counter, Statistics};

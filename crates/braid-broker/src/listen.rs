@@ -17,12 +17,36 @@ use crate::token_bucket::TokenBucket;
 /// Pause after an accept failed for want of a resource of the process, such as descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
+/// Policy of a listener for its clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenerPolicy {
+    /// Tag that rules of access control lists refer to.
+    pub tag: Option<Box<str>>,
+    /// Whether clients without credentials may connect; `None` for the rule of the broker.
+    pub anonymous: Option<bool>,
+}
+
+/// Listener of a broker, with the policy for its clients.
+pub struct BrokerListener {
+    /// Bound listener.
+    pub listener: Listener,
+    /// Policy for its clients.
+    pub policy: ListenerPolicy,
+}
+
+impl From<Listener> for BrokerListener {
+    fn from(listener: Listener) -> Self {
+        Self { listener, policy: ListenerPolicy::default() }
+    }
+}
+
 /// Accepts until `stop` turns true, then returns the listener.
 pub(crate) async fn run(
     core: Arc<Core>,
-    mut listener: Listener,
+    BrokerListener { mut listener, policy }: BrokerListener,
     mut stop: watch::Receiver<bool>,
 ) -> Listener {
+    let policy = Arc::new(policy);
     let mut endpoint = listener.endpoint_health();
     let mut failure_log = LogThrottle::default();
     let mut rate_limit = ConnectionRateLimit::new(core.config.limits.connections_per_second);
@@ -57,9 +81,9 @@ pub(crate) async fn run(
                 };
                 core.statistics.add(Counter::ConnectionsRefused, u64::from(refusal.is_some()));
                 let guard = ConnectionCount::new(core.clone());
-                let incoming = Box::new(incoming);
+                let (incoming, policy) = (Box::new(incoming), policy.clone());
                 tokio::spawn(async move {
-                    driver::serve(guard.core.clone(), incoming, refusal).await;
+                    driver::serve(guard.core.clone(), policy, incoming, refusal).await;
                     drop(guard);
                 });
             }

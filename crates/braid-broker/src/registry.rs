@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use braid_auth::identity::Identity;
 use braid_proto::packet::{ClientId, Will};
 use braid_proto::session::Session;
 use braid_router::Overlap;
@@ -13,7 +14,6 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use crate::auth::Identity;
 use crate::lock_order::{self, Ordered, Rank};
 use crate::queue::session_queue::SessionQueue;
 use crate::retained::RetainedCursor;
@@ -182,7 +182,7 @@ pub(crate) struct SessionEntry {
     holdings: AtomicUsize,
     /// Bytes that the connection has written, or read of incomplete packets.
     moved: AtomicU64,
-    /// Identity that claimed the session last; `None` if the broker has started since.
+    /// Identity that claimed the session last; `None` if it was stored by a version that did not store it.
     identity: Mutex<Option<Identity>>,
     owner: Mutex<SessionOwner>,
 }
@@ -228,7 +228,7 @@ impl SessionEntry {
 
     // Poison of both locks is ignored: the values are replaced whole, so a panic leaves the old one or the new one.
 
-    /// Identity that claimed the session last; `None` if the broker has started since.
+    /// Identity that claimed the session last; `None` if it was stored by a version that did not store it.
     pub(crate) fn identity(&self) -> Option<Identity> {
         Ordered::acquire(Rank::Leaf, || self.identity.lock().unwrap_or_else(PoisonError::into_inner)).clone()
     }

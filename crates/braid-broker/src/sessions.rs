@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use braid_auth::identity::Identity;
 use braid_proto::connection::End;
 use braid_proto::decoder::Spool;
 use braid_proto::message::Delivery;
@@ -136,6 +137,7 @@ impl SessionManager {
     pub(crate) async fn open(
         &self,
         entry: &SessionEntry,
+        identity: &Identity,
         expiry: SessionExpiry,
         will: Option<Arc<Will>>,
     ) -> Result<(), StoreError> {
@@ -145,11 +147,11 @@ impl SessionManager {
         }
         // The previous owner has committed its last change: later ones would be fenced from here on.
         let claim = self.persist.claim(&entry.client_id).await?;
-        let session = entry.id();
+        let (session, identity) = (entry.id(), Some(identity.encode()));
         let mut changes = vec![if is_known {
-            Change::Resumed { session, expiry, claim }
+            Change::Resumed { session, identity, expiry, claim }
         } else {
-            Change::Opened { session, client_id: entry.client_id.clone(), expiry, claim }
+            Change::Opened { session, client_id: entry.client_id.clone(), identity, expiry, claim }
         }];
         let has_will = will.is_some();
         match will {
@@ -413,12 +415,15 @@ impl SessionManager {
     }
 
     fn restore_session(&self, recovered: RecoveredSession, now: Now, is_clock_behind: bool) {
-        let RecoveredSession { record, claim, mut session, will, waiting } = recovered;
+        let RecoveredSession { record, identity, claim, mut session, will, waiting } = recovered;
         let key = SessionKey(record.id.value());
         // No connection has this number: the session is parked before it is in the registry.
         let connection = self.registry.next_connection();
         let entry = Arc::new(SessionEntry::new(key, record.client_id.clone(), connection));
         entry.set_durable(claim);
+        if let Some(identity) = &identity {
+            entry.set_identity(identity);
+        }
         entry.set_stored_will(will.is_some());
         // The store does not know the client's version. Both are allowed, and this is one copy.
         entry.set_merges(true);
@@ -448,27 +453,6 @@ fn is_owner(entry: &SessionEntry, connection: ConnectionId) -> bool {
     matches!(&*entry.owner(), SessionOwner::Connection(current, _) if *current == connection)
 }
 
-/// State of a session that decides which permission a claim needs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum SessionState {
-    Connected,
-    Disconnected,
-    Ended,
-}
-
-impl SessionState {
-    fn of(entry: &SessionEntry, owner: &SessionOwner) -> Self {
-        match owner {
-            SessionOwner::Ended => Self::Ended,
-            // A timer that is carried out is the owner for that time.
-            SessionOwner::Connection(..) | SessionOwner::Parked(_) if entry.disconnect_epoch() > 0 => {
-                Self::Disconnected
-            }
-            SessionOwner::Connection(..) | SessionOwner::Parked(_) => Self::Connected,
-        }
-    }
-}
-
 /// Takes the session out of its entry and makes `connection` the owner. `None`: the session has ended.
 async fn take(
     entry: &SessionEntry,
@@ -476,23 +460,11 @@ async fn take(
     connection: ConnectionId,
     deadline: Instant,
 ) -> Result<Option<ReleasedSession>, ReasonCode> {
-    let identity = entry.identity();
-    let identity = identity.as_ref();
-    let (mut released, waker) = loop {
-        // The authorizer may be slow, and is not asked under a lock.
-        let state = SessionState::of(entry, &entry.owner());
-        let is_permitted = match state {
-            SessionState::Connected => access.may_take_over(identity),
-            SessionState::Disconnected => access.may_resume(identity),
-            SessionState::Ended => true,
-        };
-        if !is_permitted {
-            return Err(ReasonCode::NotAuthorized);
-        }
+    if !access.owns(entry.identity().as_ref()) {
+        return Err(ReasonCode::NotAuthorized);
+    }
+    let (mut released, waker) = {
         let mut owner = entry.owner();
-        if SessionState::of(entry, &owner) != state {
-            continue;
-        }
         match std::mem::replace(&mut *owner, SessionOwner::Connection(connection, None)) {
             SessionOwner::Parked(parked) => {
                 entry.set_disconnect_epoch(0);
@@ -502,7 +474,7 @@ async fn take(
             SessionOwner::Connection(current, _) => {
                 let (release, released) = tokio::sync::oneshot::channel();
                 *owner = SessionOwner::Connection(current, Some(release));
-                break (released, entry.queue.signal(Signal::TakeOver));
+                (released, entry.queue.signal(Signal::TakeOver))
             }
         }
     };
@@ -543,16 +515,6 @@ mod tests {
     use crate::core::Core;
     use crate::queue::egress::EgressQueue;
     use crate::queue::usage::QueueLimits;
-
-    #[test]
-    fn a_session_whose_timer_is_carried_out_is_disconnected() {
-        let stand_in = SessionOwner::Connection(ConnectionId(2), None);
-        let entry = SessionEntry::new(SessionKey(1), "client".into(), ConnectionId(1));
-        assert!(SessionState::of(&entry, &stand_in) == SessionState::Connected);
-        entry.set_disconnect_epoch(1);
-        assert!(SessionState::of(&entry, &stand_in) == SessionState::Disconnected);
-        assert!(SessionState::of(&entry, &SessionOwner::Ended) == SessionState::Ended);
-    }
 
     // Between a claim and the next step of its connection, another thread may run the next claim: its signal must find
     // an open queue, and nothing of the first claim may void it.

@@ -16,7 +16,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("store", &["proto"]),
     ("transport", &["proto::stream"]),
     ("client", &["proto", "transport"]),
-    ("broker", &["proto", "router", "store", "transport"]),
+    ("broker", &["proto", "router", "auth", "store", "transport"]),
     ("access", &["proto", "auth", "transport", "broker"]),
     ("http", &["broker::Handle", "broker::HealthMonitor", "transport"]),
     ("measure", &[]),

@@ -1,21 +1,17 @@
-//! Identity and permission: the authenticator and the authorizer, and the one place that asks them.
-//!
-//! [`Access`] is the broker's; [`ClientAccess`] is one connection's, with its identity and a cache of answers. The
-//! rules for the broker's own topics below `$SYS/` are asked here as well.
+//! Access of the broker and of one client: the questions to the authenticator and the authorizer.
 
 use std::fmt;
-use std::future::Future;
-use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 
+use braid_auth::identity::Identity;
 use braid_proto::message::Delivery;
-use braid_proto::packet::{ClientId, Connect};
-use braid_proto::reason::ReasonCode;
+use braid_proto::packet::ClientId;
 use braid_proto::topic::{TopicFilter, TopicName};
-use braid_transport::Peer;
 use hashbrown::HashMap;
 
+use super::audit::{Audit, SecurityAction, SecurityEvent};
+use super::authenticate::{Authenticate, Authentication, Credentials};
+use super::authorize::{Action, Authorize};
 use crate::lock_order;
 
 /// Topics of the broker itself. Clients may subscribe to them and not publish.
@@ -29,158 +25,36 @@ pub(crate) fn is_broker_topic(topic: &TopicName) -> bool {
     topic.as_str().starts_with(BROKER_TOPICS)
 }
 
-/// Identity of a client, as its authenticator determined it.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Identity(Option<Arc<str>>);
-
-impl Identity {
-    /// The identity with this name, such as a user name or the subject of a certificate.
-    pub fn named(name: &str) -> Self {
-        Self(Some(name.into()))
-    }
-
-    /// The identity that clients without credentials share.
-    pub const fn anonymous() -> Self {
-        Self(None)
-    }
-
-    /// The name; `None` for an anonymous client.
-    pub fn name(&self) -> Option<&str> {
-        self.0.as_deref()
-    }
-}
-
-impl fmt::Debug for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name().unwrap_or("anonymous"))
-    }
-}
-
-/// Answer of an [`Authenticate`]: the identity, or the Reason Code of the CONNACK that refuses the client.
-pub type Authentication<'a> = Pin<Box<dyn Future<Output = Result<Identity, ReasonCode>> + Send + 'a>>;
-
-/// Authenticator of clients.
-pub trait Authenticate: Send + Sync + 'static {
-    /// Determines the identity of a client from its CONNECT and its link.
-    ///
-    /// The broker waits for it as long as for a CONNECT, and reads no more from the client meanwhile.
-    ///
-    /// # Errors
-    /// The Reason Code for the CONNACK.
-    fn authenticate<'a>(&'a self, connect: &'a Connect, peer: &'a Peer) -> Authentication<'a>;
-}
-
-/// Authenticator that takes every client as anonymous: from this machine, and from others only where that was switched
-/// on.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Anonymous {
-    /// Clients from other machines may connect too.
-    pub from_anywhere: bool,
-}
-
-impl Authenticate for Anonymous {
-    fn authenticate<'a>(&'a self, _connect: &'a Connect, peer: &'a Peer) -> Authentication<'a> {
-        let is_local = peer.address.is_none_or(|address| is_loopback(address.ip()));
-        let is_permitted = is_local || self.from_anywhere;
-        let answer = if is_permitted { Ok(Identity::anonymous()) } else { Err(ReasonCode::NotAuthorized) };
-        Box::pin(std::future::ready(answer))
-    }
-}
-
-fn is_loopback(address: IpAddr) -> bool {
-    address.to_canonical().is_loopback()
-}
-
-/// Action of a client that an [`Authorize`] permits or denies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action<'a> {
-    /// CONNECT with a Will to this topic.
-    SetWill(&'a TopicName),
-    /// PUBLISH to this topic.
-    Publish(&'a TopicName),
-    /// SUBSCRIBE with this filter.
-    Subscribe(&'a TopicFilter),
-    /// Delivery of a message of this topic, whatever subscription it matched.
-    Receive(&'a TopicName),
-    /// CONNECT with the Client Identifier of a disconnected session, to resume or end it.
-    Resume {
-        /// The identity that was connected last; `None` if the broker has started since.
-        owner: Option<&'a Identity>,
-    },
-    /// CONNECT with the Client Identifier of a connected session, to take it over or end it.
-    TakeOver {
-        /// The identity that is connected.
-        owner: Option<&'a Identity>,
-    },
-}
-
-/// Authorizer of what clients do.
-///
-/// Its answers are pure: one for each identity, Client Identifier and action until the generation changes. Connections
-/// cache them.
-pub trait Authorize: Send + Sync + 'static {
-    /// Permits an action or denies it. Denied packets are answered with 0x87 (Not authorized), denied deliveries are
-    /// dropped.
-    fn permits(&self, identity: &Identity, client_id: &ClientId, action: Action<'_>) -> bool;
-
-    /// Number that changes whenever an answer may have changed.
-    fn generation(&self) -> u64 {
-        0
-    }
-
-    /// True if every action is permitted, now and in every later generation: nothing is asked then.
-    fn permits_everything(&self) -> bool {
-        false
-    }
-}
-
-/// Authorizer that permits everything.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PermitAll;
-
-impl Authorize for PermitAll {
-    fn permits(&self, _identity: &Identity, _client_id: &ClientId, _action: Action<'_>) -> bool {
-        true
-    }
-
-    fn permits_everything(&self) -> bool {
-        true
-    }
-}
-
 /// Authenticator and authorizer of a broker.
 pub(crate) struct Access {
     authenticate: Box<dyn Authenticate>,
     /// `None` if it permits everything.
     authorize: Option<Arc<dyn Authorize>>,
+    pub(crate) audit: Audit,
 }
 
 impl Access {
     pub(crate) fn new(authenticate: Box<dyn Authenticate>, authorize: Arc<dyn Authorize>) -> Self {
         let authorize = Some(authorize).filter(|authorize| !authorize.permits_everything());
-        Self { authenticate, authorize }
+        Self { authenticate, authorize, audit: Audit::default() }
     }
 
-    pub(crate) fn authenticate<'a>(&'a self, connect: &'a Connect, peer: &'a Peer) -> Authentication<'a> {
-        self.authenticate.authenticate(connect, peer)
+    pub(crate) fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
+        self.authenticate.authenticate(credentials)
     }
 
     /// Access of a client that was authenticated.
-    pub(crate) fn client(&self, identity: Identity, client_id: &ClientId) -> ClientAccess {
-        let rules = self.authorize.as_ref().map(|authorize| {
-            Box::new(Rules {
-                authorize: authorize.clone(),
-                client_id: client_id.clone(),
-                generation: authorize.generation(),
-                answers: AnswerCache::default(),
-            })
+    pub(crate) fn client(self: &Arc<Self>, identity: Identity, client_id: &ClientId) -> ClientAccess {
+        let client = || Client { access: self.clone(), client_id: client_id.clone() };
+        let answers = self.authorize.as_ref().map(|authorize| {
+            Box::new(Answers { generation: authorize.generation(), cache: AnswerCache::default() })
         });
-        ClientAccess { identity, rules }
+        ClientAccess { identity, client: Some(client()), answers }
     }
 
     /// Tests whether the client of a session may receive a message, for a caller that is not its connection. The answer
-    /// is not cached. `identity`: the one that claimed the session last; without one, the client is asked about when it
-    /// has returned.
+    /// is not cached. `identity`: the one that claimed the session last; a session of an older store has none, and its
+    /// client is asked about when it has returned.
     pub(crate) fn may_receive(
         &self,
         client_id: &ClientId,
@@ -190,25 +64,54 @@ impl Access {
         let Some(authorize) = &self.authorize else { return true };
         let identity = identity();
         lock_order::assert_none_held();
-        identity.is_none_or(|identity| authorize.permits(&identity, client_id, Action::Receive(topic)))
+        identity.is_none_or(|identity| authorize.decide(&identity, client_id, Action::Receive(topic)).allowed)
+    }
+
+    /// Tests whether a Will may be published now, by the identity that claimed its session last.
+    pub(crate) fn may_publish_will(
+        &self,
+        client_id: &ClientId,
+        identity: Option<Identity>,
+        topic: &TopicName,
+    ) -> bool {
+        if is_broker_topic(topic) {
+            return false;
+        }
+        let Some((authorize, identity)) = self.authorize.as_ref().zip(identity) else { return true };
+        lock_order::assert_none_held();
+        let decision = authorize.decide(&identity, client_id, Action::Publish(topic));
+        if !decision.allowed {
+            let what = SecurityAction::Will(topic.clone());
+            self.audit.record(SecurityEvent::denied(client_id, &identity, what, decision));
+        }
+        decision.allowed
+    }
+
+    /// Tests whether a client that was accepted with this identity would not be accepted any more.
+    pub(crate) fn is_revoked(&self, identity: &Identity) -> bool {
+        self.authorize.as_ref().is_some_and(|authorize| authorize.is_revoked(identity))
     }
 }
 
 /// Identity of a connected client, and what it may do.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ClientAccess {
     identity: Identity,
+    /// `None` on a connection that has not sent CONNECT, which the protocol machine keeps from doing anything.
+    client: Option<Client>,
     /// `None` if it may do everything.
-    rules: Option<Box<Rules>>,
+    answers: Option<Box<Answers>>,
 }
 
-/// Questions of one connection, with the latest answers.
-struct Rules {
-    authorize: Arc<dyn Authorize>,
+struct Client {
+    access: Arc<Access>,
     client_id: ClientId,
-    /// Generation of `answers`.
+}
+
+/// Latest answers to the questions of one connection.
+struct Answers {
     generation: u64,
-    answers: AnswerCache,
+    cache: AnswerCache,
 }
 
 /// Cache of answers that drops those which were not used lately: the older half goes when the newer half is full.
@@ -239,10 +142,27 @@ enum Direction {
     Receive,
 }
 
-impl Default for ClientAccess {
-    /// Access of a connection that has not sent CONNECT, which the protocol machine keeps from doing anything.
-    fn default() -> Self {
-        Self { identity: Identity::anonymous(), rules: None }
+impl Client {
+    /// Asks the authorizer, and records a denial.
+    fn is_permitted(
+        &self,
+        identity: &Identity,
+        action: Action<'_>,
+        what: impl FnOnce() -> SecurityAction,
+    ) -> bool {
+        let Some(authorize) = &self.access.authorize else { return true };
+        lock_order::assert_none_held();
+        let decision = authorize.decide(identity, &self.client_id, action);
+        if !decision.allowed {
+            self.access.audit.record(SecurityEvent::denied(&self.client_id, identity, what(), decision));
+        }
+        decision.allowed
+    }
+
+    fn record(&self, identity: &Identity, what: SecurityAction) {
+        let event =
+            SecurityEvent::refused(Some(&self.client_id), Some(identity), what, "a rule of the broker");
+        self.access.audit.record(event);
     }
 }
 
@@ -251,23 +171,50 @@ impl ClientAccess {
         &self.identity
     }
 
+    /// Tests whether there is anything that the client may not do, beside what the broker itself refuses.
+    pub(crate) const fn has_rules(&self) -> bool {
+        self.answers.is_some()
+    }
+
+    /// Sets the identity after a re-authentication. Answers that were cached are asked again.
+    pub(crate) fn set_identity(&mut self, identity: Identity) {
+        self.identity = identity;
+        if let Some(answers) = &mut self.answers {
+            answers.cache = AnswerCache::default();
+        }
+    }
+
     pub(crate) fn may_publish(&mut self, topic: &TopicName) -> bool {
-        !is_broker_topic(topic) && self.permits_cached(Direction::Publish, topic)
+        if is_broker_topic(topic) {
+            self.record(|| SecurityAction::Publish(topic.clone()));
+            return false;
+        }
+        self.is_permitted_cached(Direction::Publish, topic)
     }
 
     /// A Will is a PUBLISH that the broker sends later.
     pub(crate) fn may_set_will(&self, topic: &TopicName) -> bool {
-        !is_broker_topic(topic) && self.permits(Action::SetWill(topic))
+        let what = || SecurityAction::Will(topic.clone());
+        if is_broker_topic(topic) {
+            self.record(what);
+            return false;
+        }
+        self.is_permitted(Action::Publish(topic), what)
     }
 
     pub(crate) fn may_subscribe(&self, filter: &TopicFilter) -> bool {
-        self.permits(Action::Subscribe(filter))
+        self.is_permitted(Action::Subscribe(filter), || SecurityAction::Subscribe(filter.clone()))
+    }
+
+    /// Tests whether the deliveries of a filter may have a priority above the default.
+    pub(crate) fn may_prioritize(&self, filter: &TopicFilter) -> bool {
+        self.is_permitted(Action::Prioritize(filter), || SecurityAction::Prioritize(filter.clone()))
     }
 
     /// Asked for each delivery: a filter covers topics that the client may not read, and a subscription may be older
     /// than the rules.
     pub(crate) fn may_receive(&mut self, topic: &TopicName) -> bool {
-        self.permits_cached(Direction::Receive, topic)
+        self.is_permitted_cached(Direction::Receive, topic)
     }
 
     /// Filter of deliveries that are sent again, which counts those that are denied by now.
@@ -282,42 +229,51 @@ impl ClientAccess {
         }
     }
 
-    pub(crate) fn may_resume(&self, owner: Option<&Identity>) -> bool {
-        self.permits(Action::Resume { owner })
-    }
-
-    pub(crate) fn may_take_over(&self, owner: Option<&Identity>) -> bool {
-        self.permits(Action::TakeOver { owner })
-    }
-
-    fn permits(&self, action: Action<'_>) -> bool {
-        let Some(rules) = &self.rules else { return true };
-        lock_order::assert_none_held();
-        rules.authorize.permits(&self.identity, &rules.client_id, action)
-    }
-
-    fn permits_cached(&mut self, direction: Direction, topic: &TopicName) -> bool {
-        let Some(rules) = &mut self.rules else { return true };
-        lock_order::assert_none_held();
-        let generation = rules.authorize.generation();
-        if rules.generation != generation {
-            rules.generation = generation;
-            rules.answers = AnswerCache::default();
+    /// Tests whether a session is the client's own. One of an older store, whose owner is not known, is.
+    pub(crate) fn owns(&self, owner: Option<&Identity>) -> bool {
+        let is_owner = owner.is_none_or(|owner| owner.is_same_user(&self.identity));
+        if !is_owner {
+            self.record(|| SecurityAction::Session);
         }
-        let Rules { authorize, client_id, answers, .. } = &mut **rules;
-        answers.answer(direction, topic, || {
-            let action = match direction {
-                Direction::Publish => Action::Publish(topic),
-                Direction::Receive => Action::Receive(topic),
-            };
-            authorize.permits(&self.identity, client_id, action)
+        is_owner
+    }
+
+    fn record(&self, what: impl FnOnce() -> SecurityAction) {
+        if let Some(client) = &self.client {
+            client.record(&self.identity, what());
+        }
+    }
+
+    fn is_permitted(&self, action: Action<'_>, what: impl FnOnce() -> SecurityAction) -> bool {
+        self.client.as_ref().is_none_or(|client| client.is_permitted(&self.identity, action, what))
+    }
+
+    fn is_permitted_cached(&mut self, direction: Direction, topic: &TopicName) -> bool {
+        let Self { identity, client, answers } = self;
+        let (Some(client), Some(answers)) = (client, answers) else { return true };
+        let generation = client.access.authorize.as_ref().map_or(0, |authorize| authorize.generation());
+        if answers.generation != generation {
+            answers.generation = generation;
+            answers.cache = AnswerCache::default();
+        }
+        answers.cache.answer(direction, topic, || match direction {
+            Direction::Publish => client
+                .is_permitted(identity, Action::Publish(topic), || SecurityAction::Publish(topic.clone())),
+            Direction::Receive => client
+                .is_permitted(identity, Action::Receive(topic), || SecurityAction::Receive(topic.clone())),
         })
     }
 }
 
-impl fmt::Debug for Rules {
+impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rules").field("generation", &self.generation).finish_non_exhaustive()
+        f.write_str(self.client_id.as_str())
+    }
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").field("generation", &self.generation).finish_non_exhaustive()
     }
 }
 
@@ -326,6 +282,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::auth::{Anonymous, PermitAll};
+    use braid_auth::acl::Decision;
 
     #[derive(Default)]
     struct Reloaded {
@@ -334,9 +292,9 @@ mod tests {
     }
 
     impl Authorize for Reloaded {
-        fn permits(&self, _identity: &Identity, _client_id: &ClientId, _action: Action<'_>) -> bool {
+        fn decide(&self, _identity: &Identity, _client_id: &ClientId, _action: Action<'_>) -> Decision {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            self.generation() == 0
+            Decision { allowed: self.generation() == 0, line: None, list: 0 }
         }
 
         fn generation(&self) -> u64 {
@@ -347,7 +305,7 @@ mod tests {
     #[test]
     fn answers_are_cached_until_the_generation_changes() {
         let rules = Arc::new(Reloaded::default());
-        let access = Access::new(Box::new(Anonymous::default()), rules.clone());
+        let access = Arc::new(Access::new(Box::new(Anonymous::default()), rules.clone()));
         let mut client = access.client(Identity::named("u"), &ClientId::from("client"));
         let topic = TopicName::parse("t").unwrap();
         for _ in 0..3 {
@@ -376,10 +334,10 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_or_cached_where_everything_is_permitted() {
-        let access = Access::new(Box::new(Anonymous::default()), Arc::new(PermitAll));
+        let access = Arc::new(Access::new(Box::new(Anonymous::default()), Arc::new(PermitAll)));
         let mut client = access.client(Identity::anonymous(), &ClientId::from("client"));
         assert!(client.may_receive(&TopicName::parse("$SYS/broker/uptime").unwrap()));
         assert!(!client.may_publish(&TopicName::parse("$SYS/broker/uptime").unwrap()));
-        assert!(client.rules.is_none());
+        assert!(client.answers.is_none());
     }
 }

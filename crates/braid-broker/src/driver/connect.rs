@@ -1,20 +1,20 @@
 //! Beginning of a connection: handshake of the transport, and the decision about CONNECT.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use braid_auth::identity::Identity;
 use braid_proto::connection::{Acceptance, Server};
 use braid_proto::packet::{ClientId, Connect, Will};
 use braid_proto::reason::ReasonCode;
 use braid_store::StoreError;
 use braid_transport::{Incoming, Link, Peer};
 
-use crate::auth::ClientAccess;
+use crate::auth::{Authentication, ClientAccess, Exchange, Grant, Outcome, Refusal};
 use crate::core::Core;
 use crate::persist::DurableProgress;
 use crate::registry::{ConnectionId, SessionEntry};
 use crate::sessions::Claim;
-use crate::statistics::Counter;
 
 /// Link of a connection whose handshake succeeds within the time for CONNECT.
 pub(super) async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link> {
@@ -39,13 +39,31 @@ pub(super) struct SessionBinding {
     pub(super) entry: Option<Arc<SessionEntry>>,
     /// Identity of the client, and what it may do.
     pub(super) access: ClientAccess,
+    /// End of the validity of its credentials.
+    pub(super) expires_at: Option<Instant>,
     /// Delayed Will of a session whose new connection was refused. Boxed: hardly any connection has one.
     pub(super) delayed_will: Option<Box<Will>>,
+    /// Enhanced authentication that waits for an AUTH.
+    pub(super) authentication: Option<Box<PendingAuthentication>>,
+}
+
+/// Enhanced authentication that waits for an AUTH of the client.
+pub(super) struct PendingAuthentication {
+    /// The CONNECT to be decided about; `None` in a re-authentication.
+    pub(super) connect: Option<Box<Connect>>,
+    pub(super) exchange: Box<dyn Exchange>,
 }
 
 impl SessionBinding {
     pub(super) fn new(connection: ConnectionId) -> Self {
-        Self { connection, entry: None, access: ClientAccess::default(), delayed_will: None }
+        Self {
+            connection,
+            entry: None,
+            access: ClientAccess::default(),
+            expires_at: None,
+            delayed_will: None,
+            authentication: None,
+        }
     }
 
     /// Client Identifier, for the log.
@@ -70,7 +88,23 @@ pub(super) struct ClaimedSession {
     pub(super) opened: Result<(), StoreError>,
 }
 
-/// Decides about a CONNECT: who the client is, whether it may connect, and which session it continues.
+/// Waits for an authenticator, as long as for a CONNECT.
+///
+/// # Errors
+/// The client is refused, or the authenticator took too long.
+pub(super) async fn authenticate(
+    core: &Core,
+    authentication: Authentication<'_>,
+) -> Result<Outcome, Refusal> {
+    let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
+    let answer = tokio::time::timeout(limit, authentication).await;
+    answer.unwrap_or_else(|_| {
+        Err(Refusal::new(ReasonCode::ServerUnavailable, "the authenticator took too long"))
+    })
+}
+
+/// Decides about the CONNECT of a client that was authenticated: whether it may connect, and which session it
+/// continues.
 ///
 /// # Errors
 /// The Reason Code of the refusal.
@@ -80,23 +114,18 @@ pub(super) async fn claim_session(
     peer: &Peer,
     connection: ConnectionId,
     connect: &Connect,
+    grant: Grant,
 ) -> Result<ClaimedSession, ReasonCode> {
-    if core.memory.is_exhausted() {
-        core.statistics.add(Counter::ConnectionsRefused, 1);
-        let client = connect.client_id.as_str();
-        tracing::debug!(client, peer = peer_name(peer), "refused: memory is short");
-        return Err(ReasonCode::QuotaExceeded);
-    }
-    let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
-    let answer = tokio::time::timeout(limit, core.access.authenticate(connect, peer)).await;
-    let identity = answer.unwrap_or(Err(ReasonCode::ServerUnavailable)).inspect_err(|reason| {
-        tracing::info!(client = connect.client_id.as_str(), peer = peer_name(peer), %reason, "refused");
-    })?;
     if core.lifecycle.is_stopping() {
         return Err(ReasonCode::ServerUnavailable);
     }
+    let Grant { identity, client_id: given, data, .. } = grant;
     let assigned_client_id = connect.client_id.is_empty();
-    let client_id = if assigned_client_id { new_client_id() } else { Some(connect.client_id.clone()) };
+    let client_id = match given {
+        Some(given) => Some(given),
+        None if assigned_client_id => new_client_id(),
+        None => Some(connect.client_id.clone()),
+    };
     let Some(client_id) = client_id else {
         tracing::error!("the system gives no random numbers for a client identifier");
         return Err(ReasonCode::ServerUnavailable);
@@ -116,7 +145,7 @@ pub(super) async fn claim_session(
     tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %peer.transport,
         present = claim.present, "connected");
     claim.entry.set_merges(connect.version.is_v5());
-    let opened = open(core, server, &claim.entry).await;
+    let opened = open(core, server, &claim.entry, access.identity()).await;
     if let Err(error) = &opened {
         tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
     }
@@ -126,17 +155,23 @@ pub(super) async fn claim_session(
     let is_recorded = opened.is_ok() && claim.entry.is_durable();
     let progress = || Box::new(DurableProgress::new(claim.entry.id(), &claim.session.inbound));
     let progress = is_recorded.then(progress);
-    let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
+    let acceptance =
+        Acceptance { session_present: claim.present, assigned_client_id, authentication_data: data };
     Ok(ClaimedSession { claim, access, acceptance, progress, opened })
 }
 
 /// Reads the stored queue of the session, and tells the store of the connection before CONNACK tells the client.
-async fn open(core: &Core, server: &Server, entry: &SessionEntry) -> Result<(), StoreError> {
+async fn open(
+    core: &Core,
+    server: &Server,
+    entry: &SessionEntry,
+    identity: &Identity,
+) -> Result<(), StoreError> {
     let Some((expiry, will)) = server.offer() else { return Ok(()) };
     core.sessions.load_stored(entry).await?;
     let is_stored = expiry.outlives_connection() || entry.is_durable();
     let will = will.filter(|_| is_stored).cloned().map(Arc::new);
-    core.sessions.open(entry, expiry, will).await
+    core.sessions.open(entry, identity, expiry, will).await
 }
 
 /// Random Client Identifier. A client that could guess it could take the session over. [MQTT-3.1.3-6], [MQTT-3.1.3-7]

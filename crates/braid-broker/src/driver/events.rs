@@ -6,17 +6,19 @@ use std::time::Instant;
 
 use braid_proto::connection::{Event, Server, Token};
 use braid_proto::message::Message;
-use braid_proto::packet::Connect;
+use braid_proto::packet::{Auth, Connect};
 use braid_proto::reason::ReasonCode;
 use braid_store::{Change, StoreError};
 
 use super::Driver;
 use super::ack_pipeline::{AckPipeline, PendingAcks};
-use super::connect::{ClaimedSession, claim_session, peer_name};
+use super::connect::{ClaimedSession, PendingAuthentication, authenticate, claim_session, peer_name};
 use super::read_gate::ReadGate;
 use super::read_limits::MemoryBackpressure;
 use super::subscribe::SubscriptionHandler;
-use crate::auth::ClientAccess;
+use crate::auth::{
+    Challenge, ClientAccess, Credentials, Grant, Outcome, Refusal, SecurityAction, SecurityEvent,
+};
 use crate::clock;
 use crate::core::Core;
 use crate::dispatch::Congested;
@@ -58,6 +60,12 @@ struct IngressScope<'a> {
     gate: &'a mut ReadGate,
     acks: &'a mut AckPipeline,
     now: Instant,
+}
+
+/// Packet about which the authenticator has to be asked.
+pub(super) enum Question {
+    Connect(Box<Connect>),
+    Auth(Box<Auth>),
 }
 
 impl PublishBatch {
@@ -128,11 +136,11 @@ impl PublishIngress {
 }
 
 impl Driver {
-    /// Answers all events; a CONNECT is returned. Messages between two other events are dispatched as one batch, and
+    /// Answers all events; a CONNECT or AUTH is returned. Messages between two other events are dispatched as one batch, and
     /// all acknowledgements are pushed together at the end.
-    pub(super) fn drain_events(&mut self, now: Instant) -> Option<Box<Connect>> {
+    pub(super) fn drain_events(&mut self, now: Instant) -> Option<Question> {
         let mut batch = PublishBatch::default();
-        let mut is_full = false;
+        let (mut is_full, mut question) = (false, None);
         while !is_full && let Some(event) = self.server.poll_event() {
             if let Event::Publish(message, token) = event {
                 batch.push(message, token);
@@ -145,7 +153,11 @@ impl Driver {
             // No request overtakes the messages before it.
             self.publish(&mut batch, now);
             match event {
-                Event::Connect(connect) => return Some(connect),
+                Event::Connect(connect) => return Some(Question::Connect(connect)),
+                Event::Auth(auth) => {
+                    question = Some(Question::Auth(auth));
+                    break;
+                }
                 Event::Publish(..) => {}
                 // A refused delivery is over as well: no other member gets a shared message for it. [MQTT-4.8.2-6]
                 Event::Complete(packet_id, _) => self.egress.note_acknowledged(packet_id, clock::now),
@@ -180,7 +192,7 @@ impl Driver {
         }
         let leaves = batch.acks.and_then(|acks| self.acks.push(acks));
         self.release_acks(leaves);
-        None
+        question
     }
 
     fn publish(&mut self, batch: &mut PublishBatch, now: Instant) {
@@ -248,18 +260,102 @@ impl Driver {
         tracing::warn!(client = self.session.client(), %error, "disconnected: its data cannot be stored");
     }
 
-    // -- CONNECT -----------------------------------------------------------------------------------
+    // -- CONNECT and AUTH --------------------------------------------------------------------------
 
-    /// Answers a CONNECT, with `refusal` if there is one.
-    pub(super) async fn decide(&mut self, connect: Connect, refusal: Option<ReasonCode>) {
-        if let Some(reason) = refusal {
+    /// Answers a CONNECT or AUTH. A CONNECT is answered with `refusal`, if there is one.
+    pub(super) async fn decide(&mut self, question: Question, refusal: Option<ReasonCode>) {
+        match question {
+            Question::Connect(connect) => self.decide_connect(connect, refusal).await,
+            Question::Auth(auth) => self.decide_auth(*auth).await,
+        }
+    }
+
+    async fn decide_connect(&mut self, connect: Box<Connect>, refusal: Option<ReasonCode>) {
+        let memory = || self.core.memory.is_exhausted().then_some(ReasonCode::QuotaExceeded);
+        if let Some(reason) = refusal.or_else(memory) {
             let (client, peer) = (connect.client_id.as_str(), self.link.peer());
             tracing::debug!(client, peer = peer_name(peer), %reason, "refused");
+            let is_new = refusal.is_none();
+            self.core.statistics.add(Counter::ConnectionsRefused, u64::from(is_new));
             return self.server.reject(reason);
         }
+        let properties = &connect.properties;
+        let credentials = Credentials {
+            client_id: &connect.client_id,
+            user_name: connect.user_name.as_deref(),
+            password: connect.password.as_ref(),
+            method: properties.authentication_method.as_deref(),
+            data: properties.authentication_data.as_ref(),
+            peer: self.link.peer(),
+            listener: &self.policy,
+        };
+        let outcome = authenticate(&self.core, self.core.access.authenticate(&credentials)).await;
+        self.conclude(Some(connect), outcome).await;
+    }
+
+    /// Continues an enhanced authentication, or begins to repeat it.
+    async fn decide_auth(&mut self, auth: Auth) {
+        let (connect, outcome) = match self.session.authentication.take().map(|pending| *pending) {
+            Some(PendingAuthentication { connect, exchange }) => {
+                (connect, authenticate(&self.core, exchange.proceed(auth.authentication_data)).await)
+            }
+            None => {
+                let Some(entry) = &self.session.entry else { return };
+                let credentials = Credentials {
+                    client_id: &entry.client_id,
+                    user_name: None,
+                    password: None,
+                    method: auth.method.as_deref(),
+                    data: auth.authentication_data.as_ref(),
+                    peer: self.link.peer(),
+                    listener: &self.policy,
+                };
+                (None, authenticate(&self.core, self.core.access.authenticate(&credentials)).await)
+            }
+        };
+        self.conclude(connect, outcome).await;
+    }
+
+    /// Carries out the answer of the authenticator: about a CONNECT, or without one about a re-authentication.
+    async fn conclude(&mut self, connect: Option<Box<Connect>>, outcome: Result<Outcome, Refusal>) {
+        match outcome {
+            Ok(Outcome::Challenge(Challenge { data, exchange })) => {
+                self.session.authentication = Some(Box::new(PendingAuthentication { connect, exchange }));
+                self.server.challenge(data, clock::now());
+            }
+            Ok(Outcome::Accepted(grant)) => match connect {
+                Some(connect) => self.accept(&connect, *grant).await,
+                None => self.reauthenticate(*grant),
+            },
+            Err(refusal) => self.refuse(connect.as_deref(), refusal),
+        }
+    }
+
+    /// Refuses a client, with a record of the cause. [MQTT-4.12.0-1], [MQTT-4.12.0-4], [MQTT-4.12.1-2]
+    fn refuse(&mut self, connect: Option<&Connect>, Refusal { reason, cause }: Refusal) {
+        let client_id = match (connect, &self.session.entry) {
+            (Some(connect), _) => Some(&connect.client_id),
+            (None, Some(entry)) => Some(&entry.client_id),
+            (None, None) => None,
+        };
+        let action = match connect {
+            Some(_) => SecurityAction::Connect,
+            None => SecurityAction::Reauthenticate,
+        };
+        let event = SecurityEvent::refused(client_id, None, action, cause);
+        self.core.access.audit.record(event.from_address(self.link.peer().address));
+        match connect {
+            Some(_) => self.server.reject(reason),
+            None => self.server.disconnect(reason),
+        }
+    }
+
+    /// Accepts the CONNECT of a client that was authenticated, if it may have its session.
+    async fn accept(&mut self, connect: &Connect, grant: Grant) {
         let connection = self.session.connection;
         let (core, peer) = (&self.core, self.link.peer());
-        let claimed = match claim_session(core, &self.server, peer, connection, &connect).await {
+        let expires_in = grant.expires_in;
+        let claimed = match claim_session(core, &self.server, peer, connection, connect, grant).await {
             Ok(claimed) => claimed,
             Err(reason) => return self.server.reject(reason),
         };
@@ -272,6 +368,7 @@ impl Driver {
         self.session.delayed_will = claim.will.filter(|_| opened.is_err()).map(Box::new);
         self.session.access = access;
         self.session.entry = Some(claim.entry);
+        self.session.expires_at = expires_in.and_then(|expires_in| clock::now().checked_add(expires_in));
         self.retained.resume(claim.pending_retained);
         self.core.statistics.client_came();
         // After a refusal this only gives the session back.
@@ -281,12 +378,56 @@ impl Driver {
         self.core.statistics.add(Counter::MessagesDropped, denied);
         if opened.is_ok() {
             self.link.set_trusted(); // [BQ-13]
+            self.recheck_subscriptions();
         }
         // Packets right behind CONNECT may have released an identifier: no byte has left yet.
         self.acks.commit_progress(&mut self.server, &self.core.persist);
         // The broker may have begun to stop before the session queue had an owner to signal to.
         if self.core.lifecycle.is_stopping() {
             self.server.disconnect(ReasonCode::ServerShuttingDown);
+        }
+    }
+
+    /// Ends a re-authentication with success, if the client is still the same user.
+    fn reauthenticate(&mut self, Grant { identity, expires_in, data, .. }: Grant) {
+        if !self.session.access.owns(Some(&identity)) {
+            return self.server.disconnect(ReasonCode::NotAuthorized);
+        }
+        if let Some(entry) = &self.session.entry {
+            entry.set_identity(&identity);
+        }
+        self.session.access.set_identity(identity);
+        self.session.expires_at = expires_in.and_then(|expires_in| clock::now().checked_add(expires_in));
+        self.server.finish_reauthentication(data);
+        self.recheck_subscriptions();
+    }
+
+    /// Closes a connection whose credentials have expired.
+    pub(super) fn expire(&mut self) {
+        self.session.expires_at = None;
+        self.end_for(SecurityAction::Expired, "its credentials have expired");
+    }
+
+    /// Checks the client against rules that have changed.
+    pub(super) fn recheck(&mut self) {
+        if self.core.access.is_revoked(self.session.access.identity()) {
+            return self.end_for(SecurityAction::Revoked, "the user is not known any more");
+        }
+        self.recheck_subscriptions();
+    }
+
+    fn end_for(&mut self, action: SecurityAction, cause: &'static str) {
+        let client_id = self.session.entry.as_ref().map(|entry| &entry.client_id);
+        let identity = Some(self.session.access.identity());
+        let event = SecurityEvent::refused(client_id, identity, action, cause);
+        self.core.access.audit.record(event.from_address(self.link.peer().address));
+        self.server.disconnect(ReasonCode::NotAuthorized);
+    }
+
+    /// Ends the subscriptions that are not permitted any more.
+    fn recheck_subscriptions(&mut self) {
+        if let Some(handler) = self.subscriptions() {
+            handler.recheck();
         }
     }
 }

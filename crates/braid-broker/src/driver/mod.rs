@@ -28,7 +28,6 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::{Cause, Server};
-use braid_proto::packet::Connect;
 use braid_proto::reason::ReasonCode;
 use braid_transport::{Incoming, Link};
 use tokio::time::Sleep;
@@ -36,13 +35,14 @@ use tokio::time::Sleep;
 use self::ack_pipeline::AckPipeline;
 use self::close::{CLOSE_TIMEOUT, ConnectionClose, QUIC_CLOSE_TIMEOUT, flush_timeout};
 use self::connect::{SessionBinding, peer_name, shake_hands};
-use self::events::PublishIngress;
+use self::events::{PublishIngress, Question};
 use self::read_gate::ReadGate;
 use self::retained_sender::RetainedSender;
 use self::stream_scheduler::StreamScheduler;
 use crate::clock;
 use crate::config::EarlyPublishConfig;
 use crate::core::Core;
+use crate::listen::ListenerPolicy;
 use crate::queue::egress::EgressQueue;
 use crate::queue::session_queue::Signal;
 
@@ -53,18 +53,24 @@ const MAX_TURNS: usize = 4;
 /// stops. A CONNECT is answered with `refusal`, if there is one.
 ///
 /// `incoming` is boxed, as are the futures of handshake and CONNECT: an idle connection must not keep their size.
-pub(crate) async fn serve(core: Arc<Core>, incoming: Box<Incoming>, refusal: Option<ReasonCode>) {
+pub(crate) async fn serve(
+    core: Arc<Core>,
+    policy: Arc<ListenerPolicy>,
+    incoming: Box<Incoming>,
+    refusal: Option<ReasonCode>,
+) {
     let accepted = clock::now();
     let from = incoming.peer_address();
     let Some(link) = Box::pin(shake_hands(&core, *incoming)).await else { return };
     tracing::trace!(?from, transport = %link.peer().transport, "link established");
     // By reference: a future that is given the driver keeps the space of its argument beside that of the driver.
-    let mut driver = Driver::new(core, link, accepted);
+    let mut driver = Driver::new(core, policy, link, accepted);
     driver.run(refusal).await;
 }
 
 struct Driver {
     core: Arc<Core>,
+    policy: Arc<ListenerPolicy>,
     link: Link,
     server: Server,
     session: SessionBinding,
@@ -81,15 +87,24 @@ struct Driver {
 
 /// Result of [`Driver::poll`].
 enum Turn {
-    /// A CONNECT to decide about.
-    Decide(Box<Connect>),
+    /// A CONNECT or AUTH to decide about.
+    Decide(Question),
     /// The connection is closed; its last bytes may still have to be written.
     Over,
 }
 
+impl Turn {
+    fn question(self) -> Option<Question> {
+        match self {
+            Self::Decide(question) => Some(question),
+            Self::Over => None,
+        }
+    }
+}
+
 impl Driver {
     /// `accepted`: start of the time for CONNECT.
-    fn new(core: Arc<Core>, link: Link, accepted: Instant) -> Self {
+    fn new(core: Arc<Core>, policy: Arc<ListenerPolicy>, link: Link, accepted: Instant) -> Self {
         let mut server = Server::new(core.server_options.clone(), accepted);
         if link.is_early() {
             server.set_early(); // [BQ-61]
@@ -106,30 +121,30 @@ impl Driver {
             timer: ConnectionTimer { sleep: None, confirm_by: link.is_early().then(|| accepted + limit) },
             close: ConnectionClose::new(),
             core,
+            policy,
             link,
             server,
         }
     }
 
     async fn run(&mut self, refusal: Option<ReasonCode>) {
-        if let Some(connect) = Box::pin(self.await_connect()).await {
-            Box::pin(self.decide(*connect, refusal)).await;
-            // A second CONNECT is a violation: this ends with the connection.
-            poll_fn(|context| self.poll(context)).await;
+        while let Some(question) = Box::pin(self.next_question()).await {
+            Box::pin(self.decide(question, refusal)).await;
         }
         // The transport keeps to this even if the task is dropped. [BQ-41]
         self.link.close_by(clock::now() + QUIC_CLOSE_TIMEOUT);
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(self.close())).await;
     }
 
-    /// The CONNECT of the client; `None` when there will be none.
-    async fn await_connect(&mut self) -> Option<Box<Connect>> {
+    /// Serves the connection until the next CONNECT or AUTH; `None` when it is over.
+    async fn next_question(&mut self) -> Option<Question> {
+        if self.session.entry.is_some() {
+            // The session queue signals the stop of the broker.
+            return poll_fn(|context| self.poll(context)).await.question();
+        }
         let core = self.core.clone();
         tokio::select! {
-            turn = poll_fn(|context| self.poll(context)) => match turn {
-                Turn::Decide(connect) => Some(connect),
-                Turn::Over => None,
-            },
+            turn = poll_fn(|context| self.poll(context)) => turn.question(),
             () = core.lifecycle.stopped() => {
                 self.end_link(None);
                 None
@@ -149,8 +164,8 @@ impl Driver {
             let has_read = self.poll_read(now, context);
             // 3. Events of the bytes. All messages of the turn are dispatched as a batch.
             let has_events = self.server.has_events();
-            if let Some(connect) = self.drain_events(now) {
-                return Poll::Ready(Turn::Decide(connect));
+            if let Some(question) = self.drain_events(now) {
+                return Poll::Ready(Turn::Decide(question));
             }
             // 4. Limits. After the events, which count the messages.
             self.gate.end_turn(&self.server, now);
@@ -209,6 +224,7 @@ impl Driver {
         match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
             Some(Signal::Close(reason)) => self.server.disconnect(reason),
+            Some(Signal::Recheck) => self.recheck(),
             None => {}
         }
     }
@@ -233,6 +249,7 @@ impl Driver {
         let times = [
             keep_alive,
             self.timer.confirm_by,
+            self.session.expires_at,
             self.acks.next_timeout(),
             self.streams.as_ref().and_then(|streams| streams.next_opening()),
             self.gate.next_timeout(&self.read_input(now)),
@@ -252,6 +269,9 @@ impl Driver {
         }
         self.server.handle_timeout(now);
         self.open_waiting_streams(now);
+        if self.session.expires_at.is_some_and(|at| at <= now) {
+            self.expire();
+        }
         if self.timer.confirm_by.is_some_and(|by| by <= now) {
             self.timer.confirm_by = None;
             tracing::info!(
@@ -354,7 +374,9 @@ impl ConnectionTimer {
 mod tests {
     use super::*;
 
-    fn size_of_future<F: Future>(_: fn(Arc<Core>, Box<Incoming>, Option<ReasonCode>) -> F) -> usize {
+    fn size_of_future<F: Future>(
+        _: fn(Arc<Core>, Arc<ListenerPolicy>, Box<Incoming>, Option<ReasonCode>) -> F,
+    ) -> usize {
         size_of::<F>()
     }
 

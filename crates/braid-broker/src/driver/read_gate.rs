@@ -197,7 +197,7 @@ mod tests {
             let mut server = Server::new(Arc::new(ServerOptions::default()), now);
             server.handle_bytes(CONTROL, b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01a", now);
             assert!(matches!(server.poll_event(), Some(Event::Connect(_))));
-            let acceptance = Acceptance { session_present: false, assigned_client_id: false };
+            let acceptance = Acceptance::default();
             server.accept(Session::default(), &acceptance, now, |_| true);
             let (gate, acks) = (ReadGate::new(limits, now), AckPipeline::default());
             let (pressure, memory) = (MemoryBackpressure::default(), Memory::new(limits));

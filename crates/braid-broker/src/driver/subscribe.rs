@@ -31,6 +31,18 @@ const SUBSCRIPTION: usize = 384;
 /// a node, and sixteen sevenths of the 17 of the edge to it. 75 to 140 were measured.
 const LEVEL: usize = 152;
 
+/// The priority that a client gets for the deliveries of a filter: one above the default needs permission.
+fn granted_priority(
+    access: &ClientAccess,
+    filter: &TopicFilter,
+    asked: Option<Priority>,
+) -> Option<Priority> {
+    asked.map(|asked| {
+        let is_granted = asked <= Priority::DEFAULT || access.may_prioritize(filter);
+        if is_granted { asked } else { Priority::DEFAULT }
+    })
+}
+
 /// Subscription that a SUBSCRIBE was granted.
 struct Granted {
     filter: TopicFilter,
@@ -134,6 +146,8 @@ impl SubscriptionHandler<'_> {
                 codes.push(ReasonCode::NotAuthorized);
                 continue;
             }
+            let subscription =
+                Subscription { priority: granted_priority(self.access, &filter, priority), ..subscription };
             let is_full = subscriptions.len() >= most || bytes_with(subscriptions, &filter) > most_bytes;
             if is_full && !subscriptions.replaces(&filter, on) {
                 codes.push(ReasonCode::QuotaExceeded);
@@ -189,6 +203,52 @@ impl SubscriptionHandler<'_> {
         }
         self.retained.cancel(ended.iter().map(|(filter, stream)| (filter, *stream)).collect());
         self.server.unsuback(on, unsubscribe.packet_id, codes)
+    }
+
+    /// Ends the subscriptions that are not permitted any more, and the priorities.
+    pub(super) fn recheck(self) {
+        if !self.access.has_rules() {
+            return;
+        }
+        let entry = self.entry;
+        let Some(session) = self.server.session_mut() else { return };
+        let subscriptions = &mut session.subscriptions;
+        let (mut denied, mut lowered) = (Vec::new(), Vec::new());
+        for (filter, subscription) in subscriptions.iter() {
+            let priority = granted_priority(self.access, filter, subscription.priority);
+            if !self.access.may_subscribe(filter) {
+                denied.push((filter.clone(), subscription.stream));
+            } else if priority != subscription.priority {
+                lowered.push((filter.clone(), Subscription { priority, ..*subscription }));
+            }
+        }
+        for some in denied.chunks(FILTERS_AT_ONCE) {
+            self.core.routing.change(|router| {
+                for (filter, stream) in some {
+                    subscriptions.remove_on(filter, *stream);
+                    router.unsubscribe(entry.key, filter, *stream);
+                }
+            });
+        }
+        for some in lowered.chunks(FILTERS_AT_ONCE) {
+            self.core.routing.change(|router| {
+                for (filter, subscription) in some {
+                    subscriptions.insert(filter.clone(), *subscription);
+                    router.subscribe(entry.key, filter, *subscription);
+                }
+            });
+        }
+        self.retained.cancel(denied.iter().map(|(filter, stream)| (filter, *stream)).collect());
+        if entry.is_durable() {
+            let session = entry.id();
+            let ended = denied.into_iter().map(|(filter, _)| Change::Unsubscribed { session, filter });
+            let changed = lowered.into_iter().map(|(filter, subscription)| Change::Subscribed {
+                session,
+                filter,
+                subscription: StoredSubscription::of(&subscription),
+            });
+            self.core.persist.commit_unwatched(ended.chain(changed).collect());
+        }
     }
 
     /// Moves the subscriptions of a stream that has ended, and their retained messages, to the control stream. [BQ-42]

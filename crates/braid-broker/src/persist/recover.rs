@@ -5,6 +5,7 @@ use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use braid_auth::identity::Identity;
 use braid_proto::decoder::Spool;
 use braid_proto::message::{MemoryAccount, Message};
 use braid_proto::packet::{PacketId, Will};
@@ -45,6 +46,8 @@ pub(crate) struct Recovered {
 /// Recovered session.
 pub(crate) struct RecoveredSession {
     pub(crate) record: SessionRecord,
+    /// Identity of its client; `None` in a session of an older store.
+    pub(crate) identity: Option<Identity>,
     pub(crate) claim: Claim,
     pub(crate) session: Session,
     pub(crate) will: Option<Arc<Will>>,
@@ -183,7 +186,12 @@ fn revive(shown: ShownSession, messages: &Messages) -> Result<RecoveredSession, 
     for one in &mut waiting {
         messages.resolve(one)?;
     }
-    Ok(RecoveredSession { record, claim, session, will, waiting })
+    let identity = record.identity.as_deref().map(Identity::decode).transpose();
+    let identity = identity.map_err(|error| {
+        let reason = format!("session {}: {error}", record.id);
+        StoreError::Damaged { reason: reason.into() }
+    })?;
+    Ok(RecoveredSession { record, identity, claim, session, will, waiting })
 }
 
 /// Stored messages, each once however many deliveries refer to it.

@@ -76,6 +76,8 @@ pub(crate) enum Signal {
     TakeOver,
     /// Close the connection.
     Close(ReasonCode),
+    /// Check the client against rules that have changed.
+    Recheck,
 }
 
 /// Outcome of a push.
@@ -269,8 +271,13 @@ impl SessionQueue {
     #[must_use]
     pub(crate) fn signal(&self, signal: Signal) -> Option<Waker> {
         let connection = &mut self.lock().connection;
-        // A close must not replace a take-over.
-        if connection.signal != Some(Signal::TakeOver) {
+        // A close must not replace a take-over, and a check neither.
+        let is_weaker = match connection.signal {
+            Some(Signal::TakeOver) => true,
+            Some(Signal::Close(_)) => signal == Signal::Recheck,
+            Some(Signal::Recheck) | None => false,
+        };
+        if !is_weaker {
             connection.signal = Some(signal);
         }
         connection.waker.take()

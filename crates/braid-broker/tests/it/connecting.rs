@@ -2,8 +2,11 @@
 
 use std::net::SocketAddr;
 
-use braid_broker::{Anonymous, Authenticate, Authentication, BrokerConfig, Counter, Identity, MqttConfig};
-use braid_proto::packet::{Connect, Packet, ProtocolVersion, QoS};
+use braid_broker::{
+    Anonymous, Authenticate, Authentication, BrokerConfig, Counter, Credentials, ListenerPolicy, MqttConfig,
+    Outcome, Refusal,
+};
+use braid_proto::packet::{ClientId, Connect, Packet, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_transport::{EndpointHealth, Peer, Transport};
 
@@ -117,10 +120,10 @@ async fn enhanced_authentication_is_refused() {
 struct RefuseAll;
 
 impl Authenticate for RefuseAll {
-    fn authenticate<'a>(&'a self, _connect: &'a Connect, _peer: &'a Peer) -> Authentication<'a> {
+    fn authenticate<'a>(&'a self, _credentials: &'a Credentials<'a>) -> Authentication<'a> {
         Box::pin(async {
             tokio::task::yield_now().await;
-            Err(ReasonCode::NotAuthorized)
+            Err(Refusal::new(ReasonCode::NotAuthorized, "all are refused"))
         })
     }
 }
@@ -152,19 +155,43 @@ async fn anonymous_clients_are_refused_from_outside_unless_that_was_switched_on(
         tls_version: None,
         alpn: None,
     };
-    let connect = connect_v5("client");
+    let admits = async |rule: Anonymous, anonymous: Option<bool>, address: Option<&str>| {
+        let listener = ListenerPolicy { anonymous, ..ListenerPolicy::default() };
+        let (client_id, peer) = (ClientId::from("client"), peer(address));
+        let credentials = Credentials {
+            client_id: &client_id,
+            user_name: Some("ignored"),
+            password: None,
+            method: None,
+            data: None,
+            peer: &peer,
+            listener: &listener,
+        };
+        match rule.authenticate(&credentials).await {
+            Ok(Outcome::Accepted(grant)) => {
+                assert_eq!(grant.identity.user(), None);
+                true
+            }
+            Ok(Outcome::Challenge(_)) => panic!("there is no method"),
+            Err(refusal) => {
+                assert_eq!(refusal.reason, ReasonCode::NotAuthorized);
+                false
+            }
+        }
+    };
     let at_home = Anonymous::default();
     let anywhere = Anonymous { from_anywhere: true };
     for local in
         [None, Some("127.0.0.1:1"), Some("127.8.8.8:1"), Some("[::1]:1"), Some("[::ffff:127.0.0.1]:1")]
     {
-        let answer = at_home.authenticate(&connect, &peer(local)).await;
-        assert_eq!(answer, Ok(Identity::anonymous()), "{local:?}");
+        assert!(admits(at_home, None, local).await, "{local:?}");
+        assert!(!admits(at_home, Some(false), local).await, "{local:?}");
     }
     for outside in ["10.0.0.1:1", "[::ffff:10.0.0.1]:1", "[fe80::1]:1", "0.0.0.0:1"] {
-        let peer = peer(Some(outside));
-        assert_eq!(at_home.authenticate(&connect, &peer).await, Err(ReasonCode::NotAuthorized), "{outside}");
-        assert_eq!(anywhere.authenticate(&connect, &peer).await, Ok(Identity::anonymous()), "{outside}");
+        assert!(!admits(at_home, None, Some(outside)).await, "{outside}");
+        assert!(admits(at_home, Some(true), Some(outside)).await, "{outside}");
+        assert!(admits(anywhere, None, Some(outside)).await, "{outside}");
+        assert!(!admits(anywhere, Some(false), Some(outside)).await, "{outside}");
     }
 }
 

@@ -1,28 +1,32 @@
-//! Permission: the six actions that an authorizer may deny, and what a denied client sees.
+//! Permission: the actions that an authorizer may deny, sessions of other users, and what a denied client sees.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
-use braid_broker::{Action, Anonymous, Authenticate, Authentication, Authorize, Counter, Identity};
+use braid_auth::acl::Decision;
+use braid_auth::identity::Identity;
+use braid_broker::{
+    Action, Authenticate, Authentication, Authorize, Counter, Credentials, PermitAll, SecurityAction,
+};
 use braid_proto::packet::{
-    Ack, AckKind, ClientId, Connect, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry,
+    Ack, AckKind, ClientId, Connect, Packet, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry,
 };
 use braid_proto::reason::ReasonCode;
 use braid_store::MemoryStore;
-use braid_transport::Peer;
 
-use crate::support::{Client, TestBroker, connect_v5, filter, lasting, message, settle, texts, will};
+use crate::support::{Client, TestBroker, connect_v5, filter, id, lasting, message, settle, texts, will};
 
 /// Authenticator whose identities are the user names.
 struct UserNames;
 
 impl Authenticate for UserNames {
-    fn authenticate<'a>(&'a self, connect: &'a Connect, _peer: &'a Peer) -> Authentication<'a> {
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
         Box::pin(async {
             tokio::task::yield_now().await;
-            Ok(connect.user_name.as_ref().map_or(Identity::anonymous(), |name| Identity::named(name)))
+            Ok(credentials.user_name.map_or(Identity::anonymous(), Identity::named).into())
         })
     }
 }
@@ -51,18 +55,21 @@ impl Deny {
 }
 
 impl Authorize for Deny {
-    fn permits(&self, identity: &Identity, client_id: &ClientId, action: Action<'_>) -> bool {
+    fn decide(&self, identity: &Identity, client_id: &ClientId, action: Action<'_>) -> Decision {
         let (name, about) = match action {
-            Action::SetWill(topic) => ("set will", topic.as_str()),
             Action::Publish(topic) => ("publish", topic.as_str()),
             Action::Subscribe(filter) => ("subscribe", filter.as_str()),
             Action::Receive(topic) => ("receive", topic.as_str()),
-            Action::Resume { owner } => ("resume", owner.and_then(Identity::name).unwrap_or("-")),
-            Action::TakeOver { owner } => ("take over", owner.and_then(Identity::name).unwrap_or("-")),
+            Action::Prioritize(filter) => ("prioritize", filter.as_str()),
         };
         let question = format!("{identity:?} as {}: {name} {about}", client_id.as_str());
         self.asked.lock().expect("not poisoned").push(question);
-        name != *self.action.lock().expect("not poisoned") || client_id.as_str() != "client"
+        let allowed = name != *self.action.lock().expect("not poisoned") || client_id.as_str() != "client";
+        Decision { allowed, line: None, list: 0 }
+    }
+
+    fn is_revoked(&self, identity: &Identity) -> bool {
+        *self.action.lock().expect("not poisoned") == "everything" && identity.user() == Some("u")
     }
 
     fn generation(&self) -> u64 {
@@ -93,11 +100,11 @@ async fn is_connected(client: &mut Client) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_denied_will_refuses_the_connect() {
-    let rules = Deny::the("set will");
+    let rules = Deny::the("publish");
     let broker = start(&rules);
     let connect = || Connect { will: Some(will("t", "gone")), ..connect_v5("client") };
     assert_eq!(refusal(&broker, named("u", connect())).await, ReasonCode::NotAuthorized);
-    assert!(rules.has_asked("u as client: set will t"));
+    assert!(rules.has_asked("u as client: publish t"));
     rules.change("");
     drop(broker.connect(connect()).await);
 }
@@ -228,7 +235,7 @@ async fn a_denied_member_of_a_shared_subscription_is_passed_over() {
     assert_eq!(client.take().await, "y");
 }
 
-/// Messages in flight that the client may not receive any more are not sent again, by whatever identity it resumes. The
+/// Messages in flight that the client may not receive any more are not sent again. The
 /// identifier of QoS 2 is released first: the client may have the message, and would take the next one with the
 /// identifier for its repetition.
 #[tokio::test(start_paused = true)]
@@ -245,11 +252,11 @@ async fn a_denied_retransmission_ends_the_exchange() {
     }
     client.vanish().await;
     rules.change("receive");
-    let mut client = broker.connect(named("other", lasting("client"))).await;
+    let mut client = broker.resume("client").await;
     assert!(client.connack().session_present);
     assert_eq!(client.expect_ack(AckKind::Pubrel).await.packet_id, sent[1]);
     client.expect_silence().await;
-    assert!(rules.has_asked("other as client: receive t/1"));
+    assert!(rules.has_asked("anonymous as client: receive t/1"));
     assert_eq!(broker.statistics().get(Counter::MessagesDropped), 2);
     // A lost connection does not bring the message back, even if it is permitted again.
     client.vanish().await;
@@ -273,13 +280,13 @@ struct CountedDenials {
 }
 
 impl Authorize for CountedDenials {
-    fn permits(&self, _identity: &Identity, _client_id: &ClientId, action: Action<'_>) -> bool {
-        if !matches!(action, Action::Receive(_)) || !self.is_closed.load(Ordering::SeqCst) {
-            return true;
+    fn decide(&self, _identity: &Identity, _client_id: &ClientId, action: Action<'_>) -> Decision {
+        let allowed = !matches!(action, Action::Receive(_)) || !self.is_closed.load(Ordering::SeqCst);
+        if !allowed {
+            let turn = self.turn.load(Ordering::SeqCst);
+            *self.asked.lock().expect("not poisoned").entry(turn).or_default() += 1;
         }
-        let turn = self.turn.load(Ordering::SeqCst);
-        *self.asked.lock().expect("not poisoned").entry(turn).or_default() += 1;
-        false
+        Decision { allowed, line: None, list: 0 }
     }
 }
 
@@ -320,51 +327,156 @@ async fn denied_deliveries_are_dropped_a_few_at_a_time() {
     assert!(asked.values().all(|asked| *asked <= 1024), "256 in each of four turns: {asked:?}");
 }
 
+/// A session belongs to the user that made it: no one else resumes it, takes it over or ends it, also after a restart.
 #[tokio::test(start_paused = true)]
-async fn a_denied_resume_leaves_the_session_parked() {
-    let rules = Deny::the("resume");
-    let broker = start(&rules);
+async fn a_session_of_another_user_is_refused() {
+    let store = Arc::new(MemoryStore::new());
+    let permit = || Arc::new(PermitAll);
+    let mut broker = TestBroker::start_with_access(UserNames, permit(), store.clone());
     let mut client = broker.connect(named("owner", lasting("client"))).await;
     client.subscribe("t", QoS::AtLeastOnce).await;
-    client.vanish().await;
-    for clean_start in [false, true] {
-        let connect = Connect { clean_start, ..lasting("client") };
-        assert_eq!(refusal(&broker, named("other", connect)).await, ReasonCode::NotAuthorized);
+    let others = || {
+        let connects = [true, false].map(|clean_start| Connect { clean_start, ..lasting("client") });
+        let [first, second] = connects.clone();
+        connects.into_iter().chain([named("other", first), named("other", second)])
+    };
+    for connect in others() {
+        assert_eq!(refusal(&broker, connect).await, ReasonCode::NotAuthorized);
     }
-    assert!(rules.has_asked("other as client: resume owner"));
+    assert!(is_connected(&mut client).await);
+    client.vanish().await;
+    for connect in others() {
+        assert_eq!(refusal(&broker, connect).await, ReasonCode::NotAuthorized);
+    }
     broker.v5("publisher").await.publish("t", "x", QoS::AtLeastOnce).await;
-    rules.change("");
+    broker.handle.stop();
+    broker.ended().await;
+    let broker = TestBroker::start_with_access(UserNames, permit(), Arc::new(store.reopen()));
+    for connect in others() {
+        assert_eq!(refusal(&broker, connect).await, ReasonCode::NotAuthorized);
+    }
     let mut client = broker.connect(named("owner", lasting("client"))).await;
     assert!(client.connack().session_present);
     assert_eq!(client.take().await, "x");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_denied_takeover_leaves_the_connection_alone() {
-    let rules = Deny::the("take over");
-    let broker = start(&rules);
-    let mut client = broker.connect(named("owner", lasting("client"))).await;
-    let refused = refusal(&broker, named("other", lasting("client"))).await;
-    assert_eq!(refused, ReasonCode::NotAuthorized);
-    assert!(rules.has_asked("other as client: take over owner"));
-    assert!(is_connected(&mut client).await);
-    rules.change("");
-    let other = broker.connect(named("other", lasting("client"))).await;
-    assert!(other.connack().session_present);
+    let _second = broker.connect(named("owner", lasting("client"))).await;
     client.expect_disconnect(ReasonCode::SessionTakenOver).await;
 }
 
-/// A broker that was restarted does not know the last owner.
+/// Rules that change end subscriptions of connected clients, and of others when they return.
 #[tokio::test(start_paused = true)]
-async fn a_resume_after_a_restart_is_asked_without_an_owner() {
+async fn subscriptions_that_are_denied_by_now_end() {
+    let rules = Deny::the("");
     let store = Arc::new(MemoryStore::new());
-    let mut first = TestBroker::start_over(store.clone());
-    first.resume("client").await.vanish().await;
-    first.handle.stop();
-    first.ended().await;
-    let rules = Deny::the("resume");
-    let store = Arc::new(store.reopen());
-    let broker = TestBroker::start_with_access(Anonymous::default(), rules.clone(), store);
-    assert_eq!(refusal(&broker, lasting("client")).await, ReasonCode::NotAuthorized);
-    assert!(rules.has_asked("anonymous as client: resume -"));
+    let mut broker = TestBroker::start_with_access(UserNames, rules.clone(), store.clone());
+    for is_connected in [true, false] {
+        let mut client = broker.resume("client").await;
+        client.subscribe("t/#", QoS::AtLeastOnce).await;
+        if is_connected {
+            rules.change("subscribe");
+            broker.handle.recheck_clients().await;
+        } else {
+            client.vanish().await;
+            rules.change("subscribe");
+            client = broker.resume("client").await;
+        }
+        settle().await;
+        rules.change("");
+        broker.v5("publisher").await.publish("t/1", "x", QoS::AtLeastOnce).await;
+        client.expect_silence().await;
+        client.vanish().await;
+    }
+    broker.handle.stop();
+    broker.ended().await;
+    let broker = TestBroker::start_over(Arc::new(store.reopen()));
+    let mut client = broker.resume("client").await;
+    broker.v5("publisher").await.publish("t/1", "x", QoS::AtLeastOnce).await;
+    client.expect_silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_user_is_disconnected() {
+    let rules = Deny::the("");
+    let broker = start(&rules);
+    let mut events = broker.handle.security_events();
+    let mut client = broker.connect(named("u", connect_v5("a"))).await;
+    let mut other = broker.connect(named("v", connect_v5("b"))).await;
+    broker.handle.recheck_clients().await;
+    assert!(is_connected(&mut client).await);
+    rules.change("everything");
+    broker.handle.recheck_clients().await;
+    client.expect_disconnect(ReasonCode::NotAuthorized).await;
+    assert!(is_connected(&mut other).await);
+    assert_eq!(events.recv().await.expect("an event").action, SecurityAction::Revoked);
+}
+
+/// CVE-2026-95846: a Will is asked about at CONNECT, and again when it is published.
+#[tokio::test(start_paused = true)]
+async fn a_will_that_is_denied_by_now_is_not_published() {
+    let rules = Deny::the("");
+    let broker = start(&rules);
+    let mut subscriber = broker.v5("subscriber").await;
+    subscriber.subscribe("t", QoS::AtMostOnce).await;
+    for denied in ["publish", ""] {
+        let client = broker.connect(Connect { will: Some(will("t", "gone")), ..connect_v5("client") }).await;
+        rules.change(denied);
+        client.vanish().await;
+        match denied {
+            "" => assert_eq!(subscriber.take().await, "gone"),
+            _ => subscriber.expect_silence().await,
+        }
+        rules.change("");
+    }
+}
+
+/// A subscription without the permission for its priority is granted with the usual one.
+#[tokio::test(start_paused = true)]
+async fn a_priority_above_the_usual_needs_permission() {
+    for (denied, first) in [("prioritize", "usual"), ("", "urgent")] {
+        let broker = start(&Deny::the(denied));
+        let mut client = broker.resume("client").await;
+        for (topic, priority) in [("usual", None), ("urgent", Some("65535"))] {
+            let user =
+                priority.map(|value: &str| ("braid-priority".into(), value.into())).into_iter().collect();
+            let entries = vec![SubscribeEntry::new(filter(topic), QoS::AtLeastOnce)];
+            client
+                .send(Packet::Subscribe(Box::new(Subscribe { packet_id: id(7), id: None, user, entries })))
+                .await;
+            assert!(
+                matches!(client.next().await, Some(Packet::Suback(suback)) if !suback.codes[0].is_error())
+            );
+        }
+        client.vanish().await;
+        let mut publisher = broker.v5("publisher").await;
+        for topic in ["usual", "urgent"] {
+            publisher.publish(topic, topic, QoS::AtLeastOnce).await;
+        }
+        assert_eq!(broker.resume("client").await.take().await, first, "denied: {denied:?}");
+    }
+}
+
+/// What was refused, to whom, and by which rule; a flood is counted.
+#[tokio::test(start_paused = true)]
+async fn refusals_are_security_events() {
+    let rules = Deny::the("publish");
+    let broker = start(&rules);
+    let mut events = broker.handle.security_events();
+    let mut client = broker.connect(named("u", connect_v5("client"))).await;
+    client.publish("t", "x", QoS::AtLeastOnce).await;
+    let event = events.recv().await.expect("an event");
+    assert_eq!((event.action.name(), event.action.topic()), ("publish", Some("t")));
+    assert_eq!(event.client_id.as_ref().map(ClientId::as_str), Some("client"));
+    assert_eq!(event.identity.as_ref().and_then(Identity::user), Some("u"));
+    assert!(event.decision.is_some_and(|decision| !decision.allowed));
+    for number in 0..500 {
+        client.publish(&format!("t/{number}"), "x", QoS::AtLeastOnce).await;
+    }
+    let mut passed = 0;
+    while events.try_recv().is_ok() {
+        passed += 1;
+    }
+    assert!(passed <= 100, "{passed} events in no time");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    client.publish("t/late", "x", QoS::AtLeastOnce).await;
+    let event = events.recv().await.expect("an event");
+    assert_eq!(event.suppressed, 500 - passed);
 }

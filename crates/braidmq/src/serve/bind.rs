@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use braid_broker::BrokerListener;
 use braid_transport::{
     CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions,
     Transport, is_self_signed_there, self_signed,
@@ -78,7 +79,7 @@ pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartE
 }
 
 /// Binds every listener, or none if one of them fails.
-pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<Listener>, StartError> {
+pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<BrokerListener>, StartError> {
     let mut options = ListenOptions { quic: config.quic_options(), ..ListenOptions::default() };
     // Room for the largest packet in one frame, as most clients send it.
     options.websocket.max_frame_bytes = config.mqtt.maximum_packet_size as usize + 5;
@@ -87,7 +88,7 @@ pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<
     for (transport, addresses) in config.listeners.by_transport() {
         let Some(kind) = kind(transport, tls) else { continue };
         for address in addresses {
-            listeners.push(Listener::bind(kind.clone(), *address, &options)?);
+            listeners.push(Listener::bind(kind.clone(), *address, &options)?.into());
         }
     }
     Ok(listeners)

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{Anonymous, Broker, PermitAll, Recovery};
+use braid_broker::{BrokerListener, Anonymous, Broker, PermitAll, Recovery};
 use braid_http::HealthState;
 use braid_proto::decoder::Spool;
 use braid_store::spool::FileSpool;
@@ -65,7 +65,7 @@ fn open_spool(config: &Config) -> Result<Option<Arc<dyn Spool>>, StartError> {
 
 impl Opened {
     /// Builds the broker from the content of the store. Blocks for the time of the recovery.
-    pub(super) fn build(self, config: &Config, listeners: Vec<Listener>) -> Result<Built, StartError> {
+    pub(super) fn build(self, config: &Config, listeners: Vec<BrokerListener>) -> Result<Built, StartError> {
         let Self { store, spool, reporter } = self;
         let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
         let progress = |recovery: Recovery| reporter.recovered(recovery);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{Authenticate, Authentication, BrokerConfig, Identity, LimitsConfig};
-use braid_proto::packet::{AckKind, Connect, Disconnect, Packet, QoS};
+use braid_auth::identity::Identity;
+use braid_broker::{Authenticate, Authentication, BrokerConfig, Credentials, LimitsConfig, Refusal};
+use braid_proto::packet::{AckKind, Disconnect, Packet, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
 use braid_store::MemoryStore;
 use braid_store::faults::FailingStore;
-use braid_transport::Peer;
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::Direction;
 use tokio::time::Instant;
@@ -116,9 +116,10 @@ async fn only_a_client_that_is_accepted_may_send_more() {
 struct InProcess;
 
 impl Authenticate for InProcess {
-    fn authenticate<'a>(&'a self, _connect: &'a Connect, peer: &'a Peer) -> Authentication<'a> {
-        let is_inside = peer.address.is_none();
-        let answer = if is_inside { Ok(Identity::anonymous()) } else { Err(ReasonCode::NotAuthorized) };
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
+        let is_inside = credentials.peer.address.is_none();
+        let refusal = || Refusal::new(ReasonCode::NotAuthorized, "not of this process");
+        let answer = is_inside.then(|| Identity::anonymous().into()).ok_or_else(refusal);
         Box::pin(std::future::ready(answer))
     }
 }

@@ -106,7 +106,7 @@ impl TestBroker {
     ) -> Self {
         panics::count();
         let (listener, connector) = mem::listener();
-        let listeners = std::iter::once(listener).chain(others).collect();
+        let listeners = std::iter::once(listener).chain(others).map(Into::into).collect();
         let broker = Broker::recover(config, Box::new(rule), authorize, store, spool, listeners, |_| {});
         let broker = broker.expect("memory can be read");
         let handle = broker.handle();

@@ -1,0 +1,16 @@
+//! Identity and permission: the authenticator and the authorizer, and the one place that asks them.
+//!
+//! [`Access`] is the broker's; [`ClientAccess`] is one connection's, with its identity and a cache of answers. The
+//! rules for the broker's own topics below `$SYS/` are asked here as well.
+
+mod access;
+pub(crate) mod audit;
+mod authenticate;
+mod authorize;
+
+pub(crate) use access::{Access, ClientAccess, is_broker_topic};
+pub use audit::{SecurityAction, SecurityEvent};
+pub use authenticate::{
+    Anonymous, Authenticate, Authentication, Challenge, Credentials, Exchange, Grant, Outcome, Refusal,
+};
+pub use authorize::{Action, Authorize, PermitAll};
