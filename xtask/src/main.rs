@@ -30,7 +30,7 @@ enum Chore {
     Tidy(tidy::Args),
     /// Join the specification's normative statements with the code and its tests.
     Spec(spec::Args),
-    /// Build the release binary without symbols, and a file with its symbols.
+    /// Build the release: the binary, its symbols, and a Debian package with a systemd unit.
     Dist(dist::Args),
     /// Build and run every fuzz target for a bounded time.
     Fuzz(fuzz::Args),

@@ -162,6 +162,17 @@ fn the_printed_configuration_is_one_that_can_be_read() {
 }
 
 #[test]
+fn the_packaged_configuration_is_the_default_but_for_its_directory() {
+    let packaged = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/braidmq.toml");
+    let printed = |arguments: &[&str]| {
+        let output = serve(arguments).arg("--print-config").output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert_eq!(printed(&["--config", packaged]), printed(&["--data-dir", "/var/lib/braidmq"]));
+}
+
+#[test]
 fn secrets_and_events_are_written_where_the_user_says() {
     let data = tempfile::tempdir().unwrap();
     let [keys, events] = ["keys", "events/quic"].map(|name| data.path().join(name));
