@@ -1,7 +1,8 @@
 //! Bodies of the fuzz targets: properties that hold for any bytes.
 //!
 //! This crate runs nothing by itself: `fuzz_targets/` calls a body with the input of libFuzzer, and the
-//! tests of `braid-proto` and `braid-store` with the files of `corpus/`.
+//! tests of `braid-proto`, `braid-auth` and `braid-store` with the files of `corpus/`.
 
 pub mod bodies;
+pub mod rules;
 pub mod stored;

@@ -10,3 +10,8 @@
 pub mod acl;
 pub mod claims;
 pub mod identity;
+//! - [`mosquitto`]: import of mosquitto's acl_file
+
+pub mod acl;
+pub mod claims;
+pub mod mosquitto;

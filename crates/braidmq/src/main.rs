@@ -1,5 +1,6 @@
 //! The `braidmq` binary: MQTT broker and client in one.
 
+mod acl;
 mod bench;
 mod client;
 mod config;
@@ -34,6 +35,7 @@ enum Command {
     Explain(explain::Args),
     Lab(lab::Args),
     Store(store::Args),
+    Acl(acl::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Explain(args) }) => explain::run(&args),
         Ok(Cli { command: Command::Lab(args) }) => lab::run(&args),
         Ok(Cli { command: Command::Store(args) }) => store::run(&args),
+        Ok(Cli { command: Command::Acl(args) }) => acl::run(&args),
         Err(error) => {
             // The terminal may be closed.
             let _ = error.print();

@@ -63,7 +63,7 @@ pub(crate) enum Problem {
     RepeatedAction(Quoted),
     #[error(
         "unknown word {0}; write `user NAME`, `client ID`, `group NAME`, `listener TAG`, `address NETWORK`, \
-         `anonymous`, `plain` or `topic FILTER`"
+         `anonymous`, `names KIND` or `topic FILTER`"
     )]
     Selector(Quoted),
     #[error("`{0}` stands twice; write a rule for each value")]
@@ -74,6 +74,8 @@ pub(crate) enum Problem {
     NoValue(&'static str),
     #[error("the value of `{0}` is empty; write at least one character")]
     EmptyValue(&'static str),
+    #[error("unknown kind of names {0}; write `literal` or `level`")]
+    NameKind(Quoted),
     #[error("{0} is no network; write an address with or without a prefix length, such as `10.0.0.0/8`")]
     Network(Quoted),
     #[error("the network {0} has bits behind its prefix; write `{1}`, or a longer prefix")]
@@ -100,6 +102,18 @@ pub(crate) enum Problem {
     LateGroup,
     #[error("`{0}` in the rules of one client, which apply to it alone; remove it")]
     Foreign(&'static str),
+    #[error("there is no rule; write at least one (`topic deny #` permits nothing)")]
+    NoMosquittoRule,
+    #[error("the line contains a tab, which mosquitto takes for a part of a word; write spaces")]
+    Tab,
+    #[error("unknown word {0}; begin the line with `topic`, `pattern` or `user`")]
+    MosquittoStatement(Quoted),
+    #[error("unknown access {0}; write `read`, `write`, `readwrite` or `deny` in front of the filter")]
+    Access(Quoted),
+    #[error(
+        "mosquitto takes %u and %c of a `topic` line literally: {0}; write `pattern`, or remove the line"
+    )]
+    TopicPlaceholder(Quoted),
     #[error("the quote is not closed; write `\"` at the end of the value")]
     OpenQuote,
     #[error("a quote inside of {0}; quote the whole value, and write `\\\"` for a quote in it")]

@@ -38,8 +38,8 @@ enum Node {
 struct Branch {
     /// Lowest position.
     first: usize,
-    /// Lowest position of a `deny`.
-    first_deny: usize,
+    /// Every `deny` of the branch, ascending.
+    denies: Vec<usize>,
     /// Filters that end here, ascending.
     ended: Vec<usize>,
     /// Filters that end with `#` here, ascending.
@@ -115,7 +115,7 @@ impl Node {
             return Self::List(positions);
         }
         let first = positions.first().copied().unwrap_or(NONE);
-        let first_deny = positions.iter().copied().find(|position| !rules[*position].allow).unwrap_or(NONE);
+        let denies = positions.iter().copied().filter(|position| !rules[*position].allow).collect();
         let (mut ended, mut rest, mut literals) = (Vec::new(), Vec::new(), HashMap::<_, Vec<_>>::new());
         let (mut one, mut user, mut client) = (Vec::new(), Vec::new(), Vec::new());
         for position in positions {
@@ -133,7 +133,7 @@ impl Node {
         let literals =
             literals.into_iter().map(|(level, positions)| (level.into(), node(positions))).collect();
         let (one, user, client) = (node(one), node(user), node(client));
-        Self::Branch(Box::new(Branch { first, first_deny, ended, rest, literals, one, user, client }))
+        Self::Branch(Box::new(Branch { first, denies, ended, rest, literals, one, user, client }))
     }
 }
 
@@ -171,37 +171,27 @@ impl<F: Fn(usize) -> bool> Search<'_, F> {
     }
 
     fn descend(&mut self, branch: &Branch, depth: usize, coverage: Coverage) {
-        let first = if coverage == Coverage::Full { branch.first } else { branch.first_deny };
+        let first_deny = branch.denies.first().copied().unwrap_or(NONE);
+        let first = if coverage == Coverage::Full { branch.first } else { first_deny };
         if first >= self.found {
             return;
         }
         self.scan(&branch.rest);
         match self.levels.get(depth).copied() {
             None => self.scan(&branch.ended),
-            Some("#") => {
-                if branch.first_deny < self.found {
-                    self.scan(&branch.ended);
-                    branch.children().for_each(|child| self.visit(child, depth, Coverage::Partial));
-                }
-            }
+            Some("#") => self.scan(&branch.denies),
             Some("+") => {
                 self.visit(&branch.one, depth + 1, coverage);
-                if branch.first_deny < self.found {
-                    branch
-                        .literals
-                        .values()
-                        .for_each(|child| self.visit(child, depth + 1, Coverage::Partial));
-                    self.visit(&branch.user, depth + 1, Coverage::Partial);
-                    self.visit(&branch.client, depth + 1, Coverage::Partial);
+                if first_deny < self.found {
+                    for child in branch.literals.values().chain([&branch.user, &branch.client]) {
+                        self.visit(child, depth + 1, Coverage::Partial);
+                    }
                 }
             }
             Some(level) => {
-                branch
-                    .literals
-                    .get(level)
-                    .into_iter()
-                    .for_each(|child| self.visit(child, depth + 1, coverage));
-                self.visit(&branch.one, depth + 1, coverage);
+                for child in branch.literals.get(level).into_iter().chain([&branch.one]) {
+                    self.visit(child, depth + 1, coverage);
+                }
                 for (substitute, child) in
                     [(self.substitutes.user, &branch.user), (self.substitutes.client, &branch.client)]
                 {
@@ -211,11 +201,5 @@ impl<F: Fn(usize) -> bool> Search<'_, F> {
                 }
             }
         }
-    }
-}
-
-impl Branch {
-    fn children(&self) -> impl Iterator<Item = &Node> {
-        self.literals.values().chain([&self.one, &self.user, &self.client])
     }
 }

@@ -10,7 +10,7 @@
 //! actions   = "all" | action *( "," action )        ; no blanks around the commas
 //! action    = "publish" | "subscribe" | "receive" | "prioritize"
 //! selector  = "user" NAME | "client" ID | "group" NAME | "listener" TAG | "address" NETWORK
-//!           | "anonymous" | "plain"
+//!           | "anonymous" | "names" ( "literal" | "level" )
 //! group     = "group" NAME "=" 1*USER
 //! ```
 //!
@@ -31,9 +31,10 @@
 //! - A rule applies to a subject if each selector matches exactly, whatever the order of the selectors. A kind of
 //!   selector stands once in a rule. A rule without selectors applies to everyone.
 //! - `anonymous` selects clients without a user name. `address` selects clients of a network, written as an address with
-//!   or without a prefix length; it selects no client whose address is unknown. `plain` selects clients whose user name,
-//!   if they have one, and Client Identifier are fit for any level of a topic: they are not empty, do not begin with
-//!   `$`, and do not contain `+`, `#`, `/` or NUL.
+//!   or without a prefix length; it selects no client whose address is unknown. `names` selects clients by the
+//!   characters of their user name, if they have one, and of their Client Identifier: `literal` if there is no `+` and
+//!   no `#`, and `level` if both are fit for any level of a topic: they are not empty, do not begin with `$`, and do not
+//!   contain `+`, `#`, `/` or NUL.
 //! - A group gets the users of all its lines, and of the authenticator. A rule may name a group that has no line.
 //! - `prioritize` is to ask for a priority above the usual one, for messages of a topic or for the deliveries of a filter.
 //! - Levels `%u` and `%c` of a filter stand for the user name and the Client Identifier. A rule with such a level
@@ -64,11 +65,15 @@ use std::num::NonZeroUsize;
 use braid_proto::topic::{TopicFilter, TopicName};
 use ipnet::IpNet;
 
+use crate::mosquitto;
+
 pub use error::AclError;
+pub(crate) use error::{Problem, Quoted};
 use index::Index;
 use parse::{Content, Origin};
 pub use parse::{MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_RULES};
-use pattern::{Pattern, Relation, Substitutes, is_plain};
+pub(crate) use parse::{lines, parse_pattern};
+use pattern::{NameKind, Pattern, Relation, Substitutes};
 
 /// Action of a client that a rule allows or denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +162,7 @@ struct Selectors {
     listener: Option<Box<str>>,
     network: Option<IpNet>,
     is_anonymous: bool,
-    is_plain: bool,
+    names: Option<NameKind>,
 }
 
 /// Decides on one topic by several lists as by one: the rules of each list come before those of the next one.
@@ -195,6 +200,21 @@ impl Acl {
     /// As of [`Self::parse`], and if there is a group or a selector: the rules apply to that client alone.
     pub fn parse_own(text: &[u8], name: &str) -> Result<Self, AclError> {
         parse::parse(text, name, Origin::Client).map(Self::new)
+    }
+
+    /// Parses an acl_file of mosquitto, with the answers and the lines of [`mosquitto`]. `name` is its name in errors.
+    ///
+    /// # Errors
+    /// An [`AclError`] with the first line that mosquitto does not accept or that cannot be converted, or if there is no
+    /// rule at all.
+    pub fn parse_mosquitto(text: &[u8], name: &str) -> Result<Self, AclError> {
+        let mut content = Content::default();
+        for mosquitto::Converted { line, rule } in mosquitto::convert(text, name)? {
+            parse::parse_rule(&rule, line, Origin::File)
+                .and_then(|rule| content.add_rule(rule))
+                .map_err(|problem| AclError::new(name, line, problem))?;
+        }
+        content.complete(name).map(Self::new)
     }
 
     fn new(content: Content) -> Self {
@@ -280,6 +300,8 @@ impl Selectors {
             && self.group.as_deref().is_none_or(is_member)
             && self.network.is_none_or(is_inside)
             && (!self.is_anonymous || subject.user.is_none())
-            && (!self.is_plain || is_plain(subject.client_id) && subject.user.is_none_or(is_plain))
+            && self.names.is_none_or(|kind| {
+                kind.is_met(subject.client_id) && subject.user.is_none_or(|user| kind.is_met(user))
+            })
     }
 }

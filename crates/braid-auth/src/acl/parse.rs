@@ -10,7 +10,7 @@ use braid_proto::topic::TopicFilter;
 use ipnet::IpNet;
 
 use super::error::{AclError, Problem};
-use super::pattern::Pattern;
+use super::pattern::{NameKind, Pattern};
 use super::{ACTIONS, Rule, Selectors};
 
 /// Maximum length of a file.
@@ -90,7 +90,7 @@ impl Content {
     }
 }
 
-/// Lines of a file without their ends, and without blanks at both sides. If `must_end`, the last one needs an end.
+/// Lines of a file without their ends. If `must_end`, the last one needs an end.
 pub(crate) fn lines(
     text: &[u8],
     must_end: bool,
@@ -124,11 +124,12 @@ fn read_line(bytes: &[u8], must_end: bool) -> Result<&str, Problem> {
     if ended.is_none() && must_end {
         return Err(Problem::Unended);
     }
-    Ok(text.trim_matches(BLANKS))
+    Ok(text)
 }
 
 /// Parses one line; `None` for a comment or a blank line.
 fn parse_line(text: &str, line: NonZeroUsize, origin: Origin) -> Result<Option<Statement>, Problem> {
+    let text = text.trim_matches(BLANKS);
     if text.is_empty() || text.starts_with('#') {
         return Ok(None);
     }
@@ -205,7 +206,7 @@ fn parse_selectors(words: &mut Words<'_>, origin: Origin) -> Result<Selectors, P
             "listener" => "listener",
             "address" => "address",
             "anonymous" => "anonymous",
-            "plain" => "plain",
+            "names" => "names",
             "topic" => break,
             word => return Err(Problem::Selector(word.into())),
         };
@@ -221,8 +222,8 @@ fn parse_selectors(words: &mut Words<'_>, origin: Origin) -> Result<Selectors, P
             "group" => text(words, &mut selectors.group)?,
             "listener" => text(words, &mut selectors.listener)?,
             "address" => selectors.network.replace(parse_network(&words.value(kind)?)?).is_some(),
-            "anonymous" => replace(&mut selectors.is_anonymous, true),
-            _ => replace(&mut selectors.is_plain, true),
+            "names" => selectors.names.replace(parse_name_kind(&words.value(kind)?)?).is_some(),
+            _ => replace(&mut selectors.is_anonymous, true),
         };
         if is_repeated {
             return Err(Problem::RepeatedSelector(kind));
@@ -232,6 +233,14 @@ fn parse_selectors(words: &mut Words<'_>, origin: Origin) -> Result<Selectors, P
         return Err(Problem::AnonymousUser);
     }
     Ok(selectors)
+}
+
+fn parse_name_kind(word: &str) -> Result<NameKind, Problem> {
+    match word {
+        "literal" => Ok(NameKind::Literal),
+        "level" => Ok(NameKind::Level),
+        _ => Err(Problem::NameKind(word.into())),
+    }
 }
 
 fn parse_network(text: &str) -> Result<IpNet, Problem> {

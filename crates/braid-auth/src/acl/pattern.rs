@@ -48,9 +48,22 @@ fn is_level(value: &str) -> bool {
     !value.is_empty() && !value.contains(['+', '#', '/', '\0'])
 }
 
-/// Tests whether a name can stand in any level of a topic, the first one included.
-pub(super) fn is_plain(name: &str) -> bool {
-    is_level(name) && !name.starts_with('$')
+/// Requirement on the names of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameKind {
+    /// No wildcards.
+    Literal,
+    /// Fit for any level of a topic, the first one included.
+    Level,
+}
+
+impl NameKind {
+    pub(super) fn is_met(self, name: &str) -> bool {
+        match self {
+            Self::Literal => !name.contains(['+', '#']),
+            Self::Level => is_level(name) && !name.starts_with('$'),
+        }
+    }
 }
 
 impl Pattern {

@@ -88,3 +88,21 @@ fn the_example_of_the_documentation_is_a_list() {
     let guest = Subject { user: None, address: Some("10.1.255.3".parse().expect("an address")), ..BOB };
     assert_eq!(decide(&guest, "public/x"), Some(7));
 }
+
+/// Lists of the page, and what it says about the first one.
+#[test]
+fn the_lists_of_the_page_are_lists() {
+    let page = include_str!("../../../../docs/permissions.md");
+    let blocks: Vec<_> =
+        page.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(blocks.len() >= 5);
+    blocks.iter().for_each(|block| drop(parse(block)));
+    let wall = Subject { user: Some("wall"), ..BOB };
+    let grants = |text: &str, filter| {
+        parse(text)
+            .decide_filter(&wall, Action::Subscribe, &TopicFilter::parse(filter).expect("a filter"))
+            .allowed
+    };
+    assert!(grants(blocks[0], "devices/+/heat") && !grants(blocks[0], "devices/#"));
+    assert!(grants(&blocks[0].replace("deny  all", "deny publish,receive"), "devices/#"));
+}

@@ -44,10 +44,18 @@ const BAD_LINES: &[(&[u8], &str)] = &[
     (
         b"allow all name a topic a\n",
         "acl:2: unknown word `name`; write `user NAME`, `client ID`, `group NAME`, `listener TAG`, `address NETWORK`, \
-         `anonymous`, `plain` or `topic FILTER`",
+         `anonymous`, `names KIND` or `topic FILTER`",
     ),
     (b"allow all user a user b topic a\n", "acl:2: `user` stands twice; write a rule for each value"),
-    (b"deny all plain plain topic a\n", "acl:2: `plain` stands twice; write a rule for each value"),
+    (
+        b"deny all anonymous anonymous topic a\n",
+        "acl:2: `anonymous` stands twice; write a rule for each value",
+    ),
+    (b"deny all names plain topic a\n", "acl:2: unknown kind of names `plain`; write `literal` or `level`"),
+    (
+        b"deny all names level names level topic a\n",
+        "acl:2: `names` stands twice; write a rule for each value",
+    ),
     (
         b"allow all address 10.0.0.0/8 address 11.0.0.0/8 topic a\n",
         "acl:2: `address` stands twice; write a rule for each value",
@@ -196,7 +204,7 @@ fn groups_are_counted_once() {
 fn own_rules_have_no_groups_and_selectors() {
     let own = |text: &str| Acl::parse_own(text.as_bytes(), "token").map(|acl| acl.rules());
     assert_eq!(own("allow publish topic a/%c\ndeny all topic #"), Ok(2));
-    for kind in ["user", "client", "group", "listener", "address", "anonymous", "plain"] {
+    for kind in ["user", "client", "group", "listener", "address", "anonymous", "names"] {
         let error = own(&format!("allow all topic a\nallow all {kind} a topic a\n")).expect_err(kind);
         let expected =
             format!("token:2: `{kind}` in the rules of one client, which apply to it alone; remove it");

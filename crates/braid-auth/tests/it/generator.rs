@@ -44,7 +44,7 @@ pub(crate) struct Rule {
     /// Position in `NETWORKS`.
     network: Option<usize>,
     pub(crate) is_anonymous: bool,
-    pub(crate) is_plain: bool,
+    pub(crate) names: Option<&'static str>,
     pub(crate) filter: String,
 }
 
@@ -106,7 +106,7 @@ fn selector(rng: &mut Rng) -> Option<&'static str> {
     Some(pick(rng, &NAMES)).filter(|name| !name.is_empty() && rng.u8(..4) == 0)
 }
 
-fn filter(rng: &mut Rng, extra: &[&'static str]) -> String {
+pub(crate) fn filter(rng: &mut Rng, extra: &[&'static str]) -> String {
     loop {
         let mut levels: Vec<_> = (0..rng.usize(1..=DEPTH))
             .map(|_| match rng.u8(..5) {
@@ -170,7 +170,7 @@ fn rule(rng: &mut Rng) -> Rule {
         listener: selector(rng),
         network: Some(rng.usize(..NETWORKS.len())).filter(|_| rng.u8(..4) == 0),
         is_anonymous: user.is_none() && rng.u8(..4) == 0,
-        is_plain: rng.u8(..4) == 0,
+        names: Some(pick(rng, &["literal", "level"])).filter(|_| rng.u8(..4) == 0),
         filter: filter(rng, &["%u", "%c"]),
     }
 }
@@ -218,14 +218,14 @@ pub(crate) fn file(rng: &mut Rng, list: &List) -> String {
             _ => names.collect::<Vec<_>>().join(","),
         };
         let mut words = vec![if rule.allow { "allow" } else { "deny" }.to_owned(), actions];
-        let flags = [("anonymous", rule.is_anonymous), ("plain", rule.is_plain)];
-        words.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(word, _)| word.to_owned()));
+        words.extend(rule.is_anonymous.then(|| "anonymous".to_owned()));
         let selectors = [
             ("user", rule.user),
             ("client", rule.client),
             ("group", rule.group),
             ("listener", rule.listener),
             ("address", rule.network.map(|network| NETWORKS[network].0)),
+            ("names", rule.names),
             ("topic", Some(&*rule.filter)),
         ];
         for (kind, value) in selectors {

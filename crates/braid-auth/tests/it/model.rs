@@ -35,8 +35,13 @@ fn is_level(value: &str) -> bool {
     !value.is_empty() && !value.contains(['+', '#', '/'])
 }
 
-fn is_plain(value: &str) -> bool {
-    is_level(value) && !value.starts_with('$')
+fn has_names(client: &Client, kind: &str) -> bool {
+    let mut names = [Some(client.client_id), client.user].into_iter().flatten();
+    match kind {
+        "literal" => names.all(|name| !name.contains('+') && !name.contains('#')),
+        "level" => names.all(|name| is_level(name) && !name.starts_with('$')),
+        _ => unreachable!("no kind"),
+    }
 }
 
 /// Filters of the rules that apply, with what they answer.
@@ -55,8 +60,7 @@ fn applicable(list: &List, client: &Client, action: Action) -> Vec<(TopicFilter,
             && rule.group.is_none_or(is_member)
             && rule.has_address_of(client)
             && !(rule.is_anonymous && client.user.is_some())
-            && !(rule.is_plain
-                && [Some(client.client_id), client.user].into_iter().flatten().any(|it| !is_plain(it)));
+            && rule.names.is_none_or(|kind| has_names(client, kind));
         if let Some(filter) = substituted(rule, client).filter(|_| applies) {
             let line = NonZeroUsize::new(list.groups.len() + position + 1);
             found.push((filter, Decision { allowed: rule.allow, line, list: 0 }));

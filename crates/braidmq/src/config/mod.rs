@@ -16,7 +16,7 @@ use braid_transport::Transport;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use merge::{Layers, merge};
-pub(crate) use parse::ConfigError;
+pub(crate) use parse::{ConfigError, read_file};
 pub(crate) use quic::QuicConfig;
 
 /// Configuration of `braidmq serve`. All keys are optional.

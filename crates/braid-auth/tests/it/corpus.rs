@@ -1,0 +1,41 @@
+//! Replay of the committed corpora of the fuzz targets, with mutations that a fuzzer would try first.
+
+use std::fs;
+use std::path::Path;
+
+use crate::rules;
+
+fn replay(target: &str, body: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 5, "{target} has only {} files", paths.len());
+    let corpus: Vec<_> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
+    corpus.iter().for_each(|input| body(input));
+    let mut rng = fastrand::Rng::with_seed(1);
+    for _ in 0..1000 {
+        // Lines of several files, so that many mutants are lists.
+        let mut lines = Vec::new();
+        for _ in 0..rng.usize(1..10) {
+            let input = &corpus[rng.usize(..corpus.len())];
+            let of_input: Vec<_> = input.split_inclusive(|byte| *byte == b'\n').collect();
+            lines.push(of_input[rng.usize(..of_input.len())]);
+        }
+        let mut input = lines.concat();
+        if rng.bool() {
+            let at = rng.usize(..input.len());
+            input[at] ^= 1 << rng.u8(..8);
+        }
+        body(&input);
+    }
+}
+
+#[test]
+fn acl_file() {
+    replay("acl_file", rules::acl_file);
+}
+
+#[test]
+fn mosquitto_acl() {
+    replay("mosquitto_acl", rules::mosquitto_acl);
+}
