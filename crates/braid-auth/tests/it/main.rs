@@ -11,3 +11,4 @@ mod mosquitto;
 #[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]
 #[path = "../../../../fuzz/src/rules/mod.rs"]
 mod rules;
+mod rules_json;
