@@ -7,10 +7,14 @@
 //! - [`claims`]: facts about a client that its authenticator has verified
 //! - [`identity`]: identity of a client, its own rules included, as it is stored with a session
 //! - [`mosquitto`]: import of mosquitto's acl_file
+//! - [`password`]: password file, its format, verification and editing
 //! - [`rules_json`]: rules of one client in JSON, of a token or of the answer of a service
+//! - [`scram`]: SCRAM-SHA-256, both sides, and the credentials of the server
 
 pub mod acl;
 pub mod claims;
 pub mod identity;
 pub mod mosquitto;
+pub mod password;
 pub mod rules_json;
+pub mod scram;

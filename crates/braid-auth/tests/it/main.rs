@@ -1,8 +1,12 @@
-//! Tests of the access control list against plain models, and of its file format.
+//! Tests of file formats and decisions, against plain models, and of SCRAM.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod corpus;
+#[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]
+#[path = "../../../../fuzz/src/credentials/mod.rs"]
+mod credentials;
+mod credentials_corpus;
 mod examples;
 mod format;
 mod generator;
@@ -12,3 +16,5 @@ mod mosquitto;
 #[path = "../../../../fuzz/src/rules/mod.rs"]
 mod rules;
 mod rules_json;
+mod password;
+mod scram;
