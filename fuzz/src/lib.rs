@@ -5,4 +5,8 @@
 
 pub mod bodies;
 pub mod rules;
+//! tests of `braid-auth`, `braid-proto` and `braid-store` with the files of `corpus/`.
+
+pub mod bodies;
+pub mod credentials;
 pub mod stored;
