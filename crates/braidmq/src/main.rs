@@ -8,6 +8,7 @@ mod explain;
 mod format;
 mod lab;
 mod output;
+mod passwd;
 mod printable;
 mod publish;
 mod serve;
@@ -34,6 +35,7 @@ enum Command {
     Bench(bench::Args),
     Explain(explain::Args),
     Lab(lab::Args),
+    Passwd(passwd::Args),
     Store(store::Args),
     Acl(acl::Args),
 }
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::run(&args),
         Ok(Cli { command: Command::Lab(args) }) => lab::run(&args),
+        Ok(Cli { command: Command::Passwd(args) }) => passwd::run(&args),
         Ok(Cli { command: Command::Store(args) }) => store::run(&args),
         Ok(Cli { command: Command::Acl(args) }) => acl::run(&args),
         Err(error) => {

@@ -11,6 +11,7 @@ mod explain;
 mod health;
 mod lab;
 mod memory;
+mod passwd;
 mod refusals;
 mod serve;
 mod spool;

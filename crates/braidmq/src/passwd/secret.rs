@@ -1,0 +1,84 @@
+//! Password from the terminal, standard input, a file or the environment; never from an argument, which others on the
+//! machine can see.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use braid_auth::password::MAX_PASSWORD_BYTES;
+
+use super::Failure;
+
+/// Environment variable with a password.
+const VARIABLE: &str = "BRAIDMQ_PASSWORD";
+
+/// Source of a password
+#[derive(clap::Args, Debug)]
+pub(super) struct PasswordSource {
+    /// Read the password from standard input, up to its end or the end of the line
+    #[arg(long, conflicts_with = "password_file")]
+    stdin: bool,
+    /// Read the password from a file, up to its end or the end of the line [default: the environment variable
+    /// BRAIDMQ_PASSWORD if there is one, otherwise the terminal]
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+}
+
+impl PasswordSource {
+    /// Password that a user has.
+    pub(super) fn password(&self, user: &str) -> Result<Vec<u8>, Failure> {
+        match self.without_terminal()? {
+            Some(password) => Ok(password),
+            None => ask(&format!("Password of {user}: ")),
+        }
+    }
+
+    /// Password that a user gets: it is asked twice on a terminal.
+    pub(super) fn new_password(&self, user: &str) -> Result<Vec<u8>, Failure> {
+        if let Some(password) = self.without_terminal()? {
+            return Ok(password);
+        }
+        let password = ask(&format!("Password for {user}: "))?;
+        if ask("The same again: ")? != password {
+            return Err(Failure::new("the two passwords differ: do it again"));
+        }
+        Ok(password)
+    }
+
+    fn without_terminal(&self) -> Result<Option<Vec<u8>>, Failure> {
+        if self.stdin {
+            return first_line(io::stdin().lock(), "standard input").map(Some);
+        }
+        if let Some(path) = &self.password_file {
+            let name = path.display().to_string();
+            return open(path, &name).and_then(|file| first_line(file, &name)).map(Some);
+        }
+        Ok(std::env::var_os(VARIABLE).map(OsStringExt::into_vec))
+    }
+}
+
+fn open(path: &Path, name: &str) -> Result<File, Failure> {
+    File::open(path).map_err(|error| Failure::new(format!("cannot read {name}: {error}")))
+}
+
+/// Reads up to the end or the end of the line, as `braidmq pub --password-stdin` does.
+fn first_line(source: impl Read, name: &str) -> Result<Vec<u8>, Failure> {
+    let mut line = Vec::new();
+    // One byte more than allowed, so that too long a password is not shortened.
+    let read = source.take(MAX_PASSWORD_BYTES as u64 + 1).read_to_end(&mut line);
+    read.map_err(|error| Failure::new(format!("cannot read {name}: {error}")))?;
+    let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(line.len());
+    line.truncate(end);
+    Ok(line)
+}
+
+fn ask(prompt: &str) -> Result<Vec<u8>, Failure> {
+    let prompt = crate::printable::printable(prompt);
+    rpassword::prompt_password(prompt).map(String::into_bytes).map_err(|error| match error.kind() {
+        ErrorKind::Interrupted => Failure::new("interrupted: nothing was done"),
+        _ => Failure::new(format!(
+            "there is no terminal to ask for the password ({error}): pass --stdin or --password-file, or set {VARIABLE}"
+        )),
+    })
+}

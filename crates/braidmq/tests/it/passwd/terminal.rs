@@ -1,0 +1,104 @@
+//! Passwords that are typed on a terminal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
+
+use super::{add, result, verify};
+
+/// Terminal with a command in its foreground.
+struct Terminal {
+    master: File,
+    command: Child,
+    shown: String,
+}
+
+impl Terminal {
+    fn start(arguments: &[&str], file: &Path) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let terminal = open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_braidmq"), "passwd"]);
+        command.args(&arguments[..1]).arg(file).args(&arguments[1..]).env_remove("BRAIDMQ_PASSWORD");
+        command.stdin(terminal).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { command: command.spawn().unwrap(), master: master.into(), shown: String::new() }
+    }
+
+    /// Waits for the prompt, and until the terminal shows nothing of what is typed.
+    fn type_after(&mut self, prompt: &str, text: &str) {
+        let mut byte = [0];
+        while !self.shown.ends_with(prompt) {
+            self.master.read_exact(&mut byte).unwrap();
+            self.shown.push(char::from(byte[0]));
+        }
+        while tcgetattr(&self.master).unwrap().local_modes.contains(LocalModes::ECHO) {
+            std::thread::yield_now();
+        }
+        self.master.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Exit code, standard output and standard error.
+    fn end(mut self, secret: &str) -> (i32, String, String) {
+        let result = result(&self.command.wait_with_output().unwrap());
+        let mut rest = Vec::new();
+        // A terminal that nobody has open any more ends with an error.
+        let _ = self.master.read_to_end(&mut rest);
+        self.shown.push_str(&String::from_utf8_lossy(&rest));
+        assert!(!self.shown.contains(secret), "{}", self.shown);
+        result
+    }
+}
+
+#[test]
+fn a_new_password_is_typed_twice_and_not_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("users");
+    let mut terminal = Terminal::start(&["add", "alice"], &file);
+    terminal.type_after("Password for alice: ", "pencil\n");
+    terminal.type_after("The same again: ", "pencil\n");
+    let (code, _, errors) = terminal.end("pencil");
+    assert_eq!((code, &*errors), (0, ""));
+    assert_eq!(verify(&file, "alice", "pencil"), 0);
+
+    let mut terminal = Terminal::start(&["add", "alice"], &file);
+    terminal.type_after("Password for alice: ", "paper\n");
+    terminal.type_after("The same again: ", "papers\n");
+    let expected = "braidmq: the two passwords differ: do it again\n".to_owned();
+    assert_eq!(terminal.end("paper"), (2, String::new(), expected));
+    assert_eq!(verify(&file, "alice", "pencil"), 0);
+
+    let mut terminal = Terminal::start(&["verify", "alice"], &file);
+    terminal.type_after("Password of alice: ", "pencil\n");
+    assert_eq!(terminal.end("pencil").0, 0);
+}
+
+#[test]
+fn control_c_ends_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("users");
+    add(&file, "alice", "pencil");
+    let mut terminal = Terminal::start(&["add", "bob"], &file);
+    terminal.type_after("Password for bob: ", "pap\x03");
+    let expected = "braidmq: interrupted: nothing was done\n".to_owned();
+    assert_eq!(terminal.end("pap"), (2, String::new(), expected));
+    assert_eq!(verify(&file, "bob", "pap"), 1);
+}
+
+#[test]
+fn without_a_terminal_the_other_ways_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new("setsid");
+    command.args(["--wait", env!("CARGO_BIN_EXE_braidmq"), "passwd", "add"]);
+    command.arg(directory.path().join("users")).arg("alice").env_remove("BRAIDMQ_PASSWORD");
+    let (code, _, errors) = result(&command.stdin(Stdio::null()).output().unwrap());
+    assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
+    assert!(errors.ends_with("pass --stdin or --password-file, or set BRAIDMQ_PASSWORD\n"), "{errors}");
+}
