@@ -228,7 +228,7 @@ fn no_topic_can_add_or_widen_a_rule() {
         accepted += 1;
         assert_eq!(lines.matches('\n').count(), 1, "{topic:?}");
         let acl = Acl::parse(lines.as_bytes(), "rule").unwrap();
-        let subject = Subject { user: None, client_id: "c/", groups: &[], listener: None };
+        let subject = Subject { user: None, client_id: "c/", groups: &[], listener: None, address: None };
         let decide =
             |action, topic: &str| acl.decide(&subject, action, &TopicName::parse(topic).unwrap()).allowed;
         assert!(!decide(Action::Subscribe, "other"), "{topic:?}");
