@@ -4,14 +4,15 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use braid_access::AclFormat;
 use braid_auth::acl::{Acl, AclError, MAX_FILE_BYTES};
 use clap::ValueEnum;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::read_file;
 
 /// Format of an access control list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
     /// That of docs/permissions.md
@@ -19,6 +20,15 @@ pub(crate) enum Format {
     Braidmq,
     /// The acl_file of mosquitto
     Mosquitto,
+}
+
+impl From<Format> for AclFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Braidmq => Self::Braidmq,
+            Format::Mosquitto => Self::Mosquitto,
+        }
+    }
 }
 
 impl Format {

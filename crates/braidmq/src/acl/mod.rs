@@ -5,6 +5,7 @@ mod import;
 mod list;
 mod test;
 
+pub(crate) use list::Format;
 use std::process::ExitCode;
 
 use clap::Subcommand;

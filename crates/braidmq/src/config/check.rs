@@ -48,6 +48,7 @@ impl Config {
         range("store.cache_bytes", self.store.cache_bytes as u64, 1 << 20, 1 << 40)?;
         // Smaller packets are never spooled.
         range("spool.threshold", self.spool.threshold as u64, 65_536, 268_435_455)?;
+        self.check_access()?;
         let level = self.log.level.as_str();
         let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
         if is_bare_word && !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
@@ -65,7 +66,7 @@ fn range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError
     Err(refused(key, format!("{value} is out of range; it may be {bounds}")))
 }
 
-fn refused(key: &str, problem: String) -> ConfigError {
+pub(super) fn refused(key: &str, problem: String) -> ConfigError {
     ConfigError::Refused { place: key.to_owned(), problem }
 }
 

@@ -1,5 +1,6 @@
 //! The configuration of `braidmq serve`: file, environment, `--set` and flags, merged and validated once.
 
+mod access;
 mod check;
 mod merge;
 mod parse;
@@ -15,6 +16,7 @@ use braid_store::{Durability, Options};
 use braid_transport::Transport;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use access::{AclConfig, AuthenticatorConfig, HttpConfig, JwtConfig};
 pub(crate) use merge::{Layers, merge};
 pub(crate) use parse::{ConfigError, read_file};
 pub(crate) use quic::QuicConfig;
@@ -43,6 +45,11 @@ pub(crate) struct Config {
     pub(crate) store: StoreConfig,
     /// Files for large messages.
     pub(crate) spool: SpoolConfig,
+    /// Authenticators of clients: `[[authenticator]]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) authenticator: Vec<AuthenticatorConfig>,
+    /// Access control list.
+    pub(crate) acl: AclConfig,
     /// Level and format of the log.
     pub(crate) log: LogConfig,
     /// The broker's own sections: `mqtt`, `limits`, `sys`.
@@ -68,6 +75,8 @@ impl Default for Config {
             quic: QuicConfig::default(),
             store: StoreConfig::default(),
             spool: SpoolConfig::default(),
+            authenticator: Vec::new(),
+            acl: AclConfig::default(),
             log: LogConfig::default(),
             mqtt,
             limits,

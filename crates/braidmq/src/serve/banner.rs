@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 
-use braid_transport::{Listener, Transport};
+use braid_broker::BrokerListener;
+use braid_transport::Transport;
 
 use super::bind::Certificate;
 use crate::client::default_path;
@@ -17,8 +18,8 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    pub(super) fn of(listeners: &[Listener], health: &[SocketAddr]) -> Self {
-        let address = |listener: &Listener| Some((listener.transport(), listener.local_addr()?));
+    pub(super) fn of(listeners: &[BrokerListener], health: &[SocketAddr]) -> Self {
+        let address = |one: &BrokerListener| Some((one.listener.transport(), one.listener.local_addr()?));
         Self { mqtt: listeners.iter().filter_map(address).collect(), health: health.to_owned() }
     }
 }

@@ -1,5 +1,6 @@
 //! `braidmq serve`: builds a broker from its configuration and runs it until a signal.
 
+mod access;
 mod banner;
 mod bind;
 mod logging;
@@ -12,7 +13,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use braid_broker::{HealthMonitor, Recovery};
+use braid_access::AccessControl;
+use braid_broker::{Handle, HealthMonitor, Recovery};
 use braid_http::{HealthServer, HealthState};
 use braid_measure::process::Resident;
 use braid_store::{OpenError, StoreError};
@@ -103,6 +105,8 @@ enum Failure {
 enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Access(#[from] access::AccessError),
     #[error("{option} {given}: {problem}")]
     Address { option: &'static str, given: String, problem: String },
     #[error(transparent)]
@@ -304,23 +308,27 @@ async fn serve(
     if let Some(path) = &config.quic.gate_log {
         File::create(path).map_err(|source| StartError::GateLog { path: path.clone(), source })?;
     }
-    // Before a certificate is made: nothing is written into a directory that the store refuses.
+    // Before a certificate or key is made: nothing is written into a directory that the store refuses.
     let mut opened = None;
-    if bind::makes_certificate(config) {
+    if bind::makes_certificate(config) || access::makes_key(config) {
         let (config, health) = (config.clone(), status.health.clone());
         let Some(first) = unless_ended(&mut signals, move || store::open(&config, health)).await? else {
             return Ok(None);
         };
         opened = Some(first);
     }
+    let control = tokio::select! {
+        opened = access::open(config) => opened?,
+        () = signals.recv() => return Ok(None),
+    };
     let certificate = bind::certificate(config)?;
     let tls = certificate.as_ref().map(|certificate| &certificate.tls);
     // Before the store is read, so that a port in use is reported at once. Clients that connect meanwhile wait.
     let listeners = bind::listeners(config, tls)?;
     let addresses = banner::Addresses::of(&listeners, status.addresses);
     let build = {
-        let (config, health) = (config.clone(), status.health.clone());
-        move || opened.map_or_else(|| store::open(&config, health), Ok)?.build(&config, listeners)
+        let (config, health, control) = (config.clone(), status.health.clone(), control.clone());
+        move || opened.map_or_else(|| store::open(&config, health), Ok)?.build(&config, &control, listeners)
     };
     let Some(Built { broker, store, took }) = unless_ended(&mut signals, build).await? else {
         return Ok(None);
@@ -353,21 +361,38 @@ async fn serve(
                 }
                 handle.stop();
             }
-            _ = hang_up.recv() => reload(args, tls, reload_level),
+            _ = hang_up.recv() => reload(args, tls, reload_level, &control, &handle).await,
         }
     };
     Ok(Some(Ended { served, store: store.clone(), monitor }))
 }
 
-/// Reads certificates and log level again. On an error the old ones stay.
-fn reload(args: &Args, tls: Option<&ServerTls>, reload_level: &logging::Reload) {
-    match tls.map(ServerTls::reload) {
-        Some(Ok(())) => tracing::info!("certificates reloaded"),
-        Some(Err(error)) => tracing::error!(%error, "certificates not reloaded, the old ones stay"),
-        None => {}
-    }
-    match configure(args).and_then(|config| reload_level.set(&config.log.level).map(|()| config)) {
-        Ok(config) => tracing::info!(level = config.log.level, "log level reloaded"),
-        Err(error) => tracing::error!(%error, "log level not reloaded"),
+/// Reads users, keys, rules, certificates and log level again: all of them, or none if one is not valid.
+async fn reload(
+    args: &Args,
+    tls: Option<&ServerTls>,
+    reload_level: &logging::Reload,
+    control: &AccessControl,
+    handle: &Handle,
+) {
+    let reading = control.clone();
+    let read = tokio::task::spawn_blocking(move || reading.read()).await;
+    let read = read.map_err(|error| error.to_string()).and_then(|read| read.map_err(|error| error.to_string()));
+    let level = configure(args).map(|config| config.log.level).map_err(|error| error.to_string());
+    let checked = read.and_then(|read| Ok((read, level?)));
+    let reloaded = checked.and_then(|(read, level)| {
+        tls.map(ServerTls::reload).transpose().map_err(|error| error.to_string())?;
+        reload_level.set(&level).map_err(|error| error.to_string())?;
+        Ok(read)
+    });
+    match reloaded {
+        Ok(read) => {
+            let applying = control.clone();
+            // Former users and rules are freed there.
+            let _ = tokio::task::spawn_blocking(move || applying.apply(read)).await;
+            handle.recheck_clients().await;
+            tracing::info!("users, rules, certificates and log level reloaded");
+        }
+        Err(error) => tracing::error!(%error, "nothing reloaded, all stays as it is"),
     }
 }

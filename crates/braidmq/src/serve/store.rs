@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{BrokerListener, Anonymous, Broker, PermitAll, Recovery};
+use braid_access::AccessControl;
+use braid_broker::{Broker, BrokerListener, Recovery};
 use braid_http::HealthState;
 use braid_proto::decoder::Spool;
 use braid_store::spool::FileSpool;
 use braid_store::{EmbeddedStore, MemoryStore, OpenError, Store, StoreError};
-use braid_transport::Listener;
 
 use super::StartError;
 use super::progress::ProgressReporter;
@@ -65,11 +65,16 @@ fn open_spool(config: &Config) -> Result<Option<Arc<dyn Spool>>, StartError> {
 
 impl Opened {
     /// Builds the broker from the content of the store. Blocks for the time of the recovery.
-    pub(super) fn build(self, config: &Config, listeners: Vec<BrokerListener>) -> Result<Built, StartError> {
+    pub(super) fn build(
+        self,
+        config: &Config,
+        control: &AccessControl,
+        listeners: Vec<BrokerListener>,
+    ) -> Result<Built, StartError> {
         let Self { store, spool, reporter } = self;
-        let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
+        let authenticate = Box::new(control.authenticator());
         let progress = |recovery: Recovery| reporter.recovered(recovery);
-        let (authorize, shared) = (Arc::new(PermitAll), store.shared());
+        let (authorize, shared) = (control.authorizer(), store.shared());
         let broker =
             Broker::recover(config.broker(), authenticate, authorize, shared, spool, listeners, progress);
         let broker = broker.map_err(|error| StartError::of_store(&config.data_dir, error))?;

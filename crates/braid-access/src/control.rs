@@ -1,0 +1,72 @@
+//! Access control of a broker: its chain of authenticators and its rules, reloaded together.
+
+use std::sync::Arc;
+
+use braid_auth::acl::Acl;
+use braid_auth::password::PasswordFile;
+
+use crate::chain::{Chain, Link};
+use crate::file::FileError;
+use crate::rules::{AclFile, Rules};
+use crate::tokens::Keys;
+
+/// Access control of a broker.
+#[derive(Clone, Debug)]
+pub struct AccessControl {
+    chain: Chain,
+    rules: Arc<Rules>,
+}
+
+/// Content of all files, read again and not in force yet.
+#[derive(Debug)]
+pub struct Reloaded {
+    users: Vec<PasswordFile>,
+    keys: Vec<Option<Keys>>,
+    list: Option<Acl>,
+}
+
+impl AccessControl {
+    /// Access control by a chain of authenticators and a list of rules.
+    ///
+    /// # Errors
+    /// The list cannot be read, or is malformed.
+    pub fn open(chain: Chain, list: Option<AclFile>) -> Result<Self, FileError> {
+        let users = chain.password_files().cloned().collect();
+        let has_own = chain.links().iter().any(Link::gives_rules);
+        Ok(Self { rules: Arc::new(Rules::open(list, users, has_own)?), chain })
+    }
+
+    /// Authenticator of the broker.
+    pub fn authenticator(&self) -> Chain {
+        self.chain.clone()
+    }
+
+    /// Authorizer of the broker.
+    pub fn authorizer(&self) -> Arc<Rules> {
+        self.rules.clone()
+    }
+
+    /// Reads all files again. Blocks; nothing changes.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is malformed.
+    pub fn read(&self) -> Result<Reloaded, FileError> {
+        let users = self.chain.password_files().map(|users| users.reload()).collect::<Result<_, _>>()?;
+        let tokens = self.chain.links().iter().filter_map(Link::tokens);
+        let keys = tokens.map(|tokens| tokens.reload()).collect::<Result<_, _>>()?;
+        Ok(Reloaded { users, keys, list: self.rules.reload()? })
+    }
+
+    /// Puts what was read in force. The broker's clients are to be checked again afterwards.
+    pub fn apply(&self, reloaded: Reloaded) {
+        let Reloaded { users, keys, list } = reloaded;
+        for (current, users) in self.chain.password_files().zip(users) {
+            current.replace(users);
+        }
+        for (tokens, keys) in self.chain.links().iter().filter_map(Link::tokens).zip(keys) {
+            tokens.replace(keys);
+        }
+        // Last: it ends the validity of cached answers.
+        self.rules.replace(list);
+    }
+}

@@ -1,0 +1,159 @@
+//! Authenticator of user names and passwords by a password file, and by SCRAM-SHA-256 with the same file.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use braid_auth::identity::Attributes;
+use braid_auth::password::{PasswordFile, SALT_BYTES, Verdict};
+use braid_auth::scram::{
+    DEFAULT_ITERATIONS, Nonce, ScramError, ScramLookup, ScramServer, ScramServerFinal, ScramSuccess,
+};
+use braid_broker::{Authentication, Challenge, Credentials, Exchange, Outcome, Refusal};
+use braid_proto::reason::ReasonCode;
+use bytes::Bytes;
+
+use crate::chain::{Answer, accept, grant};
+use crate::file::{FileError, read};
+use crate::pool::HashPool;
+
+/// Authentication Method of SCRAM-SHA-256.
+pub const SCRAM_SHA_256: &str = "SCRAM-SHA-256";
+
+/// Name of the authenticator, the source of its identities.
+pub(crate) const SOURCE: &str = "password";
+
+/// Longest password file in bytes.
+const MAX_FILE_BYTES: usize = 256 << 20;
+
+/// Users of a password file. Cheap to clone.
+#[derive(Clone)]
+pub struct Users {
+    path: PathBuf,
+    current: Arc<RwLock<Arc<PasswordFile>>>,
+    pool: HashPool,
+    /// Key of the salts that unknown users are told.
+    unknown_user_key: [u8; 32],
+}
+
+impl Users {
+    /// Reads a password file. `unknown_user_key` is a secret that outlasts restarts.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is malformed.
+    pub fn open(path: &Path, pool: HashPool, unknown_user_key: [u8; 32]) -> Result<Self, FileError> {
+        let current = Arc::new(RwLock::new(Arc::new(load(path)?)));
+        Ok(Self { path: path.to_owned(), current, pool, unknown_user_key })
+    }
+
+    /// Reads the file again, for [`Users::replace`].
+    ///
+    /// # Errors
+    /// As [`Users::open`]. Nothing changes.
+    pub fn reload(&self) -> Result<PasswordFile, FileError> {
+        load(&self.path)
+    }
+
+    /// Replaces the users.
+    pub fn replace(&self, users: PasswordFile) {
+        let users = Arc::new(users);
+        let former = {
+            let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *current, users)
+        };
+        // Ten thousand users are freed outside of the lock.
+        drop(former);
+    }
+
+    /// Tests whether there is such a user.
+    pub fn contains(&self, user: &str) -> bool {
+        self.users().contains(user)
+    }
+
+    fn users(&self) -> Arc<PasswordFile> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Verifies user name and password of a CONNECT. Unknown users take as long as known ones.
+    pub(crate) async fn verify(&self, credentials: &Credentials<'_>) -> Answer {
+        let (Some(user), Some(password)) = (credentials.user_name, credentials.password) else {
+            return Answer::Ignored;
+        };
+        let (candidate, password) = (self.users().candidate(user), password.clone());
+        match self.pool.run(move || candidate.verify(&password)).await {
+            Ok(Verdict::Right) => grant(credentials, SOURCE, Some(user)),
+            Ok(Verdict::Unknown) => Answer::Ignored,
+            Ok(Verdict::Wrong) => {
+                Answer::Refused(Refusal::new(ReasonCode::BadUserNameOrPassword, "wrong password"))
+            }
+            Err(_) => {
+                let cause = "too many passwords wait for their verification";
+                Answer::Refused(Refusal::new(ReasonCode::ServerBusy, cause))
+            }
+        }
+    }
+
+}
+
+/// Begins an exchange of SCRAM-SHA-256, by the first file that has a credential of the user.
+pub(crate) fn begin_scram<'a>(
+    files: impl Iterator<Item = &'a Users>,
+    credentials: &Credentials<'_>,
+) -> Result<Outcome, Refusal> {
+    let mut files = files.peekable();
+    let Some(unknown_user_key) = files.peek().map(|users| users.unknown_user_key) else {
+        // [MQTT-4.12.0-1]
+        return Err(Refusal::new(ReasonCode::BadAuthenticationMethod, "there is no password file"));
+    };
+    let mut random = [0; Nonce::RANDOM_BYTES];
+    if getrandom::fill(&mut random).is_err() {
+        return Err(Refusal::new(ReasonCode::ServerUnavailable, "the system gives no random numbers"));
+    }
+    let server = ScramServer::new(Nonce::new(random), unknown_user_key);
+    let message = credentials.data.map_or(&[][..], |data| data);
+    let lookup = |user: &str| {
+        let mut unknown = None;
+        for users in files {
+            match users.users().scram(user) {
+                known @ ScramLookup::Known(_) => return known,
+                other => unknown = unknown.or(Some(other)),
+            }
+        }
+        unknown.unwrap_or(ScramLookup::Unknown { iterations: DEFAULT_ITERATIONS, salt_bytes: SALT_BYTES })
+    };
+    let (data, server) = server.handle_first(message, lookup).map_err(|error| refusal(&error))?;
+    let exchange = Box::new(ScramExchange { server, attributes: credentials.attributes() });
+    Ok(Outcome::Challenge(Challenge { data: data.into(), exchange }))
+}
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Users").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn load(path: &Path) -> Result<PasswordFile, FileError> {
+    let text = read(path, MAX_FILE_BYTES)?;
+    PasswordFile::parse(&text, &path.display().to_string()).map_err(|error| FileError::Content(error.to_string()))
+}
+
+fn refusal(error: &ScramError) -> Refusal {
+    Refusal::new(ReasonCode::NotAuthorized, format!("{SCRAM_SHA_256}: {error}"))
+}
+
+/// Exchange that waits for the last message of the client.
+struct ScramExchange {
+    server: ScramServerFinal,
+    attributes: Attributes,
+}
+
+impl Exchange for ScramExchange {
+    fn proceed(self: Box<Self>, data: Option<Bytes>) -> Authentication<'static> {
+        let Self { server, attributes } = *self;
+        let finished = server.handle_final(data.as_deref().unwrap_or_default());
+        let answer = finished.map_err(|error| refusal(&error)).and_then(|ScramSuccess { user, message }| {
+            accept(attributes, SOURCE, Some(&user), |grant| grant.data = Some(message.into())).map(Outcome::Accepted)
+        });
+        Box::pin(std::future::ready(answer))
+    }
+}
