@@ -4,6 +4,10 @@
 //! reading of files, threads for slow hashes, and questions to services over HTTP.
 //!
 //! [`AccessControl`] is the [`Chain`] of authenticators and the [`Rules`], which are reloaded together.
+//!
+//! - [`http`]: HTTP client with limits of time, size and number
+//! - [`hook`]: authentication by a service over HTTP
+//! - [`remote_keys`]: keys of tokens, fetched from a URL and kept fresh
 
 mod certificate;
 mod chain;

@@ -1,0 +1,261 @@
+//! Keys from a URL: start, refresh, unknown keys, and failures, on virtual time.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use braid_access::http::HttpOptions;
+use braid_access::remote_keys::{
+    MAX_KEYS_BODY, MIN_INTERVAL, RemoteKeys, RemoteKeysError, RemoteKeysOptions,
+};
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
+use tokio::time::advance;
+
+use crate::server::{Server, client, options, patient, raw, reply};
+
+const OPTIONS: RemoteKeysOptions =
+    RemoteKeysOptions { refresh: Duration::from_secs(600), max_stale: Duration::from_secs(1_800) };
+
+/// Keys of the tests: the body itself.
+fn parse(body: &[u8]) -> Result<String, String> {
+    let text = str::from_utf8(body).map_err(|error| error.to_string())?;
+    if text.starts_with("keys") { Ok(text.to_owned()) } else { Err("there are no keys".to_owned()) }
+}
+
+/// Paused time that only [`advance`] moves: the runtime leaves it alone while a blocking task runs, so that nothing
+/// times out while bytes cross a socket.
+struct FrozenTime {
+    end: Option<mpsc::Sender<()>>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl FrozenTime {
+    fn new() -> Self {
+        let (end, ended) = mpsc::channel::<()>();
+        let task = tokio::task::spawn_blocking(move || {
+            let _ = ended.recv();
+        });
+        tokio::time::pause();
+        Self { end: Some(end), task: Some(task) }
+    }
+}
+
+impl Drop for FrozenTime {
+    fn drop(&mut self) {
+        drop((self.end.take(), self.task.take()));
+    }
+}
+
+/// Moves the time by `time` and the millisecond to which timers are rounded up, once all tasks have set theirs.
+async fn pass(time: Duration) {
+    tokio::task::yield_now().await;
+    advance(time + Duration::from_millis(1)).await;
+}
+
+type Answer = Arc<Mutex<(u16, String)>>;
+
+async fn serve() -> (Server, Answer) {
+    let answer: Answer = Arc::new(Mutex::new((200, "keys 0".to_owned())));
+    let current = Arc::clone(&answer);
+    let server = Server::start(move || {
+        let (status, body) = current.lock().expect("lock").clone();
+        async move { reply(status, &body) }
+    });
+    (server.await, answer)
+}
+
+fn set(answer: &Answer, status: u16, body: &str) {
+    *answer.lock().expect("lock") = (status, body.to_owned());
+}
+
+fn current(keys: &RemoteKeys<String>) -> Option<String> {
+    keys.current().map(|keys| String::clone(&keys))
+}
+
+/// Waits for a request to the server, and until the client has taken its answer.
+async fn fetched(server: &mut Server, keys: &RemoteKeys<String>) {
+    server.next().await;
+    keys.refresh_for_unknown_key().await;
+}
+
+#[tokio::test]
+async fn start_fails_without_keys() {
+    let (server, answer) = serve().await;
+    let url = server.url();
+    let cases = [
+        (500, "keys", "unexpected status 500"),
+        (204, "", "unexpected status 204"),
+        (200, " <html>keys", "the answer is HTML or XML instead of keys; check the path of the URL"),
+        (200, "{}", "there are no keys"),
+        (200, "", "there are no keys"),
+        (200, &"keys".repeat(MAX_KEYS_BODY / 4 + 1), "the answer is larger than 1024 KiB"),
+    ];
+    for (status, body, expected) in cases {
+        set(&answer, status, body);
+        let client = patient(HttpOptions { max_body: MAX_KEYS_BODY, ..options(&url) });
+        let error = RemoteKeys::start(client, OPTIONS, parse).await.expect_err(expected);
+        assert_eq!(error.to_string(), format!("cannot fetch keys from {url}: {expected}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_fails_if_the_server_is_slow() {
+    let url = raw(|_, stream| async move {
+        std::future::pending::<()>().await;
+        drop(stream);
+    });
+    let url = url.await;
+    let client = braid_access::http::HttpClient::new(options(&url)).expect("options");
+    let error = RemoteKeys::start(client, OPTIONS, parse).await.expect_err("slow");
+    assert_eq!(error.to_string(), format!("cannot fetch keys from {url}: no complete answer within 5s"));
+}
+
+#[tokio::test]
+async fn start_refuses_times_that_cannot_work() {
+    let (mut server, _) = serve().await;
+    let second = Duration::from_secs(1);
+    let cases = [
+        (
+            RemoteKeysOptions { refresh: MIN_INTERVAL - second, ..OPTIONS },
+            "keys cannot be fetched every 29s: set 30s",
+        ),
+        (
+            RemoteKeysOptions { max_stale: OPTIONS.refresh, ..OPTIONS },
+            "keys of at most 600s are too old before the next fetch: set 630s or more",
+        ),
+    ];
+    for (options, expected) in cases {
+        let error = RemoteKeys::start(client(&server.url()), options, parse).await.expect_err(expected);
+        assert!(
+            !matches!(error, RemoteKeysError::Fetch(_)) && error.to_string().starts_with(expected),
+            "{error}"
+        );
+    }
+    assert_eq!(server.count(), 0);
+}
+
+#[tokio::test]
+async fn keys_are_fetched_again_until_they_are_dropped() {
+    let _frozen = FrozenTime::new();
+    let (mut server, answer) = serve().await;
+    let keys = RemoteKeys::start(client(&server.url()), OPTIONS, parse).await.expect("keys");
+    server.next().await;
+    for round in 1..4 {
+        set(&answer, 200, &format!("keys {round}"));
+        pass(OPTIONS.refresh - Duration::from_secs(1)).await;
+        assert_eq!(server.count(), 0);
+        assert_eq!(current(&keys), Some(format!("keys {}", round - 1)));
+        pass(Duration::from_secs(1)).await;
+        fetched(&mut server, &keys).await;
+        assert_eq!(current(&keys), Some(format!("keys {round}")));
+    }
+    drop(keys);
+    // The task is gone after the next turn of the runtime: nothing is left that could hold the server's connection.
+    pass(OPTIONS.refresh * 10).await;
+    tokio::task::yield_now().await;
+    assert_eq!(server.count(), 0);
+}
+
+#[tokio::test]
+async fn unknown_keys_cause_one_fetch_in_thirty_seconds() {
+    let _frozen = FrozenTime::new();
+    let (mut server, answer) = serve().await;
+    let keys = RemoteKeys::start(client(&server.url()), OPTIONS, parse).await.expect("keys");
+    server.next().await;
+    set(&answer, 200, "keys 1");
+    pass(MIN_INTERVAL - Duration::from_secs(1)).await;
+    assert!(!keys.refresh_for_unknown_key().await, "the start has fetched them");
+    pass(Duration::from_secs(1)).await;
+    let both = tokio::join!(keys.refresh_for_unknown_key(), keys.refresh_for_unknown_key());
+    assert_eq!(both, (true, true));
+    assert_eq!(current(&keys).as_deref(), Some("keys 1"));
+    assert!(!keys.refresh_for_unknown_key().await);
+    assert_eq!(server.count(), 1);
+    // The next fetch in turn is a whole period later.
+    pass(OPTIONS.refresh - Duration::from_secs(1)).await;
+    assert_eq!(server.count(), 0);
+    pass(Duration::from_secs(1)).await;
+    fetched(&mut server, &keys).await;
+    // A caller that leaves ends nothing.
+    pass(MIN_INTERVAL).await;
+    set(&answer, 200, "keys 2");
+    {
+        let mut left = Box::pin(keys.refresh_for_unknown_key());
+        assert!((&mut left).now_or_never().is_none());
+    }
+    fetched(&mut server, &keys).await;
+    assert_eq!(current(&keys).as_deref(), Some("keys 2"));
+}
+
+/// Lines of the log of this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// The lines since the last call.
+    fn take(&self) -> Vec<String> {
+        let bytes = std::mem::take(&mut *self.0.lock().expect("lock"));
+        String::from_utf8(bytes).expect("text").lines().map(str::to_owned).collect()
+    }
+}
+
+#[tokio::test]
+async fn failures_keep_the_last_keys_until_they_are_too_old() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .without_time()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _logged = tracing::subscriber::set_default(subscriber);
+    let _frozen = FrozenTime::new();
+    let (mut server, answer) = serve().await;
+    let keys = RemoteKeys::start(client(&server.url()), OPTIONS, parse).await.expect("keys");
+    server.next().await;
+    set(&answer, 503, "");
+    pass(OPTIONS.refresh).await;
+    fetched(&mut server, &keys).await;
+    // A failed fetch is tried again every 30 s: the 40th of these attempts is after the maximum age.
+    let attempts = (OPTIONS.max_stale - OPTIONS.refresh).as_secs() / MIN_INTERVAL.as_secs() - 1;
+    for attempt in 1..=attempts {
+        assert_eq!(current(&keys).as_deref(), Some("keys 0"), "{attempt}");
+        pass(MIN_INTERVAL).await;
+        fetched(&mut server, &keys).await;
+    }
+    let lines = log.take();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("WARN") && lines[0].contains("unexpected status 503"), "{lines:?}");
+    assert_eq!(current(&keys).as_deref(), Some("keys 0"));
+    pass(MIN_INTERVAL - Duration::from_secs(1)).await;
+    assert_eq!(current(&keys).as_deref(), Some("keys 0"));
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(current(&keys), None);
+    fetched(&mut server, &keys).await;
+    for _ in 0..3 {
+        pass(MIN_INTERVAL).await;
+        fetched(&mut server, &keys).await;
+    }
+    let lines = log.take();
+    assert!(lines.len() == 1 && lines[0].contains("ERROR") && lines[0].contains("too old"), "{lines:?}");
+    assert_eq!(current(&keys), None);
+    set(&answer, 200, "keys 1");
+    pass(MIN_INTERVAL).await;
+    fetched(&mut server, &keys).await;
+    assert_eq!(current(&keys).as_deref(), Some("keys 1"));
+    let lines = log.take();
+    assert!(lines.len() == 1 && lines[0].contains("INFO"), "{lines:?}");
+}
