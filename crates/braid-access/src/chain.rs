@@ -85,7 +85,8 @@ impl Chain {
     async fn decide(&self, credentials: &Credentials<'_>) -> Result<Outcome, Refusal> {
         if let Some(method) = credentials.method {
             // [MQTT-4.12.0-1]
-            let unknown = || Refusal::new(ReasonCode::BadAuthenticationMethod, "unknown authentication method");
+            let unknown =
+                || Refusal::new(ReasonCode::BadAuthenticationMethod, "unknown authentication method");
             let is_known = method == SCRAM_SHA_256;
             return is_known.then(|| begin_scram(self.password_files(), credentials)).ok_or_else(unknown)?;
         }
@@ -101,7 +102,10 @@ impl Chain {
             return self.anonymous.admit(credentials);
         }
         if has_credentials {
-            return Err(Refusal::new(ReasonCode::BadUserNameOrPassword, "no authenticator knows the credentials"));
+            return Err(Refusal::new(
+                ReasonCode::BadUserNameOrPassword,
+                "no authenticator knows the credentials",
+            ));
         }
         if credentials.listener.anonymous.unwrap_or(self.anonymous.from_anywhere) {
             return self.anonymous.admit(credentials);

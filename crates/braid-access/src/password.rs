@@ -92,7 +92,6 @@ impl Users {
             }
         }
     }
-
 }
 
 /// Begins an exchange of SCRAM-SHA-256, by the first file that has a credential of the user.
@@ -134,7 +133,8 @@ impl fmt::Debug for Users {
 
 fn load(path: &Path) -> Result<PasswordFile, FileError> {
     let text = read(path, MAX_FILE_BYTES)?;
-    PasswordFile::parse(&text, &path.display().to_string()).map_err(|error| FileError::Content(error.to_string()))
+    PasswordFile::parse(&text, &path.display().to_string())
+        .map_err(|error| FileError::Content(error.to_string()))
 }
 
 fn refusal(error: &ScramError) -> Refusal {
@@ -152,7 +152,8 @@ impl Exchange for ScramExchange {
         let Self { server, attributes } = *self;
         let finished = server.handle_final(data.as_deref().unwrap_or_default());
         let answer = finished.map_err(|error| refusal(&error)).and_then(|ScramSuccess { user, message }| {
-            accept(attributes, SOURCE, Some(&user), |grant| grant.data = Some(message.into())).map(Outcome::Accepted)
+            accept(attributes, SOURCE, Some(&user), |grant| grant.data = Some(message.into()))
+                .map(Outcome::Accepted)
         });
         Box::pin(std::future::ready(answer))
     }

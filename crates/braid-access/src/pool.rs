@@ -32,7 +32,10 @@ impl HashPool {
     ///
     /// # Errors
     /// [`Busy`] if too many wait, and after a panic of the computation.
-    pub async fn run<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T, Busy> {
+    pub async fn run<T: Send + 'static>(
+        &self,
+        compute: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Busy> {
         let place = Place::take(&self.waiting, self.max_waiting)?;
         let thread = self.threads.clone().acquire_owned().await.map_err(|_| Busy)?;
         drop(place);
@@ -73,6 +76,8 @@ impl Drop for Place {
 mod tests {
     use std::sync::mpsc;
 
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[tokio::test]
@@ -88,11 +93,11 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let mut waiting = Box::pin(pool.run(|| 2));
-        assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+        assert!(waiting.as_mut().now_or_never().is_none());
         assert_eq!(pool.run(|| 3).await, Err(Busy));
         drop(waiting);
         let mut waiting = Box::pin(pool.run(|| 4));
-        assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+        assert!(waiting.as_mut().now_or_never().is_none());
         release.send(()).unwrap();
         assert!(running.await.unwrap().is_ok());
         assert_eq!(waiting.await, Ok(4));

@@ -110,8 +110,12 @@ impl Authorize for Rules {
         match action {
             Action::Publish(topic) => identity.decide(client_id, acl::Action::Publish, topic, list),
             Action::Receive(topic) => identity.decide(client_id, acl::Action::Receive, topic, list),
-            Action::Subscribe(filter) => identity.decide_filter(client_id, acl::Action::Subscribe, filter, list),
-            Action::Prioritize(filter) => identity.decide_filter(client_id, acl::Action::Prioritize, filter, list),
+            Action::Subscribe(filter) => {
+                identity.decide_filter(client_id, acl::Action::Subscribe, filter, list)
+            }
+            Action::Prioritize(filter) => {
+                identity.decide_filter(client_id, acl::Action::Prioritize, filter, list)
+            }
         }
     }
 

@@ -89,8 +89,7 @@ impl Tokens {
     /// Verifies the password of a CONNECT, if it has the form of a token.
     pub(crate) async fn verify(&self, credentials: &Credentials<'_>) -> Answer {
         let Some(token) = credentials.password else { return Answer::Ignored };
-        let connect =
-            ConnectNames { user: credentials.user_name, client_id: credentials.client_id.as_str() };
+        let connect = ConnectNames { user: credentials.user_name, client_id: credentials.client_id.as_str() };
         let now = unix_now();
         let Some(verifier) = self.verifier() else {
             let cause = "the keys of tokens are too old, and cannot be fetched";

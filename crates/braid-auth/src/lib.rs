@@ -6,6 +6,7 @@
 //! - [`acl`]: access control list, its file format and its decisions on topics and Topic Filters
 //! - [`claims`]: facts about a client that its authenticator has verified
 //! - [`identity`]: identity of a client, its own rules included, as it is stored with a session
+//! - [`jwt`]: JSON Web Tokens, their keys and the check of their claims
 //! - [`mosquitto`]: import of mosquitto's acl_file
 //! - [`password`]: password file, its format, verification and editing
 //! - [`rules_json`]: rules of one client in JSON, of a token or of the answer of a service
@@ -14,6 +15,7 @@
 pub mod acl;
 pub mod claims;
 pub mod identity;
+pub mod jwt;
 pub mod mosquitto;
 pub mod password;
 pub mod rules_json;

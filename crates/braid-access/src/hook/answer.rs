@@ -1,6 +1,7 @@
 //! Parser of the service's answers.
 
 use braid_auth::claims::Claims;
+use braid_auth::rules_json::rules_from_json;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -81,32 +82,6 @@ fn name(value: Value, key: &str) -> Result<Box<str>, String> {
         Value::String(_) => Err(format!("a name in `{key}` is empty, too long or has a NUL character")),
         _ => Err(format!("a name in `{key}` is not a string")),
     }
-}
-
-/// Stand-in for `braid_auth::rules_json::rules_from_json`: a list of objects with `permission`, `action` and `topic`.
-fn rules_from_json(rules: &Value) -> Result<Box<str>, String> {
-    let mut text = String::new();
-    let level = |level| match level {
-        "${username}" => "%u",
-        "${clientid}" => "%c",
-        other => other,
-    };
-    for (number, rule) in (1..).zip(rules.as_array().ok_or("rules: not a list of rules")?) {
-        let malformed = || format!("rule:{number}: not a permission, an action and a topic");
-        let word = |key| rule.get(key).and_then(Value::as_str).ok_or_else(malformed);
-        let (permission, topic) = (word("permission")?, word("topic")?);
-        let actions = match word("action")? {
-            "subscribe" => "subscribe,receive",
-            action => action,
-        };
-        if rule.as_object().is_none_or(|rule| rule.len() != 3) || topic.contains(['"', '\\', '\r', '\n']) {
-            return Err(malformed());
-        }
-        let topic = topic.split('/').map(level).collect::<Vec<_>>().join("/");
-        text.push_str(&format!("{permission} {actions} topic \"{topic}\"\n"));
-    }
-    braid_auth::acl::Acl::parse(text.as_bytes(), "rule").map_err(|error| error.to_string())?;
-    Ok(text.into())
 }
 
 #[cfg(test)]

@@ -41,12 +41,15 @@ impl ExchangeError {
     }
 }
 
+/// Future that reads and writes the socket of a connection.
+type HttpDriver = Connection<TokioIo<Box<dyn ByteStream>>, Full<Bytes>>;
+
 /// Connection to a server. No task belongs to it: its socket makes progress while an exchange is polled, and dropping
 /// the connection closes it.
 pub(super) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
     /// Reads and writes the socket; `None` once that has ended.
-    driver: Option<Connection<TokioIo<Box<dyn ByteStream>>, Full<Bytes>>>,
+    driver: Option<HttpDriver>,
 }
 
 impl HttpConnection {

@@ -1,4 +1,4 @@
-//! Tests of file formats and decisions, against plain models, and of SCRAM.
+//! Tests of file formats and decisions, against plain models, of tokens and of SCRAM.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -10,11 +10,16 @@ mod credentials_corpus;
 mod examples;
 mod format;
 mod generator;
+mod jwt;
 mod model;
 mod mosquitto;
+mod password;
 #[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]
 #[path = "../../../../fuzz/src/rules/mod.rs"]
 mod rules;
 mod rules_json;
-mod password;
 mod scram;
+#[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]
+#[path = "../../../../fuzz/src/tokens.rs"]
+mod tokens;
+mod tokens_corpus;

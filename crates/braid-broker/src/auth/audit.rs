@@ -129,7 +129,7 @@ impl SecurityEvent {
         Self { decision: Some(decision), ..event }
     }
 
-    pub(crate) fn from_address(self, address: Option<SocketAddr>) -> Self {
+    pub(crate) fn with_address(self, address: Option<SocketAddr>) -> Self {
         Self { address, ..self }
     }
 }

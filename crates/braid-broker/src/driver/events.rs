@@ -343,7 +343,7 @@ impl Driver {
             None => SecurityAction::Reauthenticate,
         };
         let event = SecurityEvent::refused(client_id, None, action, cause);
-        self.core.access.audit.record(event.from_address(self.link.peer().address));
+        self.core.access.audit.record(event.with_address(self.link.peer().address));
         match connect {
             Some(_) => self.server.reject(reason),
             None => self.server.disconnect(reason),
@@ -420,7 +420,7 @@ impl Driver {
         let client_id = self.session.entry.as_ref().map(|entry| &entry.client_id);
         let identity = Some(self.session.access.identity());
         let event = SecurityEvent::refused(client_id, identity, action, cause);
-        self.core.access.audit.record(event.from_address(self.link.peer().address));
+        self.core.access.audit.record(event.with_address(self.link.peer().address));
         self.server.disconnect(ReasonCode::NotAuthorized);
     }
 

@@ -172,7 +172,10 @@ impl Config {
     pub(super) fn check_access(&self) -> Result<(), ConfigError> {
         let acl = &self.acl;
         if acl.file.is_some() && acl.permit_all {
-            return Err(super::check::refused("acl.permit_all", "acl.file has rules; remove one of both".to_owned()));
+            return Err(super::check::refused(
+                "acl.permit_all",
+                "acl.file has rules; remove one of both".to_owned(),
+            ));
         }
         let outside = self.listeners.by_transport().into_iter().flat_map(|(_, addresses)| addresses);
         let mut outside = outside.filter(|address| !address.ip().to_canonical().is_loopback());

@@ -11,7 +11,8 @@ use braid_access::hook::{Hook, HookOptions};
 use braid_access::http::{Endpoint, HttpClient, HttpOptions, SecretHeader};
 use braid_access::remote_keys::RemoteKeysOptions;
 use braid_access::{
-    AccessControl, AclFile, Certificates, Chain, FileError, HashPool, KeyFileKind, Link, Tokens, Users, read_file,
+    AccessControl, AclFile, Certificates, Chain, FileError, HashPool, KeyFileKind, Link, Tokens, Users,
+    read_file,
 };
 use braid_auth::jwt::{ClaimCheck, ConnectValue, JwtOptions};
 use thiserror::Error;
@@ -55,7 +56,9 @@ pub(super) async fn open(config: &Config) -> Result<AccessControl, AccessError> 
                 let key = unknown_user_key(&config.data_dir)?;
                 Link::Password(Users::open(&password.file, pool.clone(), key)?)
             }
-            AuthenticatorConfig::Jwt(jwt) => Link::Token(Arc::new(tokens(jwt).await.map_err(refused("jwt"))?)),
+            AuthenticatorConfig::Jwt(jwt) => {
+                Link::Token(Arc::new(tokens(jwt).await.map_err(refused("jwt"))?))
+            }
             AuthenticatorConfig::X509(x509) => {
                 Link::Certificate(Certificates { user: x509.user, client_id: x509.client_id })
             }
@@ -109,9 +112,9 @@ async fn tokens(config: &JwtConfig) -> Result<Tokens, String> {
 
 fn jwt_options(config: &JwtConfig) -> Result<JwtOptions, String> {
     let claim = |name: &str| (!name.is_empty()).then(|| name.into());
-    let check = |(claim, value): (&Box<str>, &String)| {
+    let check = |(claim, value): (&str, &str)| {
         let value = ConnectValue::parse(value).map_err(|error| format!("checks.{claim}: {error}"))?;
-        Ok(ClaimCheck { claim: claim.clone(), value })
+        Ok(ClaimCheck { claim: claim.into(), value })
     };
     Ok(JwtOptions {
         issuer: config.issuer.clone(),
@@ -119,7 +122,11 @@ fn jwt_options(config: &JwtConfig) -> Result<JwtOptions, String> {
         leeway_secs: config.leeway_secs,
         require_expiry: config.require_expiry,
         required: config.required.clone(),
-        checks: config.checks.iter().map(check).collect::<Result<_, String>>()?,
+        checks: config
+            .checks
+            .iter()
+            .map(|(claim, value)| check((claim, value)))
+            .collect::<Result<_, String>>()?,
         user_claim: claim(&config.user_claim),
         client_id_claim: claim(&config.client_id_claim),
         groups_claim: claim(&config.groups_claim),
@@ -132,12 +139,14 @@ fn hook(config: &HttpConfig) -> Result<Hook, String> {
     http.timeout = Duration::from_millis(config.timeout_ms);
     for (name, path) in &config.header_files {
         let value = read_file(path, MAX_SECRET_BYTES).map_err(|error| error.to_string())?;
-        let value = String::from_utf8(value).map_err(|_| format!("{}: the value is not UTF-8", path.display()))?;
+        let value =
+            String::from_utf8(value).map_err(|_| format!("{}: the value is not UTF-8", path.display()))?;
         http.headers.push(SecretHeader { name: name.clone(), value: value.trim().to_owned() });
     }
     for (name, variable) in &config.header_env {
-        let value = std::env::var(variable)
-            .map_err(|_| format!("header_env.{name}: the environment variable {variable} is not set, or not UTF-8"))?;
+        let value = std::env::var(variable).map_err(|_| {
+            format!("header_env.{name}: the environment variable {variable} is not set, or not UTF-8")
+        })?;
         http.headers.push(SecretHeader { name: name.clone(), value });
     }
     let options =

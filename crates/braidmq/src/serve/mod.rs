@@ -377,7 +377,8 @@ async fn reload(
 ) {
     let reading = control.clone();
     let read = tokio::task::spawn_blocking(move || reading.read()).await;
-    let read = read.map_err(|error| error.to_string()).and_then(|read| read.map_err(|error| error.to_string()));
+    let read =
+        read.map_err(|error| error.to_string()).and_then(|read| read.map_err(|error| error.to_string()));
     let level = configure(args).map(|config| config.log.level).map_err(|error| error.to_string());
     let checked = read.and_then(|read| Ok((read, level?)));
     let reloaded = checked.and_then(|(read, level)| {

@@ -1,0 +1,124 @@
+//! JSON Web Tokens (RFC 7519) as credentials of clients.
+//!
+//! A [`Verifier`] decides on a token in these steps, and the first that fails decides:
+//!
+//! 1. Three parts, and a header that is a JSON object with an algorithm: everything else is [`Verdict::NotAJwt`], and
+//!    another authenticator may know it.
+//! 2. Length, supported algorithm, no critical header parameters.
+//! 3. Signature, by the keys of that algorithm ([`Keys`]).
+//! 4. Claims: required ones, times, issuer, audience, equality with values of CONNECT ([`JwtOptions`]).
+//! 5. Conversion of the claims that the broker uses to [`Claims`]. One that is malformed refuses the token.
+//!
+//! Encrypted tokens and nested ones are not supported.
+
+mod claim_check;
+mod jwks;
+mod keys;
+mod options;
+mod pem;
+mod refusal;
+mod ring_provider;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Map, Value};
+
+pub use claim_check::MAX_GROUPS;
+pub use keys::{
+    KeyAlgorithm, Keys, KeysError, MAX_KEY_FILE_BYTES, MAX_KEYS, MAX_TRIED_KEYS, MIN_SECRET_BYTES,
+};
+pub use options::{ClaimCheck, ConnectValue, JwtOptions, MAX_LEEWAY_SECS, OptionsError};
+pub use refusal::Refusal;
+
+use crate::claims::Claims;
+
+/// Maximum length of a token.
+pub const MAX_TOKEN_BYTES: usize = 16 << 10;
+
+/// Names that a client gave in CONNECT.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectNames<'a> {
+    /// User name; `None` if CONNECT has none.
+    pub user: Option<&'a str>,
+    /// Client Identifier; empty if the server assigns it.
+    pub client_id: &'a str,
+}
+
+/// Result of a verification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The credential has not the form of a token.
+    NotAJwt,
+    /// The token is not accepted.
+    Refused(Refusal),
+    /// The token is valid. [`Claims::expires_at`] is the time of `exp`, without leeway, and may have passed.
+    Accepted(Claims),
+}
+
+/// Verifier of tokens.
+#[derive(Clone, Debug)]
+pub struct Verifier {
+    keys: Keys,
+    options: JwtOptions,
+}
+
+impl Verifier {
+    /// Verifier with keys and options.
+    ///
+    /// # Errors
+    /// An [`OptionsError`] if the options cannot be met.
+    pub fn new(keys: Keys, options: JwtOptions) -> Result<Self, OptionsError> {
+        options.check()?;
+        Ok(Self { keys, options })
+    }
+
+    /// Verifies a token at `now`, in seconds since the Unix epoch.
+    pub fn verify(&self, token: &[u8], connect: &ConnectNames<'_>, now: u64) -> Verdict {
+        let Some(header) = Header::parse(token) else { return Verdict::NotAJwt };
+        let claims = self.signed_claims(token, &header);
+        match claims.and_then(|claims| claim_check::check(&claims, &self.options, connect, now)) {
+            Ok(claims) => Verdict::Accepted(claims),
+            Err(refusal) => Verdict::Refused(refusal),
+        }
+    }
+
+    /// Claims of a token with a valid signature.
+    fn signed_claims(&self, token: &[u8], header: &Header) -> Result<Map<String, Value>, Refusal> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(Refusal::TooLong);
+        }
+        let algorithm = header.algorithm()?;
+        let keys = self.keys.candidates(algorithm, header.kid()?)?;
+        let mut claims = keys.into_iter().map(|key| key.verify(token));
+        // The next key may be the right one only if the signature is wrong.
+        claims.find(|claims| *claims != Err(Refusal::Signature)).unwrap_or(Err(Refusal::Signature))
+    }
+}
+
+/// Header of a token in compact serialization (RFC 7515, 3.1).
+struct Header(Map<String, Value>);
+
+impl Header {
+    /// Parses the header of a token; `None` if the credential has not the form of one.
+    fn parse(token: &[u8]) -> Option<Self> {
+        let mut parts = token.split(|byte| *byte == b'.');
+        let header = parts.next()?;
+        // Two parts follow. Longer headers than a whole token are not worth a decoder.
+        if parts.count() != 2 || header.len() > MAX_TOKEN_BYTES {
+            return None;
+        }
+        let header: Map<_, _> = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
+        header.get("alg").is_some_and(Value::is_string).then_some(Self(header))
+    }
+
+    fn algorithm(&self) -> Result<KeyAlgorithm, Refusal> {
+        if self.0.contains_key("crit") {
+            return Err(Refusal::Critical);
+        }
+        self.0.get("alg").and_then(Value::as_str).and_then(KeyAlgorithm::from_name).ok_or(Refusal::Algorithm)
+    }
+
+    fn kid(&self) -> Result<Option<&str>, Refusal> {
+        self.0.get("kid").map(|kid| kid.as_str().ok_or(Refusal::Malformed)).transpose()
+    }
+}
