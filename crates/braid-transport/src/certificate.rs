@@ -145,6 +145,19 @@ pub(crate) fn alternative_names(der: &[u8]) -> Vec<&str> {
     found
 }
 
+/// DNS names of a certificate's Subject Alternative Name.
+pub(crate) fn dns_names(der: &[u8]) -> Vec<&str> {
+    let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Vec::new() };
+    let Ok(Some(extension)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let names = extension.value.general_names.iter();
+    names
+        .filter_map(|name| match *name {
+            GeneralName::DNSName(name) if is_plain(name) => Some(name),
+            _ => None,
+        })
+        .collect()
+}
+
 /// True for text that all readers understand alike.
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(char::is_control)
@@ -187,7 +200,7 @@ pub(crate) fn add_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), Ce
     Ok(())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
     fs::read(path).map_err(|error| CertificateError(format!("cannot read {}: {error}", path.display())))
 }
 

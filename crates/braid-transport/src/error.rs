@@ -158,8 +158,8 @@ pub enum HandshakeError {
     Alpn {
         /// Protocols that the peer offered, or `none`.
         offered: String,
-        /// Protocol of this listener.
-        spoken: &'static str,
+        /// Protocols of this listener.
+        spoken: String,
     },
     /// A WebSocket request without MQTT among its subprotocols, which are these, or `none`.
     #[error("WebSocket request without the subprotocol mqtt (offered: {0})")]

@@ -134,7 +134,7 @@ impl QuicListener {
         mut open: impl FnMut(ServerConfig) -> io::Result<(Endpoint, Failures)> + Send + Sync + 'static,
     ) -> Result<Self, BindError> {
         let tls_config = tls.quic();
-        let mut config = ServerConfig::with_crypto(crypto(&tls_config, options)?);
+        let mut config = ServerConfig::with_crypto(crypto(&tls, &tls_config, options)?);
         let transport = options.transport(UNTRUSTED_WINDOW);
         config.transport_config(Arc::clone(&transport.shared));
         let (endpoint, failures) =
@@ -182,7 +182,7 @@ impl QuicListener {
             incoming,
             config: Arc::clone(&self.config),
             transport: self.transport.clone(),
-            certificate_first: self.tls.asks_for_certificates(),
+            tls: self.tls.clone(),
             handshakes: self.handshakes.clone(),
             failures: self.failures.clone(),
         }))
@@ -213,7 +213,7 @@ impl QuicListener {
         if Arc::ptr_eq(&tls_config, &self.tls_config) {
             return;
         }
-        match crypto(&tls_config, &self.transport.options) {
+        match crypto(&self.tls, &tls_config, &self.transport.options) {
             Ok(crypto) => {
                 let mut config = ServerConfig::clone(&self.config);
                 config.crypto = crypto;
@@ -276,8 +276,7 @@ pub(crate) struct QuicIncoming {
     incoming: noq::Incoming,
     config: Arc<ServerConfig>,
     transport: Transport,
-    /// Early data has to wait: its sender is known only after the handshake.
-    certificate_first: bool,
+    tls: ServerTls,
     handshakes: Handshakes,
     failures: Failures,
 }
@@ -302,16 +301,16 @@ impl QuicIncoming {
 
     async fn establish(self) -> Result<Link, HandshakeError> {
         let address = self.peer_address();
-        let Self { incoming, mut config, transport, certificate_first, handshakes, failures } = self;
-        let alpn = transport.options.alpn;
+        let Self { incoming, mut config, transport, tls, handshakes, failures } = self;
         let gate = transport.gated().map(|(transport, gate)| {
             Arc::make_mut(&mut config).transport_config(transport);
             gate
         });
         let offered = offered_protocols(&incoming);
-        let failed = |error| explain(&error, &offered, alpn);
+        let failed = |error| explain(&error, &offered, &tls, transport.options.alpn);
         let connecting = incoming.accept_with(config).map_err(failed)?;
-        let begun = if certificate_first { Err(connecting) } else { connecting.into_0rtt() };
+        // Early data has to wait for a certificate: its sender is known only after the handshake.
+        let begun = if tls.asks_for_certificates() { Err(connecting) } else { connecting.into_0rtt() };
         let connection = match begun {
             Ok((connection, _accepted)) => connection,
             Err(connecting) => connecting.await.map_err(failed)?,
@@ -326,7 +325,7 @@ impl QuicIncoming {
             }
         };
         let control = control.map_err(|error| match confirmed {
-            Some(_) => explain(&error, &offered, alpn),
+            Some(_) => failed(error),
             None => {
                 HandshakeError::Quic(format!("the connection ended before its control stream began: {error}"))
             }
@@ -360,13 +359,19 @@ impl Drop for Unopened {
     }
 }
 
+/// `config`: the one of `tls` for QUIC.
 fn crypto(
-    tls: &rustls::ServerConfig,
+    tls: &ServerTls,
+    config: &rustls::ServerConfig,
     options: &QuicOptions,
 ) -> Result<Arc<QuicServerConfig>, CertificateError> {
-    let mut tls = tls.clone();
-    tls.alpn_protocols = vec![options.alpn.as_bytes().to_vec()];
-    // A new store each time: a session that began under another CA must not be resumed under this one.
+    let has_own_alpn = tls.own_alpn().is_some();
+    let mut tls = config.clone();
+    if !has_own_alpn {
+        tls.alpn_protocols = vec![options.alpn.as_bytes().to_vec()];
+    }
+    // A new store each time: a session that began under another CA, or before the client was revoked, must not be
+    // resumed.
     tls.session_storage = Arc::new(Tickets::new(options.tickets));
     // QUIC allows none or all. RFC 9001, 4.6.1.
     tls.max_early_data_size = if options.zero_rtt { u32::MAX } else { 0 };
@@ -396,14 +401,20 @@ fn offered_protocols(incoming: &noq::Incoming) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-fn explain(error: &ConnectionError, offered: &str, spoken: &'static str) -> HandshakeError {
+/// `alpn`: the application protocol if `tls` has none of its own.
+fn explain(error: &ConnectionError, offered: &str, tls: &ServerTls, alpn: &str) -> HandshakeError {
     match error {
         ConnectionError::TransportError(error)
             if error.code == TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL) =>
         {
+            let spoken = tls.own_alpn().unwrap_or_else(|| alpn.to_owned());
             // [BQ-1]
             tracing::info!(offered, spoken, "QUIC client without a common application protocol");
             HandshakeError::Alpn { offered: offered.to_owned(), spoken }
+        }
+        ConnectionError::TransportError(error) => {
+            let cause = error.crypto.as_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+            HandshakeError::Quic(cause.map_or_else(|| error.to_string(), |cause| tls.explain(cause)))
         }
         error => HandshakeError::Quic(error.to_string()),
     }

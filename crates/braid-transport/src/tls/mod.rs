@@ -1,12 +1,14 @@
 //! TLS over TCP, and the configurations of QUIC: rustls with ring, 1.2 and 1.3.
 
 mod client;
+mod client_auth;
 mod keylog;
+mod resolver;
 mod server;
 
 pub(crate) use client::tls_error;
 pub use client::{ClientTls, ClientTlsOptions};
-pub use server::{ClientAuth, ServerTls, ServerTlsOptions};
+pub use server::{ClientAuth, ServerTls, ServerTlsOptions, TlsVersion};
 
 use std::sync::Arc;
 

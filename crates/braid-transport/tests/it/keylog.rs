@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::Network;
 use braid_transport::{
-    ClientAuth, ConnectOptions, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions, connect,
+    ConnectOptions, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions, connect,
 };
 
 use tokio::time::sleep;
@@ -31,8 +31,7 @@ fn lines(path: &Path) -> Vec<(String, String, String)> {
 
 fn server(pki: &Pki, key_log: &Path) -> ServerTls {
     let files = pki.issue("server", &["localhost"]);
-    let options =
-        ServerTlsOptions { files, client_auth: ClientAuth::None, key_log: Some(key_log.to_path_buf()) };
+    let options = ServerTlsOptions { key_log: Some(key_log.to_path_buf()), ..ServerTlsOptions::new(files) };
     ServerTls::new(options).expect("server")
 }
 

@@ -36,6 +36,11 @@ impl Pki {
         Self { dir, ca }
     }
 
+    /// The CA, to sign with.
+    pub(crate) fn issuer(&self) -> &CertifiedIssuer<'static, KeyPair> {
+        &self.ca
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -46,9 +51,20 @@ impl Pki {
 
     /// Writes (or writes anew) a certificate for `names` under `stem`.
     pub(crate) fn issue(&self, stem: &str, names: &[&str]) -> CertificateFiles {
+        self.issue_with(stem, names, |_| {})
+    }
+
+    /// As [`issue`](Self::issue), with changed parameters.
+    pub(crate) fn issue_with(
+        &self,
+        stem: &str,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> CertificateFiles {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("params");
         params.distinguished_name.push(DnType::CommonName, stem);
+        change(&mut params);
         let key = KeyPair::generate().expect("key");
         let certificate = params.signed_by(&key, &self.ca).expect("certificate");
         let files = CertificateFiles {

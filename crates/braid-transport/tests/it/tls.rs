@@ -1,11 +1,12 @@
 //! TLS: whom the ends believe, reload, and what goes wrong.
 
 use std::fs;
+use std::io::Write;
 use std::sync::Arc;
 
 use braid_transport::{
     ClientAuth, ClientTls, ClientTlsOptions, ConnectError, ConnectOptions, HandshakeError, ListenerKind,
-    Transport, connect,
+    ServerTls, ServerTlsOptions, TlsVersion, Transport, connect,
 };
 use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject;
@@ -160,23 +161,125 @@ async fn an_application_protocol_is_taken_if_it_is_ours_and_ignored_if_not() {
 }
 
 #[tokio::test]
-async fn tls_1_2_is_still_spoken() {
+async fn a_list_of_application_protocols_admits_no_others() {
     let pki = Pki::new();
+    let files = pki.issue("server", &["localhost"]);
+    let names = ["mqtts", "x-amzn-mqtt-ca"].map(str::to_owned);
+    let options = ServerTlsOptions { alpn: names.into(), ..ServerTlsOptions::new(files) };
+    let tls = ServerTls::new(options).expect("load");
+    let secure = || ListenerKind::Tls(tls.clone());
+    let (websocket, quic) = (|| ListenerKind::Wss(tls.clone()), || ListenerKind::Quic(tls.clone()));
+    let cases: [(ListenerKind, &[&str], Option<&str>); _] = [
+        (secure(), &["x-amzn-mqtt-ca", "mqtts"], Some("mqtts")),
+        (secure(), &["h2", "x-amzn-mqtt-ca"], Some("x-amzn-mqtt-ca")),
+        (secure(), &[], None),
+        (websocket(), &["http/1.1"], Some("http/1.1")),
+        (websocket(), &["mqtts"], None),
+        (quic(), &["mqtts"], Some("mqtts")),
+    ];
+    let client = |names: &[&str]| {
+        pki.client_with(|options| options.alpn = names.iter().map(|name| (*name).to_owned()).collect())
+    };
+    for (kind, offered, settled) in cases {
+        let mut listener = bind(kind);
+        let (server, _client) = pair(&mut listener, &client(offered)).await;
+        assert_eq!(server.peer.alpn.as_deref(), settled, "{offered:?}");
+    }
+    refusal(secure(), &client(&["mqtt"])).await;
+    let error = refusal(quic(), &client(&["mqtt"])).await;
+    assert!(matches!(error, ConnectError::Alpn { .. }), "{error}");
+}
+
+#[test]
+fn application_protocols_have_1_to_255_bytes() {
+    let pki = Pki::new();
+    for (length, is_right) in [(0, false), (1, true), (255, true), (256, false)] {
+        let files = pki.issue("server", &["localhost"]);
+        let options = ServerTlsOptions { alpn: vec!["a".repeat(length)], ..ServerTlsOptions::new(files) };
+        match ServerTls::new(options) {
+            Ok(_) => assert!(is_right, "{length} bytes"),
+            Err(error) => {
+                assert!(error.to_string().contains(&format!("has {length} bytes: give")), "{error}");
+                assert!(!is_right, "{length} bytes");
+            }
+        }
+    }
+}
+
+/// A configuration of rustls itself, without a certificate.
+fn client_config(
+    pki: &Pki,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> Arc<rustls::ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(rustls::pki_types::CertificateDer::from_pem_file(pki.ca()).expect("ca")).expect("root");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS12])
+        .with_protocol_versions(versions)
         .expect("versions")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let mut listener = bind(ListenerKind::Tls(pki.server()));
+    Arc::new(config)
+}
+
+/// The version that a server of this minimum and a client of only one version agree on.
+async fn agreed(
+    minimum: TlsVersion,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Option<&'static str> {
+    let pki = Pki::new();
+    let files = pki.issue("server", &["localhost"]);
+    let options = ServerTlsOptions { min_version: minimum, ..ServerTlsOptions::new(files) };
+    let mut listener = bind(ListenerKind::Tls(ServerTls::new(options).expect("load")));
     let socket = TcpStream::connect(address(&listener)).await.expect("connect");
     let name = ServerName::try_from("localhost").expect("name");
-    let client = tokio::spawn(TlsConnector::from(Arc::new(config)).connect(name, socket).into_fallible());
-    let server = accept(&mut listener).await.await.expect("join").expect("handshake");
-    assert_eq!(server.peer().tls_version, Some("TLSv1.2"));
-    client.await.expect("join").map_err(|(error, _)| error).expect("connect");
+    let connector = TlsConnector::from(client_config(&pki, &[version]));
+    let client = tokio::spawn(connector.connect(name, socket).into_fallible());
+    let server = accept(&mut listener).await.await.expect("join");
+    assert_eq!(client.await.expect("join").is_ok(), server.is_ok());
+    server.ok().and_then(|link| link.peer().tls_version)
+}
+
+#[tokio::test]
+async fn the_minimum_version_of_tls_can_be_raised() {
+    let (old, new) = (&rustls::version::TLS12, &rustls::version::TLS13);
+    assert_eq!(agreed(TlsVersion::default(), old).await, Some("TLSv1.2"));
+    assert_eq!(agreed(TlsVersion::default(), new).await, Some("TLSv1.3"));
+    assert_eq!(agreed(TlsVersion::V1_3, old).await, None);
+    assert_eq!(agreed(TlsVersion::V1_3, new).await, Some("TLSv1.3"));
+    assert_eq!("1.2".parse(), Ok(TlsVersion::V1_2));
+    assert_eq!("1.3".parse(), Ok(TlsVersion::V1_3));
+    for unknown in ["1.1", "", "1.3 ", "TLSv1.3"] {
+        let error = unknown.parse::<TlsVersion>().expect_err("unknown");
+        assert!(error.ends_with("use 1.2 or 1.3"), "{error}");
+    }
+}
+
+/// RUSTSEC-2024-0399: a ClientHello in several records caused a panic in rustls's `Acceptor`.
+#[tokio::test]
+async fn a_client_hello_in_records_of_one_byte_completes_the_handshake() {
+    for version in rustls::ALL_VERSIONS {
+        let pki = Pki::new();
+        let mut listener = bind(ListenerKind::Tls(pki.server()));
+        let address = address(&listener);
+        let config = client_config(&pki, &[version]);
+        let client = tokio::task::spawn_blocking(move || {
+            let name = ServerName::try_from("localhost").expect("name");
+            let mut client = rustls::ClientConnection::new(config, name).expect("client");
+            let mut socket = std::net::TcpStream::connect(address).expect("connect");
+            let mut flight = Vec::new();
+            client.write_tls(&mut flight).expect("ClientHello");
+            // RFC 8446, 5.1: type, version, length, and as many bytes.
+            let (header, hello) = flight.split_at(5);
+            assert_eq!((header[0], usize::from(header[3]) << 8 | usize::from(header[4])), (22, hello.len()));
+            let records: Vec<u8> =
+                hello.iter().flat_map(|byte| [header[0], header[1], header[2], 0, 1, *byte]).collect();
+            socket.write_all(&records).expect("write");
+            client.complete_io(&mut socket).expect("handshake");
+        });
+        accept(&mut listener).await.await.expect("join").expect("handshake");
+        client.await.expect("join");
+    }
 }
 
 #[tokio::test]

@@ -74,7 +74,8 @@ pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartE
         ClientAuthConfig::Required => ClientAuth::Required { ca: ca()? },
     };
     let fingerprint = files.fingerprint_sha256()?;
-    let tls = ServerTls::new(ServerTlsOptions { files, client_auth, key_log: key_log() })?;
+    let tls =
+        ServerTls::new(ServerTlsOptions { client_auth, key_log: key_log(), ..ServerTlsOptions::new(files) })?;
     Ok(Some(Certificate { tls, fingerprint, is_self_signed }))
 }
 
