@@ -6,5 +6,9 @@
 pub mod bodies;
 pub mod credentials;
 pub mod rules;
+//! tests of `braid-proto`, `braid-store` and `braid-transport` with the files of `corpus/`.
+
+pub mod bodies;
+pub mod proxy_header;
 pub mod stored;
 pub mod tokens;

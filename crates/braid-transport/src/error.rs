@@ -8,6 +8,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use crate::certificate::CertificateFiles;
+use crate::proxy::ProxyError;
 
 /// Error of a certificate, key or CA file. Every text names the file.
 #[derive(Debug, Error)]
@@ -55,6 +56,13 @@ impl BindError {
             ),
             _ => format!("cannot listen on {address}: {source}"),
         })
+    }
+}
+
+impl BindError {
+    /// The PROXY protocol on a listener that is not over TCP.
+    pub(crate) fn proxy_without_tcp() -> Self {
+        Self("the PROXY protocol needs TCP: switch it off for QUIC listeners".to_owned())
     }
 }
 
@@ -148,6 +156,9 @@ pub enum HandshakeError {
     /// The connection broke or was closed by the peer.
     #[error("the connection broke during the handshake: {0}")]
     Io(#[from] io::Error),
+    /// A connection that does not come through a trusted proxy, or without a right header.
+    #[error("PROXY protocol: {0}")]
+    Proxy(#[from] ProxyError),
     /// TLS could not be agreed upon, or the client's certificate was not accepted.
     #[error("TLS handshake failed: {0}")]
     Tls(String),

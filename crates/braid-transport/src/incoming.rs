@@ -11,8 +11,8 @@ use crate::error::HandshakeError;
 use crate::link::Link;
 use crate::quic::QuicIncoming;
 use crate::tls::{self, ServerTls};
-use crate::transport::{Peer, Transport};
-use crate::{ByteStream, WebSocketOptions, ws};
+use crate::transport::{Peer, Transport, canonical};
+use crate::{ByteStream, ProxyOptions, WebSocketOptions, proxy, ws};
 
 /// A connection whose handshake has not begun.
 pub struct Incoming(pub(crate) IncomingKind);
@@ -24,7 +24,8 @@ pub(crate) enum IncomingKind {
 }
 
 impl Incoming {
-    /// Address of the peer. `None` for in-memory links. On QUIC the address is not validated yet.
+    /// Address of the peer, which is a proxy where the listener has the PROXY protocol. `None` for in-memory links. On
+    /// QUIC the address is not validated yet.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         match &self.0 {
@@ -34,20 +35,20 @@ impl Incoming {
         }
     }
 
-    /// Completes the handshake: TLS, WebSocket upgrade, or QUIC up to the control stream. Its duration depends on the
+    /// Completes the handshake: PROXY header, TLS, WebSocket upgrade, or QUIC up to the control stream. Its duration depends on the
     /// peer, so it needs a timeout; dropping it closes the connection.
     ///
     /// # Errors
-    /// The peer ended the connection, or speaks another protocol.
+    /// The peer ended the connection, speaks another protocol, or comes through no trusted proxy.
     pub async fn handshake(self) -> Result<Link, HandshakeError> {
         match self.0 {
             // The handshakes are boxed so that the task of a plain connection, which lives as long
             // as the connection, has not the size of the largest of them.
             IncomingKind::Stream { io, address, upgrade } => {
                 let peer = Peer::plain(upgrade.transport, Some(address));
-                match (&upgrade.tls, &upgrade.websocket) {
-                    (None, None) => Ok(Link::single(peer, io)),
-                    (Some(_), _) | (_, Some(_)) => Box::pin(upgrade.accept(io, peer)).await,
+                match (&upgrade.proxy, &upgrade.tls, &upgrade.websocket) {
+                    (None, None, None) => Ok(Link::single(peer, io)),
+                    _ => Box::pin(upgrade.accept(io, address, peer)).await,
                 }
             }
             IncomingKind::Quic(incoming) => Box::pin(incoming.handshake()).await,
@@ -75,12 +76,24 @@ impl fmt::Debug for Incoming {
 #[derive(Clone)]
 pub(crate) struct Upgrade {
     pub(crate) transport: Transport,
+    pub(crate) proxy: Option<Arc<ProxyOptions>>,
     pub(crate) tls: Option<ServerTls>,
     pub(crate) websocket: Option<Arc<WebSocketOptions>>,
 }
 
 impl Upgrade {
-    async fn accept(self, io: TcpStream, mut peer: Peer) -> Result<Link, HandshakeError> {
+    /// `address`: of the TCP connection.
+    async fn accept(
+        self,
+        mut io: TcpStream,
+        address: SocketAddr,
+        mut peer: Peer,
+    ) -> Result<Link, HandshakeError> {
+        if let Some(options) = &self.proxy {
+            let header = proxy::read(&mut io, address, options).await?;
+            peer.address = Some(header.client.map_or(address, canonical));
+            peer.proxy = Some(address);
+        }
         let websocket = self.websocket.as_deref();
         let Some(tls) = self.tls else { return accept_websocket(io, peer, websocket).await };
         let io = tls.accept(io, self.transport).await?;
@@ -109,7 +122,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let io = TcpStream::connect(address).await.expect("connect");
-        let upgrade = Upgrade { transport: Transport::Tcp, tls: None, websocket: None };
+        let upgrade = Upgrade { transport: Transport::Tcp, proxy: None, tls: None, websocket: None };
         let plain = IncomingKind::Stream { io, address, upgrade };
         let handshake = Incoming(plain).handshake();
         // Part of a task that lives as long as the connection; 10,000 of them are idle.

@@ -14,7 +14,7 @@ use crate::incoming::{Incoming, IncomingKind, Upgrade};
 use crate::quic::{EndpointHealth, QuicListener, QuicOptions};
 use crate::tls::ServerTls;
 use crate::transport::{Transport, canonical};
-use crate::{TcpOptions, WebSocketOptions, tcp};
+use crate::{ProxyOptions, TcpOptions, WebSocketOptions, tcp};
 
 /// Protocols of a listener.
 #[derive(Clone, Debug)]
@@ -56,6 +56,8 @@ pub struct ListenOptions {
     pub quic: QuicOptions,
     /// For transports over TCP: options of accepted sockets.
     pub tcp: TcpOptions,
+    /// For transports over TCP: the PROXY protocol, which every connection has to use then.
+    pub proxy: Option<ProxyOptions>,
 }
 
 impl Default for ListenOptions {
@@ -65,6 +67,7 @@ impl Default for ListenOptions {
             websocket: WebSocketOptions::default(),
             quic: QuicOptions::server(),
             tcp: TcpOptions::default(),
+            proxy: None,
         }
     }
 }
@@ -94,18 +97,20 @@ impl Listener {
     /// Binds `address`; port 0 lets the system choose. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// The address cannot be listened on, or QUIC cannot use the certificate.
+    /// The address cannot be listened on, QUIC cannot use the certificate, or the PROXY protocol is asked for on QUIC.
     pub fn bind(kind: ListenerKind, address: SocketAddr, options: &ListenOptions) -> Result<Self, BindError> {
         let transport = kind.transport();
         let tls = match kind {
             ListenerKind::Tcp | ListenerKind::Ws => None,
             ListenerKind::Tls(tls) | ListenerKind::Wss(tls) => Some(tls),
+            ListenerKind::Quic(_) if options.proxy.is_some() => return Err(BindError::proxy_without_tcp()),
             ListenerKind::Quic(tls) => {
                 return QuicListener::bind(tls, address, &options.quic).map(Self::from_quic);
             }
         };
         let websocket = transport.is_websocket().then(|| Arc::new(options.websocket.clone()));
-        let upgrade = Upgrade { transport, tls, websocket };
+        let proxy = options.proxy.clone().map(Arc::new);
+        let upgrade = Upgrade { transport, proxy, tls, websocket };
         let listener = tcp::listen(address, options.accept_queue, &options.tcp)
             .map_err(|error| BindError::from_io("TCP", address, &error))?;
         let address = listener.local_addr().ok().or(Some(address));

@@ -171,8 +171,11 @@ impl fmt::Display for Transport {
 /// Other end of a link, as far as the transport knows it.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Address, an IPv4 one never in its IPv6 form. `None` for in-memory links.
+    /// Address, an IPv4 one never in its IPv6 form. `None` for in-memory links. Behind a proxy that of the client, as the
+    /// PROXY header has it, or of the proxy itself if the connection is its own.
     pub address: Option<SocketAddr>,
+    /// Address of the proxy whose PROXY header the connection began with.
+    pub proxy: Option<SocketAddr>,
     /// Transport of its bytes.
     pub transport: Transport,
     /// Certificate that it proved to own. Always `None` without TLS.
@@ -185,7 +188,14 @@ pub struct Peer {
 
 impl Peer {
     pub(crate) fn plain(transport: Transport, address: Option<SocketAddr>) -> Self {
-        Self { address: address.map(canonical), transport, certificate: None, tls_version: None, alpn: None }
+        Self {
+            address: address.map(canonical),
+            proxy: None,
+            transport,
+            certificate: None,
+            tls_version: None,
+            alpn: None,
+        }
     }
 }
 

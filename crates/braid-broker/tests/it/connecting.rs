@@ -150,6 +150,7 @@ async fn packets_after_a_refused_connect_are_ignored_and_its_will_is_not_publish
 async fn anonymous_clients_are_refused_from_outside_unless_that_was_switched_on() {
     let peer = |address: Option<&str>| Peer {
         address: address.map(|text| text.parse::<SocketAddr>().expect("an address")),
+        proxy: None,
         transport: Transport::Tcp,
         certificate: None,
         tls_version: None,

@@ -14,6 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
+use super::amplification::{AmplificationLimit, ValidatingCrypto};
 use super::codes::{self, code};
 use super::config::{self, QuicOptions, Transport};
 use super::connection::{Established, Multi};
@@ -54,6 +55,7 @@ pub(crate) struct QuicListener {
     transport: Transport,
     handshakes: Handshakes,
     failures: Failures,
+    limit: AmplificationLimit,
 }
 
 type OpenEndpoint = Box<dyn FnMut(ServerConfig) -> io::Result<(Endpoint, Failures)> + Send + Sync>;
@@ -90,22 +92,24 @@ impl QuicListener {
         address: SocketAddr,
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
-        let runtime = Arc::new(GuardedRuntime::default());
+        let limit = AmplificationLimit::default();
+        let runtime = Arc::new(GuardedRuntime::limited(limit.clone()));
         let failures = runtime.failures();
-        Self::bind_on(runtime, failures, tls, address, options)
+        Self::bind_on(runtime, failures, limit, tls, address, options)
     }
 
-    /// `failures` reports the panics of tasks on `runtime`.
+    /// `failures` reports the panics of tasks on `runtime`, and `limit` is that of its sockets.
     pub(super) fn bind_on(
         runtime: Arc<dyn Runtime>,
         failures: Failures,
+        limit: AmplificationLimit,
         tls: ServerTls,
         address: SocketAddr,
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
         let socket = socket(address).map_err(|error| BindError::from_io("UDP", address, &error))?;
         let endpoint_config = config::endpoint();
-        Self::with(tls, address, options, move |config| {
+        Self::with(tls, address, options, limit, move |config| {
             let socket = socket.try_clone()?;
             let endpoint =
                 Endpoint::new(endpoint_config.clone(), Some(config), socket, Arc::clone(&runtime))?;
@@ -121,9 +125,10 @@ impl QuicListener {
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
         let (host, address, mut first) = (host.clone(), socket.local, Some(socket));
-        Self::with(tls, address, options, move |config| {
+        let limit = AmplificationLimit::default();
+        Self::with(tls, address, options, limit.clone(), move |config| {
             let socket = first.take().map_or_else(|| host.attach(Some(address.port())), Ok)?;
-            simulated::endpoint_on(&host, socket, Some(config))
+            simulated::listener_on(&host, socket, config, limit.clone())
         })
     }
 
@@ -131,6 +136,7 @@ impl QuicListener {
         tls: ServerTls,
         address: SocketAddr,
         options: &QuicOptions,
+        limit: AmplificationLimit,
         mut open: impl FnMut(ServerConfig) -> io::Result<(Endpoint, Failures)> + Send + Sync + 'static,
     ) -> Result<Self, BindError> {
         let tls_config = tls.quic();
@@ -149,6 +155,7 @@ impl QuicListener {
             transport,
             handshakes: Handshakes::default(),
             failures,
+            limit,
         })
     }
 
@@ -185,6 +192,7 @@ impl QuicListener {
             tls: self.tls.clone(),
             handshakes: self.handshakes.clone(),
             failures: self.failures.clone(),
+            limit: self.limit.clone(),
         }))
     }
 
@@ -279,6 +287,7 @@ pub(crate) struct QuicIncoming {
     tls: ServerTls,
     handshakes: Handshakes,
     failures: Failures,
+    limit: AmplificationLimit,
 }
 
 impl QuicIncoming {
@@ -301,7 +310,10 @@ impl QuicIncoming {
 
     async fn establish(self) -> Result<Link, HandshakeError> {
         let address = self.peer_address();
-        let Self { incoming, mut config, transport, tls, handshakes, failures } = self;
+        let Self { incoming, mut config, transport, tls, handshakes, failures, limit } = self;
+        let limited = limit.connection(incoming.remote_address(), incoming.remote_address_validated());
+        let (inner, limited) = (Arc::clone(&config.crypto), Arc::new(limited));
+        Arc::make_mut(&mut config).crypto = Arc::new(ValidatingCrypto { inner, connection: limited });
         let gate = transport.gated().map(|(transport, gate)| {
             Arc::make_mut(&mut config).transport_config(transport);
             gate

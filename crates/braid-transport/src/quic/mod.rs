@@ -3,6 +3,7 @@
 //! Everything that names the QUIC library is in this folder, so that another one could take its
 //! place.
 
+mod amplification;
 pub mod codes;
 mod config;
 mod congestion;

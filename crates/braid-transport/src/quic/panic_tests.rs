@@ -17,6 +17,7 @@ use noq::{AsyncTimer, AsyncUdpSocket, Runtime, UdpSender};
 use tokio::io::ReadBuf;
 use tokio::time::timeout;
 
+use super::amplification::AmplificationLimit;
 use super::config::QuicOptions;
 use super::endpoint::{EndpointHealth, QuicListener};
 use super::runtime::GuardedRuntime;
@@ -161,8 +162,8 @@ fn listen(runtime: Arc<FaultyRuntime>) -> (QuicListener, ClientTls) {
     let server = ServerTls::load(files, ClientAuth::None).expect("load");
     let failures = runtime.guarded.failures();
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-    let listener =
-        QuicListener::bind_on(runtime, failures, server, anywhere, &QuicOptions::server()).expect("bind");
+    let (limit, options) = (AmplificationLimit::default(), QuicOptions::server());
+    let listener = QuicListener::bind_on(runtime, failures, limit, server, anywhere, &options).expect("bind");
     (listener, client)
 }
 

@@ -1,4 +1,5 @@
-//! Runtime of QUIC endpoints: tokio, with a panic guard around each task of the library and the PTO filter on sockets.
+//! Runtime of QUIC endpoints: tokio, with a panic guard around each task of the library, and on sockets the PTO filter
+//! and a server's anti-amplification limit.
 
 use std::future::Future;
 use std::io;
@@ -9,6 +10,7 @@ use std::time::Instant;
 use noq::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::sync::watch;
 
+use super::amplification::AmplificationLimit;
 use super::congestion::pto_filter::PtoFilter;
 use super::panic_guard::{Broken, PanicGuard};
 
@@ -16,6 +18,8 @@ use super::panic_guard::{Broken, PanicGuard};
 #[derive(Debug, Default)]
 pub(super) struct GuardedRuntime {
     failures: watch::Sender<()>,
+    /// Limit of a server.
+    limit: Option<AmplificationLimit>,
 }
 
 /// Receiver that resolves when the task of a connection has panicked. The panic of an endpoint's task has no receiver:
@@ -23,9 +27,23 @@ pub(super) struct GuardedRuntime {
 pub(super) type Failures = watch::Receiver<()>;
 
 impl GuardedRuntime {
+    /// Runtime of a server with this limit.
+    pub(super) fn limited(limit: AmplificationLimit) -> Self {
+        Self { failures: watch::Sender::default(), limit: Some(limit) }
+    }
+
     /// Subscribes to panics from now on. Each connection tests for itself whether it is broken.
     pub(super) fn failures(&self) -> Failures {
         self.failures.subscribe()
+    }
+
+    /// A socket with the filters of this endpoint.
+    pub(super) fn filtered(&self, socket: Box<dyn AsyncUdpSocket>) -> Box<dyn AsyncUdpSocket> {
+        let limited = match &self.limit {
+            Some(limit) => limit.limited(socket),
+            None => socket,
+        };
+        Box::new(PtoFilter::new(limited))
     }
 }
 
@@ -47,7 +65,7 @@ impl Runtime for GuardedRuntime {
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
-        Ok(Box::new(PtoFilter::new(TokioRuntime.wrap_udp_socket(socket)?)))
+        Ok(self.filtered(TokioRuntime.wrap_udp_socket(socket)?))
     }
 
     fn now(&self) -> Instant {

@@ -13,8 +13,8 @@ use noq::udp::{EcnCodepoint, RecvMeta, Transmit};
 use noq::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, ServerConfig, UdpSender};
 use tokio::time::{Sleep, sleep_until};
 
+use super::amplification::AmplificationLimit;
 use super::config;
-use super::congestion::pto_filter::PtoFilter;
 use super::runtime::{Failures, GuardedRuntime};
 use crate::sim::{Arrival, Attached, Host};
 
@@ -27,16 +27,35 @@ pub(crate) fn endpoint_on(
     socket: Attached,
     server: Option<ServerConfig>,
 ) -> io::Result<(Endpoint, Failures)> {
+    run(GuardedRuntime::default(), host, socket, server)
+}
+
+/// The endpoint of a listener, with this limit.
+pub(super) fn listener_on(
+    host: &Host,
+    socket: Attached,
+    server: ServerConfig,
+    limit: AmplificationLimit,
+) -> io::Result<(Endpoint, Failures)> {
+    run(GuardedRuntime::limited(limit), host, socket, Some(server))
+}
+
+fn run(
+    guarded: GuardedRuntime,
+    host: &Host,
+    socket: Attached,
+    server: Option<ServerConfig>,
+) -> io::Result<(Endpoint, Failures)> {
     let mut config = config::endpoint();
     let mut seed = [0; 32];
     for chunk in seed.chunks_exact_mut(8) {
         chunk.copy_from_slice(&host.draw().to_le_bytes());
     }
     config.rng_seed(Some(seed));
-    let runtime = SimulatedRuntime { guarded: GuardedRuntime::default(), host: host.clone() };
+    let runtime = SimulatedRuntime { guarded, host: host.clone() };
     let failures = runtime.guarded.failures();
-    let endpoint =
-        Endpoint::new_with_abstract_socket(config, server, Socket::filtered(socket), Arc::new(runtime))?;
+    let socket = runtime.socket(socket);
+    let endpoint = Endpoint::new_with_abstract_socket(config, server, socket, Arc::new(runtime))?;
     Ok((endpoint, failures))
 }
 
@@ -45,6 +64,13 @@ pub(crate) fn endpoint_on(
 struct SimulatedRuntime {
     guarded: GuardedRuntime,
     host: Host,
+}
+
+impl SimulatedRuntime {
+    /// A socket with the filters of real ones.
+    fn socket(&self, socket: Attached) -> Box<dyn AsyncUdpSocket> {
+        self.guarded.filtered(Box::new(Socket { attached: Arc::new(socket), timer: None }))
+    }
 }
 
 impl Runtime for SimulatedRuntime {
@@ -59,7 +85,7 @@ impl Runtime for SimulatedRuntime {
     /// An endpoint that moves to another socket asks for this: it gets a new port of its host in
     /// place of the real socket.
     fn wrap_udp_socket(&self, _real: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
-        Ok(Socket::filtered(self.host.attach(None)?))
+        Ok(self.socket(self.host.attach(None)?))
     }
 
     fn now(&self) -> Instant {
@@ -75,11 +101,6 @@ struct Socket {
 }
 
 impl Socket {
-    /// Sends one probe in place of two, as real sockets do.
-    fn filtered(socket: Attached) -> Box<dyn AsyncUdpSocket> {
-        Box::new(PtoFilter::new(Box::new(Self { attached: Arc::new(socket), timer: None })))
-    }
-
     /// Waits for the next arrival.
     fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Arrival> {
         loop {

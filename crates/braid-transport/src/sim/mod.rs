@@ -78,6 +78,9 @@ impl Host {
     /// # Errors
     /// QUIC cannot use the certificate.
     pub fn listen(&self, tls: ServerTls, options: &ListenOptions) -> Result<Listener, BindError> {
+        if options.proxy.is_some() {
+            return Err(BindError::proxy_without_tcp());
+        }
         let port = Transport::Quic.default_port();
         let socket = self.attach(Some(port)).or_else(|_| self.attach(None)).map_err(|source| {
             let address = SocketAddr::from(([0, 0, 0, 0], port));

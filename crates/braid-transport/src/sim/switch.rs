@@ -67,11 +67,12 @@ impl Host {
         recording
     }
 
-    /// Sends one datagram from a port that is used for nothing else.
-    pub fn send(&self, to: SocketAddr, bytes: &[u8]) {
-        if let Ok(socket) = self.attach(None) {
-            socket.send(to, None, bytes);
-        }
+    /// Sends one datagram from a port that is used for nothing else, and returns its address. Nothing that is sent
+    /// there arrives.
+    pub fn send(&self, to: SocketAddr, bytes: &[u8]) -> Option<SocketAddr> {
+        let socket = self.attach(None).ok()?;
+        socket.send(to, None, bytes);
+        Some(socket.local)
     }
 
     /// Drops the mappings of the NAT in front of the host: peers see another address from now on, and datagrams to the

@@ -1,14 +1,21 @@
 //! Every kind of link over real sockets on the loopback interface, and in memory.
 
+mod amplification;
 mod bind;
 mod certificates;
 mod echo;
 mod ends;
 mod gate;
+mod initial;
 mod keylog;
 mod mem;
 mod multi;
+mod peers;
 mod policing;
+mod proxy;
+#[expect(unreachable_pub, reason = "it is public where it lives, in the fuzz crate")]
+#[path = "../../../../fuzz/src/proxy_header.rs"]
+mod proxy_header;
 mod quic;
 mod retry;
 mod revocation;

@@ -207,7 +207,7 @@ fn application_protocols_have_1_to_255_bytes() {
 }
 
 /// A configuration of rustls itself, without a certificate.
-fn client_config(
+pub(crate) fn client_config(
     pki: &Pki,
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> Arc<rustls::ClientConfig> {
