@@ -2,13 +2,13 @@
 
 use std::fmt::Display;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use thiserror::Error;
 
 use crate::certificate::CertificateFiles;
-use crate::proxy::ProxyError;
+use crate::proxy::header::ProxyHeaderError;
 
 /// Error of a certificate, key or CA file. Every text names the file.
 #[derive(Debug, Error)]
@@ -184,4 +184,23 @@ pub enum HandshakeError {
     /// The QUIC handshake failed or the connection ended before the control stream was opened.
     #[error("QUIC handshake failed: {0}")]
     Quic(String),
+}
+
+/// Refusal of a connection on a listener with the PROXY protocol.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProxyError {
+    /// The address is not one of [`ProxyOptions::trusted`](crate::proxy::ProxyOptions::trusted).
+    #[error(
+        "{0} is not a trusted proxy: add it to the trusted ones, or let its clients connect through a proxy"
+    )]
+    Untrusted(IpAddr),
+    /// A trusted proxy has sent no header, or a wrong one.
+    #[error("header of the proxy {proxy}: {error}")]
+    Header {
+        /// Address of the proxy.
+        proxy: IpAddr,
+        /// Defect.
+        error: ProxyHeaderError,
+    },
 }

@@ -9,10 +9,11 @@ use tokio::net::TcpStream;
 
 use crate::error::HandshakeError;
 use crate::link::Link;
+use crate::proxy::{self, ProxyOptions};
 use crate::quic::QuicIncoming;
 use crate::tls::{self, ServerTls};
 use crate::transport::{Peer, Transport, canonical};
-use crate::{ByteStream, ProxyOptions, WebSocketOptions, proxy, ws};
+use crate::{ByteStream, WebSocketOptions, ws};
 
 /// A connection whose handshake has not begun.
 pub struct Incoming(pub(crate) IncomingKind);
@@ -35,8 +36,8 @@ impl Incoming {
         }
     }
 
-    /// Completes the handshake: PROXY header, TLS, WebSocket upgrade, or QUIC up to the control stream. Its duration depends on the
-    /// peer, so it needs a timeout; dropping it closes the connection.
+    /// Completes the handshake: PROXY header, TLS, WebSocket upgrade, or QUIC up to the control stream. Its duration
+    /// depends on the peer, so it needs a timeout; dropping it closes the connection.
     ///
     /// # Errors
     /// The peer ended the connection, speaks another protocol, or comes through no trusted proxy.

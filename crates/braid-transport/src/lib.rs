@@ -16,7 +16,7 @@ mod incoming;
 mod link;
 mod listener;
 pub mod mem;
-mod proxy;
+pub mod proxy;
 pub mod quic;
 mod race;
 pub mod sim;
@@ -32,10 +32,6 @@ pub use error::{BindError, CertificateError, ConnectError, HandshakeError};
 pub use incoming::Incoming;
 pub use link::Link;
 pub use listener::{ListenOptions, Listener, ListenerKind};
-pub use proxy::{
-    MAX_HEADER_BYTES as MAX_PROXY_HEADER_BYTES, Network, ProxyError, ProxyHeader, ProxyHeaderError,
-    ProxyOptions, parse_proxy_header,
-};
 pub use quic::{EndpointHealth, Multi};
 pub use single::{ByteStream, Single};
 pub use tcp::TcpOptions;

@@ -11,10 +11,11 @@ use tokio::sync::mpsc;
 
 use crate::error::BindError;
 use crate::incoming::{Incoming, IncomingKind, Upgrade};
+use crate::proxy::ProxyOptions;
 use crate::quic::{EndpointHealth, QuicListener, QuicOptions};
 use crate::tls::ServerTls;
 use crate::transport::{Transport, canonical};
-use crate::{ProxyOptions, TcpOptions, WebSocketOptions, tcp};
+use crate::{TcpOptions, WebSocketOptions, tcp};
 
 /// Protocols of a listener.
 #[derive(Clone, Debug)]

@@ -171,8 +171,8 @@ impl fmt::Display for Transport {
 /// Other end of a link, as far as the transport knows it.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Address, an IPv4 one never in its IPv6 form. `None` for in-memory links. Behind a proxy that of the client, as the
-    /// PROXY header has it, or of the proxy itself if the connection is its own.
+    /// Address, an IPv4 one never in its IPv6 form. `None` for in-memory links. Behind a proxy that of the client, as
+    /// the PROXY header has it, or of the proxy itself if the connection is its own.
     pub address: Option<SocketAddr>,
     /// Address of the proxy whose PROXY header the connection began with.
     pub proxy: Option<SocketAddr>,

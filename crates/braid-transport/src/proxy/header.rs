@@ -24,8 +24,8 @@ const FIXED: usize = 16;
 pub struct ProxyHeader {
     /// Its bytes.
     pub length: usize,
-    /// Address of the client. `None` for a connection of the proxy itself, such as a health check (`LOCAL`), and for one
-    /// whose client has no address that the proxy can tell (`UNKNOWN`).
+    /// Address of the client. `None` for a connection of the proxy itself, such as a health check (`LOCAL`), and for
+    /// one whose client has no address that the proxy can tell (`UNKNOWN`).
     pub client: Option<SocketAddr>,
 }
 
@@ -113,7 +113,7 @@ fn client_of_line(line: &[u8]) -> Result<Option<SocketAddr>, ProxyHeaderError> {
     let mut fields = line.split(' ').skip(1);
     let family = fields.next().unwrap_or_default();
     if family == "UNKNOWN" {
-        // What follows is ignored.
+        // The rest of the line is ignored.
         return Ok(None);
     }
     if family != "TCP4" && family != "TCP6" {

@@ -61,7 +61,7 @@ fn connections_without_a_client_have_none() {
         b"PROXY UNKNOWN ffff:: 65535\r\n",
         unknown.as_bytes(),
         &binary(0x20, 0, &[]),
-        // What a health check says of addresses is ignored.
+        // Addresses of a health check are ignored.
         &binary(0x20, 0x11, &V4[16..]),
         &binary(0x20, 0x31, &[1]),
         &binary(0x21, 0, &[]),

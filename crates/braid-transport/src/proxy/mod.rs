@@ -1,6 +1,6 @@
 //! PROXY protocol on listeners over TCP: the address of a client behind a load balancer.
 
-mod header;
+pub(crate) mod header;
 
 use std::fmt;
 use std::io;
@@ -8,11 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 pub use header::{MAX_HEADER_BYTES, ProxyHeader, ProxyHeaderError, parse_proxy_header};
+
+pub use crate::error::ProxyError;
 
 use crate::error::HandshakeError;
 
@@ -71,25 +72,6 @@ impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
-}
-
-/// Refusal of a connection on a listener with the PROXY protocol.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ProxyError {
-    /// The address is not one of [`ProxyOptions::trusted`].
-    #[error(
-        "{0} is not a trusted proxy: add it to the trusted ones, or let its clients connect through a proxy"
-    )]
-    Untrusted(IpAddr),
-    /// A trusted proxy has sent no header, or a wrong one.
-    #[error("header of the proxy {proxy}: {error}")]
-    Header {
-        /// Address of the proxy.
-        proxy: IpAddr,
-        /// Defect.
-        error: ProxyHeaderError,
-    },
 }
 
 /// Reads the header of a connection from `proxy`, and nothing behind it.

@@ -218,7 +218,7 @@ async fn handshake(device: &Host, pki: &Pki, to: SocketAddr) -> Duration {
 #[tokio::test(start_paused = true)]
 async fn the_limit_costs_ordinary_handshakes_no_round_trip() {
     let round_trip = Duration::from_millis(100);
-    // What the limit of the library alone allows: three datagrams, then all.
+    // As with the limit of the library alone: three datagrams, then all.
     for (chain, retry_above, expected) in
         [(500, 9, 1), (2_500, 9, 1), (5_000, 9, 2), (10_000, 9, 2), (10_000, 0, 2), (5_000, 0, 2)]
     {

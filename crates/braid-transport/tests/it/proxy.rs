@@ -4,9 +4,9 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use braid_transport::proxy::{ProxyError, ProxyHeaderError, ProxyOptions};
 use braid_transport::{
-    ConnectOptions, HandshakeError, Incoming, ListenOptions, Listener, ListenerKind, ProxyError,
-    ProxyHeaderError, ProxyOptions, connect,
+    ConnectOptions, HandshakeError, Incoming, ListenOptions, Listener, ListenerKind, connect,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};

@@ -182,7 +182,7 @@ async fn every_certificate_of_a_chain_needs_a_list_of_its_issuer() {
 }
 
 #[tokio::test]
-async fn a_list_that_another_authority_has_signed_lets_nobody_in() {
+async fn a_list_that_another_authority_has_signed_refuses_all() {
     let (pki, other) = (Pki::new(), Pki::new());
     let path = pki.path().join("crl.pem");
     // Both authorities have the same name.

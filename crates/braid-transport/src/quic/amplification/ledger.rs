@@ -12,7 +12,7 @@ use crate::transport::canonical;
 const FACTOR: u64 = 3;
 
 /// Addresses without a connection that are known at most; the oldest are forgotten. Each takes some 100 bytes.
-const MAX_STRANGERS: usize = 16 * 1024;
+const MAX_WITHOUT_CONNECTION: usize = 16 * 1024;
 
 /// Datagrams that are deferred for one address. The library exceeds the limit by one for each connection.
 const MAX_DEFERRED: usize = 2;
@@ -24,9 +24,9 @@ const MAX_DEFERRED_BYTES: usize = 1 << 20;
 /// makes smaller than the datagram it answers.
 #[derive(Default)]
 pub(super) struct Ledger {
-    /// Not seeded by the peer: a std map resists chosen addresses.
+    /// A std map, which resists addresses that were chosen for their hashes.
     accounts: HashMap<SocketAddr, Account>,
-    /// Accounts by age, with their numbers; at most [`MAX_STRANGERS`]. Those of connections are not forgotten.
+    /// Accounts by age, with their numbers; at most [`MAX_WITHOUT_CONNECTION`]. Those of connections are not forgotten.
     by_age: VecDeque<(SocketAddr, u64)>,
     next_number: u64,
     /// Number of connections of each validated address.
@@ -68,7 +68,7 @@ impl Deferred {
 pub(super) enum Budget {
     /// The address is validated.
     Unlimited,
-    /// So many bytes are permitted, and counted now.
+    /// Number of bytes that are permitted, and counted now.
     Bytes(usize),
 }
 
@@ -173,7 +173,7 @@ impl Ledger {
     fn open(&mut self, address: SocketAddr) -> &mut Account {
         if !self.accounts.contains_key(&address) {
             self.by_age.push_back((address, self.next_number));
-            if self.by_age.len() > MAX_STRANGERS
+            if self.by_age.len() > MAX_WITHOUT_CONNECTION
                 && let Some((oldest, number)) = self.by_age.pop_front()
                 && self.accounts.get(&oldest).is_some_and(|old| old.number == number && old.connections == 0)
             {

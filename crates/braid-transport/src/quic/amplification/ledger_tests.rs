@@ -98,23 +98,23 @@ fn both_forms_of_an_ipv4_address_are_one() {
 }
 
 #[test]
-fn strangers_are_forgotten_and_connections_are_not() {
+fn addresses_without_a_connection_are_forgotten() {
     let mut ledger = Ledger::default();
     ledger.receive(address(1), 400);
     ledger.begin(address(1), false);
-    for n in 0..3 * MAX_STRANGERS {
+    for n in 0..3 * MAX_WITHOUT_CONNECTION {
         let octets = u32::try_from(n).expect("few").to_be_bytes();
         ledger.receive(SocketAddr::from((octets, 1)), 400);
         ledger.defer(SocketAddr::from((octets, 1)), datagram(1200));
     }
-    assert_eq!(ledger.accounts.len(), MAX_STRANGERS + 1);
-    assert_eq!(ledger.by_age.len(), MAX_STRANGERS);
+    assert_eq!(ledger.accounts.len(), MAX_WITHOUT_CONNECTION + 1);
+    assert_eq!(ledger.by_age.len(), MAX_WITHOUT_CONNECTION);
     assert!(ledger.deferred_bytes <= MAX_DEFERRED_BYTES);
     let deferred: usize = ledger.accounts.values().map(|account| bytes_of(&account.deferred)).sum();
     assert_eq!(ledger.deferred_bytes, deferred);
     assert_eq!(ledger.reserve(address(1), 1200, 1200, false), Budget::Bytes(1200));
     ledger.end(address(1), false);
-    assert_eq!(ledger.accounts.len(), MAX_STRANGERS);
+    assert_eq!(ledger.accounts.len(), MAX_WITHOUT_CONNECTION);
 }
 
 /// Operation on one of few addresses.

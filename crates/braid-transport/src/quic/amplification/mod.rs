@@ -6,8 +6,9 @@
 //! have come, or the address is validated. To the library it is a datagram that is late.
 //!
 //! An address is validated by the first packet of a connection that was protected with Handshake keys
-//! ([`validating`]), or by a token from Retry or an earlier connection. It is so until its last connection ends. Clients
-//! that move to another address are left to the library: it has to know the limit before it builds a PATH_CHALLENGE.
+//! ([`validating`]), or by a token from Retry or an earlier connection. It is so until its last connection ends.
+//! Clients that move to another address are left to the library: it has to know the limit before it builds a
+//! PATH_CHALLENGE.
 
 mod ledger;
 mod socket;

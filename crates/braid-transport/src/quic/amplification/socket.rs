@@ -44,8 +44,8 @@ impl AsyncUdpSocket for Socket {
         let received = ready!(self.socket.poll_recv(cx, bufs, meta))?;
         for (buffer, meta) in bufs.iter().zip(meta.iter()).take(received) {
             let datagrams = buffer.get(..meta.len).unwrap_or_default().chunks(meta.stride.max(1));
-            let from_strangers = datagrams.filter(|datagram| has_long_header(datagram));
-            let bytes: usize = from_strangers.map(<[u8]>::len).sum();
+            let long = datagrams.filter(|datagram| has_long_header(datagram));
+            let bytes: usize = long.map(<[u8]>::len).sum();
             if bytes > 0 {
                 self.limit.received(meta.addr, bytes);
             }
