@@ -121,3 +121,7 @@ impl UdpSender for Sender {
         self.sender.max_transmit_segments()
     }
 }
+
+#[cfg(test)]
+#[path = "socket_tests.rs"]
+mod tests;
