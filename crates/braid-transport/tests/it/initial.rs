@@ -1,5 +1,7 @@
 //! First packets of QUIC clients, made by hand: any size, and any transport parameters.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rustls::Side;
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::pki_types::ServerName;
@@ -8,6 +10,7 @@ use rustls::quic::{ClientConnection, Version};
 use crate::support::Pki;
 use crate::tls::client_config;
 
+/// Connection ID of the client. The one of the server differs from packet to packet.
 const CONNECTION_ID: [u8; 8] = [7; 8];
 const PACKET_NUMBER: [u8; 4] = [0; 4];
 const TAG: usize = 16;
@@ -39,6 +42,8 @@ pub(crate) fn source_connection_id() -> Vec<u8> {
 ///
 /// `parameters`: the transport parameters as they are sent.
 pub(crate) fn initial(pki: &Pki, size: usize, parameters: Vec<u8>) -> Vec<u8> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let destination = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let mut config = rustls::ClientConfig::clone(&*client_config(pki, &[&rustls::version::TLS13]));
     config.alpn_protocols = vec![b"mqtt".to_vec()];
     let name = ServerName::try_from("localhost").expect("name");
@@ -50,7 +55,7 @@ pub(crate) fn initial(pki: &Pki, size: usize, parameters: Vec<u8>) -> Vec<u8> {
 
     // RFC 9000, 17.2.2: type 0, and a packet number of four bytes. The length has two.
     let mut header = vec![0xC3, 0, 0, 0, 1, 8];
-    header.extend(CONNECTION_ID);
+    header.extend(destination);
     header.push(8);
     header.extend(CONNECTION_ID);
     header.push(0);
@@ -60,7 +65,7 @@ pub(crate) fn initial(pki: &Pki, size: usize, parameters: Vec<u8>) -> Vec<u8> {
     payload.resize(rest - PACKET_NUMBER.len() - TAG, 0);
 
     let suite = TLS13_AES_128_GCM_SHA256.tls13().and_then(|suite| suite.quic_suite()).expect("suite");
-    let keys = suite.keys(&CONNECTION_ID, Side::Client, Version::V1).local;
+    let keys = suite.keys(&destination, Side::Client, Version::V1).local;
     let tag = keys.packet.encrypt_in_place(0, &header, &mut payload).expect("encrypt");
     payload.extend(tag.as_ref());
     let (first, number) = header.split_at_mut(1);
