@@ -1,8 +1,6 @@
 //! Cost of a decision by the kind of rules, and of reading a file: `cargo run --release -p braid-auth --example
 //! decision_cost`.
 
-#![expect(clippy::print_stdout, clippy::expect_used, reason = "a measurement that prints its result")]
-
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -43,15 +41,17 @@ fn main() {
     println!("{rules} rules of 10000 users are read in {} ms", start.elapsed().as_millis());
 }
 
-/// Kinds of rules, by the number of a rule.
-const KINDS: [(&str, fn(usize) -> String); 6] = [
+/// Kind of rules: its name, and the rule with a number.
+type Kind = (&'static str, fn(usize) -> String);
+
+const KINDS: [Kind; 6] = [
     ("of one user each", |number| format!("allow all user user{number} topic site{number}/#\n")),
     ("all of one user", |number| format!("allow all user user topic site{number}/#\n")),
     ("of one group each", |number| format!("allow all group group{number} topic site{number}/#\n")),
     ("of everyone, literal first level", |number| format!("allow all topic site{number}/+/data\n")),
     ("of everyone, wildcard in the first level", |number| format!("allow all topic +/{number}/data\n")),
     ("of everyone, deny and allow in turn", |number| {
-        format!("{} all topic site{number}/%u/#\n", if number % 2 == 0 { "deny" } else { "allow" })
+        format!("{} all topic site{number}/%u/#\n", if number.is_multiple_of(2) { "deny" } else { "allow" })
     }),
 ];
 
@@ -64,7 +64,7 @@ fn nanoseconds(count: usize, decide: impl Fn(&Subject<'_>, usize) -> bool) -> u1
     let start = Instant::now();
     for decision in 0..DECISIONS {
         let number = decision * 7919 % count;
-        let user = if number % 2 == 0 { "user".to_owned() } else { format!("user{number}") };
+        let user = if number.is_multiple_of(2) { "user".to_owned() } else { format!("user{number}") };
         let group = format!("group{number}");
         let subject =
             Subject { user: Some(&user), client_id: "c", groups: &[&group], listener: None, address: None };

@@ -2,19 +2,20 @@
 //!
 //! | line | means |
 //! |---|---|
-//! | `topic [read\|write\|readwrite\|deny] FILTER` | of the user of the last `user` line; above the first one of anonymous clients |
+//! | `topic [read\|write\|readwrite\|deny] FILTER` | of the last `user`; above it, of anonymous clients |
 //! | `pattern [read\|write\|readwrite\|deny] FILTER` | of everyone, with `%u` and `%c` |
 //! | `user NAME` | the `topic` lines below are of this user |
 //! | `# text` | comment |
 //!
-//! mosquitto does not take the first match. It asks the `topic` lines of the client first, `deny` before the others, and
-//! then the `pattern` lines, `deny` before the others. In this order they become rules, so that the first match gives
-//! the same answers: `read` becomes `subscribe,receive`, `write` becomes `publish`, `deny` denies `publish,receive`.
+//! mosquitto does not take the first match. It asks the `topic` lines of the client first, `deny` before the others,
+//! and then the `pattern` lines, `deny` before the others. In this order they become rules, so that the first match
+//! gives the same answers: `read` becomes `subscribe,receive`, `write` becomes `publish`, and `deny` denies
+//! `publish,receive`.
 //!
 //! These differences are left:
 //!
-//! - mosquitto grants every SUBSCRIBE and asks for `read` at each delivery. Here a filter needs one rule for `read` that
-//!   covers it; a `deny` inside of it does not matter, because each delivery is asked for here too.
+//! - mosquitto grants every SUBSCRIBE and asks for `read` at each delivery. Here a filter needs one rule for `read`
+//!   that covers it; a `deny` inside of it does not matter, because each delivery is asked for here too.
 //! - A user name or Client Identifier with `/` does not replace `%u` or `%c`, nor does one that is empty or begins with
 //!   `$` in the first level. If a `pattern deny` has a placeholder, then no pattern allows anything to such clients.
 //! - `%u` and `%c` have to be a whole level. The file has at least one rule, is UTF-8 and ends with a newline.
@@ -22,14 +23,10 @@
 
 use std::num::NonZeroUsize;
 
-use crate::acl::{AclError, Problem, Quoted, lines, parse_pattern};
+use crate::acl::{Acl, AclError, Problem, Quoted, lines, parse_pattern};
 
-/// Rule in the format of [`acl`](crate::acl).
-pub(crate) struct Converted {
-    /// Line of mosquitto's file.
-    pub(crate) line: NonZeroUsize,
-    pub(crate) rule: String,
-}
+/// Line of mosquitto's file, and its rule in the format of [`acl`](crate::acl).
+type Converted = (NonZeroUsize, String);
 
 /// Line that grants or denies.
 struct Entry<'a> {
@@ -54,6 +51,17 @@ enum Access {
     Deny,
 }
 
+impl Acl {
+    /// Parses an acl_file of mosquitto. Decisions have its lines. `name` is its name in errors.
+    ///
+    /// # Errors
+    /// An [`AclError`] with the first line that mosquitto does not accept or that cannot be converted, or if there is
+    /// no rule at all.
+    pub fn parse_mosquitto(text: &[u8], name: &str) -> Result<Self, AclError> {
+        Self::from_converted(convert(text, name)?.into_iter(), name)
+    }
+}
+
 /// Converts an acl_file into the format of [`acl`](crate::acl). `name` is its name in errors and comments.
 ///
 /// # Errors
@@ -66,14 +74,14 @@ pub fn import(text: &[u8], name: &str) -> Result<String, AclError> {
          # mosquitto grants every subscription. Here a rule has to cover it: if clients subscribe to more than\n\
          # they may read, put `allow subscribe topic #` in front.\n"
     );
-    for Converted { line, rule } in convert(text, name)? {
+    for (line, rule) in convert(text, name)? {
         imported += &format!("\n# line {line}\n{rule}\n");
     }
     Ok(imported)
 }
 
 /// Converts the lines into rules, in the order in which mosquitto asks them.
-pub(crate) fn convert(text: &[u8], name: &str) -> Result<Vec<Converted>, AclError> {
+fn convert(text: &[u8], name: &str) -> Result<Vec<Converted>, AclError> {
     let mut entries = Vec::new();
     let mut user = Scope::Anonymous;
     for (line, text) in lines(text, true) {
@@ -162,7 +170,7 @@ impl Entry<'_> {
             Scope::Pattern if self.access == Access::Deny => String::new(),
             Scope::Pattern => format!(" names {names}"),
         };
-        Converted { line: self.line, rule: format!("{actions}{selector} topic {}", quoted(self.filter)) }
+        (self.line, format!("{actions}{selector} topic {}", quoted(self.filter)))
     }
 }
 

@@ -30,13 +30,13 @@
 //!   a backslash; without quotes a backslash is an ordinary character.
 //! - A rule applies to a subject if each selector matches exactly, whatever the order of the selectors. A kind of
 //!   selector stands once in a rule. A rule without selectors applies to everyone.
-//! - `anonymous` selects clients without a user name. `address` selects clients of a network, written as an address with
-//!   or without a prefix length; it selects no client whose address is unknown. `names` selects clients by the
+//! - `anonymous` selects clients without a user name. `address` selects clients of a network, written as an address
+//!   with or without a prefix length; it selects no client whose address is unknown. `names` selects clients by the
 //!   characters of their user name, if they have one, and of their Client Identifier: `literal` if there is no `+` and
-//!   no `#`, and `level` if both are fit for any level of a topic: they are not empty, do not begin with `$`, and do not
-//!   contain `+`, `#`, `/` or NUL.
+//!   no `#`, and `level` if both are fit for any level of a topic: they are not empty, do not begin with `$`, and do
+//!   not contain `+`, `#`, `/` or NUL.
 //! - A group gets the users of all its lines, and of the authenticator. A rule may name a group that has no line.
-//! - `prioritize` is to ask for a priority above the usual one, for messages of a topic or for the deliveries of a filter.
+//! - `prioritize` is to ask for a priority above the usual one, for messages of a topic or the deliveries of a filter.
 //! - Levels `%u` and `%c` of a filter stand for the user name and the Client Identifier. A rule with such a level
 //!   matches nothing for a subject whose value is absent, empty or contains `+`, `#`, `/` or NUL (CVE-2017-7650), and
 //!   also if the value begins with `$` and the level is the first one. This holds for `deny` too.
@@ -64,8 +64,6 @@ use std::num::NonZeroUsize;
 
 use braid_proto::topic::{TopicFilter, TopicName};
 use ipnet::IpNet;
-
-use crate::mosquitto;
 
 pub use error::AclError;
 pub(crate) use error::{Problem, Quoted};
@@ -202,14 +200,14 @@ impl Acl {
         parse::parse(text, name, Origin::Client).map(Self::new)
     }
 
-    /// Parses an acl_file of mosquitto, with the answers and the lines of [`mosquitto`]. `name` is its name in errors.
-    ///
-    /// # Errors
-    /// An [`AclError`] with the first line that mosquitto does not accept or that cannot be converted, or if there is no
-    /// rule at all.
-    pub fn parse_mosquitto(text: &[u8], name: &str) -> Result<Self, AclError> {
+    /// Parses rules that were converted from another file, in the order in which they are asked. `name` is the name of
+    /// that file, whose lines the rules keep.
+    pub(crate) fn from_converted(
+        rules: impl Iterator<Item = (NonZeroUsize, String)>,
+        name: &str,
+    ) -> Result<Self, AclError> {
         let mut content = Content::default();
-        for mosquitto::Converted { line, rule } in mosquitto::convert(text, name)? {
+        for (line, rule) in rules {
             parse::parse_rule(&rule, line, Origin::File)
                 .and_then(|rule| content.add_rule(rule))
                 .map_err(|problem| AclError::new(name, line, problem))?;

@@ -114,9 +114,9 @@ const EXAMPLE: &str = "\
 topic read $SYS/#
 pattern write devices/%c/#
 user jane \"j\" doe
-topic readwrite house/my lamp
-topic deny house/key
-topic read house/#
+topic readwrite home/my lamp
+topic deny home/key
+topic read home/#
 pattern deny devices/+/key
 ";
 
@@ -129,16 +129,16 @@ fn rules_are_in_the_order_in_which_mosquitto_asks() {
 # they may read, put `allow subscribe topic #` in front.
 
 # line 5
-deny publish,receive user \"jane \\\"j\\\" doe\" topic house/key
+deny publish,receive user \"jane \\\"j\\\" doe\" topic home/key
 
 # line 1
 allow subscribe,receive anonymous topic $SYS/#
 
 # line 4
-allow publish,subscribe,receive user \"jane \\\"j\\\" doe\" topic \"house/my lamp\"
+allow publish,subscribe,receive user \"jane \\\"j\\\" doe\" topic \"home/my lamp\"
 
 # line 6
-allow subscribe,receive user \"jane \\\"j\\\" doe\" topic house/#
+allow subscribe,receive user \"jane \\\"j\\\" doe\" topic home/#
 
 # line 7
 deny publish,receive topic devices/+/key
@@ -164,13 +164,13 @@ fn decisions_name_lines_of_the_file() {
         let decision = acl.decide(subject, action, &TopicName::parse(topic).expect("a name"));
         (decision.allowed, decision.line.map(usize::from))
     };
-    assert_eq!(decide(&jane, Action::Receive, "house/key"), (false, Some(5)));
-    assert_eq!(decide(&jane, Action::Receive, "house/door"), (true, Some(6)));
+    assert_eq!(decide(&jane, Action::Receive, "home/key"), (false, Some(5)));
+    assert_eq!(decide(&jane, Action::Receive, "home/door"), (true, Some(6)));
     assert_eq!(decide(&jane, Action::Receive, "$SYS/broker"), (false, None));
     assert_eq!(decide(&guest, Action::Receive, "$SYS/broker"), (true, Some(1)));
     assert_eq!(decide(&guest, Action::Publish, "$SYS/broker"), (false, None));
     // A `deny` inside of a filter is asked for at each delivery.
-    let filter = TopicFilter::parse("house/#").expect("a filter");
+    let filter = TopicFilter::parse("home/#").expect("a filter");
     assert!(acl.decide_filter(&jane, Action::Subscribe, &filter).allowed);
 }
 

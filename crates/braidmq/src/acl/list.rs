@@ -15,10 +15,10 @@ use crate::config::read_file;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
-    /// That of docs/permissions.md
+    /// Format of docs/permissions.md
     #[default]
     Braidmq,
-    /// The acl_file of mosquitto
+    /// An acl_file of mosquitto
     Mosquitto,
 }
 

@@ -31,8 +31,8 @@ pub(crate) struct Args {
 const HELP: &str = "\
 Examples:
   braidmq acl check rules.acl
-  braidmq acl test --acl rules.acl --user jane --client c1 publish house/lamp
-  braidmq acl test --config braidmq.toml --client c1 subscribe 'house/#'
+  braidmq acl test --acl rules.acl --user jane --client c1 publish home/lamp
+  braidmq acl test --config braidmq.toml --client c1 subscribe 'home/#'
   braidmq acl import /etc/mosquitto/acl > rules.acl
 
 The file, for instance:

@@ -17,8 +17,8 @@ const BROKER_TOPICS: &str = "$SYS/";
 
 /// Ask whether a client may do something, and which line decides
 ///
-/// Prints `allowed` or `denied`, and the line of the file that decides. For a filter that is denied, prints a topic that
-/// the rules do not permit.
+/// Prints `allowed` or `denied`, and the line of the file that decides. For a filter that is denied, prints a topic
+/// that the rules do not permit.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -66,9 +66,9 @@ struct Client {
 
 const HELP: &str = "\
 Examples:
-  braidmq acl test --acl rules.acl --user jane --client c1 publish house/lamp
-  braidmq acl test --acl rules.acl --client c1 --address 10.0.0.7 subscribe 'house/#'
-  braidmq acl test --acl old.acl --format mosquitto --user jane --client c1 receive house/lamp
+  braidmq acl test --acl rules.acl --user jane --client c1 publish home/lamp
+  braidmq acl test --acl rules.acl --client c1 --address 10.0.0.7 subscribe 'home/#'
+  braidmq acl test --acl old.acl --format mosquitto --user jane --client c1 receive home/lamp
 
 Exit codes: 0 allowed, 1 denied, 2 no answer";
 

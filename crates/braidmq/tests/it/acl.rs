@@ -17,11 +17,11 @@ allow prioritize address 10.0.0.0/8 topic alarms/#
 allow subscribe topic plan
 allow subscribe topic plan/+/#
 allow all topic $SYS/#
-allow all listener internal topic house/+
+allow all listener internal topic home/+
 ";
 
 const MOSQUITTO: &str =
-    "topic read news/#\npattern write devices/%c\nuser jane\ntopic deny house/key\ntopic house/#\n";
+    "topic read news/#\npattern write devices/%c\nuser jane\ntopic deny home/key\ntopic home/#\n";
 
 /// Directory with the lists and configurations of a test.
 fn directory() -> TempDir {
@@ -52,120 +52,122 @@ fn run(directory: &Path, arguments: &str) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
+/// Each row: arguments of `braidmq acl test`, exit code and output.
+const ANSWERS: &[(&str, i32, &str)] = &[
+    (
+        "--acl rules --client c1 publish sensors/c1/heat",
+        0,
+        "allowed: publish sensors/c1/heat\nrules:4: allow publish topic sensors/%c/#\n",
+    ),
+    (
+        "--acl rules --client c2 publish sensors/c1/heat",
+        1,
+        "denied: publish sensors/c1/heat\nrules: no rule of this client matches, which denies\n",
+    ),
+    (
+        "--acl rules --client c1 publish sensors/c1/key",
+        1,
+        "denied: publish sensors/c1/key\nrules:3: deny all topic sensors/+/key\n",
+    ),
+    (
+        "--acl rules --client c --user John~Doe receive sensors/a",
+        0,
+        "allowed: receive sensors/a\n\
+             rules:5: allow subscribe,receive group operators topic sensors/#\n",
+    ),
+    (
+        "--acl rules --client c --group x --group operators subscribe sensors/a",
+        0,
+        "allowed: subscribe sensors/a\n\
+             rules:5: allow subscribe,receive group operators topic sensors/#\n",
+    ),
+    (
+        "--acl rules --client c --user jane subscribe sensors/#",
+        1,
+        "denied: subscribe sensors/#\nrules:3: deny all topic sensors/+/key\n\
+             this rule denies topics that the filter matches\n",
+    ),
+    (
+        "--acl rules --client c --user jane subscribe $share/g/+/a",
+        1,
+        "denied: subscribe $share/g/+/a\nrules: no rule of this client matches, which denies\n\
+             not permitted, for example: other/a\n",
+    ),
+    (
+        "--acl rules --client c subscribe plan/#",
+        1,
+        "denied: subscribe plan/#\nrules: no rule of this client matches, which denies\n\
+             several rules permit parts of the filter: write one that permits all of it\n",
+    ),
+    (
+        "--acl rules --client c --address 10.1.2.3 prioritize alarms/#",
+        0,
+        "allowed: prioritize alarms/#\nrules:6: allow prioritize address 10.0.0.0/8 topic alarms/#\n",
+    ),
+    (
+        "--acl rules --client c --address 11.1.2.3 prioritize alarms/fire",
+        1,
+        "denied: prioritize alarms/fire\nrules: no rule of this client matches, which denies\n",
+    ),
+    (
+        "--acl rules --client c publish $SYS/broker",
+        1,
+        "denied: publish $SYS/broker\ntopics below $SYS/ are the broker's: no rule permits PUBLISH\n",
+    ),
+    (
+        "--acl rules --client c receive $SYS/broker",
+        0,
+        "allowed: receive $SYS/broker\nrules:9: allow all topic $SYS/#\n",
+    ),
+    (
+        "--acl rules --client c --listener internal subscribe home/#",
+        1,
+        "denied: subscribe home/#\nrules: no rule of this client matches, which denies\n\
+             not permitted, for example: home/other/other\n",
+    ),
+    (
+        "--acl rules --own-rules own --client c --user jane receive sensors/secret",
+        1,
+        "denied: receive sensors/secret\nown:1: deny receive topic sensors/secret\n",
+    ),
+    (
+        "--acl rules --own-rules own --client c publish extra",
+        0,
+        "allowed: publish extra\nown:2: allow publish topic extra\n",
+    ),
+    (
+        "--acl rules --own-rules own --client c publish none",
+        1,
+        "denied: publish none\nown, rules: no rule of this client matches, which denies\n",
+    ),
+    (
+        "--acl old --format mosquitto --client c --user jane receive home/key",
+        1,
+        "denied: receive home/key\nold:4: topic deny home/key\n",
+    ),
+    (
+        "--acl old --format mosquitto --client c publish devices/c",
+        0,
+        "allowed: publish devices/c\nold:2: pattern write devices/%c\n",
+    ),
+    (
+        "--config braidmq.toml --client c1 publish sensors/c1/heat",
+        0,
+        "allowed: publish sensors/c1/heat\nrules:4: allow publish topic sensors/%c/#\n",
+    ),
+    (
+        "--config old.toml --client c receive news/today",
+        0,
+        "allowed: receive news/today\nold:1: topic read news/#\n",
+    ),
+];
+
 #[test]
 fn answers_name_the_line_that_decides() {
     let directory = directory();
-    let rows = [
-        (
-            "--acl rules --client c1 publish sensors/c1/heat",
-            0,
-            "allowed: publish sensors/c1/heat\nrules:4: allow publish topic sensors/%c/#\n",
-        ),
-        (
-            "--acl rules --client c2 publish sensors/c1/heat",
-            1,
-            "denied: publish sensors/c1/heat\nrules: no rule of this client matches, which denies\n",
-        ),
-        (
-            "--acl rules --client c1 publish sensors/c1/key",
-            1,
-            "denied: publish sensors/c1/key\nrules:3: deny all topic sensors/+/key\n",
-        ),
-        (
-            "--acl rules --client c --user John~Doe receive sensors/a",
-            0,
-            "allowed: receive sensors/a\n\
-             rules:5: allow subscribe,receive group operators topic sensors/#\n",
-        ),
-        (
-            "--acl rules --client c --group x --group operators subscribe sensors/a",
-            0,
-            "allowed: subscribe sensors/a\n\
-             rules:5: allow subscribe,receive group operators topic sensors/#\n",
-        ),
-        (
-            "--acl rules --client c --user jane subscribe sensors/#",
-            1,
-            "denied: subscribe sensors/#\nrules:3: deny all topic sensors/+/key\n\
-             this rule denies topics that the filter matches\n",
-        ),
-        (
-            "--acl rules --client c --user jane subscribe $share/g/+/a",
-            1,
-            "denied: subscribe $share/g/+/a\nrules: no rule of this client matches, which denies\n\
-             not permitted, for example: other/a\n",
-        ),
-        (
-            "--acl rules --client c subscribe plan/#",
-            1,
-            "denied: subscribe plan/#\nrules: no rule of this client matches, which denies\n\
-             several rules permit parts of the filter: write one that permits all of it\n",
-        ),
-        (
-            "--acl rules --client c --address 10.1.2.3 prioritize alarms/#",
-            0,
-            "allowed: prioritize alarms/#\nrules:6: allow prioritize address 10.0.0.0/8 topic alarms/#\n",
-        ),
-        (
-            "--acl rules --client c --address 11.1.2.3 prioritize alarms/fire",
-            1,
-            "denied: prioritize alarms/fire\nrules: no rule of this client matches, which denies\n",
-        ),
-        (
-            "--acl rules --client c publish $SYS/broker",
-            1,
-            "denied: publish $SYS/broker\ntopics below $SYS/ are the broker's: no rule permits PUBLISH\n",
-        ),
-        (
-            "--acl rules --client c receive $SYS/broker",
-            0,
-            "allowed: receive $SYS/broker\nrules:9: allow all topic $SYS/#\n",
-        ),
-        (
-            "--acl rules --client c --listener internal subscribe house/#",
-            1,
-            "denied: subscribe house/#\nrules: no rule of this client matches, which denies\n\
-             not permitted, for example: house/other/other\n",
-        ),
-        (
-            "--acl rules --own-rules own --client c --user jane receive sensors/secret",
-            1,
-            "denied: receive sensors/secret\nown:1: deny receive topic sensors/secret\n",
-        ),
-        (
-            "--acl rules --own-rules own --client c publish extra",
-            0,
-            "allowed: publish extra\nown:2: allow publish topic extra\n",
-        ),
-        (
-            "--acl rules --own-rules own --client c publish none",
-            1,
-            "denied: publish none\nown, rules: no rule of this client matches, which denies\n",
-        ),
-        (
-            "--acl old --format mosquitto --client c --user jane receive house/key",
-            1,
-            "denied: receive house/key\nold:4: topic deny house/key\n",
-        ),
-        (
-            "--acl old --format mosquitto --client c publish devices/c",
-            0,
-            "allowed: publish devices/c\nold:2: pattern write devices/%c\n",
-        ),
-        (
-            "--config braidmq.toml --client c1 publish sensors/c1/heat",
-            0,
-            "allowed: publish sensors/c1/heat\nrules:4: allow publish topic sensors/%c/#\n",
-        ),
-        (
-            "--config old.toml --client c receive news/today",
-            0,
-            "allowed: receive news/today\nold:1: topic read news/#\n",
-        ),
-    ];
-    for (arguments, code, expected) in rows {
+    for (arguments, code, expected) in ANSWERS {
         let answer = run(directory.path(), &format!("test {arguments}"));
-        assert_eq!(answer, (code, expected.to_owned(), String::new()), "{arguments}");
+        assert_eq!(answer, (*code, (*expected).to_owned(), String::new()), "{arguments}");
     }
 }
 
@@ -239,14 +241,14 @@ fn an_import_is_a_list() {
     let directory = directory();
     let (code, imported, _) = run(directory.path(), "import old");
     assert_eq!(code, 0);
-    assert!(imported.contains("\n# line 4\ndeny publish,receive user jane topic house/key\n"), "{imported}");
+    assert!(imported.contains("\n# line 4\ndeny publish,receive user jane topic home/key\n"), "{imported}");
     fs::write(directory.path().join("new"), imported).unwrap();
     assert_eq!(run(directory.path(), "check new").1, "new: 4 rules, 0 groups\n");
     for (client, code) in [("--user jane", 1), ("--user john", 1), ("", 1)] {
-        let answer = run(directory.path(), &format!("test --acl new --client c {client} receive house/key"));
+        let answer = run(directory.path(), &format!("test --acl new --client c {client} receive home/key"));
         assert_eq!(answer.0, code);
     }
-    assert_eq!(run(directory.path(), "test --acl new --client c --user jane receive house/door").0, 0);
+    assert_eq!(run(directory.path(), "test --acl new --client c --user jane receive home/door").0, 0);
 }
 
 /// The list in the help is one that the parser accepts.
