@@ -1,6 +1,6 @@
 //! Index of rules by user, client, group, and the levels of their filters.
 //!
-//! It narrows the rules down to those that may match, and finds the first of them. The rules of one user, client or
+//! A search asks only the rules that may match, and finds the first of those that do. The rules of one user, client or
 //! group, and those of all others, are each a trie of levels. A branch with few rules is a list of them.
 
 use std::collections::HashMap;
