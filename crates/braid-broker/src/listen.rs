@@ -24,6 +24,8 @@ pub struct ListenerPolicy {
     pub tag: Option<Box<str>>,
     /// Whether clients without credentials may connect; `None` for the rule of the broker.
     pub anonymous: Option<bool>,
+    /// Whether priorities that clients ask for have no effect.
+    pub ignores_priorities: bool,
 }
 
 /// Listener of a broker, with the policy for its clients.

@@ -213,6 +213,7 @@ impl Driver {
             core: &self.core,
             entry: self.session.entry.as_ref()?,
             access: &self.session.access,
+            ignores_priorities: self.policy.ignores_priorities,
             server: &mut self.server,
             retained: &mut self.retained,
             acks: &mut self.acks,

@@ -56,6 +56,8 @@ pub(super) struct SubscriptionHandler<'a> {
     pub(super) core: &'a Core,
     pub(super) entry: &'a Arc<SessionEntry>,
     pub(super) access: &'a ClientAccess,
+    /// Whether priorities that clients ask for have no effect.
+    pub(super) ignores_priorities: bool,
     pub(super) server: &'a mut Server,
     pub(super) retained: &'a mut RetainedSender,
     pub(super) acks: &'a mut AckPipeline,
@@ -69,7 +71,7 @@ impl SubscriptionHandler<'_> {
         let entry = self.entry;
         let packet_id = subscribe.packet_id;
         let asked = match priority_asked(&subscribe.user) {
-            Ok(asked) => asked,
+            Ok(asked) => asked.filter(|_| !self.ignores_priorities),
             Err(value) => {
                 let client = entry.client_id.as_str();
                 tracing::debug!(client, %on, value, "SUBSCRIBE refused: {PRIORITY} is no number from 0 to 65535");

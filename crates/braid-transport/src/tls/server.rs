@@ -147,6 +147,9 @@ struct Configs {
     quic: Arc<ServerConfig>,
 }
 
+/// Files of a [`ServerTls`] that were read again and are not in force yet.
+pub struct ReloadedTls(Configs);
+
 impl ServerTls {
     /// Reads the files; sessions' secrets are not logged.
     ///
@@ -174,11 +177,22 @@ impl ServerTls {
     /// # Errors
     /// A file cannot be read or used; the configuration in use stays.
     pub fn reload(&self) -> Result<(), CertificateError> {
-        let shared = &*self.shared;
-        let configs = Configs::load(&shared.options, shared.key_log.as_ref())?;
+        self.read().map(|reloaded| self.apply(reloaded))
+    }
+
+    /// First half of [`reload`](Self::reload): reads the files, and changes nothing.
+    ///
+    /// # Errors
+    /// A file cannot be read or used.
+    pub fn read(&self) -> Result<ReloadedTls, CertificateError> {
+        let Shared { options, key_log, .. } = &*self.shared;
+        Configs::load(options, key_log.as_ref()).map(ReloadedTls)
+    }
+
+    /// Second half of [`reload`](Self::reload): puts what was read in force.
+    pub fn apply(&self, reloaded: ReloadedTls) {
         // Poisoning is harmless: the configurations are replaced as a whole.
-        *shared.current.write().unwrap_or_else(PoisonError::into_inner) = configs;
-        Ok(())
+        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = reloaded.0;
     }
 
     /// Files of certificate and key.

@@ -228,7 +228,7 @@ impl ClientConfig for Forger {
             Some(change) => {
                 // Those that are given anew are left out.
                 let bytes = change(without(&bytes, &[0x0B, 0xFF04_DE1B]));
-                TransportParameters::read(noq::Side::Server, &mut bytes.as_slice()).expect("right parameters")
+                TransportParameters::read(Side::Server, &mut bytes.as_slice()).expect("right parameters")
             }
             None => *params,
         };

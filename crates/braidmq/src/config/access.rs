@@ -177,9 +177,8 @@ impl Config {
                 "acl.file has rules; remove one of both".to_owned(),
             ));
         }
-        let outside = self.listeners.by_transport().into_iter().flat_map(|(_, addresses)| addresses);
-        let mut outside = outside.filter(|address| !address.ip().to_canonical().is_loopback());
-        if let Some(address) = outside.next()
+        let mut outside = self.addresses().filter(|(_, address)| !address.ip().to_canonical().is_loopback());
+        if let Some((_, address)) = outside.next()
             && !self.authenticator.is_empty()
             && acl.file.is_none()
             && !acl.permit_all

@@ -48,6 +48,7 @@ impl Config {
         range("store.cache_bytes", self.store.cache_bytes as u64, 1 << 20, 1 << 40)?;
         // Smaller packets are never spooled.
         range("spool.threshold", self.spool.threshold as u64, 65_536, 268_435_455)?;
+        self.listener.iter().try_for_each(super::ListenerConfig::check)?;
         self.check_access()?;
         let level = self.log.level.as_str();
         let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());

@@ -2,6 +2,7 @@
 
 mod access;
 mod check;
+mod listener;
 mod merge;
 mod parse;
 mod quic;
@@ -17,6 +18,7 @@ use braid_transport::Transport;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use access::{AclConfig, AuthenticatorConfig, HttpConfig, JwtConfig};
+pub(crate) use listener::ListenerConfig;
 pub(crate) use merge::{Layers, merge};
 pub(crate) use parse::{ConfigError, read_file};
 pub(crate) use quic::QuicConfig;
@@ -33,6 +35,9 @@ pub(crate) struct Config {
     pub(crate) drain_secs: u64,
     /// Addresses by transport.
     pub(crate) listeners: ListenersConfig,
+    /// Listeners with a policy of their own: `[[listener]]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) listener: Vec<ListenerConfig>,
     /// Health over HTTP.
     pub(crate) health: HealthConfig,
     /// Origins of web pages that may connect.
@@ -69,6 +74,7 @@ impl Default for Config {
             allow_anonymous: false,
             drain_secs: 5,
             listeners: ListenersConfig::default(),
+            listener: Vec::new(),
             health: HealthConfig::default(),
             websocket: WebSocketConfig::default(),
             tls: TlsConfig::default(),
@@ -178,6 +184,35 @@ pub(crate) struct TlsConfig {
     /// PEM file with the authorities that sign clients' certificates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client_ca: Option<PathBuf>,
+    /// Files with revocation lists of clients' certificates.
+    pub(crate) crl: Vec<PathBuf>,
+    /// Lowest version of TLS over TCP: `1.2` or `1.3`.
+    pub(crate) min_version: MinTlsVersion,
+    /// Application protocols (ALPN) on TLS and QUIC; empty: `mqtt`.
+    pub(crate) alpn: Vec<String>,
+    /// Certificates for the names that they have, which clients ask for by SNI.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) additional: Vec<AdditionalCertificate>,
+}
+
+/// Certificate for the names that it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AdditionalCertificate {
+    /// PEM file with the chain, leaf first.
+    pub(crate) certificate: PathBuf,
+    /// PEM file with the private key.
+    pub(crate) key: PathBuf,
+}
+
+/// Lowest version of TLS over TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum MinTlsVersion {
+    #[default]
+    #[serde(rename = "1.2")]
+    Tls12,
+    #[serde(rename = "1.3")]
+    Tls13,
 }
 
 /// Verification of client certificates.

@@ -54,8 +54,12 @@ fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate
         let _ = writeln!(out, "  {kind} {file}\n  SHA-256 {}", certificate.fingerprint);
     }
     let _ = writeln!(out, "{}", durability(config));
-    let origin = if config.allow_anonymous { "from anywhere" } else { "from this machine only" };
-    let _ = writeln!(out, "Clients without credentials may connect {origin}.");
+    let anonymous = match (config.allow_anonymous, config.authenticator.is_empty()) {
+        (true, _) => "may connect from anywhere",
+        (false, true) => "may connect from this machine only",
+        (false, false) => "may not connect",
+    };
+    let _ = writeln!(out, "Clients without credentials {anonymous}.");
     if let Some((url, transport)) = first {
         let trust = match certificate {
             Some(certificate) if certificate.is_self_signed && transport.is_encrypted() => {

@@ -3,21 +3,40 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use braid_broker::BrokerListener;
+use braid_transport::proxy::ProxyOptions;
 use braid_transport::{
-    CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions,
-    Transport, is_self_signed_there, self_signed,
+    CertificateError, CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ReloadedTls,
+    ServerTls, ServerTlsOptions, TlsVersion, Transport, is_self_signed_there, self_signed,
 };
 
 use super::StartError;
 use crate::client::key_log;
-use crate::config::{ClientAuthConfig, Config};
+use crate::config::{AdditionalCertificate, ClientAuthConfig, Config, ListenerConfig, MinTlsVersion};
 
 /// Certificate of the broker.
 pub(super) struct Certificate {
     pub(super) tls: ServerTls,
+    /// The same certificate with the client policies of listeners, in their order.
+    by_listener: Vec<Option<ServerTls>>,
     pub(super) fingerprint: String,
     /// Made by the broker: clients need it as a CA file.
     pub(super) is_self_signed: bool,
+}
+
+impl Certificate {
+    fn all(&self) -> impl Iterator<Item = &ServerTls> {
+        std::iter::once(&self.tls).chain(self.by_listener.iter().flatten())
+    }
+
+    /// Reads all files again; nothing changes.
+    pub(super) fn read(&self) -> Result<Vec<ReloadedTls>, CertificateError> {
+        self.all().map(ServerTls::read).collect()
+    }
+
+    /// Puts what was read in force.
+    pub(super) fn apply(&self, reloaded: Vec<ReloadedTls>) {
+        self.all().zip(reloaded).for_each(|(tls, reloaded)| tls.apply(reloaded));
+    }
 }
 
 /// Parses the `HOST:PORT` addresses of an option. A name is resolved to all of its addresses.
@@ -41,8 +60,7 @@ pub(super) fn addresses(option: &'static str, given: &[String]) -> Result<Vec<So
 }
 
 fn needs_certificate(config: &Config) -> bool {
-    let listeners = config.listeners.by_transport();
-    listeners.iter().any(|(transport, addresses)| transport.is_encrypted() && !addresses.is_empty())
+    config.addresses().any(|(transport, _)| transport.is_encrypted())
 }
 
 /// True if [`certificate`] writes to the data directory.
@@ -67,30 +85,81 @@ pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartE
         (Some(_), None) => return Err(StartError::HalfPair { missing: "key" }),
         (None, Some(_)) => return Err(StartError::HalfPair { missing: "certificate" }),
     };
-    let ca = || config.tls.client_ca.clone().ok_or(StartError::NoClientCa);
-    let client_auth = match config.tls.client_auth {
-        ClientAuthConfig::None => ClientAuth::None,
-        ClientAuthConfig::Optional => ClientAuth::Optional { ca: ca()? },
-        ClientAuthConfig::Required => ClientAuth::Required { ca: ca()? },
-    };
     let fingerprint = files.fingerprint_sha256()?;
-    let tls =
-        ServerTls::new(ServerTlsOptions { client_auth, key_log: key_log(), ..ServerTlsOptions::new(files) })?;
-    Ok(Some(Certificate { tls, fingerprint, is_self_signed }))
+    let by_listener = config.listener.iter().map(|listener| {
+        let is_own = listener.client_auth.is_some() || listener.client_ca.is_some();
+        is_own.then(|| tls(config, &files, Some(listener))).transpose()
+    });
+    let by_listener = by_listener.collect::<Result<_, _>>()?;
+    Ok(Some(Certificate { tls: tls(config, &files, None)?, by_listener, fingerprint, is_self_signed }))
+}
+
+/// TLS with the client policy of a listener, or with the usual one.
+fn tls(
+    config: &Config,
+    files: &CertificateFiles,
+    listener: Option<&ListenerConfig>,
+) -> Result<ServerTls, StartError> {
+    let own_ca = listener.and_then(|listener| listener.client_ca.clone());
+    let ca = || own_ca.or_else(|| config.tls.client_ca.clone()).ok_or(StartError::NoClientCa);
+    let client_auth =
+        match listener.and_then(|listener| listener.client_auth).unwrap_or(config.tls.client_auth) {
+            ClientAuthConfig::None => ClientAuth::None,
+            ClientAuthConfig::Optional => ClientAuth::Optional { ca: ca()? },
+            ClientAuthConfig::Required => ClientAuth::Required { ca: ca()? },
+        };
+    // A listener that asks for no certificates has no use for revocation lists.
+    let crl = if client_auth == ClientAuth::None && listener.is_some() {
+        Vec::new()
+    } else {
+        config.tls.crl.clone()
+    };
+    let pair = |one: &AdditionalCertificate| CertificateFiles {
+        certificate: one.certificate.clone(),
+        key: one.key.clone(),
+    };
+    Ok(ServerTls::new(ServerTlsOptions {
+        files: files.clone(),
+        additional: config.tls.additional.iter().map(pair).collect(),
+        client_auth,
+        crl,
+        min_version: match config.tls.min_version {
+            MinTlsVersion::Tls12 => TlsVersion::V1_2,
+            MinTlsVersion::Tls13 => TlsVersion::V1_3,
+        },
+        alpn: config.tls.alpn.clone(),
+        key_log: key_log(),
+    })?)
 }
 
 /// Binds every listener, or none if one of them fails.
-pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<BrokerListener>, StartError> {
+pub(super) fn listeners(
+    config: &Config,
+    certificate: Option<&Certificate>,
+) -> Result<Vec<BrokerListener>, StartError> {
     let mut options = ListenOptions { quic: config.quic_options(), ..ListenOptions::default() };
     // Room for the largest packet in one frame, as most clients send it.
     options.websocket.max_frame_bytes = config.mqtt.maximum_packet_size as usize + 5;
     options.websocket.origins = (!config.allow_anonymous).then(|| config.websocket.origins.clone());
+    let usual = certificate.map(|certificate| &certificate.tls);
     let mut listeners = Vec::new();
     for (transport, addresses) in config.listeners.by_transport() {
-        let Some(kind) = kind(transport, tls) else { continue };
+        let Some(kind) = kind(transport, usual) else { continue };
         for address in addresses {
             listeners.push(Listener::bind(kind.clone(), *address, &options)?.into());
         }
+    }
+    for (index, listener) in config.listener.iter().enumerate() {
+        let own = certificate.and_then(|certificate| certificate.by_listener.get(index)?.as_ref());
+        let Some(kind) = kind(listener.transport.into(), own.or(usual)) else { continue };
+        let proxies = listener.proxies()?;
+        let mut options = options.clone();
+        options.proxy = (!proxies.is_empty()).then_some(ProxyOptions { trusted: proxies });
+        if !listener.streams {
+            (options.quic.bidi_streams, options.quic.uni_streams) = (1, 0);
+        }
+        let bound = Listener::bind(kind, listener.bind, &options)?;
+        listeners.push(BrokerListener { listener: bound, policy: listener.policy() });
     }
     Ok(listeners)
 }

@@ -18,10 +18,10 @@ use braid_broker::{Handle, HealthMonitor, Recovery};
 use braid_http::{HealthServer, HealthState};
 use braid_measure::process::Resident;
 use braid_store::{OpenError, StoreError};
-use braid_transport::ServerTls;
 use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use self::bind::Certificate;
 use self::store::{Built, ProcessStore};
 use crate::config::{Config, ConfigError, Layers, ListenersConfig, merge};
 
@@ -211,7 +211,7 @@ fn configure(args: &Args) -> Result<Config, StartError> {
     if !named.is_empty() {
         config.listeners = named;
     }
-    if config.listeners.is_empty() {
+    if config.addresses().next().is_none() {
         return Err(StartError::NoListener);
     }
     if !args.health.is_empty() {
@@ -322,9 +322,8 @@ async fn serve(
         () = signals.recv() => return Ok(None),
     };
     let certificate = bind::certificate(config)?;
-    let tls = certificate.as_ref().map(|certificate| &certificate.tls);
     // Before the store is read, so that a port in use is reported at once. Clients that connect meanwhile wait.
-    let listeners = bind::listeners(config, tls)?;
+    let listeners = bind::listeners(config, certificate.as_ref())?;
     let addresses = banner::Addresses::of(&listeners, status.addresses);
     let build = {
         let (config, health, control) = (config.clone(), status.health.clone(), control.clone());
@@ -361,7 +360,7 @@ async fn serve(
                 }
                 handle.stop();
             }
-            _ = hang_up.recv() => reload(args, tls, reload_level, &control, &handle).await,
+            _ = hang_up.recv() => reload(args, certificate.as_ref(), reload_level, &control, &handle).await,
         }
     };
     Ok(Some(Ended { served, store: store.clone(), monitor }))
@@ -370,7 +369,7 @@ async fn serve(
 /// Reads users, keys, rules, certificates and log level again: all of them, or none if one is not valid.
 async fn reload(
     args: &Args,
-    tls: Option<&ServerTls>,
+    certificate: Option<&Certificate>,
     reload_level: &logging::Reload,
     control: &AccessControl,
     handle: &Handle,
@@ -382,8 +381,12 @@ async fn reload(
     let level = configure(args).map(|config| config.log.level).map_err(|error| error.to_string());
     let checked = read.and_then(|read| Ok((read, level?)));
     let reloaded = checked.and_then(|(read, level)| {
-        tls.map(ServerTls::reload).transpose().map_err(|error| error.to_string())?;
+        let certificates =
+            certificate.map(Certificate::read).transpose().map_err(|error| error.to_string())?;
         reload_level.set(&level).map_err(|error| error.to_string())?;
+        if let Some((certificate, certificates)) = certificate.zip(certificates) {
+            certificate.apply(certificates);
+        }
         Ok(read)
     });
     match reloaded {
