@@ -195,7 +195,7 @@ mod tests {
             assert_eq!(again.attributes().cloned().unwrap_or_default(), attributes);
             assert!(again.is_same_user(&identity));
         }
-        // Of a later version, which knows more.
+        // A later version knows more.
         assert_eq!(Identity::decode(r#"{"user":"u","later":1}"#).unwrap().user(), Some("u"));
     }
 

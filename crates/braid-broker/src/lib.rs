@@ -14,6 +14,7 @@ mod dispatch;
 mod driver;
 mod health;
 mod listen;
+mod listener_policy;
 mod lock_order;
 mod log_throttle;
 mod memory;
@@ -41,7 +42,8 @@ pub use config::{
     BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, QueueOverflow, StreamsConfig, SysConfig,
 };
 pub use health::{Health, HealthMonitor, HealthStatus};
-pub use listen::{BrokerListener, ListenerPolicy};
+pub use listen::BrokerListener;
+pub use listener_policy::ListenerPolicy;
 pub use persist::Recovery;
 pub use priority::PriorityRule;
 pub use statistics::{Counter, Statistics};

@@ -10,23 +10,13 @@ use tokio::sync::watch;
 use crate::clock::now;
 use crate::core::Core;
 use crate::driver;
+use crate::listener_policy::ListenerPolicy;
 use crate::log_throttle::LogThrottle;
 use crate::statistics::Counter;
 use crate::token_bucket::TokenBucket;
 
 /// Pause after an accept failed for want of a resource of the process, such as descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
-
-/// Policy of a listener for its clients.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListenerPolicy {
-    /// Tag that rules of access control lists refer to.
-    pub tag: Option<Box<str>>,
-    /// Whether clients without credentials may connect; `None` for the rule of the broker.
-    pub anonymous: Option<bool>,
-    /// Whether priorities that clients ask for have no effect.
-    pub ignores_priorities: bool,
-}
 
 /// Listener of a broker, with the policy for its clients.
 pub struct BrokerListener {

@@ -35,8 +35,6 @@ pub use listener::{ListenOptions, Listener, ListenerKind};
 pub use quic::{EndpointHealth, Multi};
 pub use single::{ByteStream, Single};
 pub use tcp::TcpOptions;
-pub use tls::{
-    ClientAuth, ClientTls, ClientTlsOptions, ReloadedTls, ServerTls, ServerTlsOptions, TlsVersion,
-};
+pub use tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion};
 pub use transport::{Close, Dir, Peer, PeerCertificate, Read, Transport};
 pub use ws::WebSocketOptions;

@@ -22,7 +22,6 @@ const COMMENT_WIDTH: usize = 120;
 const DENIED: &[(&str, &str)] = &[
     ("absence", "disconnect epoch"),
     ("anybody", "any client, any caller ..."),
-    ("audience", "subscribers of a pattern"),
     ("backlog", "pending queue"),
     ("bell", "waker"),
     ("company", "group-commit hint"),
@@ -67,6 +66,7 @@ const DENIED: &[(&str, &str)] = &[
 /// are ordinary words.
 const DENIED_IN_TYPES: &[(&str, &str, &str)] = &[
     ("arrivals", "crates/braid-broker/", "message loader"),
+    ("audience", "crates/braid-router/", "subscribers of a pattern"),
     ("board", "crates/", "health state, counters"),
     ("due", "crates/", "pending acknowledgements, deadlines"),
     ("endings", "crates/braid-broker/", "pending session deletes"),

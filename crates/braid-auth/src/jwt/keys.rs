@@ -84,7 +84,7 @@ pub(super) enum Problem {
     #[error("there are more than {MAX_KEYS} keys; remove those that are out of use")]
     TooManyKeys,
     #[error(
-        "the secret is a PEM file; use it as a public key, a secret of HS256 is random and known to nobody else"
+        "the secret is a PEM file; use it as a public key, a secret of HS256 is random and known to the issuer and the broker only"
     )]
     SecretIsPem,
     #[error("the secret is a JSON object; use it as a key set, a secret of HS256 is random")]
@@ -186,7 +186,7 @@ impl Keys {
     /// Parses public keys and certificates in PEM: RSA for RS256, EC P-256 for ES256, Ed25519 for EdDSA. `name` is the
     /// name of the file in errors.
     ///
-    /// Of a certificate only the key counts, not the time of its validity.
+    /// Only the key of a certificate counts, not the time of its validity.
     ///
     /// # Errors
     /// A block is malformed, of another kind or a private key; there is none, or more than [`MAX_KEYS`].
@@ -200,8 +200,8 @@ impl Keys {
     /// Keys of other kinds, for other algorithms or for encryption are [skipped](Self::skipped).
     ///
     /// # Errors
-    /// It is no key set, a known kind of key is malformed or private, two usable keys have one `kid`, no key is usable,
-    /// or there are more than [`MAX_KEYS`].
+    /// The text is no key set, a known kind of key is malformed or private, two usable keys have one `kid`, no key is
+    /// usable, or there are more than [`MAX_KEYS`].
     pub fn from_jwks(text: &[u8], name: &str) -> Result<Self, KeysError> {
         let keys = check_size(text).and_then(|()| jwks::parse(text));
         keys.map(|(keys, skipped)| Self { keys, skipped }).map_err(|problem| KeysError::new(name, problem))
@@ -220,7 +220,8 @@ impl Keys {
 
     /// Keys that may have signed a token, at most [`MAX_TRIED_KEYS`].
     ///
-    /// Keys without a `kid`, which are those of PEM files and secrets, are candidates for each token of their algorithm.
+    /// Keys without a `kid`, which are those of PEM files and secrets, are candidates for each token of their
+    /// algorithm.
     pub(super) fn candidates(
         &self,
         algorithm: KeyAlgorithm,

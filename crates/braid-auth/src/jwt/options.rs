@@ -68,7 +68,7 @@ pub enum ConnectValue {
     User,
     /// The Client Identifier of CONNECT.
     ClientId,
-    /// This text.
+    /// A certain text.
     Text(Box<str>),
 }
 

@@ -29,7 +29,7 @@ pub enum Refusal {
     /// No key has the `kid` of the token. A key set that is fetched may be out of date.
     #[error("no key has the `kid` of the token")]
     UnknownKey,
-    /// The `kid` of the token, or its absence, leaves more than [`MAX_TRIED_KEYS`] keys.
+    /// The `kid` of the token, or the lack of one, leaves more than [`MAX_TRIED_KEYS`] keys.
     #[error("more than {MAX_TRIED_KEYS} keys may have signed the token; give keys and tokens a `kid`")]
     TooManyKeys,
     /// The signature is of another key, or the token was changed.

@@ -43,7 +43,7 @@ pub fn upsert(text: &[u8], name: &str, user: &str, hash: &PasswordHash) -> Resul
     Ok(Upserted { text, replaced: found.is_some() })
 }
 
-/// Removes the line of a user; `None` if there is no such user. Nobody may be left, and then the file is refused by
+/// Removes the line of a user; `None` if there is no such user. Perhaps none is left, and then the file is refused by
 /// [`PasswordFile::parse`](super::PasswordFile::parse). `name` is the name of the file in errors.
 ///
 /// # Errors

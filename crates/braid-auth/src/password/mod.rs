@@ -67,7 +67,7 @@ pub struct PasswordFile {
 /// Result of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is no such user.
+    /// The file has no such user.
     Unknown,
     /// The user has another password.
     Wrong,

@@ -21,7 +21,7 @@ pub struct ScramServer {
 pub enum ScramLookup {
     /// Credential of a known user.
     Known(ScramCredential),
-    /// There is none. The parameters must be those of some known user, and the same at each attempt.
+    /// No credential is known. The parameters must be those of some known user, and the same at each attempt.
     Unknown {
         /// Iteration count.
         iterations: u32,

@@ -12,7 +12,7 @@ use braid_proto::reason::ReasonCode;
 use braid_transport::Peer;
 use bytes::Bytes;
 
-use crate::listen::ListenerPolicy;
+use crate::listener_policy::ListenerPolicy;
 
 /// Credentials of a client: of its CONNECT and link, or of an AUTH that begins a re-authentication, which has neither
 /// user name nor password.

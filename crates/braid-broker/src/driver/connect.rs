@@ -12,6 +12,7 @@ use braid_transport::{Incoming, Link, Peer};
 
 use crate::auth::{Authentication, ClientAccess, Exchange, Grant, Outcome, Refusal};
 use crate::core::Core;
+use crate::listener_policy::ListenerPolicy;
 use crate::persist::DurableProgress;
 use crate::registry::{ConnectionId, SessionEntry};
 use crate::sessions::Claim;
@@ -36,6 +37,8 @@ pub(super) async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link>
 /// Session of a connection, once a CONNECT was accepted.
 pub(super) struct SessionBinding {
     pub(super) connection: ConnectionId,
+    /// Policy of the listener that accepted the connection.
+    pub(super) policy: Arc<ListenerPolicy>,
     pub(super) entry: Option<Arc<SessionEntry>>,
     /// Identity of the client, and what it may do.
     pub(super) access: ClientAccess,
@@ -55,9 +58,10 @@ pub(super) struct PendingAuthentication {
 }
 
 impl SessionBinding {
-    pub(super) fn new(connection: ConnectionId) -> Self {
+    pub(super) fn new(connection: ConnectionId, policy: Arc<ListenerPolicy>) -> Self {
         Self {
             connection,
+            policy,
             entry: None,
             access: ClientAccess::default(),
             expires_at: None,

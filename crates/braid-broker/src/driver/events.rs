@@ -136,8 +136,8 @@ impl PublishIngress {
 }
 
 impl Driver {
-    /// Answers all events; a CONNECT or AUTH is returned. Messages between two other events are dispatched as one batch, and
-    /// all acknowledgements are pushed together at the end.
+    /// Answers all events; a CONNECT or AUTH is returned. Messages between two other events are dispatched as one
+    /// batch, and all acknowledgements are pushed together at the end.
     pub(super) fn drain_events(&mut self, now: Instant) -> Option<Question> {
         let mut batch = PublishBatch::default();
         let (mut is_full, mut question) = (false, None);
@@ -213,7 +213,7 @@ impl Driver {
             core: &self.core,
             entry: self.session.entry.as_ref()?,
             access: &self.session.access,
-            ignores_priorities: self.policy.ignores_priorities,
+            ignores_priorities: self.session.policy.ignores_priorities,
             server: &mut self.server,
             retained: &mut self.retained,
             acks: &mut self.acks,
@@ -288,7 +288,7 @@ impl Driver {
             method: properties.authentication_method.as_deref(),
             data: properties.authentication_data.as_ref(),
             peer: self.link.peer(),
-            listener: &self.policy,
+            listener: &self.session.policy,
         };
         let outcome = authenticate(&self.core, self.core.access.authenticate(&credentials)).await;
         self.conclude(Some(connect), outcome).await;
@@ -309,7 +309,7 @@ impl Driver {
                     method: auth.method.as_deref(),
                     data: auth.authentication_data.as_ref(),
                     peer: self.link.peer(),
-                    listener: &self.policy,
+                    listener: &self.session.policy,
                 };
                 (None, authenticate(&self.core, self.core.access.authenticate(&credentials)).await)
             }

@@ -42,7 +42,7 @@ use self::stream_scheduler::StreamScheduler;
 use crate::clock;
 use crate::config::EarlyPublishConfig;
 use crate::core::Core;
-use crate::listen::ListenerPolicy;
+use crate::listener_policy::ListenerPolicy;
 use crate::queue::egress::EgressQueue;
 use crate::queue::session_queue::Signal;
 
@@ -70,7 +70,6 @@ pub(crate) async fn serve(
 
 struct Driver {
     core: Arc<Core>,
-    policy: Arc<ListenerPolicy>,
     link: Link,
     server: Server,
     session: SessionBinding,
@@ -111,7 +110,7 @@ impl Driver {
         }
         let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
         Self {
-            session: SessionBinding::new(core.sessions.registry.next_connection()),
+            session: SessionBinding::new(core.sessions.registry.next_connection(), policy),
             gate: ReadGate::new(&core.config.limits, accepted),
             ingress: PublishIngress::new(),
             acks: AckPipeline::default(),
@@ -121,7 +120,6 @@ impl Driver {
             timer: ConnectionTimer { sleep: None, confirm_by: link.is_early().then(|| accepted + limit) },
             close: ConnectionClose::new(),
             core,
-            policy,
             link,
             server,
         }

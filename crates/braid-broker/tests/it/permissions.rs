@@ -454,7 +454,7 @@ async fn a_priority_above_the_usual_needs_permission() {
     }
 }
 
-/// What was refused, to whom, and by which rule; a flood is counted.
+/// Events name action, client and rule; a flood is counted.
 #[tokio::test(start_paused = true)]
 async fn refusals_are_security_events() {
     let rules = Deny::the("publish");

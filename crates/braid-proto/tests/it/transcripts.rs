@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The driver of a transcript accepts each CONNECT, resumes the session that it kept, grants each SUBSCRIBE, and
-//! declares everything durable at once unless a command holds it. It knows one Authentication Method, `TEST`: data `more`
-//! is answered with a challenge, `no` is refused, anything else is right.
+//! declares everything durable at once unless a command holds it. It knows one Authentication Method, `TEST`: data
+//! `more` is answered with a challenge, `no` is refused, anything else is right.
 
 use std::collections::VecDeque;
 use std::fs;

@@ -8,7 +8,7 @@ mod server;
 
 pub(crate) use client::tls_error;
 pub use client::{ClientTls, ClientTlsOptions};
-pub use server::{ClientAuth, ReloadedTls, ServerTls, ServerTlsOptions, TlsVersion};
+pub use server::{ClientAuth, ServerTls, ServerTlsOptions, TlsVersion};
 
 use std::sync::Arc;
 

@@ -147,9 +147,6 @@ struct Configs {
     quic: Arc<ServerConfig>,
 }
 
-/// Files of a [`ServerTls`] that were read again and are not in force yet.
-pub struct ReloadedTls(Configs);
-
 impl ServerTls {
     /// Reads the files; sessions' secrets are not logged.
     ///
@@ -177,22 +174,19 @@ impl ServerTls {
     /// # Errors
     /// A file cannot be read or used; the configuration in use stays.
     pub fn reload(&self) -> Result<(), CertificateError> {
-        self.read().map(|reloaded| self.apply(reloaded))
+        self.begin_reload().map(|put_in_force| put_in_force())
     }
 
-    /// First half of [`reload`](Self::reload): reads the files, and changes nothing.
+    /// First half of [`reload`](Self::reload): reads the files, and changes nothing. Its second half is to call what is
+    /// returned.
     ///
     /// # Errors
     /// A file cannot be read or used.
-    pub fn read(&self) -> Result<ReloadedTls, CertificateError> {
-        let Shared { options, key_log, .. } = &*self.shared;
-        Configs::load(options, key_log.as_ref()).map(ReloadedTls)
-    }
-
-    /// Second half of [`reload`](Self::reload): puts what was read in force.
-    pub fn apply(&self, reloaded: ReloadedTls) {
+    pub fn begin_reload(&self) -> Result<impl FnOnce() + Send + 'static, CertificateError> {
+        let shared = self.shared.clone();
+        let configs = Configs::load(&shared.options, shared.key_log.as_ref())?;
         // Poisoning is harmless: the configurations are replaced as a whole.
-        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = reloaded.0;
+        Ok(move || *shared.current.write().unwrap_or_else(PoisonError::into_inner) = configs)
     }
 
     /// Files of certificate and key.

@@ -52,7 +52,7 @@ impl LockedFile {
         Ok(Self { name: name.to_owned(), path, folder, text, metadata: Some(metadata) })
     }
 
-    /// The same; the file need not exist.
+    /// As the other, but the file need not exist.
     pub(super) fn open_or_create(name: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| cannot("make", name, &error);
         if fs::symlink_metadata(name).is_ok() {

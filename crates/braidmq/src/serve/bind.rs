@@ -5,8 +5,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use braid_broker::BrokerListener;
 use braid_transport::proxy::ProxyOptions;
 use braid_transport::{
-    CertificateError, CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ReloadedTls,
-    ServerTls, ServerTlsOptions, TlsVersion, Transport, is_self_signed_there, self_signed,
+    CertificateError, CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls,
+    ServerTlsOptions, TlsVersion, Transport, is_self_signed_there, self_signed,
 };
 
 use super::StartError;
@@ -16,7 +16,7 @@ use crate::config::{AdditionalCertificate, ClientAuthConfig, Config, ListenerCon
 /// Certificate of the broker.
 pub(super) struct Certificate {
     pub(super) tls: ServerTls,
-    /// The same certificate with the client policies of listeners, in their order.
+    /// TLS with the client policies of listeners, in their order; `None` for those with the usual one.
     by_listener: Vec<Option<ServerTls>>,
     pub(super) fingerprint: String,
     /// Made by the broker: clients need it as a CA file.
@@ -28,14 +28,10 @@ impl Certificate {
         std::iter::once(&self.tls).chain(self.by_listener.iter().flatten())
     }
 
-    /// Reads all files again; nothing changes.
-    pub(super) fn read(&self) -> Result<Vec<ReloadedTls>, CertificateError> {
-        self.all().map(ServerTls::read).collect()
-    }
-
-    /// Puts what was read in force.
-    pub(super) fn apply(&self, reloaded: Vec<ReloadedTls>) {
-        self.all().zip(reloaded).for_each(|(tls, reloaded)| tls.apply(reloaded));
+    /// Reads all files again, and changes nothing. To call what is returned puts them in force.
+    pub(super) fn begin_reload(&self) -> Result<impl FnOnce(), CertificateError> {
+        let all = self.all().map(ServerTls::begin_reload).collect::<Result<Vec<_>, _>>()?;
+        Ok(|| all.into_iter().for_each(|put_in_force| put_in_force()))
     }
 }
 

@@ -381,11 +381,11 @@ async fn reload(
     let level = configure(args).map(|config| config.log.level).map_err(|error| error.to_string());
     let checked = read.and_then(|read| Ok((read, level?)));
     let reloaded = checked.and_then(|(read, level)| {
-        let certificates =
-            certificate.map(Certificate::read).transpose().map_err(|error| error.to_string())?;
+        let certificates = certificate.map(Certificate::begin_reload).transpose();
+        let certificates = certificates.map_err(|error| error.to_string())?;
         reload_level.set(&level).map_err(|error| error.to_string())?;
-        if let Some((certificate, certificates)) = certificate.zip(certificates) {
-            certificate.apply(certificates);
+        if let Some(put_in_force) = certificates {
+            put_in_force();
         }
         Ok(read)
     });

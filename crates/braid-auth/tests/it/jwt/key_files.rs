@@ -46,7 +46,7 @@ fn a_secret_is_the_whole_file() {
     assert_eq!(secret_error(&[SECRET, b"\r\n"].concat()), newline);
     assert_eq!(
         secret_error(RSA_PEM.as_bytes()),
-        "the secret is a PEM file; use it as a public key, a secret of HS256 is random and known to nobody else"
+        "the secret is a PEM file; use it as a public key, a secret of HS256 is random and known to the issuer and the broker only"
     );
     assert_eq!(
         secret_error(RSA_JWK.as_bytes()),

@@ -279,7 +279,7 @@ impl Server {
     pub(super) fn handle_violation(&mut self, violation: Violation) {
         let refusal = match &self.state {
             State::Listening => self.refusal_of(violation),
-            // Of an AUTH, which the standard answers with CONNACK as well.
+            // A violation by AUTH, which CONNACK answers as well.
             State::Deciding(deciding) => Some((deciding.agreement.version, violation.reason())),
             State::Established(_) => {
                 self.send_disconnect(violation.reason(), Some(violation)); // [MQTT-4.13.1-1]

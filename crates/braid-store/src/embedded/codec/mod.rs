@@ -1,7 +1,9 @@
 //! File format of the embedded store: all encoding and decoding of tables and journal.
 //!
-//! Format 2; format 1, without identities of sessions, is read as well. Numbers are big-endian, so that keys sort as numbers do; `varint` is LEB128; `text` and `bytes` are a
-//! varint length and that many bytes; `rest` goes to the end of the value; flags begin at the lowest bit.
+//! Format 2; format 1, which had no identities of sessions, is read as well.
+//!
+//! Numbers are big-endian, so that keys sort as numbers do; `varint` is LEB128; `text` and `bytes` are a varint length
+//! and that many bytes; `rest` goes to the end of the value; flags begin at the lowest bit.
 //!
 //! | table | key | value |
 //! |---|---|---|

@@ -84,7 +84,7 @@ fn the_owner_is_kept() {
 }
 
 #[test]
-fn runs_at_the_same_time_lose_nobody() {
+fn runs_at_the_same_time_lose_no_user() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("users");
     let users: Vec<_> = (0..6).map(|number| format!("user-{number}")).collect();

@@ -49,7 +49,7 @@ impl Terminal {
     fn end(mut self, secret: &str) -> (i32, String, String) {
         let result = result(&self.command.wait_with_output().unwrap());
         let mut rest = Vec::new();
-        // A terminal that nobody has open any more ends with an error.
+        // A terminal that no process has open any more ends with an error.
         let _ = self.master.read_to_end(&mut rest);
         self.shown.push_str(&String::from_utf8_lossy(&rest));
         assert!(!self.shown.contains(secret), "{}", self.shown);

@@ -1,0 +1,12 @@
+//! Policy of a listener for its clients.
+
+/// Policy of a listener for its clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenerPolicy {
+    /// Tag that rules of access control lists refer to.
+    pub tag: Option<Box<str>>,
+    /// Whether clients without credentials may connect; `None` for the rule of the broker.
+    pub anonymous: Option<bool>,
+    /// Whether priorities that clients ask for have no effect.
+    pub ignores_priorities: bool,
+}
