@@ -37,7 +37,7 @@ fn to_server(first: &[u8], last: &[u8]) -> Result<(), ScramError> {
     assert!(answer.starts_with("r=") && answer.contains("server-nonce,s=") && answer.ends_with(",i=4096"));
     assert!(first.len() <= MAX_MESSAGE_BYTES);
     let success = state.handle_final(last)?;
-    // The corpus has proofs of this user for `c=biws` and `c=eSws`; no other user has one.
+    // The corpus has proofs of this user for `c=biws` and `c=eSws`; no other user has a password.
     assert_eq!(&*success.user, "user");
     assert!(success.message.starts_with(b"v="));
     Ok(())

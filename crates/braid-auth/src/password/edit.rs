@@ -43,8 +43,8 @@ pub fn upsert(text: &[u8], name: &str, user: &str, hash: &PasswordHash) -> Resul
     Ok(Upserted { text, replaced: found.is_some() })
 }
 
-/// Removes the line of a user; `None` if there is no such user. Perhaps none is left, and then the file is refused by
-/// [`PasswordFile::parse`](super::PasswordFile::parse). `name` is the name of the file in errors.
+/// Removes the line of a user; `None` if the file has no such user. The new text may be without users, which
+/// [`PasswordFile::parse`](super::PasswordFile::parse) refuses. `name` is the name of the file in errors.
 ///
 /// # Errors
 /// The file is malformed.

@@ -31,8 +31,8 @@ pub const MAX_SALT_BYTES: usize = 64;
 
 /// Credential of SCRAM-SHA-256: salt, iteration count, StoredKey and ServerKey.
 ///
-/// Its text form is that of PostgreSQL, `SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY`. Who knows it can pretend
-/// to be the server, and can guess passwords, but cannot log in with it.
+/// Its text form is that of PostgreSQL, `SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY`. It
+/// suffices to pretend to be the server and to guess passwords, and not to log in.
 #[derive(Clone)]
 pub struct ScramCredential {
     pub(super) iterations: u32,

@@ -21,7 +21,8 @@ pub struct ScramServer {
 pub enum ScramLookup {
     /// Credential of a known user.
     Known(ScramCredential),
-    /// No credential is known. The parameters must be those of some known user, and the same at each attempt.
+    /// No credential: the user is unknown, or may not use SCRAM. The parameters must be those of some known user, and
+    /// the same at each attempt.
     Unknown {
         /// Iteration count.
         iterations: u32,

@@ -12,20 +12,23 @@ const MODE: u32 = 0o7777;
 /// Permission of everyone to read.
 const READ_BY_OTHERS: u32 = 0o004;
 
-/// Reads a password file, and warns if everyone can.
+/// Reads a password file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let failed = |error| cannot("read", path, &error);
     // Opening a pipe would wait for its writer.
     let metadata = fs::metadata(path).map_err(failed)?;
     check(path, &metadata)?;
-    let text = fs::read(path).map_err(failed)?;
-    if metadata.mode() & READ_BY_OTHERS != 0 {
+    fs::read(path).map_err(failed)
+}
+
+/// Warns if everyone can read the file.
+pub(super) fn warn_of_readers(path: &Path) {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.mode() & READ_BY_OTHERS != 0) {
         let name = path.display();
         complain(&format!(
             "warning: everyone on this machine can read {name} and guess passwords: run `chmod o-rwx {name}`"
         ));
     }
-    Ok(text)
 }
 
 /// Password file that no other `braidmq passwd` edits at the same time.
@@ -52,7 +55,7 @@ impl LockedFile {
         Ok(Self { name: name.to_owned(), path, folder, text, metadata: Some(metadata) })
     }
 
-    /// As the other, but the file need not exist.
+    /// Does as [`Self::open`], or begins a new file.
     pub(super) fn open_or_create(name: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| cannot("make", name, &error);
         if fs::symlink_metadata(name).is_ok() {

@@ -24,9 +24,9 @@ const FAILED: u8 = 2;
 
 /// Add, remove, verify and list the users of a password file
 ///
-/// The broker lets in whom this file names, with the password whose hash is in it. The format is that of
-/// mosquitto_passwd: a line `user:hash` for each user, and comments that begin with `#`. Passwords are asked on the
-/// terminal and never shown; the file holds hashes of them only.
+/// A password file has the names of users and hashes of their passwords, by which a broker authenticates clients. The
+/// format is that of mosquitto_passwd: a line `user:hash` for each user, and comments that begin with `#`. Passwords
+/// are asked on the terminal and never shown.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
@@ -130,12 +130,15 @@ impl<E: std::error::Error> From<E> for Failure {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let done = match &args.command {
-        Command::Add(args) => add(args),
-        Command::Remove(args) => remove_user(&args.user),
-        Command::Verify(args) => verify(args),
-        Command::List(args) => list(args),
+    let (file, done) = match &args.command {
+        Command::Add(args) => (&args.user.file, add(args)),
+        Command::Remove(args) => (&args.user.file, remove_user(&args.user)),
+        Command::Verify(args) => (&args.user.file, verify(args)),
+        Command::List(args) => (&args.file, list(args)),
     };
+    if done.is_ok() {
+        file::warn_of_readers(file);
+    }
     done.unwrap_or_else(|Failure(message)| {
         complain(&message);
         ExitCode::from(FAILED)

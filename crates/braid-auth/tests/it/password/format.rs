@@ -234,7 +234,7 @@ fn owned<T>((user, kind): (&str, T)) -> (String, T) {
 
 /// Lines whose end was lost, while the newline was not.
 #[test]
-fn a_line_that_was_cut_off_is_refused_or_lets_no_client_in() {
+fn a_line_that_was_cut_off_is_refused_or_accepts_no_password() {
     let mut accepted = 0;
     for hash in &HASHES[2..] {
         for length in 0..hash.len() {

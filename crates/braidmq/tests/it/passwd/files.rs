@@ -59,8 +59,10 @@ fn permissions_and_links_are_kept_and_readers_are_warned_of() {
     assert_eq!((mode(&file), fs::read_link(&link).unwrap().to_str()), (0o640, Some("users")));
     assert_eq!(verify(&file, "bob", "pencil"), 0);
     fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
-    for arguments in [&["list"][..], &["remove", "bob"]] {
-        let (code, _, errors) = fed(&mut passwd(arguments, &file), b"");
+    let runs: [&[&str]; 4] =
+        [&["list"], &["verify", "bob", "--stdin"], &["add", "bob", "--stdin"], &["remove", "bob"]];
+    for arguments in runs {
+        let (code, _, errors) = fed(&mut passwd(arguments, &file), b"pencil");
         let name = file.display();
         let expected = format!(
             "braidmq: warning: everyone on this machine can read {name} and guess passwords: run `chmod o-rwx {name}`\n"
