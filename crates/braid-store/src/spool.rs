@@ -11,6 +11,8 @@ use bytes::Bytes;
 use memmap2::{Mmap, MmapOptions};
 use thiserror::Error;
 
+use crate::private;
+
 /// Prefix and suffix of the spool's file names: no other file is ever removed.
 const NAME: (&str, &str) = ("braidmq-", ".spool");
 
@@ -69,7 +71,7 @@ impl FileSpool {
     }
 
     fn prepare(&self) -> io::Result<()> {
-        fs::create_dir_all(&self.directory)?;
+        private::create_directory(&self.directory)?;
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -100,7 +102,7 @@ impl FileSpool {
             let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
             let (prefix, suffix) = NAME;
             let path = self.directory.join(format!("{prefix}{}-{number}{suffix}", std::process::id()));
-            match File::options().read(true).write(true).create_new(true).open(&path) {
+            match private::options().read(true).write(true).create_new(true).open(&path) {
                 Ok(file) => {
                     remove(&path)?;
                     return Ok(file);
@@ -353,6 +355,21 @@ fn free_space(file: &File) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process that opens the file before it is unlinked could read it later.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_is_private_from_its_creation() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let outer = tempfile::tempdir().unwrap();
+        let directory = outer.path().join("spool");
+        let options = SpoolOptions { threshold: 0, bytes: 1 << 20, keep_free: 0 };
+        let spool = FileSpool::open(&directory, options).unwrap();
+        let mode = |metadata: fs::Metadata| metadata.permissions().mode() & 0o777;
+        assert_eq!(mode(fs::metadata(&directory).unwrap()), 0o700);
+        assert_eq!(mode(spool.create().unwrap().metadata().unwrap()), 0o600);
+    }
 
     /// Beyond the limit of maps the system would refuse memory of any kind to the process.
     #[test]

@@ -1,6 +1,6 @@
 //! Files of the store in its data directory: names, creation, locking, replacement.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::ops::Bound;
 use std::path::Path;
@@ -10,6 +10,7 @@ use redb::StorageBackend;
 use redb::backends::FileBackend;
 
 use super::error::{OpenError, path_text};
+use crate::private;
 
 /// The tables.
 const TABLES: &str = "store.redb";
@@ -21,7 +22,7 @@ const JOURNAL: &str = "store.journal";
 /// Opens the tables' file in the directory; creates both if they do not exist.
 pub(super) fn tables_device(directory: &Path) -> Result<(FileBackend, Arc<str>), OpenError> {
     let path = path_text(directory);
-    fs::create_dir_all(directory).map_err(|error| match error.kind() {
+    private::create_directory(directory).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
             OpenError::Directory { path: Arc::clone(&path), reason: error.to_string().into() }
         }
@@ -105,11 +106,8 @@ pub(super) fn journal_device(
 
 fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBackend, Arc<str>), OpenError> {
     let file_path = directory.join(name);
-    let mut options = OpenOptions::new();
+    let mut options = private::options();
     options.read(true).write(true).create(create).truncate(false);
-    #[cfg(unix)]
-    // Messages are private to the broker's user.
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let path = path_text(&file_path);
     if let Some(what) = other_kind(&file_path) {
         return Err(OpenError::NotAFile { path, what });
