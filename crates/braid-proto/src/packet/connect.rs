@@ -6,11 +6,12 @@ use super::ack::parse_reason;
 use super::properties::{Section, UserProperties, Value, id, properties, put_property, read_properties};
 use super::publish::MessageProperties;
 use super::put_packet;
+use super::secret::debug_hiding;
 use crate::types::{ClientId, PacketType, ProtocolVersion, QoS, ReasonCode, TopicName, Violation};
 use crate::wire::{Reader, put_binary, put_measured, put_string};
 
-/// CONNECT (MQTT 3.1).
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// CONNECT (MQTT 3.1). `Debug` hides the password.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Connect {
     /// Protocol version of the connection.
     pub version: ProtocolVersion,
@@ -47,8 +48,9 @@ pub struct Will {
     pub properties: Option<Box<MessageProperties>>,
 }
 
-/// Properties of CONNECT (MQTT 5, 3.1.2.11). An absent one means the standard's default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Properties of CONNECT (MQTT 5, 3.1.2.11). An absent one means the standard's default. `Debug` hides the
+/// Authentication Data.
+#[derive(Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the standard's")]
 pub struct ConnectProperties {
     /// Seconds; `u32::MAX` never expires.
@@ -63,6 +65,13 @@ pub struct ConnectProperties {
     pub authentication_data: Option<Bytes>,
     pub user: UserProperties,
 }
+
+debug_hiding!(Connect: version, client_id, clean_start, keep_alive, will, user_name, properties; password);
+debug_hiding!(ConnectProperties:
+    session_expiry, receive_maximum, maximum_packet_size, topic_alias_maximum, request_response_information,
+    request_problem_information, authentication_method, user;
+    authentication_data
+);
 
 /// Connect Flags (MQTT 3.1.2.3).
 mod flag {
@@ -252,8 +261,9 @@ pub struct Connack {
     pub properties: ConnackProperties,
 }
 
-/// Properties of CONNACK (MQTT 5, 3.2.2.3). An absent one means the standard's default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Properties of CONNACK (MQTT 5, 3.2.2.3). An absent one means the standard's default. `Debug` hides the
+/// Authentication Data.
+#[derive(Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the standard's")]
 pub struct ConnackProperties {
     /// Seconds.
@@ -277,6 +287,14 @@ pub struct ConnackProperties {
     pub authentication_data: Option<Bytes>,
     pub user: UserProperties,
 }
+
+debug_hiding!(ConnackProperties:
+    session_expiry, receive_maximum, maximum_qos, retain_available, maximum_packet_size, assigned_client_id,
+    topic_alias_maximum, reason_string, wildcard_subscription_available, subscription_identifiers_available,
+    shared_subscription_available, server_keep_alive, response_information, server_reference,
+    authentication_method, user;
+    authentication_data
+);
 
 impl Connack {
     pub(super) fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {

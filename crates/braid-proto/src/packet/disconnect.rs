@@ -5,6 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::ack::read_reason;
 use super::properties::{Section, UserProperties, properties};
 use super::put_packet;
+use super::secret::debug_hiding;
 use crate::types::{PacketType, ProtocolVersion, ReasonCode, Violation};
 use crate::wire::Reader;
 
@@ -74,8 +75,8 @@ properties!(Disconnect:
     USER_PROPERTY = user
 );
 
-/// AUTH (MQTT 5, 3.15): a step of enhanced authentication.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// AUTH (MQTT 5, 3.15): a step of enhanced authentication. `Debug` hides the data.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Auth {
     /// Success, Continue authentication or Re-authenticate.
     pub reason: ReasonCode,
@@ -88,6 +89,8 @@ pub struct Auth {
     /// User Properties.
     pub user: UserProperties,
 }
+
+debug_hiding!(Auth: reason, method, reason_string, user; authentication_data);
 
 impl Auth {
     pub(super) fn encode(&self, out: &mut BytesMut) {

@@ -5,6 +5,7 @@ mod connect;
 mod disconnect;
 mod properties;
 mod publish;
+mod secret;
 mod subscribe;
 
 use bytes::{BufMut, BytesMut};

@@ -16,6 +16,7 @@ mod hex;
 mod pair;
 mod rig;
 mod round_trip;
+mod secrets;
 
 mod server;
 mod session_halves;
