@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use braid_proto::connection::{Cause, SendError};
 use braid_proto::error::Violation;
-use braid_proto::packet::ProtocolVersion;
+use braid_proto::packet::{PacketType, ProtocolVersion};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicError;
 use braid_transport::ConnectError;
@@ -48,6 +48,13 @@ pub enum Error {
     /// The server broke the specification, or did not answer in time.
     #[error("connection lost: {0}")]
     Violation(Violation),
+    /// The server answered SUBSCRIBE or UNSUBSCRIBE with another number of codes than filters, or one with the answer
+    /// to the other. [MQTT-3.8.4-5]
+    #[error("connection lost: {answer} of the server does not have one code for each filter")]
+    WrongAnswer {
+        /// SUBACK or UNSUBACK.
+        answer: PacketType,
+    },
     /// The link ended without DISCONNECT.
     #[error("connection lost: the link was closed without DISCONNECT")]
     ConnectionLost,
@@ -165,7 +172,10 @@ impl Error {
                     // Two clients with one identifier would take over the session from each other forever.
                     | R::SessionTakenOver
             ),
-            Self::ConnectTimeout { .. } | Self::Violation(_) | Self::ConnectionLost => true,
+            Self::ConnectTimeout { .. }
+            | Self::Violation(_)
+            | Self::WrongAnswer { .. }
+            | Self::ConnectionLost => true,
             _ => false,
         }
     }

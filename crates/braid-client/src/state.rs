@@ -6,9 +6,8 @@ use std::task::Context;
 use std::time::Instant;
 
 use braid_proto::connection::{Connected, SendError};
-use braid_proto::error::Violation;
 use braid_proto::message::Delivery;
-use braid_proto::packet::PacketId;
+use braid_proto::packet::{PacketId, PacketType};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::SessionExpiry;
 use braid_proto::stream::LogicalStream;
@@ -22,7 +21,7 @@ use crate::inflight::InflightTracker;
 use crate::lanes::LaneScheduler;
 use crate::receive_queue::ReceiveQueue;
 use crate::reconnect::Backoff;
-use crate::send_queue::{Control, Request, Room, SendQueue, Unsubscribe, answer};
+use crate::send_queue::{Control, Request, Room, SendQueue, answer};
 use crate::subscribe::Subscribe;
 
 /// Queues between the application and the driver.
@@ -149,48 +148,59 @@ impl ClientState {
     }
 
     /// Handles the SUBACK for `id`: one code per filter.
-    pub(crate) fn handle_suback(&mut self, id: PacketId, codes: Vec<ReasonCode>) {
-        if let Some(control) = self.inflight.take_control(id) {
-            self.answer_subscribe(control, codes);
-        }
-    }
-
-    fn answer_subscribe(&mut self, control: Control, codes: Vec<ReasonCode>) {
+    ///
+    /// # Errors
+    /// Another number of codes. The request has failed; one that restores subscriptions is made anew with the next
+    /// connection.
+    pub(crate) fn handle_suback(&mut self, id: PacketId, codes: Vec<ReasonCode>) -> Result<(), Error> {
+        let Some(control) = self.inflight.take_control(id) else { return Ok(()) };
         match control {
-            Control::Subscribe { subscribe, waiter } => {
+            Control::Subscribe { subscribe, waiter } if codes.len() == subscribe.entries.len() => {
                 self.inflight.add_subscriptions(&subscribe, &codes);
-                let result = if codes.iter().all(|code| code.is_error()) {
-                    Err(Error::SubscribeRefused { codes: codes.into() })
-                } else if codes.len() == subscribe.entries.len() {
-                    Ok(codes)
-                } else {
-                    Err(Error::Violation(Violation::Truncated))
-                };
+                let is_refused = codes.iter().all(|code| code.is_error());
+                let refusal = || Error::SubscribeRefused { codes: codes.as_slice().into() };
+                let result = if is_refused { Err(refusal()) } else { Ok(codes) };
                 answer(waiter, result);
             }
-            Control::Resubscribe(subscribe) => {
-                self.inflight.remove_refused(&subscribe, &codes);
-                for (entry, reason) in subscribe.entries.into_iter().zip(codes) {
-                    if let (Ok(filter), true) = (entry.filter, reason.is_error()) {
-                        warn!(%filter, %reason, "the server refused to restore a subscription");
-                        self.channels.events.push(ConnectionEvent::SubscriptionLost { filter, reason });
-                    }
-                }
+            Control::Resubscribe(subscribe) if codes.len() == subscribe.entries.len() => {
+                self.handle_restored(subscribe, codes);
             }
-            Control::Unsubscribe(Unsubscribe { waiter, .. }) => answer(waiter, Err(Error::ConnectionLost)),
+            other => return Err(fail_unanswered(other, PacketType::Suback)),
+        }
+        Ok(())
+    }
+
+    fn handle_restored(&mut self, subscribe: Subscribe, codes: Vec<ReasonCode>) {
+        self.inflight.remove_refused(&subscribe, &codes);
+        for (entry, reason) in subscribe.entries.into_iter().zip(codes) {
+            if let (Ok(filter), true) = (entry.filter, reason.is_error()) {
+                warn!(%filter, %reason, "the server refused to restore a subscription");
+                self.channels.events.push(ConnectionEvent::SubscriptionLost { filter, reason });
+            }
         }
     }
 
     /// Handles the UNSUBACK for `id`. `codes` is empty before MQTT 5.
-    pub(crate) fn handle_unsuback(&mut self, id: PacketId, codes: Vec<ReasonCode>) {
-        let Some(Control::Unsubscribe(mut unsubscribe)) = self.inflight.take_control(id) else { return };
+    ///
+    /// # Errors
+    /// As for [`ClientState::handle_suback`].
+    pub(crate) fn handle_unsuback(&mut self, id: PacketId, codes: Vec<ReasonCode>) -> Result<(), Error> {
+        let Some(control) = self.inflight.take_control(id) else { return Ok(()) };
+        let mut unsubscribe = match control {
+            Control::Unsubscribe(unsubscribe) => unsubscribe,
+            other => return Err(fail_unanswered(other, PacketType::Unsuback)),
+        };
         let asked = unsubscribe.asked.min(unsubscribe.filters.len());
+        let is_v5 = self.settings.connect.version.is_v5();
+        if codes.len() != if is_v5 { asked } else { 0 } {
+            return Err(fail_unanswered(Control::Unsubscribe(unsubscribe), PacketType::Unsuback));
+        }
         let filters: Vec<_> = unsubscribe.filters.drain(..asked).collect();
         self.inflight.remove_subscriptions(&filters);
-        if codes.is_empty() {
-            unsubscribe.codes.extend(filters.iter().map(|_| ReasonCode::Success));
-        } else {
+        if is_v5 {
             unsubscribe.codes.extend(codes);
+        } else {
+            unsubscribe.codes.extend(filters.iter().map(|_| ReasonCode::Success));
         }
         if unsubscribe.filters.is_empty() {
             answer(unsubscribe.waiter, Ok(unsubscribe.codes));
@@ -198,6 +208,7 @@ impl ClientState {
             // The remaining filters are subscribed on other streams.
             self.inflight.retry(Control::Unsubscribe(unsubscribe), &mut self.lanes);
         }
+        Ok(())
     }
 
     /// Handles a SUBSCRIBE or UNSUBSCRIBE that the server cannot take. A SUBSCRIBE that restores several subscriptions
@@ -208,7 +219,7 @@ impl ClientState {
         };
         if subscribe.entries.len() == 1 {
             let reason = reason_of(error);
-            return self.answer_subscribe(Control::Resubscribe(subscribe), vec![reason]);
+            return self.handle_restored(subscribe, vec![reason]);
         }
         self.enqueue_resubscribes(subscribe.into_singles().collect());
     }
@@ -240,6 +251,13 @@ impl ClientState {
         self.channels.events.push(ConnectionEvent::Disconnected { error, retry_in: None });
         self.channels.received.end();
     }
+}
+
+/// Fails a request that an acknowledgement of this type names and does not answer.
+fn fail_unanswered(control: Control, answer: PacketType) -> Error {
+    let error = Error::WrongAnswer { answer };
+    control.fail(error.clone());
+    error
 }
 
 fn reason_of(error: SendError) -> ReasonCode {

@@ -288,11 +288,13 @@ impl Connection {
                 }
                 ClientEvent::Subscribed(suback) => {
                     debug!(id = %suback.packet_id, codes = ?suback.codes, "received SUBACK");
-                    state.handle_suback(suback.packet_id, suback.codes);
+                    let handled = state.handle_suback(suback.packet_id, suback.codes);
+                    self.end_if_violated(handled);
                 }
                 ClientEvent::Unsubscribed(unsuback) => {
                     debug!(id = %unsuback.packet_id, "received UNSUBACK");
-                    state.handle_unsuback(unsuback.packet_id, unsuback.codes);
+                    let handled = state.handle_unsuback(unsuback.packet_id, unsuback.codes);
+                    self.end_if_violated(handled);
                 }
                 ClientEvent::Connected(connected) => {
                     let own = usize::from(state.settings.protocol.maximum_inflight);
@@ -311,8 +313,7 @@ impl Connection {
                 }
                 // The client supports no authentication method.
                 ClientEvent::Auth(_) => {
-                    self.reported = Some(Error::Violation(Violation::AuthNotNegotiated));
-                    self.protocol.disconnect(Disconnect::new(ReasonCode::ProtocolError));
+                    self.end_if_violated(Err(Error::Violation(Violation::AuthNotNegotiated)))
                 }
                 ClientEvent::StreamViolated(stream, violation) => {
                     debug!(%stream, %violation, "the server broke the specification on a data stream");
@@ -328,6 +329,14 @@ impl Connection {
             && let Some(discarded) = state.channels.received.put(&mut self.arrived)
         {
             self.protocol.acknowledge(discarded.token, now);
+        }
+    }
+
+    /// Ends the connection if the server broke the specification in a way that the protocol machine cannot know.
+    fn end_if_violated(&mut self, handled: Result<(), Error>) {
+        if let Err(error) = handled {
+            self.reported = Some(error);
+            self.protocol.disconnect(Disconnect::new(ReasonCode::ProtocolError));
         }
     }
 }

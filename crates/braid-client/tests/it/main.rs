@@ -5,6 +5,7 @@
 mod chaos;
 mod connection;
 mod delivery;
+mod hostile;
 mod requests;
 mod resends;
 mod server;
