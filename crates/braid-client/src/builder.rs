@@ -1,5 +1,6 @@
 //! Builder of clients.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
 use crate::client::{Client, Handle, Messages};
-use crate::dialer::{Address, Dialer, Settings, Timeouts};
+use crate::dialer::{Address, Dialer, Settings, Timeouts, without_credentials};
 use crate::driver::Driver;
 use crate::error::{Error, OptionsError};
 use crate::events::EventLog;
@@ -28,7 +29,7 @@ use crate::state::{Channels, ClientState};
 /// Builder for [`Client`]; made by [`Client::builder`].
 ///
 /// The defaults: MQTT 5, a random Client Identifier, Clean Start, a Keep Alive of 60 s, reconnecting.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a builder does nothing until `connect` or `start`"]
 pub struct Builder {
     url: String,
@@ -43,6 +44,15 @@ pub struct Builder {
     reconnect: Reconnect,
     timeouts: Timeouts,
     queues: Queues,
+}
+
+impl fmt::Debug for Builder {
+    /// Shows the server and the CONNECT, without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url, connect, .. } = self;
+        let url = without_credentials(url);
+        f.debug_struct("Builder").field("url", &url).field("connect", connect).finish_non_exhaustive()
+    }
 }
 
 /// Link of a test, in place of the host of the URL.

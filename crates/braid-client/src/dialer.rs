@@ -1,5 +1,6 @@
 //! Dialer: parses the URL `mqtt://user:password@host:port` and establishes the link.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,23 +74,42 @@ impl Dialer {
 }
 
 /// Parts of a URL.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) target: Target,
     pub(crate) user_name: Option<String>,
     pub(crate) password: Option<Vec<u8>>,
 }
 
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { target, user_name, password: _ } = self;
+        f.debug_struct("Address")
+            .field("target", target)
+            .field("user_name", user_name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The text of a URL, or of something that was meant to be one, without user name and password: everything from the
+/// scheme to the last `@`. A password with a `/` that is not percent-encoded is hidden too.
+#[must_use]
+pub fn without_credentials(text: &str) -> String {
+    let Some((before, rest)) = text.rsplit_once('@') else { return text.to_owned() };
+    let scheme = before.find("://").map_or("", |at| &before[..at + 3]);
+    format!("{scheme}[hidden]@{rest}")
+}
+
 impl Address {
     pub(crate) fn parse(text: &str) -> Result<Self, OptionsError> {
-        let no_url = |reason: String| OptionsError::Url { url: text.to_owned(), reason };
+        let no_url = |reason: String| OptionsError::Url { url: without_credentials(text), reason };
         let (scheme, rest) =
             text.split_once("://").ok_or_else(|| no_url("a scheme is missing".to_owned()))?;
         let transport = Transport::from_scheme(scheme)
-            .ok_or_else(|| OptionsError::Scheme { scheme: scheme.to_owned() })?;
+            .ok_or_else(|| OptionsError::Scheme { scheme: without_credentials(scheme) })?;
         // Parsed as ws:// or wss://, a URL loses the ports 80 and 443, which are not our defaults.
         let url = Url::parse(&format!("mqtt://{rest}")).map_err(|error| no_url(error.to_string()))?;
-        let no_host = || OptionsError::Host { url: text.to_owned() };
+        let no_host = || OptionsError::Host { url: without_credentials(text) };
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(no_host)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let host = String::from_utf8(decode(host)).map_err(|_| no_host())?;
@@ -98,7 +118,8 @@ impl Address {
             Transport::Tcp | Transport::Tls | Transport::Quic | Transport::Mem => match url.path() {
                 "" | "/" => String::new(),
                 path => {
-                    return Err(OptionsError::Path { scheme: transport.scheme(), path: path.to_owned() });
+                    let (scheme, path) = (transport.scheme(), without_credentials(path));
+                    return Err(OptionsError::Path { scheme, path });
                 }
             },
         };
@@ -158,6 +179,29 @@ mod tests {
         let address = Address::parse("mqtt://a%40b:p%2Fw%zz@h").unwrap();
         assert_eq!(address.user_name.as_deref(), Some("a@b"));
         assert_eq!(address.password.as_deref(), Some(&b"p/w%zz"[..]));
+    }
+
+    /// Errors and `Debug` go to logs and terminals.
+    #[test]
+    fn no_text_shows_the_password() {
+        let address = format!("{:?}", Address::parse("mqtt://anna:s3cret@h").unwrap());
+        assert!(address.contains("anna") && !address.contains("s3cret"), "{address}");
+        for text in [
+            "anna:s3cret@h",
+            "anna:s3cret@h://x",
+            "mqtt://anna:s3cret@",
+            "mqtt://anna:s3cret@h:99999",
+            "mqtt://anna:s3cret@h/topic",
+            "mqtt://anna:s3cret@h h",
+            "mqtt://anna:1/s3cret@h",
+            "mqtt://anna:x/s3cret@h",
+            "mqtt://anna:x@s3cret@h/@",
+            "ftp://anna:s3cret@h",
+        ] {
+            let error = Address::parse(text).unwrap_err();
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+            assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
+        }
     }
 
     #[test]

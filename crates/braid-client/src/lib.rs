@@ -59,6 +59,7 @@ pub use braid_transport::quic::Congestion;
 pub use braid_transport::{CertificateFiles, ClientTlsOptions, ConnectError};
 pub use builder::Builder;
 pub use client::{Acknowledgement, Client, Messages};
+pub use dialer::without_credentials;
 pub use error::{Error, OptionsError};
 pub use events::{ConnectionEvent, Events};
 pub use publication::Publication;
