@@ -11,6 +11,7 @@ mod output;
 mod passwd;
 mod printable;
 mod publish;
+mod secret;
 mod serve;
 mod store;
 mod subscribe;

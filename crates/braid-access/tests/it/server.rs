@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use braid_access::http::{Endpoint, HttpClient, HttpOptions};
 use braid_transport::{
-    ClientAuth, Link, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions, self_signed,
+    Link, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions, self_signed,
 };
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -61,7 +61,7 @@ impl Server {
     /// As [`start`](Self::start), on TLS with a certificate for `localhost` in `folder`.
     pub(crate) fn secure(folder: &Path) -> Self {
         let files = self_signed(folder, &["localhost".to_owned()]).expect("certificate");
-        let options = ServerTlsOptions { files, client_auth: ClientAuth::None, key_log: None };
+        let options = ServerTlsOptions::new(files);
         let tls = ServerTls::new(options).expect("TLS");
         Self::listen(ListenerKind::Tls(tls), || async { reply(200, "secure") })
     }

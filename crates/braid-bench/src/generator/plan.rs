@@ -1,3 +1,4 @@
+use std::fmt;
 use std::time::Duration;
 
 use braid_proto::packet::{ProtocolVersion, QoS};
@@ -71,13 +72,20 @@ impl Clients {
     }
 }
 
-/// User Name and Password.
-#[derive(Debug, Clone)]
+/// User Name and Password. `Debug` hides the password.
+#[derive(Clone)]
 pub struct Credentials {
     /// `-u`
     pub username: String,
     /// `-P`
     pub password: Option<Bytes>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { username, password: _ } = self;
+        f.debug_struct("Credentials").field("username", username).finish_non_exhaustive()
+    }
 }
 
 /// Rate of new connections.

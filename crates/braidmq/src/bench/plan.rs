@@ -136,13 +136,17 @@ fn ending(options: &CommonOptions) -> Ending {
     Ending { after: options.clients.duration, keep_connected: false }
 }
 
+fn to_bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
 fn clients(options: &CommonOptions, role: Role, shortids: bool) -> Clients {
     let CommonOptions { clients, session, connection, .. } = options;
     let host = connection.local().first().map_or_else(host_name, ToString::to_string);
     let credentials = session
         .username
         .clone()
-        .map(|username| Credentials { username, password: session.password.clone().map(Bytes::from) });
+        .map(|username| Credentials { username, password: session.password.as_deref().map(to_bytes) });
     Clients {
         count: clients.count.into(),
         start_number: clients.startnumber,

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use braid_client::{
     Builder, CertificateFiles, Client, ClientTlsOptions, Priority, ProtocolVersion, Publication, QoS,
-    Reconnect,
+    Reconnect, without_credentials,
 };
 use braid_transport::Transport;
 
 use super::quic::QuicOptions;
 use super::{Failure, Properties, key_log};
+use crate::secret::Secret;
 
 const CONNECTION: &str = "Connection";
 const SESSION: &str = "Session";
@@ -41,7 +42,7 @@ pub(crate) struct ClientOptions {
         verbatim_doc_comment,
         help_heading = CONNECTION
     )]
-    pub(crate) url: Option<String>,
+    pub(crate) url: Option<Secret>,
     /// The user name.
     #[arg(short, long, value_name = "NAME", help_heading = CONNECTION)]
     pub(crate) username: Option<String>,
@@ -55,7 +56,7 @@ pub(crate) struct ClientOptions {
         hide_env_values = true,
         help_heading = CONNECTION
     )]
-    pub(crate) password: Option<String>,
+    pub(crate) password: Option<Secret>,
     /// Read the password from standard input, up to its end or the end of the line.
     #[arg(long, help_heading = CONNECTION)]
     pub(crate) password_stdin: bool,
@@ -223,6 +224,7 @@ impl ClientOptions {
             return Ok((format!("{scheme}://{host}{port}"), None));
         };
         let Some((scheme, rest)) = url.split_once("://") else {
+            let url = without_credentials(url);
             return Err(Failure::usage(format!("Error: {url} is no URL: write it as mqtt://HOST[:PORT].")));
         };
         let has_path = Transport::from_scheme(scheme).is_some_and(Transport::is_websocket);
@@ -231,7 +233,7 @@ impl ClientOptions {
                 let topic = Some(topic.to_owned()).filter(|topic| !topic.is_empty());
                 Ok((format!("{scheme}://{authority}"), topic))
             }
-            _ => Ok((url.clone(), None)),
+            _ => Ok((url.to_string(), None)),
         }
     }
 
@@ -275,7 +277,7 @@ impl ClientOptions {
             line.truncate(end);
             builder = builder.password(line);
         } else if let Some(password) = &self.password {
-            builder = builder.password(password.clone());
+            builder = builder.password(password.to_string());
         }
         Ok(builder)
     }

@@ -17,7 +17,7 @@ use braid_access::AccessControl;
 use braid_broker::{Handle, HealthMonitor, Recovery};
 use braid_http::{HealthServer, HealthState};
 use braid_measure::process::Resident;
-use braid_store::{OpenError, StoreError};
+use braid_store::{Exposed, OpenError, StoreError, exposed};
 use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -337,6 +337,7 @@ async fn serve(
     let monitor = handle.health_monitor();
     status.health.serving(monitor.clone());
     banner::print(config, &addresses, certificate.as_ref());
+    warn_of_exposed_files(config);
     let recovery = broker.recovery();
     if recovery != Recovery::default() {
         let Recovery { sessions, queued, retained } = recovery;
@@ -364,6 +365,20 @@ async fn serve(
         }
     };
     Ok(Some(Ended { served, store: store.clone(), monitor }))
+}
+
+/// Warns of files with messages or keys that other users of the machine can reach. The broker creates none: an earlier
+/// version did, or somebody copied them. Their mode is left as it is, since a backup may depend on it.
+fn warn_of_exposed_files(config: &Config) {
+    let spool = config.spool().map(|(directory, _)| directory);
+    for directory in std::iter::once(&config.data_dir).chain(&spool) {
+        for Exposed { path, mode, wanted } in exposed(directory) {
+            tracing::warn!(
+                "other users can reach {path} (mode {mode:03o}): run `chmod {wanted:o} {path}`",
+                path = path.display()
+            );
+        }
+    }
 }
 
 /// Reads users, keys, rules, certificates and log level again: all of them, or none if one is not valid.

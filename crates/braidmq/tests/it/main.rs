@@ -13,6 +13,7 @@ mod lab;
 mod memory;
 mod passwd;
 mod refusals;
+mod secrets;
 mod serve;
 mod spool;
 mod store;

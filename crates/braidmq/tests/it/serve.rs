@@ -222,3 +222,63 @@ fn replace(path: &Path, text: &str) {
     fs::remove_file(path).unwrap();
     fs::write(path, text).unwrap();
 }
+
+/// Modes of a directory and of everything in it.
+fn modes(directory: &Path) -> Vec<(String, u32)> {
+    use std::os::unix::fs::PermissionsExt;
+
+    let mut modes = Vec::new();
+    let mut rest = vec![directory.to_owned()];
+    while let Some(path) = rest.pop() {
+        let metadata = fs::metadata(&path).unwrap();
+        modes.push((
+            path.file_name().unwrap().to_str().unwrap().to_owned(),
+            metadata.permissions().mode() & 0o777,
+        ));
+        if metadata.is_dir() {
+            rest.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    modes.sort();
+    modes
+}
+
+/// Also under the usual umask. A wider mode is not changed, but the broker says how to.
+#[test]
+fn the_data_directory_is_private_and_a_wider_mode_is_told() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let outer = tempfile::tempdir().unwrap();
+    let data = outer.path().join("data");
+    let serve = || {
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 022 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_braidmq"), "serve"]);
+        command.args(["--tcp", "127.0.0.1:0", "--tls", "127.0.0.1:0", "--data-dir"]).arg(&data);
+        command
+    };
+    let said_at_start = || {
+        let (mut running, _) = start_command(&mut serve());
+        signal(&running, "-TERM");
+        let mut said = String::new();
+        running.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        said
+    };
+    let said = said_at_start();
+    assert!(!said.contains("chmod"), "{said}");
+    let expected = [
+        ("cert.pem", 0o600),
+        ("data", 0o700),
+        ("key.pem", 0o600),
+        ("spool", 0o700),
+        ("store.journal", 0o600),
+        ("store.redb", 0o600),
+    ];
+    assert_eq!(modes(&data), expected.map(|(name, mode)| (name.to_owned(), mode)));
+    let key = data.join("key.pem");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let said = said_at_start();
+    let advice =
+        format!("other users can reach {key} (mode 644): run `chmod 600 {key}`", key = key.display());
+    assert!(said.contains(&advice), "{said}");
+    assert_eq!(said.matches("chmod").count(), 1, "{said}");
+}

@@ -7,6 +7,7 @@ use clap::{ArgAction, Args};
 
 use super::MQTT;
 use super::words::{switch, version};
+use crate::secret::Secret;
 
 /// Fields of CONNECT.
 #[derive(Debug, Clone, Args)]
@@ -21,7 +22,7 @@ pub(in crate::bench) struct SessionOptions {
     /// better place.
     #[arg(short = 'P', long, value_name = "PASSWORD", env = "BRAIDMQ_PASSWORD", hide_env_values = true,
         allow_hyphen_values = true, help_heading = MQTT)]
-    pub(in crate::bench) password: Option<String>,
+    pub(in crate::bench) password: Option<Secret>,
     /// Keep Alive in seconds; 0 turns it off.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 300, help_heading = MQTT)]
     pub(in crate::bench) keepalive: u16,
