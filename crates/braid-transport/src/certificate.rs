@@ -72,7 +72,7 @@ pub fn self_signed(dir: &Path, names: &[String]) -> Result<CertificateFiles, Cer
         (false, _) => {}
     }
     let (certificate, key) = generate(names)?;
-    fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
+    create_private_directory(dir).map_err(|error| unwritable(dir, &error))?;
     write_private(&files.key, &key)?;
     write_private(&files.certificate, &certificate)?;
     Ok(files)
@@ -99,6 +99,15 @@ fn generate(names: &[String]) -> Result<(String, String), CertificateError> {
     let key = KeyPair::generate().map_err(refused)?;
     let certificate = params.self_signed(&key).map_err(refused)?;
     Ok((certificate.pem(), key.serialize_pem()))
+}
+
+/// Creates a directory with mode 0700, and so the missing ones above it.
+fn create_private_directory(dir: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
 }
 
 /// Writes beside the target and renames, so that a crash never leaves half a file.

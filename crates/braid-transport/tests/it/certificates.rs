@@ -19,12 +19,12 @@ fn a_self_signed_pair_is_made_once_and_for_its_owner() {
     let dir = dir.path().join("not/there/yet");
     let files = self_signed(&dir, &names()).expect("made");
     let before = (fs::read(&files.certificate).expect("read"), fs::read(&files.key).expect("read"));
-    for path in [&files.certificate, &files.key] {
+    for (path, wanted) in [(&files.certificate, 0o600), (&files.key, 0o600), (&dir, 0o700)] {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
             let mode = fs::metadata(path).expect("metadata").permissions().mode() & 0o777;
-            assert_eq!(mode, 0o600, "{}", path.display());
+            assert_eq!(mode, wanted, "{}", path.display());
         }
     }
     let again = self_signed(&dir, &["elsewhere".to_owned()]).expect("reused");
