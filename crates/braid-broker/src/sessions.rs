@@ -14,7 +14,7 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::session::{MovedSubscription, Session, SessionExpiry, Subscriptions};
 use braid_proto::stream::StreamKey;
 use braid_store::{Change, Now, StoreError};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::auth::ClientAccess;
 use crate::dispatch::Dispatcher;
@@ -126,10 +126,31 @@ impl SessionManager {
                 }
             }
         }
+        Ok(self.create(client_id, access, connection))
+    }
+
+    /// Creates a session for a client that has none. `None`: it has one, which is left as it is.
+    ///
+    /// # Errors
+    /// The Reason Code for the CONNACK: other claims for this client do not end.
+    pub(crate) async fn claim_new(
+        &self,
+        client_id: &ClientId,
+        access: &ClientAccess,
+        connection: ConnectionId,
+    ) -> Result<Option<Claim>, ReasonCode> {
+        let Ok(_turn) = timeout(CLAIM_TIMEOUT, self.registry.claim_turn(client_id)).await else {
+            return Err(busy(client_id));
+        };
+        let is_new = self.registry.find(client_id).is_none();
+        Ok(is_new.then(|| self.create(client_id, access, connection)))
+    }
+
+    fn create(&self, client_id: &ClientId, access: &ClientAccess, connection: ConnectionId) -> Claim {
         let entry = self.registry.create(client_id, connection);
         entry.set_identity(access.identity());
         let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION); // [MQTT-3.1.2-6]
-        Ok(Claim { entry, session, will: None, pending_retained: Vec::new(), present: false })
+        Claim { entry, session, will: None, pending_retained: Vec::new(), present: false }
     }
 
     /// Tells the store that the session has a connection; done when that is durable. A session that ends with its
@@ -552,7 +573,7 @@ mod tests {
         };
         let limit = Duration::from_secs(60);
         let claims = async { tokio::join!(claim("stuck", 2), claim("stuck", 3), others) };
-        let (second, third, ()) = tokio::time::timeout(limit, claims).await.expect("no claim waits for ever");
+        let (second, third, ()) = timeout(limit, claims).await.expect("no claim waits for ever");
         assert_eq!(second.unwrap_err(), ReasonCode::ServerBusy);
         assert_eq!(third.unwrap_err(), ReasonCode::ServerBusy);
         assert_eq!(start.elapsed(), CLAIM_TIMEOUT);

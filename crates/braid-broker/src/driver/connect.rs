@@ -107,45 +107,64 @@ pub(super) async fn authenticate(
     })
 }
 
+/// Reason for which a CONNECT claimed no session.
+pub(super) enum Unclaimed {
+    Refused(ReasonCode),
+    /// The client has a session, and the CONNECT is early data, which may be a replay: it must not take the session
+    /// over, resume or end it before the handshake is confirmed. [BQ-61]
+    Early,
+}
+
+impl From<ReasonCode> for Unclaimed {
+    fn from(reason: ReasonCode) -> Self {
+        Self::Refused(reason)
+    }
+}
+
 /// Decides about the CONNECT of a client that was authenticated: whether it may connect, and which session it
-/// continues.
+/// continues. `is_early`: the handshake is not confirmed.
 ///
 /// # Errors
-/// The Reason Code of the refusal.
+/// The Reason Code of the refusal, or that the CONNECT has to wait for the confirmation.
 pub(super) async fn claim_session(
     core: &Core,
     server: &Server,
     peer: &Peer,
     connection: ConnectionId,
     connect: &Connect,
-    grant: Grant,
-) -> Result<ClaimedSession, ReasonCode> {
+    grant: &Grant,
+    is_early: bool,
+) -> Result<ClaimedSession, Unclaimed> {
     if core.lifecycle.is_stopping() {
-        return Err(ReasonCode::ServerUnavailable);
+        return Err(ReasonCode::ServerUnavailable.into());
     }
-    let Grant { identity, client_id: given, data, .. } = grant;
     let assigned_client_id = connect.client_id.is_empty();
-    let client_id = match given {
-        Some(given) => Some(given),
+    let client_id = match &grant.client_id {
+        Some(given) => Some(given.clone()),
         None if assigned_client_id => new_client_id(),
         None => Some(connect.client_id.clone()),
     };
     let Some(client_id) = client_id else {
         tracing::error!("the system gives no random numbers for a client identifier");
-        return Err(ReasonCode::ServerUnavailable);
+        return Err(ReasonCode::ServerUnavailable.into());
     };
-    let access = core.access.client(identity, &client_id);
+    let access = core.access.client(grant.identity.clone(), &client_id);
     if server.offer().and_then(|(_, will)| will).is_some_and(|will| !access.may_set_will(&will.topic)) {
-        return Err(ReasonCode::NotAuthorized);
+        return Err(ReasonCode::NotAuthorized.into());
     }
     if !core.sessions.registry.has_room_for(&client_id, core.config.limits.sessions) {
         tracing::warn!("refused: the limit of sessions is reached");
-        return Err(ReasonCode::QuotaExceeded);
+        return Err(ReasonCode::QuotaExceeded.into());
     }
-    let claim = core.sessions.claim(&client_id, &access, connect.clean_start, connection).await;
+    let claim = if is_early {
+        core.sessions.claim_new(&client_id, &access, connection).await
+    } else {
+        core.sessions.claim(&client_id, &access, connect.clean_start, connection).await.map(Some)
+    };
     let claim = claim.inspect_err(|reason| {
         tracing::info!(client = client_id.as_str(), peer = peer_name(peer), %reason, "refused");
     })?;
+    let claim = claim.ok_or(Unclaimed::Early)?;
     tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %peer.transport,
         present = claim.present, "connected");
     claim.entry.set_merges(connect.version.is_v5());
@@ -159,8 +178,11 @@ pub(super) async fn claim_session(
     let is_recorded = opened.is_ok() && claim.entry.is_durable();
     let progress = || Box::new(DurableProgress::new(claim.entry.id(), &claim.session.inbound));
     let progress = is_recorded.then(progress);
-    let acceptance =
-        Acceptance { session_present: claim.present, assigned_client_id, authentication_data: data };
+    let acceptance = Acceptance {
+        session_present: claim.present,
+        assigned_client_id,
+        authentication_data: grant.data.clone(),
+    };
     Ok(ClaimedSession { claim, access, acceptance, progress, opened })
 }
 

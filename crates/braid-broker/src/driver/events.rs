@@ -12,7 +12,9 @@ use braid_store::{Change, StoreError};
 
 use super::Driver;
 use super::ack_pipeline::{AckPipeline, PendingAcks};
-use super::connect::{ClaimedSession, PendingAuthentication, authenticate, claim_session, peer_name};
+use super::connect::{
+    ClaimedSession, PendingAuthentication, Unclaimed, authenticate, claim_session, peer_name,
+};
 use super::read_gate::ReadGate;
 use super::read_limits::MemoryBackpressure;
 use super::subscribe::SubscriptionHandler;
@@ -280,6 +282,11 @@ impl Driver {
             self.core.statistics.add(Counter::ConnectionsRefused, u64::from(is_new));
             return self.server.reject(reason);
         }
+        // Before the authentication, whose answer must not get old. A session that begins meanwhile is found by the claim.
+        let waits = self.link.is_early() && self.core.sessions.registry.find(&connect.client_id).is_some();
+        if waits && !self.await_confirmation().await {
+            return;
+        }
         let properties = &connect.properties;
         let credentials = Credentials {
             client_id: &connect.client_id,
@@ -353,12 +360,18 @@ impl Driver {
 
     /// Accepts the CONNECT of a client that was authenticated, if it may have its session.
     async fn accept(&mut self, connect: &Connect, grant: Grant) {
-        let connection = self.session.connection;
-        let (core, peer) = (&self.core, self.link.peer());
-        let expires_in = grant.expires_in;
-        let claimed = match claim_session(core, &self.server, peer, connection, connect, grant).await {
-            Ok(claimed) => claimed,
-            Err(reason) => return self.server.reject(reason),
+        let (connection, expires_in) = (self.session.connection, grant.expires_in);
+        let claimed = loop {
+            let (core, peer, is_early) = (&self.core, self.link.peer(), self.link.is_early());
+            match claim_session(core, &self.server, peer, connection, connect, &grant, is_early).await {
+                Ok(claimed) => break claimed,
+                Err(Unclaimed::Refused(reason)) => return self.server.reject(reason),
+                Err(Unclaimed::Early) => {
+                    if !self.await_confirmation().await {
+                        return;
+                    }
+                }
+            }
         };
         let ClaimedSession { claim, access, acceptance, progress, opened } = claimed;
         if opened.is_err() {

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use braid_proto::connection::{Cause, Server};
 use braid_proto::reason::ReasonCode;
+use braid_proto::session::SessionExpiry;
 use braid_transport::{Incoming, Link};
 use tokio::time::Sleep;
 
@@ -146,6 +147,22 @@ impl Driver {
             () = core.lifecycle.stopped() => {
                 self.end_link(None);
                 None
+            }
+        }
+    }
+
+    /// Waits until the handshake of an early link is confirmed; false if the connection ends before.
+    async fn await_confirmation(&mut self) -> bool {
+        let core = self.core.clone();
+        let confirmed = poll_fn(|context| {
+            let has_ended = self.link.is_early() && self.poll(context).is_ready();
+            if self.link.is_early() && !has_ended { Poll::Pending } else { Poll::Ready(!has_ended) }
+        });
+        tokio::select! {
+            is_confirmed = confirmed => is_confirmed,
+            () = core.lifecycle.stopped() => {
+                self.end_link(None);
+                false
             }
         }
     }
@@ -296,8 +313,10 @@ impl Driver {
     fn release(&mut self) {
         let Some(mut end) = self.server.take_end() else { return };
         let accepts_early = self.core.config.streams.early_publish == EarlyPublishConfig::Accept;
-        if self.link.is_early() && !accepts_early {
-            end.will = None; // A PUBLISH would have waited for the confirmation too. [BQ-61]
+        if self.link.is_early() {
+            // Perhaps a replay, which leaves nothing behind. [BQ-61]
+            end.session.iter_mut().for_each(|session| session.expiry = SessionExpiry::WITH_CONNECTION);
+            end.will = end.will.filter(|_| accepts_early);
         }
         // A refused connection has no Will of its own, and keeps the delayed one of the session.
         end.will = end.will.or(self.session.delayed_will.take().map(|will| *will));
@@ -372,16 +391,16 @@ impl ConnectionTimer {
 mod tests {
     use super::*;
 
-    fn size_of_future<F: Future>(
-        _: fn(Arc<Core>, Arc<ListenerPolicy>, Box<Incoming>, Option<ReasonCode>) -> F,
-    ) -> usize {
-        size_of::<F>()
-    }
-
     /// Every idle connection holds one: large parts are boxed, and exist where they are needed.
     #[test]
     fn the_task_of_a_connection_stays_small() {
         assert!(size_of::<Driver>() <= 1280, "{} bytes", size_of::<Driver>());
-        assert!(size_of_future(serve) <= 1672, "{} bytes", size_of_future(serve));
+        let of_future = {
+            fn size<A, B, C, D, F: Future>(_: impl Fn(A, B, C, D) -> F) -> usize {
+                size_of::<F>()
+            }
+            size(serve)
+        };
+        assert!(of_future <= 1672, "{of_future} bytes");
     }
 }

@@ -4,8 +4,11 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use braid_broker::{BrokerConfig, EarlyPublishConfig, StreamsConfig};
-use braid_proto::packet::{AckKind, Connect, Packet, ProtocolVersion, QoS, SubscribeEntry};
+use braid_auth::identity::Identity;
+use braid_broker::{
+    Authenticate, Authentication, BrokerConfig, Counter, Credentials, EarlyPublishConfig, StreamsConfig,
+};
+use braid_proto::packet::{AckKind, Connect, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
 use braid_transport::quic::QuicOptions;
@@ -13,8 +16,8 @@ use braid_transport::sim::{Connector, Datagram, Direction};
 use tokio::time::Instant;
 
 use crate::support::{
-    CONTROL, Client, Lanes, QuicBroker, bytes, connect_v5, filter, pass, publish_packet, quiet,
-    subscribe_packet, will,
+    CONTROL, Client, Lanes, QuicBroker, anyone, bytes, connect_v5, filter, lasting, pass, publish_packet,
+    quiet, subscribe_packet, texts, wait, will,
 };
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
@@ -24,8 +27,16 @@ const SLACK: Duration = Duration::from_millis(10);
 
 /// A broker, a connector with a ticket for it, and a subscriber to all topics.
 async fn scene(early_publish: EarlyPublishConfig) -> (QuicBroker, Connector, Client) {
+    scene_with(early_publish, anyone()).await
+}
+
+async fn scene_with(
+    early_publish: EarlyPublishConfig,
+    rule: impl Authenticate,
+) -> (QuicBroker, Connector, Client) {
     let streams = StreamsConfig { early_publish, ..StreamsConfig::default() };
-    let broker = QuicBroker::start_with(BrokerConfig { streams, ..quiet() });
+    let config = BrokerConfig { streams, ..quiet() };
+    let broker = QuicBroker::start_with_all(config, QuicOptions::server(), rule);
     let mut watcher = broker.memory.v5("watcher").await;
     watcher.subscribe("#", QoS::AtMostOnce).await;
     broker.host("client").change(|link| link.latency = ROUND_TRIP / 2);
@@ -105,12 +116,47 @@ async fn an_early_publish_may_be_refused() {
     assert_eq!(watcher.take().await, "later");
 }
 
+/// Rule 9 of those that `security/mod.rs` tests; [BQ-61]: on no stream and with no QoS.
+#[tokio::test(start_paused = true)]
+async fn rule_9_no_publish_takes_effect_before_the_handshake_is_confirmed() {
+    for policy in [EarlyPublishConfig::Hold, EarlyPublishConfig::Reject] {
+        let (broker, connector, mut watcher) = scene(policy).await;
+        let start = Instant::now();
+        let mut client = lanes(&connector).await;
+        client.send_connect(connect_v5("client"));
+        let streams = [client.open().await, CONTROL, client.open().await, client.open_uni().await];
+        let all = [QoS::AtLeastOnce, QoS::ExactlyOnce, QoS::AtMostOnce, QoS::AtMostOnce];
+        for (number, (stream, qos)) in streams.into_iter().zip(all).enumerate() {
+            let Packet::Publish(publish) = publish_packet("t", number.to_string(), qos, 1) else {
+                unreachable!()
+            };
+            client.send(stream, &Packet::Publish(Publish { retain: true, ..publish }));
+        }
+        client.accepted().await;
+        wait(ROUND_TRIP / 2 - SLACK - start.elapsed().saturating_sub(ROUND_TRIP)).await;
+        watcher.expect_silence().await;
+        let mut late = broker.memory.v5("late").await;
+        late.subscribe("t", QoS::AtMostOnce).await;
+        late.expect_silence().await;
+        client.confirmed().await;
+        pass(1).await;
+        let mut arrived = texts(&watcher.take_all().await);
+        arrived.sort();
+        let expected: &[&str] = if policy == EarlyPublishConfig::Hold { &["0", "1", "2", "3"] } else { &[] };
+        assert_eq!(arrived, expected, "{policy:?}");
+    }
+}
+
 /// CONNECT and PUBLISH in the very first datagram.
 async fn one_datagram(connector: &Connector) -> Lanes {
-    let mut link = connector.connect().await.expect("the broker listens");
     let connect = Connect { will: Some(will("w", "will")), ..connect_v5("client") };
+    in_one_datagram(connector, connect, &publish_packet("t", "early", QoS::AtLeastOnce, 2)).await
+}
+
+async fn in_one_datagram(connector: &Connector, connect: Connect, second: &Packet) -> Lanes {
+    let mut link = connector.connect().await.expect("the broker listens");
     let mut flight = bytes(&Packet::Connect(Box::new(connect)));
-    flight.unsplit(bytes(&publish_packet("t", "early", QoS::AtLeastOnce, 2)));
+    flight.unsplit(bytes(second));
     let slices = [IoSlice::new(&flight)];
     let written = poll_fn(|cx| link.poll_write(cx, CONTROL, &slices)).await.expect("early");
     assert_eq!(written, flight.len());
@@ -167,6 +213,150 @@ async fn a_replayed_first_flight_publishes_nothing() {
         }
         watcher.expect_silence().await;
     }
+}
+
+// -- CONNECT of a client with a session -------------------------------------------------------------
+
+/// A first flight that an attacker records and never lets pass: CONNECT, and SUBSCRIBE behind it.
+async fn held_flight(broker: &QuicBroker, connect: Connect) -> Vec<Datagram> {
+    let host = broker.host("held back");
+    let recording = host.record();
+    host.change(|link| link.cut = true);
+    let options = QuicOptions { zero_rtt: true, ..QuicOptions::client() };
+    let entry = SubscribeEntry::new(filter("late"), QoS::AtLeastOnce);
+    let subscribe = subscribe_packet(1, None, vec![entry]);
+    let _client = in_one_datagram(&broker.connector("held back", options), connect, &subscribe).await;
+    pass(1).await;
+    recording.datagrams()
+}
+
+/// Replays a flight, and waits until its CONNECT has been read.
+async fn replay(broker: &QuicBroker, flight: &[Datagram]) {
+    let received = || broker.memory.statistics().get(Counter::BytesReceived);
+    let before = received();
+    copy(broker, flight);
+    wait(SLACK).await;
+    assert!(received() > before, "the early data of the copy has arrived");
+}
+
+async fn patient(broker: &QuicBroker, connect: Connect) -> Lanes {
+    let mut client = lanes(&broker.connector("client", QuicOptions::client())).await;
+    client.send_connect(connect);
+    client.accepted().await;
+    client
+}
+
+/// [BQ-61]: a CONNECT that an attacker held back, and sends later, neither closes the connection of its client nor ends
+/// the session, whatever the policy for early messages.
+#[tokio::test(start_paused = true)]
+async fn a_replayed_connect_leaves_a_connected_client_alone() {
+    for early in [EarlyPublishConfig::Hold, EarlyPublishConfig::Accept] {
+        for connect in [connect_v5("client"), lasting("client")] {
+            let (broker, _connector, _watcher) = scene(early).await;
+            let flight = held_flight(&broker, connect).await;
+            let mut client = patient(&broker, lasting("client")).await;
+            client.subscribe(CONTROL, "t", QoS::AtLeastOnce).await;
+            replay(&broker, &flight).await;
+            assert_eq!(broker.memory.statistics().connections(), 3);
+            client.ping(CONTROL).await;
+            pass(20).await;
+            assert_eq!(broker.memory.statistics().connections(), 2, "the handshake was not finished");
+            client.publish(CONTROL, "t", "x", QoS::AtMostOnce).await;
+            client.publish(CONTROL, "late", "x", QoS::AtMostOnce).await;
+            assert_eq!(client.take(CONTROL).await, "x");
+            client.expect_silence(CONTROL).await;
+        }
+    }
+}
+
+/// [BQ-61]: nor does it resume or end the session of a client that is disconnected, or void its delayed Will.
+#[tokio::test(start_paused = true)]
+async fn a_replayed_connect_leaves_a_disconnected_session_alone() {
+    for connect in [connect_v5("client"), lasting("client")] {
+        let (broker, _connector, mut watcher) = scene(EarlyPublishConfig::Hold).await;
+        let flight = held_flight(&broker, connect).await;
+        let will = Will { delay: 30, ..will("w", "will") };
+        let client = patient(&broker, Connect { will: Some(will), ..lasting("client") }).await;
+        drop(client);
+        pass(1).await;
+        replay(&broker, &flight).await;
+        pass(20).await;
+        watcher.expect_silence().await;
+        pass(10).await;
+        assert_eq!(watcher.take().await, "will", "30 s after its connection was lost");
+        let client = patient(&broker, lasting("client")).await;
+        assert!(client.connack().session_present);
+    }
+}
+
+/// [BQ-61]: a session that a replay begins ends with it, and takes no messages of its subscriptions along.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_a_replay_began_ends_with_it() {
+    let (broker, _connector, _watcher) = scene(EarlyPublishConfig::Hold).await;
+    let flight = held_flight(&broker, lasting("client")).await;
+    replay(&broker, &flight).await;
+    assert_eq!(broker.memory.statistics().clients(), 2, "the copy has connected");
+    pass(20).await;
+    let client = patient(&broker, lasting("client")).await;
+    assert!(!client.connack().session_present);
+}
+
+/// [BQ-61]: a client that has a session is answered when its handshake is confirmed, as without 0-RTT. A session that
+/// began in early data goes on even if DISCONNECT comes with the confirmation.
+#[tokio::test(start_paused = true)]
+async fn an_early_connect_continues_a_session_once_the_handshake_is_confirmed() {
+    let (_broker, connector, _watcher) = scene(EarlyPublishConfig::Hold).await;
+    let (mut last, mut is_present) = (None, false);
+    for round_trips in [1, 2, 2, 2] {
+        let start = Instant::now();
+        let mut client = lanes(&connector).await;
+        client.send_connect(lasting("client"));
+        client.accepted().await;
+        let at_least = ROUND_TRIP * round_trips;
+        assert!((at_least..at_least + SLACK).contains(&start.elapsed()), "{:?}", start.elapsed());
+        assert_eq!(client.connack().session_present, is_present);
+        if is_present {
+            last = Some(client); // Taken over by the next one.
+        } else {
+            client.disconnect().await.expect("in order");
+        }
+        is_present = true;
+        pass(5).await;
+    }
+    drop(last);
+}
+
+/// Authenticator that takes a second for a client from the network.
+struct Slow;
+
+impl Authenticate for Slow {
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
+        let wait = Duration::from_secs(credentials.peer.address.map_or(0, |_| 1));
+        Box::pin(async move {
+            tokio::time::sleep(wait).await;
+            Ok(Identity::anonymous().into())
+        })
+    }
+}
+
+/// [BQ-61]: also if that session begins while the early CONNECT is authenticated.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_begins_during_the_authentication_is_left_alone_too() {
+    let (broker, connector, _watcher) = scene_with(EarlyPublishConfig::Hold, Slow).await;
+    let flight = held_flight(&broker, connect_v5("client")).await;
+    replay(&broker, &flight).await;
+    let mut client = broker.memory.resume("client").await;
+    pass(20).await;
+    assert_eq!(broker.memory.statistics().connections(), 2, "the handshake was not finished");
+    client.expect_silence().await;
+    // From its client the session continues, after one authentication.
+    patient(&broker, lasting("client")).await.disconnect().await.expect("in order");
+    let start = Instant::now();
+    let mut again = lanes(&connector).await;
+    again.send_connect(lasting("client"));
+    again.accepted().await;
+    assert!(again.connack().session_present);
+    assert!(start.elapsed() <= Duration::from_secs(1) + 2 * ROUND_TRIP + SLACK, "{:?}", start.elapsed());
 }
 
 /// [BQ-62]

@@ -93,8 +93,6 @@ impl Wake for EventWaker {
 // === Events of the connection as a whole ===
 
 pub(super) enum ConnectionEvent {
-    /// The handshake is confirmed.
-    Confirmed,
     Bidi(SendStream, RecvStream),
     Uni(RecvStream),
     /// The library panicked in some connection of this endpoint.
@@ -154,15 +152,22 @@ impl ConnectionEvents {
         self.confirmed.is_some()
     }
 
+    /// True once, when the handshake is confirmed.
+    pub(super) fn poll_confirmed(&mut self) -> bool {
+        let mut cx = Context::from_waker(&self.waker);
+        let is_confirmed = self.is_ready
+            && self.confirmed.as_mut().is_some_and(|confirmed| confirmed.as_mut().poll(&mut cx).is_ready());
+        if is_confirmed {
+            self.confirmed = None;
+        }
+        is_confirmed
+    }
+
     pub(super) fn poll_next(&mut self) -> Option<ConnectionEvent> {
         if !self.is_ready {
             return None;
         }
         let mut cx = Context::from_waker(&self.waker);
-        if self.confirmed.as_mut().is_some_and(|confirmed| confirmed.as_mut().poll(&mut cx).is_ready()) {
-            self.confirmed = None;
-            return Some(ConnectionEvent::Confirmed);
-        }
         match self.incoming.as_mut().map(|incoming| incoming.as_mut().poll_next(&mut cx)) {
             Some(Poll::Ready(Some(event))) => return Some(event),
             Some(Poll::Ready(None)) => self.incoming = None,

@@ -25,6 +25,13 @@ impl ConnectionState {
             if let Some(read) = self.reads.notices.pop_front() {
                 return Poll::Ready(Ok(read));
             }
+            // Before the bytes that arrived with it, which are no early data.
+            if self.events.poll_confirmed() {
+                if let Some(gate) = &self.gate {
+                    gate.set_established();
+                }
+                return Poll::Ready(Ok(Read::Confirmed));
+            }
             // The control stream comes first, and has at most every other turn while others wait.
             let was_first = std::mem::take(&mut self.reads.control_had_turn);
             if !was_first && let Some(read) = self.read_control(buffer, wants) {
@@ -123,12 +130,6 @@ impl ConnectionState {
     fn next_connection_event(&mut self) -> Option<Read> {
         while let Some(event) = self.events.poll_next() {
             match event {
-                ConnectionEvent::Confirmed => {
-                    if let Some(gate) = &self.gate {
-                        gate.set_established();
-                    }
-                    return Some(Read::Confirmed);
-                }
                 ConnectionEvent::Bidi(send, recv) => {
                     if let Some(read) = self.accept(Some(send), recv) {
                         return Some(read);
