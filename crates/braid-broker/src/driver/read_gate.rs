@@ -17,6 +17,10 @@ use crate::memory::Memory;
 /// is not read. Large payloads do not count: its PINGREQ must be read behind them.
 const OUTBOX_LIMIT: usize = 256 * 1024;
 
+/// Upper bound of small packets in the outbox of the control stream while data streams are read: PINGREQ of a data
+/// stream is answered there [BQ-11]. The answers to its own packets do not reach it.
+const CONTROL_LIMIT: usize = 2 * OUTBOX_LIMIT;
+
 /// Interval of [`KeepAliveProbe`]. A silent client whose streams are paused is noticed at most this much later than one
 /// and a half Keep Alives, and never sooner. Unread bytes are charged as often.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -61,6 +65,7 @@ impl ReadInput<'_> {
         !self.has_events
             && self.server.is_reading(stream)
             && self.server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
+            && (stream.is_control() || self.server.unwritten_packets_on(StreamKey::CONTROL) <= CONTROL_LIMIT)
             && !self.acks.is_paused(stream)
             && self.paused_until(rate, stream) == [None; 2]
     }
