@@ -23,6 +23,7 @@ mod queues;
 mod random;
 mod rates;
 mod retained;
+mod security;
 mod sessions;
 mod shared;
 mod slow;
