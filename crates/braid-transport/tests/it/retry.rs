@@ -144,3 +144,50 @@ async fn a_server_without_room_refuses_at_once() {
     assert_eq!(kind, std::io::ErrorKind::ConnectionRefused);
     assert!(reason.ends_with("takes no more connections now"), "{reason}");
 }
+
+/// GHSA-vr26-jcq5-fjj8: a copy of the Initial of a validated connection that has not been decided about, from whatever
+/// port, did not end well when that connection was refused or dropped.
+#[tokio::test(start_paused = true)]
+async fn a_second_initial_after_retry_is_harmless_whatever_becomes_of_the_first() {
+    let (pki, network) = (Pki::new(), Network::new(1));
+    let mut listener = listen(&network, &pki, 0);
+    let server = address(&listener);
+    let client = network.host("client");
+    for outcome in ["refused", "dropped", "accepted"] {
+        let recording = client.record();
+        let endpoint = client.endpoint(None).expect("endpoint");
+        let connecting = endpoint.connect_with(client_config(&pki), server, "localhost").expect("connect");
+        let incoming = listener.accept().await.expect("accept");
+        assert!(retries(&recording) > 0, "its address is validated");
+        let up = recording.datagrams();
+        let up: Vec<_> = up.iter().filter(|datagram| datagram.direction == Direction::Up).collect();
+        assert!(up.len() >= 2, "one Initial without and one with the token");
+        for datagram in up.iter().chain(&up) {
+            client.send(server, &datagram.bytes);
+        }
+        sleep(Duration::from_millis(20)).await;
+        match outcome {
+            "refused" => {
+                incoming.refuse();
+                connecting.await.expect_err("refused");
+            }
+            "dropped" => {
+                drop(incoming);
+                connecting.await.expect_err("dropped");
+            }
+            _ => {
+                let (link, connection) = tokio::join!(incoming.handshake(), async {
+                    let connection = connecting.await.expect("accepted");
+                    let (mut send, recv) = connection.open_bi().await.expect("credit");
+                    send.write_all(b"!").await.expect("open");
+                    (connection, send, recv)
+                });
+                assert_eq!(read(&mut link.expect("accepted")).await.expect("read"), b'!');
+                drop(connection);
+            }
+        }
+    }
+    // The copies have made no connection that anyone answers for, and the endpoint goes on.
+    serve(listener);
+    visit(&network.host("device"), &pki, server).await;
+}

@@ -239,3 +239,66 @@ async fn close_does_not_wait_long_for_the_peer() {
     assert_eq!(start.elapsed().as_secs(), 2, "it had its time to answer");
     drop(socket);
 }
+
+/// Lines of a valid request, with `extra` among them.
+fn request(extra: &str) -> String {
+    format!("GET /mqtt HTTP/1.1\nHost: x\nSec-WebSocket-Protocol: mqtt\n{extra}{KEY}\n").replace('\n', "\r\n")
+}
+
+/// CVE-2026-27571: an offer of compression is not taken, and a compressed frame, which could grow to any size, ends the
+/// connection.
+#[tokio::test]
+async fn compression_is_not_negotiated_and_a_compressed_frame_ends_the_connection() {
+    for header in [0xC2_u8, 0xA2, 0x92] {
+        let mut listener = bind(ListenerKind::Ws);
+        let mut socket = TcpStream::connect(address(&listener)).await.expect("connect");
+        let server = accept(&mut listener).await;
+        let offer =
+            "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits, x-webkit-deflate-frame\n";
+        socket.write_all(request(offer).as_bytes()).await.expect("write");
+        let mut server = Wire::from(server.await.expect("join").expect("handshake"));
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(socket.read_u8().await.expect("an answer"));
+        }
+        let answer = String::from_utf8(answer).expect("text").to_ascii_lowercase();
+        assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+        assert!(!answer.contains("sec-websocket-extensions"), "{answer}");
+        // FIN, one of the reserved bits and binary; a mask of zeros; the beginning of a compressed block.
+        socket.write_all(&[header, 0x84, 0, 0, 0, 0, 0xAA, 0x56, 0x4A, 0x04]).await.expect("write");
+        let error = server.io.read_u8().await.expect_err("compressed");
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+        assert_eq!(server.io.read(&mut [0; 8]).await.expect("the end"), 0, "nothing is read after it");
+        let mut close = [0; 4];
+        socket.read_exact(&mut close).await.expect("a close frame");
+        assert_eq!(close, [0x88, close[1], 0x03, 0xEA], "1002, protocol error");
+    }
+}
+
+/// RUSTSEC-2023-0065: the time to read a header grew with the square of its length.
+#[tokio::test]
+async fn a_request_with_a_long_header_is_refused_before_its_end() {
+    let mut listener = bind(ListenerKind::Ws);
+    // One long header, many headers, and one line that does not end; none of the requests is complete.
+    let long = format!("X: {}\n", "x".repeat(1 << 20));
+    let many = "X: x\n".repeat(1 << 16);
+    let lines = [request(&long), request(&many), "x".repeat(1 << 20)];
+    for lines in lines.map(|lines| lines.trim_end().to_owned()) {
+        let socket = TcpStream::connect(address(&listener)).await.expect("connect");
+        let server = accept(&mut listener).await;
+        let (mut read, mut write) = socket.into_split();
+        let writing = tokio::spawn(async move {
+            // In small pieces: each made the library look at all bytes before it.
+            for piece in lines.as_bytes().chunks(100) {
+                if write.write_all(piece).await.is_err() {
+                    break;
+                }
+            }
+            write
+        });
+        let error = server.await.expect("join").expect_err("refused");
+        assert!(matches!(error, HandshakeError::WebSocket(_)), "{error}");
+        let _ = read.read_to_end(&mut Vec::new()).await;
+        drop(writing.await.expect("join"));
+    }
+}
