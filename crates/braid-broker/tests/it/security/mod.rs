@@ -108,10 +108,11 @@ async fn rule_2_unreleased_identifiers_of_qos_2_are_bounded_and_each_stream_has_
     single.expect_disconnect(ReasonCode::ReceiveMaximumExceeded).await;
     let multi = broker.v5("multi").await;
     let streams = [multi.open().await, multi.open().await];
-    (1..=11).for_each(|number| multi.send(streams[0], &publish(number)));
     for number in 1..=10 {
+        multi.send(streams[0], &publish(number));
         assert_eq!(multi.expect_ack(streams[0], AckKind::Pubrec, number).await, ReasonCode::Success);
     }
+    multi.send(streams[0], &publish(11));
     multi.expect_aborted(streams[0], 0x93).await;
     settle().await;
     assert_eq!(watcher.take_all().await.len(), 20);
@@ -301,8 +302,11 @@ async fn rule_7_what_is_not_read_is_bounded_by_flow_control() {
         (0..SENT / pings.len()).for_each(|_| multi.send_bytes(stream, &pings));
     }
     pass(10).await;
+    // What the windows of the streams and of the connection permit, of three times as much.
     let taken = up() - before;
-    assert!(taken < SENT as u64, "{taken} bytes were taken");
+    assert!(taken < 2 * SENT as u64, "{taken} bytes were taken");
+    pass(100).await;
+    assert!(up() - before < taken + 64 * 1024, "{} more", up() - before - taken);
     assert!(streams.into_iter().map(received).sum::<usize>() < SENT);
     // Others are not disturbed.
     let mut other = broker.memory.v5("other").await;
