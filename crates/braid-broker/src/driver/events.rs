@@ -282,7 +282,8 @@ impl Driver {
             self.core.statistics.add(Counter::ConnectionsRefused, u64::from(is_new));
             return self.server.reject(reason);
         }
-        // Before the authentication, whose answer must not get old. A session that begins meanwhile is found by the claim.
+        // Before the authentication, whose answer must not get old. A session that begins meanwhile is found
+        // by the claim.
         let waits = self.link.is_early() && self.core.sessions.registry.find(&connect.client_id).is_some();
         if waits && !self.await_confirmation().await {
             return;

@@ -116,7 +116,7 @@ async fn rule_2_unreleased_identifiers_of_qos_2_are_bounded_and_each_stream_has_
     multi.expect_aborted(streams[0], 0x93).await;
     settle().await;
     assert_eq!(watcher.take_all().await.len(), 20);
-    // The same identifier on two streams is two exchanges, and a repetition on its stream is none.
+    // One identifier on two streams is two exchanges, and a repetition on its stream is none.
     let multi = broker.v5("again").await;
     let streams = [multi.open().await, multi.open().await];
     let Packet::Publish(first) = publish(1) else { unreachable!() };
@@ -216,7 +216,7 @@ fn mixed_filters() -> (Packet, Vec<ReasonCode>) {
         SubscribeEntry::new(filter("$share/g/a"), QoS::AtLeastOnce),
         invalid("$share//a"),
         SubscribeEntry::new(filter("a"), QoS::ExactlyOnce),
-        // The same again: each entry has its code.
+        // A repetition: each entry has its code.
         SubscribeEntry::new(filter("a"), QoS::AtMostOnce),
     ];
     let bad = ReasonCode::TopicFilterInvalid;
@@ -302,7 +302,7 @@ async fn rule_7_what_is_not_read_is_bounded_by_flow_control() {
         (0..SENT / pings.len()).for_each(|_| multi.send_bytes(stream, &pings));
     }
     pass(10).await;
-    // What the windows of the streams and of the connection permit, of three times as much.
+    // Only as much as the windows of streams and connection permit, of three times as much.
     let taken = up() - before;
     assert!(taken < 2 * SENT as u64, "{taken} bytes were taken");
     pass(100).await;
