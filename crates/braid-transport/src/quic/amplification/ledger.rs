@@ -163,8 +163,10 @@ impl Ledger {
             }
         } else if let Some(account) = self.accounts.get_mut(&address) {
             account.connections = account.connections.saturating_sub(1);
+            // The endpoint may have its last words to say.
             if account.connections == 0 {
-                self.forget(address);
+                let number = account.number;
+                self.remember(address, number);
             }
         }
     }
@@ -172,13 +174,7 @@ impl Ledger {
     /// The account of `address`; a new one if there is none.
     fn open(&mut self, address: SocketAddr) -> &mut Account {
         if !self.accounts.contains_key(&address) {
-            self.by_age.push_back((address, self.next_number));
-            if self.by_age.len() > MAX_WITHOUT_CONNECTION
-                && let Some((oldest, number)) = self.by_age.pop_front()
-                && self.accounts.get(&oldest).is_some_and(|old| old.number == number && old.connections == 0)
-            {
-                self.forget(oldest);
-            }
+            self.remember(address, self.next_number);
             self.next_number += 1;
         }
         let number = self.next_number - 1;
@@ -189,6 +185,17 @@ impl Ledger {
             connections: 0,
             deferred: VecDeque::new(),
         })
+    }
+
+    /// Makes an account the youngest one, and forgets the oldest if there are too many.
+    fn remember(&mut self, address: SocketAddr, number: u64) {
+        self.by_age.push_back((address, number));
+        if self.by_age.len() > MAX_WITHOUT_CONNECTION
+            && let Some((oldest, number)) = self.by_age.pop_front()
+            && self.accounts.get(&oldest).is_some_and(|old| old.number == number && old.connections == 0)
+        {
+            self.forget(oldest);
+        }
     }
 
     fn forget(&mut self, address: SocketAddr) {

@@ -114,7 +114,19 @@ fn addresses_without_a_connection_are_forgotten() {
     assert_eq!(ledger.deferred_bytes, deferred);
     assert_eq!(ledger.reserve(address(1), 1200, 1200, false), Budget::Bytes(1200));
     ledger.end(address(1), false);
-    assert_eq!(ledger.accounts.len(), MAX_WITHOUT_CONNECTION);
+    assert_eq!(ledger.accounts.len(), MAX_WITHOUT_CONNECTION, "the oldest made room");
+}
+
+/// The endpoint sends CONNECTION_CLOSE for a connection that could not even begin.
+#[test]
+fn an_address_whose_connection_has_ended_has_its_budget() {
+    let mut ledger = Ledger::default();
+    ledger.receive(address(1), 1200);
+    ledger.begin(address(1), false);
+    assert_eq!(ledger.reserve(address(1), 1200, 2400, false), Budget::Bytes(2400));
+    ledger.end(address(1), false);
+    assert_eq!(ledger.reserve(address(1), 1200, 1200, false), Budget::Bytes(1200));
+    assert_eq!(ledger.reserve(address(1), 1200, 1200, false), Budget::Bytes(0));
 }
 
 /// Operation on one of few addresses.
