@@ -41,7 +41,6 @@ pub use error::StoreError;
 pub use ids::{Claim, Lsn, NextIds, SessionId};
 pub use memory::MemoryStore;
 pub use message::{LazyMessage, Now, QueueEntry, StoredDelivery, StoredMessage};
-pub use private::{Exposed, exposed};
 pub use recovery::{Recover, RecoveredSession, RecoveredState};
 pub use session::{SessionRecord, StoredSubscription};
 pub use store::Store;

@@ -34,7 +34,7 @@ pub struct Exposed {
 
 /// Finds what an earlier version, a copy or another user has left open in a directory for data: files in it that others
 /// may read or write, except the certificate, and the directory itself if others may make files in it. Symbolic links
-/// and directories in it are not followed. What cannot be read is left out: whoever needs it reports that.
+/// and directories in it are not followed. What cannot be read is left out: the component that needs it reports that.
 #[must_use]
 pub fn exposed(directory: &Path) -> Vec<Exposed> {
     let mut found = Vec::new();

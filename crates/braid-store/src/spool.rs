@@ -13,6 +13,8 @@ use thiserror::Error;
 
 use crate::private;
 
+pub use crate::private::{Exposed, exposed};
+
 /// Prefix and suffix of the spool's file names: no other file is ever removed.
 const NAME: (&str, &str) = ("braidmq-", ".spool");
 

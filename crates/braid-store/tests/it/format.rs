@@ -9,23 +9,39 @@ use braid_store::{EmbeddedStore, OpenError};
 use crate::disk::Disk;
 use crate::embedded::{HOUR, open, options};
 use crate::example::{contents, fill};
-use crate::offline::exported;
+use crate::offline::{exported, import};
 
 fn golden(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "golden", name].iter().collect()
 }
 
-fn golden_disk() -> Disk {
-    let read = |name| fs::read(golden(name)).expect("it is committed");
-    Disk::holding(read("format-1.redb"), read("format-1.journal"))
+fn golden_disk(format: u8) -> Disk {
+    let read = |kind| fs::read(golden(&format!("format-{format}.{kind}"))).expect("it is committed");
+    Disk::holding(read("redb"), read("journal"))
+}
+
+fn golden_export(format: u8) -> String {
+    fs::read_to_string(golden(&format!("format-{format}.jsonl"))).expect("it is committed")
+}
+
+/// Sessions had no identity.
+#[test]
+fn format_1_stays_readable() {
+    let in_format_2 = golden_export(1)
+        .replace("\"format\":1", "\"format\":2")
+        .replace("\"expiry\"", "\"identity\":null,\"expiry\"");
+    assert_eq!(exported(&golden_disk(1)), in_format_2);
+    let imported = Disk::default();
+    import(&imported, &golden_export(1)).unwrap();
+    assert_eq!(exported(&imported), in_format_2);
 }
 
 #[test]
-fn format_1_stays_readable() {
-    assert_eq!(exported(&golden_disk()), fs::read_to_string(golden("format-1.jsonl")).unwrap());
+fn format_2_stays_readable() {
+    assert_eq!(exported(&golden_disk(2)), golden_export(2));
     let now = Disk::default();
     fill(&open(&now)).unwrap();
-    assert_eq!(contents(&open(&golden_disk())), contents(&open(&now)));
+    assert_eq!(contents(&open(&golden_disk(2))), contents(&open(&now)));
 }
 
 /// All of its content is in the journal and none in the tables.
@@ -47,8 +63,8 @@ fn write_the_golden_store() {
     let store = EmbeddedStore::open_on(disk.device(), disk.journal(), options).unwrap();
     fill(&store).unwrap();
     fs::create_dir_all(golden("")).unwrap();
-    fs::write(golden("format-1.redb"), disk.bytes()).unwrap();
-    fs::write(golden("format-1.journal"), disk.journal_bytes()).unwrap();
+    fs::write(golden("format-2.redb"), disk.bytes()).unwrap();
+    fs::write(golden("format-2.journal"), disk.journal_bytes()).unwrap();
     drop(store);
-    fs::write(golden("format-1.jsonl"), exported(&golden_disk())).unwrap();
+    fs::write(golden("format-2.jsonl"), exported(&golden_disk(2))).unwrap();
 }

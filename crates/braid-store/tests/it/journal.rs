@@ -210,11 +210,11 @@ fn a_journal_of_another_store_is_refused() {
 #[test]
 fn a_journal_of_a_newer_format_is_refused() {
     let (tables, mut journal) = crashed(2);
-    journal[15] = 2;
+    journal[15] = 3;
     let checksum = crc32fast::hash(&journal[..32]).to_be_bytes();
     journal[32..36].copy_from_slice(&checksum);
     let error = queue_of(&tables, &journal).unwrap_err();
-    assert!(matches!(error, OpenError::Newer { found: 2, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 3, .. }), "{error}");
 }
 
 /// An old copy of one of the two files was put back.

@@ -33,7 +33,7 @@ pub(crate) fn exported(disk: &Disk) -> String {
     text
 }
 
-fn import(disk: &Disk, text: &str) -> Result<u64, TransferError> {
+pub(crate) fn import(disk: &Disk, text: &str) -> Result<u64, TransferError> {
     offline(disk).import(&mut text.as_bytes())
 }
 
@@ -180,8 +180,8 @@ fn the_error_names_the_invalid_line() {
         let TransferError::Line { line: found, reason } = &error else { panic!("{error}") };
         assert!(*found == line && reason.contains(what), "{error}");
     }
-    let newer = import(&Disk::default(), &good.replace("\"format\":1", "\"format\":2"));
-    assert_eq!(newer, Err(TransferError::Newer { found: 2, known: 1 }));
+    let newer = import(&Disk::default(), &good.replace("\"format\":1", "\"format\":3"));
+    assert_eq!(newer, Err(TransferError::Newer { found: 3, known: 2 }));
 }
 
 /// A broker assigns no number 0, and the embedded store continues from the highest.
@@ -306,7 +306,7 @@ fn statistics_count_the_content() {
     let counted = (stats.sessions, stats.subscriptions, stats.wills, stats.received);
     assert_eq!(counted, (2, 3, 1, 1));
     assert_eq!((stats.queued, stats.inflight, stats.retained, stats.messages), (5, 4, 2, 4));
-    assert_eq!((stats.format, stats.opens), (1, 1));
+    assert_eq!((stats.format, stats.opens), (2, 1));
     assert!(stats.used > 0 && stats.length >= stats.used);
     let queues: Vec<_> =
         stats.queues.iter().map(|queue| (queue.client_id.as_str(), queue.entries, queue.bytes)).collect();

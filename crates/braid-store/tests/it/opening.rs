@@ -128,9 +128,9 @@ fn with_format(directory: &Path, format: u64) -> Result<(), redb::Error> {
 fn a_newer_format_is_refused() {
     let directory = directory();
     drop(EmbeddedStore::open(directory.path(), Options::default()).unwrap());
-    with_format(directory.path(), 2).unwrap();
+    with_format(directory.path(), 3).unwrap();
     let error = refused(directory.path());
-    assert!(matches!(error, OpenError::Newer { found: 2, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 3, .. }), "{error}");
     assert!(error.to_string().contains("run a newer braidmq"), "{error}");
     with_format(directory.path(), 1).unwrap();
     EmbeddedStore::open(directory.path(), Options::default()).unwrap();

@@ -17,7 +17,8 @@ use braid_access::AccessControl;
 use braid_broker::{Handle, HealthMonitor, Recovery};
 use braid_http::{HealthServer, HealthState};
 use braid_measure::process::Resident;
-use braid_store::{Exposed, OpenError, StoreError, exposed};
+use braid_store::spool::{Exposed, exposed};
+use braid_store::{OpenError, StoreError};
 use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -368,7 +369,7 @@ async fn serve(
 }
 
 /// Warns of files with messages or keys that other users of the machine can reach. The broker creates none: an earlier
-/// version did, or somebody copied them. Their mode is left as it is, since a backup may depend on it.
+/// version did, or a user copied them. Their mode is left as it is, since a backup may depend on it.
 fn warn_of_exposed_files(config: &Config) {
     let spool = config.spool().map(|(directory, _)| directory);
     for directory in std::iter::once(&config.data_dir).chain(&spool) {

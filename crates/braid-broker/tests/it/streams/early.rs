@@ -333,7 +333,7 @@ impl Authenticate for Slow {
     fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
         let wait = Duration::from_secs(credentials.peer.address.map_or(0, |_| 1));
         Box::pin(async move {
-            tokio::time::sleep(wait).await;
+            crate::support::wait(wait).await;
             Ok(Identity::anonymous().into())
         })
     }
