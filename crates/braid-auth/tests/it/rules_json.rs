@@ -94,7 +94,7 @@ fn each_malformed_list_and_line_has_its_error() {
         (json!([" # all topic a"]), "rule:1: a blank line or a comment; write a rule"),
         (
             json!(["permit all topic a"]),
-            "rule:1: unknown word `permit`; begin the rule with `allow` or `deny`",
+            "rule:1: unknown word `permit`; begin the line with `allow`, `deny` or `group`",
         ),
         (json!(["allow all user u topic a"]), &selector("user")),
         (json!(["allow all client c topic a"]), &selector("client")),
