@@ -132,10 +132,15 @@ pub(crate) fn requested_filter(rng: &mut Rng) -> TopicFilter {
     TopicFilter::parse(&text).expect("a filter")
 }
 
-/// List that is long enough for branches of the index in one of four cases.
+/// List that is long enough for branches of the index in one of three cases, half of these without selectors, so that
+/// many rules have the same first levels.
 pub(crate) fn list(rng: &mut Rng) -> List {
-    let count = if rng.u8(..4) == 0 { rng.usize(20..60) } else { rng.usize(1..8) };
-    List { groups: groups(rng), rules: (0..count).map(|_| rule(rng)).collect() }
+    if rng.u8(..3) > 0 {
+        return short_list(rng);
+    }
+    let rules = (0..rng.usize(20..80)).map(|_| rule(rng)).collect();
+    let list = List { groups: groups(rng), rules };
+    if rng.bool() { list } else { List { rules: list.rules.into_iter().map(bare).collect(), ..list } }
 }
 
 pub(crate) fn short_list(rng: &mut Rng) -> List {
@@ -145,8 +150,11 @@ pub(crate) fn short_list(rng: &mut Rng) -> List {
 /// Rules without selectors.
 pub(crate) fn own_list(rng: &mut Rng) -> List {
     let rules = short_list(rng).rules.into_iter();
-    let bare = |Rule { allow, actions, filter, .. }| Rule { allow, actions, filter, ..Rule::default() };
     List { groups: Vec::new(), rules: rules.map(bare).collect() }
+}
+
+fn bare(Rule { allow, actions, filter, .. }: Rule) -> Rule {
+    Rule { allow, actions, filter, ..Rule::default() }
 }
 
 fn groups(rng: &mut Rng) -> Vec<(&'static str, Vec<&'static str>)> {

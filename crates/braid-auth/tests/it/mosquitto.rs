@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 use crate::generator::{all_names, filter, for_each_seed, parse};
 
-const NAMES: [&str; 8] = ["a", "b", "a b", "+", "a#", "a/b", "$s", ""];
+const NAMES: [&str; 8] = ["a", "b", "a b", "+", "a\"#", "a/b", "$s", ""];
 
 /// Line that grants or denies, with the user whose line it is. `None` is an anonymous client.
 #[derive(Debug)]
