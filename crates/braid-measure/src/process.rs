@@ -212,6 +212,14 @@ fn written_bytes(io: &str) -> Option<u64> {
     io.lines().find_map(|line| line.strip_prefix("write_bytes:"))?.trim().parse().ok()
 }
 
+/// Number of open file descriptors of process `pid`.
+///
+/// # Errors
+/// No such process, or no permission.
+pub fn descriptors(pid: u32) -> io::Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
 /// Number of mapped files below `directory` that process `pid` holds although they are deleted.
 ///
 /// # Errors
@@ -329,6 +337,7 @@ mod tests {
         let pid = std::process::id();
         let before = CpuReading::of(pid).expect("own processor time");
         assert!(Memory::of(pid).expect("own memory").rss > 0);
+        assert!(descriptors(pid).expect("own descriptors") > 2);
         let shares = CpuReading::of(pid).expect("own processor time").since(&before);
         assert!(shares.seconds > 0.0 && shares.broker >= 0.0);
     }
@@ -347,6 +356,7 @@ mod tests {
     #[test]
     fn unknown_process_is_an_error() {
         assert!(cpu_time(u32::MAX).is_err());
+        assert!(descriptors(u32::MAX).is_err());
         // Above the largest pid_max there is, 2^22.
         assert!(cpu_time(5_000_000).is_err());
     }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use braid_measure::RaisedPriority;
 use braid_measure::machine::{Machine, load_average};
 use braid_measure::process::wait_for_quiet;
 
@@ -10,7 +11,7 @@ use super::BrokerArgs;
 use super::brokers::{self, Broker};
 use super::case::{self, Case, Work};
 use super::report::{CaseReport, Outcome, Report, Run};
-use super::system::{RaisedPriority, raise_open_files, write_json};
+use super::system::{raise_open_files, write_json};
 use super::{idle, load};
 
 /// Duration and number of runs.

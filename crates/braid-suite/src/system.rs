@@ -1,4 +1,4 @@
-//! Limits, priorities and file systems of the machine under measurement.
+//! Limits and file systems of the machine under measurement.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,13 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rlimit::Resource;
 use rustix::fs::{Advice, fadvise, statfs};
-use rustix::process::setpriority_process;
 use serde::Serialize;
 
-/// The kernel weighs sessions against each other before it looks at the nice values inside of one (sched(7), "The
-/// autogroup feature"), so the session's own value counts too.
-const SESSION: &str = "/proc/self/autogroup";
-const NICE: i32 = -10;
 /// Magic number of ramfs in statfs(2).
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 /// Magic number of tmpfs in statfs(2).
@@ -35,43 +30,6 @@ pub(crate) fn raise_open_files(connections: u32) -> Result<(), String> {
              --idle-connections"
         )
     })
-}
-
-/// Guard of a raised priority: while it lives, this thread and the processes it starts precede others. Dropping it
-/// restores the session's nice value.
-pub(crate) struct RaisedPriority {
-    session_nice: Option<String>,
-}
-
-impl RaisedPriority {
-    /// Raises the priority.
-    ///
-    /// # Errors
-    /// The user is not root.
-    pub(crate) fn take() -> Result<Self, String> {
-        setpriority_process(None, NICE).map_err(|error| format!("--go-first takes root: {error}"))?;
-        // Kernels without the feature have no such file.
-        let session_nice = fs::read_to_string(SESSION).ok().and_then(|text| nice_of(&text));
-        if session_nice.is_some() {
-            fs::write(SESSION, NICE.to_string())
-                .map_err(|error| format!("--go-first cannot write {SESSION}: {error}"))?;
-        }
-        Ok(Self { session_nice })
-    }
-}
-
-impl Drop for RaisedPriority {
-    fn drop(&mut self) {
-        if let Some(nice) = &self.session_nice {
-            // Best effort: the value ends with the session.
-            let _ = fs::write(SESSION, nice);
-        }
-    }
-}
-
-/// Value in `/autogroup-9 nice 0`.
-fn nice_of(autogroup: &str) -> Option<String> {
-    autogroup.trim().rsplit_once(" nice ").map(|(_, nice)| nice.to_owned())
 }
 
 /// Drops a file from the page cache, as after a start of the machine.
@@ -134,13 +92,7 @@ pub(crate) fn write_json(report: &impl Serialize, file: Option<&Path>) -> Result
 mod tests {
     use std::path::Path;
 
-    use super::{disk_directory, drop_page_cache, free_bytes, nice_of};
-
-    #[test]
-    fn nice_value_of_a_session() {
-        assert_eq!(nice_of("/autogroup-9 nice -5\n").as_deref(), Some("-5"));
-        assert_eq!(nice_of(""), None);
-    }
+    use super::{disk_directory, drop_page_cache, free_bytes};
 
     #[test]
     fn proc_is_no_disk_with_room_and_a_missing_path_an_error() {

@@ -1,7 +1,8 @@
-//! The broker under test: a process that is restarted over the same data directory.
+//! The broker under test: its program, and a process that is restarted over the same data directory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -10,12 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::plan::Transport;
-
 /// Exit code of a broker whose store has failed.
-pub(crate) const STORE_FAILED: i32 = 74;
+pub const STORE_FAILED: i32 = 74;
 /// Exit code of a broker that refuses to start.
-pub(crate) const REFUSED: i32 = 2;
+pub const REFUSED: i32 = 2;
 /// Time limit of a start and of a requested end.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Beginning of the last line that a broker prints at its start.
@@ -26,41 +25,43 @@ const LAST: &str = "braidmq: ";
 const FAILED: &str = "nothing is acknowledged any more";
 
 /// A broker across its processes.
-pub(crate) struct Broker {
+pub struct Broker {
     binary: PathBuf,
     data_dir: PathBuf,
-    pub(crate) log: PathBuf,
-    ports: Vec<(Transport, u16)>,
+    /// File with the standard error of all its processes.
+    pub log: PathBuf,
+    listeners: Vec<(&'static str, u16)>,
     settings: Vec<String>,
     process: Option<Child>,
     /// Process ID of the last process, which may have ended.
-    pub(crate) last_id: u32,
+    pub last_id: u32,
     /// Length of the log at the start of the last process.
     log_start: u64,
 }
 
 /// Outcome of a start.
-pub(crate) enum Start {
+pub enum Start {
     /// The broker serves after this time.
     Serves(Duration),
+    /// The broker ended before it served.
     Ended(ExitStatus),
 }
 
 impl Broker {
-    /// A broker over `data_dir` that does not run.
-    pub(crate) fn new(
+    /// A broker over `data_dir` that does not run. `listeners` are options of `serve` with ports of loopback.
+    pub fn new(
         binary: &Path,
         data_dir: &Path,
         log: &Path,
-        ports: Vec<(Transport, u16)>,
+        listeners: Vec<(&'static str, u16)>,
         settings: Vec<String>,
     ) -> Self {
         let (binary, data_dir, log) = (binary.to_owned(), data_dir.to_owned(), log.to_owned());
-        Self { binary, data_dir, log, ports, settings, process: None, last_id: 0, log_start: 0 }
+        Self { binary, data_dir, log, listeners, settings, process: None, last_id: 0, log_start: 0 }
     }
 
     /// Process ID of the running process, 0 without one.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.process.as_ref().map_or(0, Child::id)
     }
 
@@ -68,7 +69,7 @@ impl Broker {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub(crate) fn spawn(&mut self) -> Result<ChildStdout, String> {
+    pub fn spawn(&mut self) -> Result<ChildStdout, String> {
         self.spawn_by(Command::new(&self.binary))
     }
 
@@ -78,8 +79,8 @@ impl Broker {
         let log: File = log.map_err(|error| format!("{}: {error}", self.log.display()))?;
         self.log_start = log.metadata().map_err(|error| error.to_string())?.len();
         command.arg("serve").arg("--data-dir").arg(&self.data_dir);
-        for (transport, port) in &self.ports {
-            command.arg(transport.listener()).arg(format!("127.0.0.1:{port}"));
+        for (option, port) in &self.listeners {
+            command.arg(option).arg(format!("127.0.0.1:{port}"));
         }
         for setting in &self.settings {
             command.args(["--set", setting]);
@@ -96,7 +97,7 @@ impl Broker {
     ///
     /// # Errors
     /// The broker ended, or took too long.
-    pub(crate) fn start(&mut self) -> Result<Duration, String> {
+    pub fn start(&mut self) -> Result<Duration, String> {
         match self.try_start(None)? {
             Start::Serves(took) => Ok(took),
             Start::Ended(status) => Err(format!(
@@ -110,7 +111,7 @@ impl Broker {
     ///
     /// # Errors
     /// No start and no end in time.
-    pub(crate) fn try_start(&mut self, by: Option<Command>) -> Result<Start, String> {
+    pub fn try_start(&mut self, by: Option<Command>) -> Result<Start, String> {
         let began = Instant::now();
         let output = match by {
             None => self.spawn(),
@@ -131,7 +132,10 @@ impl Broker {
     }
 
     /// Log of the last process.
-    fn log_of_last_process(&self) -> Result<String, String> {
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn log_of_last_process(&self) -> Result<String, String> {
         let wrong = |error| format!("{}: {error}", self.log.display());
         let mut log = File::open(&self.log).map_err(wrong)?;
         log.seek(SeekFrom::Start(self.log_start)).map_err(wrong)?;
@@ -144,13 +148,13 @@ impl Broker {
     ///
     /// # Errors
     /// Description of the fault.
-    pub(crate) fn check_end(&self, status: ExitStatus, code: i32, why: &[&str]) -> Result<(), String> {
+    pub fn check_end(&self, status: ExitStatus, code: i32, why: &[&str]) -> Result<(), String> {
         check_log(&self.log_of_last_process()?, status.code(), code, why)
             .map_err(|wrong| format!("the broker ended with {status}: {wrong}"))
     }
 
     /// Kills the process.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // The process may have ended.
             let _ = process.kill();
@@ -159,7 +163,7 @@ impl Broker {
     }
 
     /// Sends a signal to the running process.
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         let process = self.process.as_ref().map(Pid::from_child);
         // The process may have ended.
         let _ = process.map(|process| kill_process(process, signal));
@@ -169,7 +173,7 @@ impl Broker {
     ///
     /// # Errors
     /// No end in time.
-    pub(crate) fn terminate(&mut self) -> Result<ExitStatus, String> {
+    pub fn terminate(&mut self) -> Result<ExitStatus, String> {
         self.signal(Signal::TERM);
         self.wait(LIMIT)
     }
@@ -178,7 +182,7 @@ impl Broker {
     ///
     /// # Errors
     /// No end within `limit`.
-    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         self.wait_for(limit)?.ok_or_else(|| format!("the broker has not ended within {limit:?}"))
     }
 
@@ -186,7 +190,7 @@ impl Broker {
     ///
     /// # Errors
     /// No process runs.
-    pub(crate) fn wait_for(&mut self, limit: Duration) -> Result<Option<ExitStatus>, String> {
+    pub fn wait_for(&mut self, limit: Duration) -> Result<Option<ExitStatus>, String> {
         let process = self.process.as_mut().ok_or("the broker does not run")?;
         let deadline = Instant::now() + limit;
         loop {
@@ -205,7 +209,7 @@ impl Broker {
     ///
     /// # Errors
     /// Description of the fault.
-    pub(crate) fn check_store(&self) -> Result<(), String> {
+    pub fn check_store(&self) -> Result<(), String> {
         let mut command = Command::new(&self.binary);
         let output = command.args(["store", "check", "--data-dir"]).arg(&self.data_dir).output();
         let output = output.map_err(|error| format!("cannot start {command:?}: {error}"))?;
@@ -215,6 +219,48 @@ impl Broker {
         let said = [output.stdout, output.stderr].concat();
         Err(format!("store check: {}", String::from_utf8_lossy(&said).trim_end()))
     }
+}
+
+/// A TCP or UDP port of loopback that was free a moment ago.
+///
+/// # Errors
+/// Loopback has no free port.
+pub fn free_port(is_udp: bool) -> Result<u16, String> {
+    let local = (Ipv4Addr::LOCALHOST, 0);
+    let address = if is_udp {
+        UdpSocket::bind(local).and_then(|socket| socket.local_addr())
+    } else {
+        TcpListener::bind(local).and_then(|socket| socket.local_addr())
+    };
+    address.map(|address| address.port()).map_err(|error| format!("no free port on loopback: {error}"))
+}
+
+/// The given broker, or one that is built with the profile of this program.
+///
+/// # Errors
+/// The build fails.
+pub fn broker_binary(given: Option<&Path>) -> Result<PathBuf, String> {
+    if let Some(binary) = given {
+        return Ok(binary.to_owned());
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--package", "braidmq", "--bin", "braidmq"]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    if !command.status().map_err(|error| format!("cannot start cargo: {error}"))?.success() {
+        return Err("braidmq cannot be built".to_owned());
+    }
+    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    Ok(own.with_file_name("braidmq"))
+}
+
+/// Version that a binary prints.
+#[must_use]
+pub fn version(binary: &Path) -> String {
+    let output = Command::new(binary).arg("--version").output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
 impl Drop for Broker {

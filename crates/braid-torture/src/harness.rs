@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use braid_torture::{Broker, REFUSED, STORE_FAILED, Start};
 use rustix::process::Signal;
 
 use super::Args;
-use super::broker::{Broker, REFUSED, STORE_FAILED, Start};
 use super::device::{Device, Failure};
 use super::disk::Disk;
 use super::oracle::{Options, Oracle};
@@ -104,7 +104,8 @@ impl Harness {
         };
         let queue = run.plan.queue;
         let log = home.join("broker.log");
-        let mut broker = Broker::new(run.binary, &data_dir, &log, ports.clone(), settings(queue));
+        let mut broker =
+            Broker::new(run.binary, &data_dir, &log, Transport::listeners(&ports), settings(queue));
         broker.start()?;
         let options = Options {
             seed: run.seed,

@@ -3,7 +3,6 @@
 //! `torture` kills, stops or starves the broker, and an oracle says whether any acknowledged message is lost. `soak`
 //! runs it for a long time and checks that its memory does not grow.
 
-mod broker;
 mod device;
 mod disk;
 mod harness;
@@ -13,9 +12,10 @@ mod report;
 mod soak;
 mod spool;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
+use braid_torture::broker_binary;
 use clap::{Parser, Subcommand};
 
 use harness::PlanRun;
@@ -126,22 +126,4 @@ fn torture(args: &Args) -> Result<bool, String> {
         record.write(file)?;
     }
     Ok(record.is_good())
-}
-
-/// The given broker, or one that is built with the profile of this program.
-fn broker_binary(given: Option<&Path>) -> Result<PathBuf, String> {
-    if let Some(binary) = given {
-        return Ok(binary.to_owned());
-    }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--package", "braidmq", "--bin", "braidmq"]);
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    if !command.status().map_err(|error| format!("cannot start cargo: {error}"))?.success() {
-        return Err("braidmq cannot be built".to_owned());
-    }
-    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    Ok(own.with_file_name("braidmq"))
 }

@@ -1,8 +1,8 @@
 //! Kinds of faults, and the plan of a run: kinds with their rounds.
 
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::str::FromStr;
 
+use braid_torture::free_port;
 use clap::ValueEnum;
 
 /// Fault that is injected into the broker.
@@ -80,19 +80,15 @@ impl Transport {
         }
     }
 
-    /// A port of loopback that was free a moment ago.
-    fn free_port(self) -> Result<u16, String> {
-        let local = (Ipv4Addr::LOCALHOST, 0);
-        let address = match self {
-            Self::Quic => UdpSocket::bind(local).and_then(|socket| socket.local_addr()),
-            _ => TcpListener::bind(local).and_then(|socket| socket.local_addr()),
-        };
-        address.map(|address| address.port()).map_err(|error| format!("no free port on loopback: {error}"))
-    }
-
     /// A free port of loopback for each of `transports`.
     pub(crate) fn free_ports(transports: &[Self]) -> Result<Vec<(Self, u16)>, String> {
-        transports.iter().map(|transport| transport.free_port().map(|port| (*transport, port))).collect()
+        let port = |transport: &Self| free_port(*transport == Self::Quic).map(|port| (*transport, port));
+        transports.iter().map(port).collect()
+    }
+
+    /// Options of `braidmq serve` for listeners on these ports.
+    pub(crate) fn listeners(ports: &[(Self, u16)]) -> Vec<(&'static str, u16)> {
+        ports.iter().map(|(transport, port)| (transport.listener(), *port)).collect()
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use braid_measure::machine::{Machine, load_average};
 use braid_measure::quantile;
+use braid_torture::version;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -61,12 +61,6 @@ struct Spread {
     median: f64,
     p99: f64,
     most: f64,
-}
-
-/// Version that a binary prints.
-pub(crate) fn version(binary: &Path) -> String {
-    let output = Command::new(binary).arg("--version").output();
-    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
 impl Record {

@@ -12,13 +12,11 @@ use std::time::{Duration, Instant};
 use braid_measure::machine::{Machine, load_average};
 use braid_measure::process::Resident;
 use braid_measure::{Axis, Chart, Format, Line, Panel};
+use braid_torture::{Broker, broker_binary, version};
 use serde::Serialize;
 
-use super::broker::Broker;
-use super::broker_binary;
 use super::oracle::{Counts, Options, Oracle, Report};
 use super::plan::Transport;
-use super::report::version;
 
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -177,7 +175,8 @@ impl Soak {
         let ports = Transport::free_ports(&Transport::ALL)?;
         let data_dir = home.join("data");
         let settings = SETTINGS.map(str::to_owned).into();
-        let mut broker = Broker::new(binary, &data_dir, &home.join("broker.log"), ports.clone(), settings);
+        let listeners = Transport::listeners(&ports);
+        let mut broker = Broker::new(binary, &data_dir, &home.join("broker.log"), listeners, settings);
         broker.start()?;
         let options = Options { seed, pace: PACE, most_offline: MOST_OFFLINE, crowd: true, bounded: None };
         let oracle = Oracle::start(&ports, &data_dir.join("cert.pem"), options)?;
