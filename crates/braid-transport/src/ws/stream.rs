@@ -22,6 +22,13 @@ const READ_BUFFER: usize = 4 * 1024;
 /// Largest frame that is sent, bytes. A link keeps a buffer of this size once it has sent one.
 const MAX_SENT_FRAME: usize = 32 * 1024;
 
+/// Bytes that wait for the connection below at most: a frame, and pongs of a peer that does not read them. When it is
+/// full, the last pong waits and replaces the one before, as RFC 6455, 5.5.3 allows.
+const MAX_UNSENT: usize = MAX_SENT_FRAME + 8 * 1024;
+
+/// Messages without bytes in one read: a flood of pings must not keep the thread from other tasks.
+const EMPTY_MESSAGES: usize = 64;
+
 /// Largest first message, bytes: a client before its CONNECT may use so much memory.
 const OPENING_MESSAGE: usize = 64 * 1024;
 
@@ -65,6 +72,7 @@ impl<S: ByteStream> WsStream<S> {
         let config = WebSocketConfig::default()
             .read_buffer_size(READ_BUFFER)
             .write_buffer_size(0)
+            .max_write_buffer_size(MAX_UNSENT)
             .max_frame_size(Some(opening))
             .max_message_size(Some(opening));
         let wakers = Arc::new(Wakers::default());
@@ -80,10 +88,16 @@ impl<S: ByteStream> WsStream<S> {
 
     /// Waits for the next message with bytes in it. `false` at the end of the stream.
     fn poll_message(&mut self) -> Poll<io::Result<bool>> {
+        let mut messages = 0;
         while self.unread.is_empty() {
             if !matches!(self.end, End::Open) {
                 return Poll::Ready(Ok(false));
             }
+            if messages == EMPTY_MESSAGES {
+                self.wakers.reader.wake();
+                return Poll::Pending;
+            }
+            messages += 1;
             match self.socket.read() {
                 Ok(Message::Binary(bytes)) => self.take_message(bytes),
                 Ok(Message::Text(_)) => {
@@ -323,10 +337,74 @@ impl Wake for Wakers {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
     use tokio::time::timeout;
 
     use super::*;
+
+    /// Masked frame of at most 125 bytes, with a mask of zeros.
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(payload.len()).expect("a short frame");
+        [&[first, 0x80 | length, 0, 0, 0, 0], payload].concat()
+    }
+
+    const PING: u8 = 0x89;
+    const BINARY: u8 = 0x82;
+
+    /// Counter of wakes.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pongs_that_are_not_read_are_bounded() {
+        let (ours, mut theirs) = duplex(1024);
+        let mut stream = WsStream::new(ours, Role::Server, 1 << 20);
+        let (last, pings) = ([0xEE; 125], 2_000);
+        let send = async {
+            let flood = frame(PING, &[0x55; 125]).repeat(pings);
+            theirs.write_all(&flood).await.expect("write");
+            theirs.write_all(&frame(PING, &last)).await.expect("write");
+            theirs.write_all(&frame(BINARY, &[7])).await.expect("write");
+        };
+        let (byte, ()) = tokio::join!(stream.read_u8(), send);
+        assert_eq!(byte.expect("read"), 7);
+        let answer = async {
+            stream.flush().await.expect("flush");
+            stream.shutdown().await.expect("shutdown");
+            drop(stream);
+        };
+        let mut pongs = Vec::new();
+        let (_, read) = tokio::join!(answer, theirs.read_to_end(&mut pongs));
+        read.expect("read");
+        assert!(pongs.len() <= MAX_UNSENT + 2 * 1024, "{} bytes", pongs.len());
+        assert!(pongs.windows(last.len()).any(|part| part == last), "the last ping is answered");
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_pings_yields_to_other_tasks() {
+        let flood = [frame(PING, b"").repeat(3 * EMPTY_MESSAGES), frame(BINARY, &[7])].concat();
+        let (ours, mut theirs) = duplex(2 * flood.len());
+        let mut stream = WsStream::new(ours, Role::Server, 1 << 20);
+        theirs.write_all(&flood).await.expect("write");
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut context = Context::from_waker(&waker);
+        let mut reading = std::pin::pin!(stream.read_u8());
+        let mut pauses = 0;
+        while reading.as_mut().poll(&mut context).is_pending() {
+            pauses += 1;
+            assert_eq!(wakes.0.load(Ordering::Relaxed), pauses, "the task goes on by itself");
+        }
+        assert_eq!(pauses, 3);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn waiting_writer_is_woken_beside_a_waiting_reader() {
