@@ -214,8 +214,8 @@ fn refuse(
 pub(crate) struct Dispatched {
     /// Sessions that cannot keep up.
     pub(crate) congested: Vec<Congested>,
-    /// Number of deliveries.
-    pub(crate) deliveries: usize,
+    /// Matches of its messages with subscriptions, those that are merged into one delivery included.
+    pub(crate) matches: usize,
     /// Commit that the acknowledgements wait for; `None` when the store had nothing to be told.
     pub(crate) commit: Option<Commit>,
     /// Each of its topics has a priority above the default.
@@ -237,7 +237,8 @@ struct BatchPush<'a> {
     now: Instant,
     wakers: Vec<Waker>,
     dropped: u64,
-    deliveries: usize,
+    /// See [`Dispatched::matches`].
+    matches: usize,
     /// Messages of the batch that are being pushed.
     run: Range<usize>,
     congested: Vec<Congested>,
@@ -259,7 +260,7 @@ impl<'a> BatchPush<'a> {
             now: clock::now(),
             wakers: Vec::new(),
             dropped: 0,
-            deliveries: 0,
+            matches: 0,
             run: 0..0,
             congested: Vec::new(),
             is_urgent: true,
@@ -305,6 +306,7 @@ impl<'a> BatchPush<'a> {
 
     fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
         self.is_urgent &= to.priority.is_some_and(|priority| priority > Priority::DEFAULT);
+        self.matches += run.len() * (to.matches.len() + to.groups.len());
         let mut start = 0;
         let mut deliveries = Vec::with_capacity(run.len());
         for (entry, end) in &to.targets {
@@ -314,7 +316,6 @@ impl<'a> BatchPush<'a> {
             for message in run {
                 route(message, publisher, matches, overlap, &mut deliveries);
             }
-            self.deliveries += deliveries.len();
             self.push(entry, deliveries.drain(..));
         }
         for shared in &to.groups {
@@ -380,7 +381,7 @@ impl<'a> BatchPush<'a> {
             self.run = run;
             self.push_now(&entry, deliveries.into_iter());
         }
-        let Self { wakers, dropped, congested, deliveries, is_urgent, orphans, lost, .. } = self;
+        let Self { wakers, dropped, congested, matches, is_urgent, orphans, lost, .. } = self;
         dispatcher.persist.commit_late(lost);
         dispatcher.statistics.add(Counter::MessagesDropped, dropped);
         wakers.into_iter().for_each(Waker::wake);
@@ -388,7 +389,7 @@ impl<'a> BatchPush<'a> {
         // an earlier one.
         let again =
             if orphans.is_empty() { None } else { dispatcher.redistribute(orphans.into_iter(), None) };
-        Dispatched { congested, deliveries, commit: again.or(commit), is_urgent }
+        Dispatched { congested, matches, commit: again.or(commit), is_urgent }
     }
 }
 
@@ -419,6 +420,23 @@ mod tests {
     fn message() -> Arc<Message> {
         let topic = TopicName::parse("t").unwrap();
         Arc::new(Message::new(topic, "x".into(), QoS::AtLeastOnce, false))
+    }
+
+    /// A turn is bounded by them: overlapping subscriptions cost their matches, however few deliveries there are.
+    #[tokio::test]
+    async fn overlapping_subscriptions_count_one_by_one() {
+        let core = Core::in_memory(BrokerConfig::default());
+        let entry = member(&core, "a").await;
+        for filter in ["t", "+", "#", "other"] {
+            let filter = TopicFilter::parse(filter).unwrap();
+            core.routing.change(|router| router.subscribe(entry.key, &filter, Subscription::default()));
+        }
+        let mut routes = RouteCache::default();
+        let messages = [message(), message()];
+        let dispatched =
+            core.dispatcher
+                .publish(&mut routes, None, &messages, Vec::new(), |_, is_reached| assert!(is_reached));
+        assert_eq!(dispatched.matches, 2 * (3 + 1), "three of its own and the group, for each message");
     }
 
     /// [MQTT-4.8.2-4]: a member whose session ends after it was selected is not the only one that could receive it.

@@ -28,10 +28,11 @@ use crate::registry::SessionKey;
 use crate::routing::RouteCache;
 use crate::statistics::Counter;
 
-/// Deliveries that one turn may cause before other tasks run.
-const TURN_DELIVERIES: usize = 32 * 1024;
+/// Matches of messages with subscriptions in one turn, before other tasks run. Deliveries would be too few: a session
+/// with a thousand overlapping subscriptions gets one, and each of them is looked at for it.
+const TURN_MATCHES: usize = 32 * 1024;
 
-/// Assumed deliveries of a message before the first batch.
+/// Assumed matches of a message before the first batch.
 const INITIAL_FAN_OUT: usize = 64;
 
 /// Messages that arrived together, the tokens of those that want an acknowledgement, and the changes of a durable
@@ -49,7 +50,7 @@ struct PublishBatch {
 pub(super) struct PublishIngress {
     pub(super) pressure: MemoryBackpressure,
     routes: RouteCache,
-    /// Deliveries for each message of the last batch.
+    /// Matching subscriptions for each message of the last batch.
     fan_out: usize,
 }
 
@@ -90,7 +91,7 @@ impl PublishIngress {
 
     /// True when a batch is as much work as one turn may do.
     fn is_full(&self, batch: &PublishBatch) -> bool {
-        batch.messages.len().saturating_mul(self.fan_out) >= TURN_DELIVERIES
+        batch.messages.len().saturating_mul(self.fan_out) >= TURN_MATCHES
     }
 
     /// Dispatches the messages of a batch. Adds their acknowledgements to it, with the receivers that cannot keep up,
@@ -122,7 +123,7 @@ impl PublishIngress {
             }
         };
         let dispatched = core.dispatcher.publish(&mut self.routes, publisher, messages, changes, reached);
-        self.fan_out = (dispatched.deliveries / messages.len().max(1)).max(1);
+        self.fan_out = (dispatched.matches / messages.len().max(1)).max(1);
         if let Some(acks) = acks {
             for Congested { entry, until, messages } in dispatched.congested {
                 let tokens = tokens.get(messages).unwrap_or_default();

@@ -50,6 +50,10 @@ use crate::queue::session_queue::Signal;
 /// Turns of one poll, before other tasks run.
 const MAX_TURNS: usize = 4;
 
+/// Time after which a poll begins no other turn: 64 KiB of the smallest packets take several times as long as those of
+/// most clients.
+const MAX_POLL: Duration = Duration::from_micros(500);
+
 /// Serves one connection from its handshake to its end. A link without a CONNECT is closed at once when the broker
 /// stops. A CONNECT is answered with `refusal`, if there is one.
 ///
@@ -170,8 +174,12 @@ impl Driver {
     /// One poll of the connection, in turns. The order of the steps matters:
     /// each step may make work for a later one, and a step that registers a waker stands before the decision to wait.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
+        let mut began = None;
         for _ in 0..MAX_TURNS {
             let now = clock::now();
+            if now.duration_since(*began.get_or_insert(now)) >= MAX_POLL {
+                break;
+            }
             // 1. Session queue. First: from here on a push or signal wakes the task, even one that comes during this
             // turn.
             self.poll_queue(now, context);

@@ -26,6 +26,11 @@ use self::bind::Certificate;
 use self::store::{Built, ProcessStore};
 use crate::config::{Config, ConfigError, Layers, ListenersConfig, merge};
 
+/// Polls of tasks after which a busy thread asks for events of sockets; the default is 61. A client that keeps its task
+/// busy for a millisecond at a time, and others of its kind, would otherwise delay the input of all clients by 61
+/// milliseconds.
+const EVENT_INTERVAL: u32 = 4;
+
 /// Exit code for errors that the user must correct before the broker can start.
 const REFUSED: u8 = 2;
 
@@ -168,6 +173,7 @@ fn try_run(args: &Args) -> Result<(), Failure> {
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .event_interval(EVENT_INTERVAL)
         .build()
         .map_err(|source| StartError::System { what: "to start threads", source })?;
     let status = Status { health, addresses: server.as_ref().map_or(&[], HealthServer::addresses) };
