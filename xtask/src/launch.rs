@@ -12,13 +12,22 @@ pub(crate) struct Args {
     arguments: Vec<OsString>,
 }
 
+impl Args {
+    fn has_any(&self, wanted: &[&str]) -> bool {
+        self.arguments.iter().any(|argument| wanted.iter().any(|wanted| argument == wanted))
+    }
+}
+
 /// Replaces this process by `braid-suite`. A load generator without optimisation would be the slowest part of what it
 /// measures, so it is built for release, unless it only prints or the caller wants a debug build.
 pub(crate) fn bench(args: &Args) -> ExitCode {
-    let has = |wanted: &str| args.arguments.iter().any(|argument| argument == wanted);
-    let is_debug =
-        args.arguments.is_empty() || ["--help", "-h", "help", "--list", "--debug"].into_iter().any(has);
+    let is_debug = args.arguments.is_empty() || args.has_any(&["--help", "-h", "help", "--list", "--debug"]);
     launch("braid-suite", !is_debug, None, args)
+}
+
+/// Replaces this process by `braid-hostile`, built for release as its broker, unless it only prints.
+pub(crate) fn hostile(args: &Args) -> ExitCode {
+    launch("braid-hostile", !args.has_any(&["--help", "-h", "--list"]), None, args)
 }
 
 /// Replaces this process by `braid-torture` in the profile of this program.

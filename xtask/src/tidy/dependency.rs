@@ -23,6 +23,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("bench", &["proto", "client", "transport", "measure"]),
     ("lab", &["bench", "measure", "transport"]),
     ("torture", &["measure", "proto", "transport", "bench"]),
+    ("hostile", &["measure", "proto::stream", "transport", "client", "torture"]),
     ("suite", &["measure", "proto", "store", "transport", "client", "broker", "bench"]),
     (
         "braidmq",
@@ -82,7 +83,7 @@ const BANS: &[Ban] = &[
     },
     Ban {
         within: &["crates/"],
-        except: &["crates/braidmq/", "crates/braid-suite/", "crates/braid-torture/"],
+        except: &["crates/braidmq/", "crates/braid-suite/", "crates/braid-torture/", "crates/braid-hostile/"],
         names: &["std::env"],
         remedy: "take a value: environment and arguments are read in the binaries alone",
     },
