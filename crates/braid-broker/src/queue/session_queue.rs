@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 use std::time::Instant;
 
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SubscriptionIds};
 use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
@@ -193,7 +193,7 @@ impl SessionQueue {
     /// Readiness of a member of a shared subscription for a message.
     pub(crate) fn readiness(&self, message: &Message, limits: QueueLimits) -> Readiness {
         let inner = self.lock();
-        let usage = QueueUsage::of_message(message, QoS::AtLeastOnce);
+        let usage = QueueUsage::of_message(message, &SubscriptionIds::None, QoS::AtLeastOnce);
         match inner.connection.state {
             State::Closed => Readiness::Unfit,
             State::Online if inner.held().admits(&usage, limits) => Readiness::Ready,

@@ -126,7 +126,10 @@ impl StoredEntry {
     fn usage(&self) -> QueueUsage {
         match &self.message {
             Source::Store { cost, .. } => QueueUsage::of_stored(*cost as usize, self.qos),
-            Source::Here(charge) => QueueUsage::of_message(charge.message(), self.qos),
+            Source::Here(charge) => {
+                let ids = self.extra.as_ref().map_or(&SubscriptionIds::None, |extra| &extra.subscription_ids);
+                QueueUsage::of_message(charge.message(), ids, self.qos)
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Instant;
 
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, QoS};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicName;
@@ -58,12 +58,12 @@ pub(crate) struct QueueUsage {
 impl QueueUsage {
     /// Size of one delivery.
     pub(crate) fn of(delivery: &Delivery) -> Self {
-        Self::of_message(&delivery.message, delivery.qos)
+        Self::of_message(&delivery.message, &delivery.subscription_ids, delivery.qos)
     }
 
-    /// Size of one delivery of a message with this QoS.
-    pub(crate) fn of_message(message: &Message, qos: QoS) -> Self {
-        Self::of_one(message_cost(message), spooled_len(message), qos)
+    /// Size of one delivery of a message with these Subscription Identifiers and this QoS.
+    pub(crate) fn of_message(message: &Message, ids: &SubscriptionIds, qos: QoS) -> Self {
+        Self::of_one(message_cost(message).saturating_add(ids_cost(ids)), spooled_len(message), qos)
     }
 
     /// Size of one delivery of a message that is in the store alone, and would take `bytes` in memory.
@@ -233,6 +233,14 @@ pub(crate) fn message_cost(message: &Message) -> usize {
     cost(&message.topic, message.properties.as_deref(), message.payload.len())
 }
 
+/// Heap bytes of the Subscription Identifiers of a delivery: a client may have thousands that match one message.
+fn ids_cost(ids: &SubscriptionIds) -> usize {
+    match ids {
+        SubscriptionIds::None | SubscriptionIds::One(_) => 0,
+        SubscriptionIds::Many(ids) => size_of_val(&**ids),
+    }
+}
+
 /// Bytes that a message with these parts counts for in a queue.
 pub(crate) fn cost(topic: &TopicName, properties: Option<&MessageProperties>, payload: usize) -> usize {
     // A damaged store may claim any length for a payload that was not read.
@@ -371,11 +379,26 @@ impl PerStreamUsage {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+    use std::sync::Arc;
+
     use super::*;
 
     fn usage(messages: usize, qos0: usize) -> QueueUsage {
         let amount = |messages| Amount { messages, bytes: messages * 10, ..Amount::default() };
         QueueUsage { total: amount(messages), qos0: amount(qos0) }
+    }
+
+    /// A message that matches ten thousand subscriptions takes 40 KB more in each queue.
+    #[test]
+    fn subscription_identifiers_count() {
+        let topic = TopicName::parse("t").unwrap();
+        let message = Arc::new(Message::new(topic, "x".into(), QoS::AtMostOnce, false));
+        let mut delivery = Delivery::of(message);
+        let before = QueueUsage::of(&delivery).heap_bytes();
+        let ids = (1..=10_000).filter_map(NonZeroU32::new).collect();
+        delivery.subscription_ids = SubscriptionIds::Many(ids);
+        assert_eq!(QueueUsage::of(&delivery).heap_bytes(), before + 40_000);
     }
 
     #[test]
