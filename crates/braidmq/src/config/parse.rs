@@ -122,6 +122,37 @@ mod tests {
         assert!(file_error("a = \n").starts_with("FILE:1: "));
     }
 
+    /// Whatever a file contains, it is a configuration or an error of one line; cut at each byte of the documented one,
+    /// and with random changes.
+    #[test]
+    fn any_file_is_a_configuration_or_an_error_of_one_line() {
+        let page = include_str!("../../../../docs/configuration.md");
+        let (_, rest) = page.split_once("```toml\n").unwrap();
+        let (text, _) = rest.split_once("```").unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut read = |bytes: &[u8]| {
+            std::fs::write(file.path(), bytes).unwrap();
+            let read = read_file::<Config>(file.path());
+            let error = read.map_or_else(|error| error.to_string(), |_| String::new());
+            assert!(!error.contains('\n'), "{error}");
+            error.is_empty()
+        };
+        let accepted = (0..text.len()).filter(|length| read(&text.as_bytes()[..*length])).count();
+        assert!(accepted > 0 && accepted < text.len());
+        assert!(read(text.replace('\n', "\r\n").as_bytes()) && read(text.replace(' ', "\t").as_bytes()));
+        let with_mark = ["\u{feff}", text].concat();
+        read(with_mark.as_bytes());
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..1000 {
+            let mut bytes = text.as_bytes().to_vec();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..bytes.len());
+                bytes[at] = random.u8(..);
+            }
+            read(&bytes);
+        }
+    }
+
     #[test]
     fn the_error_of_a_priority_rule_names_its_line() {
         for (rule, expected) in [
