@@ -24,7 +24,7 @@ const KEYS: &str = r#"{"keys": [
 static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| {
     let options =
         JwtOptions { leeway_secs: LEEWAY, client_id_claim: Some("cid".into()), ..JwtOptions::default() };
-    assert!(LEEWAY <= MAX_LEEWAY_SECS);
+    const { assert!(LEEWAY <= MAX_LEEWAY_SECS) };
     let keys = Keys::from_jwks(KEYS.as_bytes(), "keys").expect("the keys are valid");
     Verifier::new(keys, options).expect("the options can be met")
 });
