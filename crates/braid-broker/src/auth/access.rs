@@ -14,15 +14,16 @@ use super::authenticate::{Authenticate, Authentication, Credentials};
 use super::authorize::{Action, Authorize};
 use crate::lock_order;
 
-/// Topics of the broker itself. Clients may subscribe to them and not publish.
-const BROKER_TOPICS: &str = "$SYS/";
+/// First level of the topics of the broker itself. Clients may subscribe to them and not publish.
+const BROKER_LEVEL: &str = "$SYS";
 
 /// Latest answers that a connection caches at least; it caches twice as many at most.
 const CACHED_ANSWERS: usize = 32;
 
 /// Tests whether a topic is the broker's own.
 pub(crate) fn is_broker_topic(topic: &TopicName) -> bool {
-    topic.as_str().starts_with(BROKER_TOPICS)
+    // The level alone too: `$SYS/#` matches it.
+    topic.as_str().strip_prefix(BROKER_LEVEL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Authenticator and authorizer of a broker.

@@ -394,7 +394,8 @@ impl Driver {
         self.core.statistics.add(Counter::MessagesDropped, denied);
         if opened.is_ok() {
             self.link.set_trusted(); // [BQ-13]
-            self.recheck_subscriptions();
+            // The user may have been removed while its password was verified.
+            self.recheck();
         }
         // Packets right behind CONNECT may have released an identifier: no byte has left yet.
         self.acks.commit_progress(&mut self.server, &self.core.persist);

@@ -193,6 +193,10 @@ impl Driver {
             // 4. Limits. After the events, which count the messages.
             self.gate.end_turn(&self.server, now);
             self.ingress.pressure.note_partial(self.server.partial_len(), &self.core.memory, now);
+            // Not with the timer, which has no turn while a client sends without a pause.
+            if self.session.expires_at.is_some_and(|at| at <= now) {
+                self.expire();
+            }
             // Dispatch may have taken long: the time to send is measured from here.
             let now = if has_events { clock::now() } else { now };
             // 5. Commits, which registers for the first that is not done. After the events, which begin them: over a
@@ -292,9 +296,6 @@ impl Driver {
         }
         self.server.handle_timeout(now);
         self.open_waiting_streams(now);
-        if self.session.expires_at.is_some_and(|at| at <= now) {
-            self.expire();
-        }
         if self.timer.confirm_by.is_some_and(|by| by <= now) {
             self.timer.confirm_by = None;
             tracing::info!(

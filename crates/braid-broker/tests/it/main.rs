@@ -4,6 +4,7 @@
 
 mod support;
 
+mod authentication;
 mod connecting;
 mod delivery;
 mod disk;
@@ -24,6 +25,7 @@ mod random;
 mod rates;
 mod retained;
 mod security;
+mod security_permissions;
 mod sessions;
 mod shared;
 mod slow;

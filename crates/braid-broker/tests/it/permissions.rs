@@ -8,28 +8,16 @@ use std::time::Duration;
 
 use braid_auth::acl::Decision;
 use braid_auth::identity::Identity;
-use braid_broker::{
-    Action, Authenticate, Authentication, Authorize, Counter, Credentials, PermitAll, SecurityAction,
-};
+use braid_broker::{Action, Authorize, Counter, PermitAll, SecurityAction};
 use braid_proto::packet::{
     Ack, AckKind, ClientId, Connect, Packet, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry,
 };
 use braid_proto::reason::ReasonCode;
 use braid_store::MemoryStore;
 
-use crate::support::{Client, TestBroker, connect_v5, filter, id, lasting, message, settle, texts, will};
-
-/// Authenticator whose identities are the user names.
-struct UserNames;
-
-impl Authenticate for UserNames {
-    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
-        Box::pin(async {
-            tokio::task::yield_now().await;
-            Ok(credentials.user_name.map_or(Identity::anonymous(), Identity::named).into())
-        })
-    }
-}
+use crate::support::{
+    Client, TestBroker, UserNames, connect_v5, filter, id, lasting, message, named, settle, texts, will,
+};
 
 /// Authorizer that denies the actions with one name to one client, and records all actions that it was asked about.
 #[derive(Default)]
@@ -79,10 +67,6 @@ impl Authorize for Deny {
 
 fn start(rules: &Arc<Deny>) -> TestBroker {
     TestBroker::start_with_access(UserNames, rules.clone(), Arc::new(MemoryStore::new()))
-}
-
-fn named(name: &str, connect: Connect) -> Connect {
-    Connect { user_name: Some(name.into()), ..connect }
 }
 
 async fn refusal(broker: &TestBroker, connect: Connect) -> ReasonCode {

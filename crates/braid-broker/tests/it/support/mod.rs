@@ -1,5 +1,6 @@
 //! A broker in this process, and clients that exchange raw packets with it, all on virtual time.
 
+mod access;
 mod allocator;
 mod client;
 mod lanes;
@@ -23,6 +24,7 @@ use braid_transport::mem::{self, Connector};
 use braid_transport::{ByteStream, EndpointHealth, Link, Listener};
 use tokio::task::JoinHandle;
 
+pub(crate) use access::{AclRules, UserNames, named};
 pub(crate) use allocator::allocated;
 pub(crate) use client::Client;
 pub(crate) use lanes::{CONTROL, Ended, Lanes};
@@ -69,22 +71,13 @@ impl TestBroker {
         rule: impl Authenticate,
         store: Arc<dyn Store>,
     ) -> Self {
-        Self::start_listening(config, rule, store, Vec::new())
+        Self::start_on(config, rule, Arc::new(PermitAll), store, None, Vec::new())
     }
 
     /// A broker that receives large packets into `spool`.
     pub(crate) fn start_with_spool(config: BrokerConfig, spool: Arc<dyn Spool>) -> Self {
         let (store, rule) = (Arc::new(MemoryStore::new()), Anonymous::default());
         Self::start_on(config, rule, Arc::new(PermitAll), store, Some(spool), Vec::new())
-    }
-
-    fn start_listening(
-        config: BrokerConfig,
-        rule: impl Authenticate,
-        store: Arc<dyn Store>,
-        others: Vec<Listener>,
-    ) -> Self {
-        Self::start_on(config, rule, Arc::new(PermitAll), store, None, others)
     }
 
     /// A broker that asks `authorize` for permission.
@@ -94,6 +87,15 @@ impl TestBroker {
         store: Arc<dyn Store>,
     ) -> Self {
         Self::start_on(quiet(), rule, authorize, store, None, Vec::new())
+    }
+
+    /// A broker with this configuration that asks `authorize` for permission.
+    pub(crate) fn start_with_rules(
+        config: BrokerConfig,
+        rule: impl Authenticate,
+        authorize: Arc<dyn Authorize>,
+    ) -> Self {
+        Self::start_on(config, rule, authorize, Arc::new(MemoryStore::new()), None, Vec::new())
     }
 
     fn start_on(

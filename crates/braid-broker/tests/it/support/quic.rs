@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use braid_broker::{Anonymous, Authenticate, BrokerConfig};
+use braid_broker::{Anonymous, Authenticate, Authorize, BrokerConfig, PermitAll};
 use braid_proto::packet::{Connect, ProtocolVersion};
 use braid_store::{MemoryStore, Store};
 use braid_transport::quic::QuicOptions;
@@ -53,7 +53,17 @@ impl QuicBroker {
         rule: impl Authenticate,
         store: Arc<dyn Store>,
     ) -> Self {
-        Self::start_listening(config, quic, rule, store, Vec::new())
+        Self::start_listening(config, quic, rule, Arc::new(PermitAll), store, Vec::new())
+    }
+
+    /// A broker that asks `authorize` for permission.
+    pub(crate) fn start_with_access(
+        config: BrokerConfig,
+        rule: impl Authenticate,
+        authorize: Arc<dyn Authorize>,
+        store: Arc<dyn Store>,
+    ) -> Self {
+        Self::start_listening(config, QuicOptions::server(), rule, authorize, store, Vec::new())
     }
 
     /// A broker that also listens with TLS on loopback, at the returned address. Sockets do not follow the paused
@@ -64,7 +74,8 @@ impl QuicBroker {
         let listener = Listener::bind(kind, loopback, &ListenOptions::default()).expect("a free port");
         let address = listener.local_addr().expect("an address");
         let store = Arc::new(MemoryStore::new());
-        let broker = Self::start_listening(quiet(), QuicOptions::server(), anyone(), store, vec![listener]);
+        let (quic, rules) = (QuicOptions::server(), Arc::new(PermitAll));
+        let broker = Self::start_listening(quiet(), quic, anyone(), rules, store, vec![listener]);
         (broker, address)
     }
 
@@ -72,6 +83,7 @@ impl QuicBroker {
         config: BrokerConfig,
         quic: QuicOptions,
         rule: impl Authenticate,
+        authorize: Arc<dyn Authorize>,
         store: Arc<dyn Store>,
         mut others: Vec<Listener>,
     ) -> Self {
@@ -81,7 +93,7 @@ impl QuicBroker {
         let listener = network.listen(server_tls.clone(), &options).expect("a free port");
         let address = listener.local_addr().expect("an address");
         others.push(listener);
-        let memory = TestBroker::start_listening(config, rule, store, others);
+        let memory = TestBroker::start_on(config, rule, authorize, store, None, others);
         Self { network, memory, server_tls, address, client_tls: client_tls() }
     }
 
