@@ -214,7 +214,7 @@ async fn certificates_name_their_client_or_nobody() {
     }
     // Names that no log line and no topic should carry.
     for name in ["", "a\nb", "a\0b", "\u{7f}"] {
-        let login = Login { certificate: Some(self::certificate(&[name], &[])), ..Login::default() };
+        let login = Login { certificate: Some(certificate(&[name], &[])), ..Login::default() };
         let said = login.answer(&Chain::new(vec![Link::Certificate(NAMES)], false)).await;
         assert!(said.starts_with("0x87"), "{name:?}: {said}");
     }

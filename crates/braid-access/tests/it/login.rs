@@ -59,6 +59,7 @@ impl Login {
             certificate: self.certificate.clone(),
             tls_version: None,
             alpn: None,
+            proxy: None,
         };
         let credentials = Credentials {
             client_id: &ClientId::from("c1"),

@@ -338,7 +338,7 @@ async fn rule_4_messages_that_wait_for_an_unread_stream_are_asked_about_again() 
     assert_eq!(secrets as u64 + dropped, MESSAGES as u64);
 }
 
-/// Retained messages that wait for the client's acknowledgements end with their subscription.
+/// Retained messages that wait for the client's acknowledgements are asked about before they are sent.
 #[tokio::test(start_paused = true)]
 async fn rule_4_retained_messages_of_a_subscription_that_is_denied_by_now_are_not_sent() {
     let rules = AclRules::of(ALL);
@@ -354,7 +354,7 @@ async fn rule_4_retained_messages_of_a_subscription_that_is_denied_by_now_are_no
     let data = client.open().await;
     client.subscribe(data, "t/#", QoS::AtLeastOnce).await;
     let first = client.expect_publish(data).await;
-    rules.replace("deny subscribe client client topic t/#\nallow all topic #");
+    rules.replace("deny subscribe,receive client client topic t/#\nallow all topic #");
     broker.memory.handle.recheck_clients().await;
     pass(1).await;
     client.acknowledge(data, &first).await;

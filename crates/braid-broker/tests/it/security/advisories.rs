@@ -77,13 +77,12 @@ async fn refused_connects_leave_no_memory() {
     assert!(left < 10_000, "{left} bytes after {count} packets");
 }
 
-/// CVE-2018-12543: a topic that begins with `$` is an ordinary one, except below `$SYS/`; wildcards at
-/// the beginning of a
-/// filter do not match it. [MQTT-4.7.2-1]
+/// CVE-2018-12543: a topic that begins with `$` is an ordinary one, except `$SYS` and those below; wildcards at the
+/// beginning of a filter do not match it. [MQTT-4.7.2-1]
 #[tokio::test(start_paused = true)]
 async fn topics_that_begin_with_a_dollar_are_ordinary() {
     let broker = TestBroker::start();
-    let topics = ["$", "$x", "$/", "$x/y", "$SYS", "$SYSTEM/x", "$sys/x", "$share", "$share/g"];
+    let topics = ["$", "$x", "$/", "$x/y", "$SYSTEM/x", "$sys/x", "$share", "$share/g"];
     let mut everything = broker.v5("everything").await;
     everything.subscribe("#", QoS::AtMostOnce).await;
     everything.subscribe("+/#", QoS::AtMostOnce).await;
