@@ -32,7 +32,7 @@ async fn service() -> (Server, Arc<Mutex<(u16, &'static str)>>, Link) {
     (server, answer, Link::Http(Arc::new(hook)))
 }
 
-const YES: &str = "nobody by none";
+const YES: &str = "unknown by none";
 const IGNORE: (u16, &str) = (200, r#"{"result":"ignore"}"#);
 const ALLOW: (u16, &str) = (200, r#"{"result":"allow"}"#);
 const DENY: (u16, &str) = (200, r#"{"result":"deny"}"#);
@@ -63,7 +63,7 @@ async fn each_result_is_followed_by_its_own() {
         (Login::with("jane", &right), ALLOW, "0x86 wrong password", 0),
         (Login::with("Jane", "right"), ALLOW, "Jane by http", 1),
         (without_password.clone(), ALLOW, "jane by http", 1),
-        (without_user, ALLOW, "nobody by http", 1),
+        (without_user, ALLOW, "unknown by http", 1),
         // Tokens.
         (Login::with("joe", &right), ALLOW, "joe by jwt", 0),
         (Login::with("any", &right), ALLOW, "joe by jwt", 0),
@@ -99,7 +99,7 @@ async fn each_result_is_followed_by_its_own() {
         (Login::with("joe", "x"), (200, r#"{"result":"allow","username":"carl"}"#), "carl by http", 1),
         (Login::with("joe", "x"), (500, ""), "0x88", 1),
         (Login::with("joe", "x"), (200, "{"), "0x88", 1),
-        (Login::default(), ALLOW, "nobody by http", 1),
+        (Login::default(), ALLOW, "unknown by http", 1),
         (Login::default(), IGNORE, "0x87 there are no credentials", 1),
         (Login::default(), (500, ""), "0x88", 1),
         (without_password, IGNORE, "0x86", 1),
@@ -180,7 +180,7 @@ async fn anonymous_clients_come_in_only_where_that_was_asked_for() {
 
 /// Name of a client by its certificate, of each kind.
 #[tokio::test]
-async fn certificates_name_their_client_or_nobody() {
+async fn certificates_name_their_client_or_unknown() {
     use CertificateName::{AlternativeName, CommonName, Fingerprint};
     let plain = certificate(&["device"], &[]);
     let one = certificate(&["device"], &["a.example"]);
@@ -308,7 +308,7 @@ async fn scram_refuses_a_last_message_that_is_none() {
 /// Passwords above the bound of the pool are refused at once, those that wait are answered, and clients with other
 /// credentials are not delayed.
 #[tokio::test]
-async fn a_flood_of_passwords_is_refused_and_delays_nobody_else() {
+async fn a_flood_of_passwords_is_refused_and_delays_unknown_else() {
     let folder = TempDir::new().expect("folder");
     let pool = HashPool::new(1, 2);
     let file = write(&folder, "users", line("jane", "right"));

@@ -85,7 +85,7 @@ impl Login {
     pub(crate) async fn answer(&self, authenticator: &impl Authenticate) -> String {
         match self.grant(authenticator).await {
             Ok(Grant { identity, .. }) => {
-                format!("{} by {}", identity.user().unwrap_or("nobody"), identity.source().unwrap_or("none"))
+                format!("{} by {}", identity.user().unwrap_or("unknown"), identity.source().unwrap_or("none"))
             }
             Err(Refusal { reason, cause }) => format!("{:#x} {cause}", reason.value()),
         }

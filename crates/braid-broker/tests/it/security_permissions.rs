@@ -70,7 +70,8 @@ async fn publish_all(publisher: &mut Client, topics: &[&str]) {
 const TOPICS: [&str; 3] = ["t/1", "t/secret", "t/2"];
 const PERMITTED: [&str; 2] = ["t/1", "t/2"];
 
-/// CVE-2018-12546, CVE-2021-34434: live, retained, from the offline queue and of a shared subscription, on a link of one
+/// CVE-2018-12546, CVE-2021-34434: live, retained, from the offline queue and of a shared
+/// subscription, on a link of one
 /// stream and on each of several streams.
 #[tokio::test(start_paused = true)]
 async fn rule_4_every_way_of_delivery_asks_about_the_concrete_topic() {
@@ -195,7 +196,7 @@ async fn rule_4_rules_that_change_between_streams() {
     for stream in [first, second] {
         assert_eq!(arrived(&client, stream).await, ["other"]);
     }
-    // The same identifier on two streams, at the same time: each is decided about by the rules, not by the other.
+    // As before identifier on two streams, at the same time: each is decided about by the rules, not by the other.
     for stream in [first, second] {
         client.send(stream, &publish_packet("t/1", "x", QoS::AtLeastOnce, 7));
         client.send(stream, &publish_packet("other", "x", QoS::AtLeastOnce, 8));

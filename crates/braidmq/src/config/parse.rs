@@ -122,7 +122,8 @@ mod tests {
         assert!(file_error("a = \n").starts_with("FILE:1: "));
     }
 
-    /// Whatever a file contains, it is a configuration or an error of one line: cut at each byte, or with random changes.
+    /// Whatever a file contains, it is a configuration or an error of one line: cut at each byte, or with
+    /// random changes.
     #[test]
     fn any_file_is_a_configuration_or_an_error_of_one_line() {
         let text = "data_dir = 'd'  # files\n[listeners]\ntcp = [ '127.0.0.1:1' ]\n[[listener]]\ntransport = \"tls\"\n\
