@@ -214,9 +214,13 @@ async fn certificates_name_their_client_or_unknown() {
     }
     // Names that no log line and no topic should carry.
     for name in ["", "a\nb", "a\0b", "\u{7f}"] {
-        let login = Login { certificate: Some(certificate(&[name], &[])), ..Login::default() };
-        let said = login.answer(&Chain::new(vec![Link::Certificate(NAMES)], false)).await;
-        assert!(said.starts_with("0x87"), "{name:?}: {said}");
+        let with_both = certificate(&[name], &[name]);
+        for user in [CommonName, AlternativeName] {
+            let login = Login { certificate: Some(with_both.clone()), ..Login::default() };
+            let names = Certificates { user, client_id: None };
+            let said = login.answer(&Chain::new(vec![Link::Certificate(names)], false)).await;
+            assert!(said.starts_with("0x87"), "{name:?}: {said}");
+        }
     }
 }
 

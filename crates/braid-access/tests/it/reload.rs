@@ -194,4 +194,14 @@ async fn what_can_change_is_asked_about() {
             "without a list only clients with rules of their own are restricted"
         );
     }
+    // Those are restricted by their rules alone.
+    let control = AccessControl::open(Chain::new(Vec::new(), false), None).expect("no rules");
+    let attributes = Attributes { rules: Some("allow publish topic b".into()), ..Attributes::default() };
+    let identity = Identity::new(attributes).expect("rules");
+    for (topic, allowed) in [("b", true), ("c", false)] {
+        let topic = TopicName::parse(topic).expect("a topic");
+        let action = Action::Publish(&topic);
+        let decision = control.authorizer().decide(&identity, &ClientId::from("c"), action);
+        assert_eq!(decision.allowed, allowed);
+    }
 }
