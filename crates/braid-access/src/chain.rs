@@ -168,9 +168,9 @@ pub(crate) fn accept(
 /// Accepts a client with the claims of a token or service. Those that name another Client Identifier than CONNECT
 /// replace it.
 pub(crate) fn grant_claims(credentials: &Credentials<'_>, source: &str, claims: Claims, now: u64) -> Answer {
-    let Claims { user, client_id, groups, rules, expires_at } = claims;
+    let Claims { user, client_id, groups, rules, mountpoint, expires_at } = claims;
     let user = user.as_deref().or(credentials.user_name);
-    let attributes = Attributes { groups, rules, ..credentials.attributes() };
+    let attributes = Attributes { groups, rules, mountpoint, ..credentials.attributes() };
     let complete = |grant: &mut Grant| {
         grant.client_id = client_id.as_deref().map(ClientId::from);
         grant.expires_in = expires_at.map(|end| Duration::from_secs(end.saturating_sub(now)));

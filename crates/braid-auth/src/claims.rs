@@ -12,6 +12,8 @@ pub struct Claims {
     /// Rules of this client, in the format of [`acl`](crate::acl), accepted by its parser. They are asked before the
     /// rules of the broker. `None` for none.
     pub rules: Option<Box<str>>,
+    /// Mountpoint of the client, instead of that of its listener; checked when the client is accepted.
+    pub mountpoint: Option<Box<str>>,
     /// Seconds since the Unix epoch at which the connection is closed.
     pub expires_at: Option<u64>,
 }

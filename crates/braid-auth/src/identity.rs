@@ -36,6 +36,9 @@ pub struct Attributes {
     /// Rules of this client, in the format of [`acl`](crate::acl).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Box<str>>,
+    /// Mountpoint of the client, instead of that of its listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mountpoint: Option<Box<str>>,
 }
 
 struct Known {
@@ -101,6 +104,11 @@ impl Identity {
     /// Name of the authenticator that accepted the client, if there was one.
     pub fn source(&self) -> Option<&str> {
         self.attributes()?.source.as_deref()
+    }
+
+    /// Mountpoint of the client, as its authenticator named it: not checked.
+    pub fn mountpoint(&self) -> Option<&str> {
+        self.attributes()?.mountpoint.as_deref()
     }
 
     fn attributes(&self) -> Option<&Attributes> {
@@ -182,6 +190,7 @@ mod tests {
             listener: Some("outside".into()),
             address: Some([192, 0, 2, 1].into()),
             rules: Some("deny publish topic t/secret\nallow publish topic t/#".into()),
+            mountpoint: Some("acme/".into()),
         }
     }
 

@@ -18,6 +18,7 @@ mod listener_policy;
 mod lock_order;
 mod log_throttle;
 mod memory;
+mod mountpoint;
 mod overload;
 mod persist;
 mod priority;
@@ -44,6 +45,7 @@ pub use config::{
 pub use health::{Health, HealthMonitor, HealthStatus};
 pub use listen::BrokerListener;
 pub use listener_policy::ListenerPolicy;
+pub use mountpoint::{MountpointTemplate, MountpointTemplateError};
 pub use persist::Recovery;
 pub use priority::PriorityRule;
 pub use statistics::{Counter, Statistics};

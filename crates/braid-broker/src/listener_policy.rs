@@ -1,5 +1,7 @@
 //! Policy of a listener for its clients.
 
+use crate::mountpoint::MountpointTemplate;
+
 /// Policy of a listener for its clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerPolicy {
@@ -9,4 +11,6 @@ pub struct ListenerPolicy {
     pub anonymous: Option<bool>,
     /// Whether priorities that clients ask for have no effect.
     pub ignores_priorities: bool,
+    /// Name space of clients whose identity has none.
+    pub mountpoint: Option<MountpointTemplate>,
 }

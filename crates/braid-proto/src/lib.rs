@@ -35,7 +35,7 @@ pub mod reason {
     pub use crate::types::ReasonCode;
 }
 
-/// Topic Names and Topic Filters.
+/// Topic Names, Topic Filters, and mountpoints.
 pub mod topic {
-    pub use crate::types::{MAX_LEVELS, TopicError, TopicFilter, TopicName};
+    pub use crate::types::{MAX_LEVELS, Mountpoint, MountpointError, TopicError, TopicFilter, TopicName};
 }

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::packet::{MessageProperties, Publish, PublishHead, Will, put_publish_head};
-use crate::types::{Lane, PacketId, Priority, ProtocolVersion, QoS, StreamKey, TopicFilter, TopicName};
+use crate::types::{
+    Lane, Mountpoint, PacketId, Priority, ProtocolVersion, QoS, StreamKey, TopicFilter, TopicName,
+};
 use crate::wire::PACKET_SIZE_MAX;
 
 /// Maximum bytes of a payload that is copied into the outbox. Longer ones are shared by reference: a buffer of its own
@@ -220,6 +222,7 @@ impl Message {
             subscription_ids: &[],
             properties: self.properties.as_deref(),
             message_expiry: None,
+            mountpoint: None,
         }
     }
 }
@@ -314,7 +317,7 @@ impl Delivery {
 
 /// Fields of one transmission of a delivery.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Transmission {
+pub(crate) struct Transmission<'a> {
     pub(crate) version: ProtocolVersion,
     /// DUP flag: whether this side repeats it, independent of the publisher's flag. [MQTT-3.3.1-3]
     pub(crate) dup: bool,
@@ -322,14 +325,17 @@ pub(crate) struct Transmission {
     /// Topic Alias, and whether the Topic Name is sent with it.
     pub(crate) alias: Option<(u16, bool)>,
     pub(crate) now: Instant,
+    /// Mountpoint of the receiver, whose topic names are sent.
+    pub(crate) mountpoint: Option<&'a Mountpoint>,
 }
 
 /// Writes the PUBLISH of a delivery, without a payload above [`INLINE_PAYLOAD`], which the caller adds by
-/// reference. `None`, with nothing written: the packet would exceed `maximum_packet_size`.
+/// reference. `None`, with nothing written: the packet would exceed `maximum_packet_size`, or the receiver has no name
+/// for the topic.
 pub(crate) fn put_delivery(
     out: &mut BytesMut,
     delivery: &Delivery,
-    transmission: &Transmission,
+    transmission: &Transmission<'_>,
     maximum_packet_size: usize,
 ) -> Option<usize> {
     let message = &*delivery.message;
@@ -338,9 +344,12 @@ pub(crate) fn put_delivery(
             || message.expires_at.is_some()
             || delivery.subscription_ids != SubscriptionIds::None);
     // The last reference gains nothing from an encoded form that others could share.
-    if own_properties || Arc::strong_count(&delivery.message) == 1 {
-        let topic =
-            if transmission.alias.is_some_and(|(_, named)| !named) { "" } else { message.topic.as_str() };
+    if own_properties || transmission.mountpoint.is_some() || Arc::strong_count(&delivery.message) == 1 {
+        let topic = match transmission.mountpoint {
+            Some(mountpoint) => mountpoint.own_name(&message.topic)?,
+            None => message.topic.as_str(),
+        };
+        let topic = if transmission.alias.is_some_and(|(_, named)| !named) { "" } else { topic };
         let head = PublishHead {
             dup: transmission.dup,
             retain: delivery.retain,
@@ -349,6 +358,7 @@ pub(crate) fn put_delivery(
             topic_alias: transmission.alias.map(|(alias, _)| alias),
             subscription_ids: delivery.subscription_ids.as_slice(),
             message_expiry: message.remaining_expiry(transmission.now),
+            mountpoint: transmission.mountpoint,
             ..message.head(delivery.qos)
         };
         let payload_len = message.payload_len();

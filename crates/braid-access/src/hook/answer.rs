@@ -2,6 +2,7 @@
 
 use braid_auth::claims::Claims;
 use braid_auth::rules_json::rules_from_json;
+use braid_proto::topic::Mountpoint;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -26,6 +27,7 @@ struct Body {
     groups: Option<Value>,
     username: Option<Value>,
     clientid: Option<Value>,
+    mountpoint: Option<Value>,
 }
 
 /// Parses the response of the service: 200 with a JSON object, or 204 for `allow`.
@@ -70,8 +72,15 @@ fn claims(body: Body) -> Result<Claims, String> {
         client_id: body.clientid.map(|value| name(value, "clientid")).transpose()?,
         groups,
         rules: (!rules.is_empty()).then(|| rules.into()),
+        mountpoint: body.mountpoint.as_ref().map(mountpoint).transpose()?,
         expires_at,
     })
+}
+
+fn mountpoint(value: &Value) -> Result<Box<str>, String> {
+    let text = value.as_str().ok_or("`mountpoint` is not a string")?;
+    Mountpoint::parse(text).map_err(|error| format!("`mountpoint`: {error}"))?;
+    Ok(text.into())
 }
 
 fn name(value: Value, key: &str) -> Result<Box<str>, String> {
@@ -130,6 +139,11 @@ mod tests {
             ),
             (
                 200,
+                r#"{"result":"allow","mountpoint":"acme/lab/"}"#,
+                allow(|claims| claims.mountpoint = Some("acme/lab/".into())),
+            ),
+            (
+                200,
                 r#"{"result":"allow","acl":[{"permission":"deny","action":"all","topic":"a/#"}]}"#,
                 allow(|claims| claims.rules = Some("deny all topic \"a/#\"\n".into())),
             ),
@@ -180,6 +194,17 @@ mod tests {
                 200,
                 r#"{"result":"allow","clientid":"s3cret\u0000"}"#,
                 "a name in `clientid` is empty, too long or has",
+            ),
+            (200, r#"{"result":"allow","mountpoint":["s3cret/"]}"#, "`mountpoint` is not a string"),
+            (
+                200,
+                r#"{"result":"allow","mountpoint":"s3cret"}"#,
+                "`mountpoint`: a mountpoint must end with '/'",
+            ),
+            (
+                200,
+                r#"{"result":"allow","mountpoint":"+/"}"#,
+                "`mountpoint`: a mountpoint must not contain the",
             ),
             (200, r#"{"result":"allow","acl":"allow all topic #"}"#, "`acl`: rules: "),
             (200, r#"{"result":"allow","acl":[{"permission":"allow","action":"all"}]}"#, "`acl`: rule:1: "),

@@ -54,6 +54,7 @@ pub(super) fn check(
         client_id: client_id.map(Into::into),
         groups: options.groups_claim.as_deref().map_or(Ok(Vec::new()), |name| claims.groups(name))?,
         rules: permissions.map(rules_from_json).transpose()?,
+        mountpoint: None,
         expires_at,
     })
 }

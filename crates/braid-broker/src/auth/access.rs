@@ -3,16 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
+use braid_auth::acl::Decision;
 use braid_auth::identity::Identity;
 use braid_proto::message::Delivery;
 use braid_proto::packet::ClientId;
-use braid_proto::topic::{TopicFilter, TopicName};
+use braid_proto::topic::{Mountpoint, TopicFilter, TopicName};
 use hashbrown::HashMap;
 
 use super::audit::{Audit, SecurityAction, SecurityEvent};
 use super::authenticate::{Authenticate, Authentication, Credentials};
 use super::authorize::{Action, Authorize};
 use crate::lock_order;
+use crate::mountpoint::Tenant;
 
 /// First level of the topics of the broker itself. Clients may subscribe to them and not publish.
 const BROKER_LEVEL: &str = "$SYS";
@@ -22,8 +24,45 @@ const CACHED_ANSWERS: usize = 32;
 
 /// Tests whether a topic is the broker's own.
 pub(crate) fn is_broker_topic(topic: &TopicName) -> bool {
+    is_broker_name(topic.as_str())
+}
+
+fn is_broker_name(topic: &str) -> bool {
     // The level alone too: `$SYS/#` matches it.
-    topic.as_str().strip_prefix(BROKER_LEVEL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    topic.strip_prefix(BROKER_LEVEL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Tests whether a client may not publish to a topic by any rule: it is the broker's own, by the name that the client
+/// has for it, or the client has no name for it.
+fn is_unpublishable(tenant: Option<&Tenant>, topic: &TopicName) -> bool {
+    match tenant {
+        None => is_broker_topic(topic),
+        Some(tenant) => tenant.mountpoint.own_name(topic).is_none_or(is_broker_name),
+    }
+}
+
+/// Asks the authorizer about an action, in the names that the client has for its identifier and topics. `tenant` is
+/// that of the session `client_id`. Topics that the client has no name for are denied.
+fn decide(
+    authorize: &dyn Authorize,
+    identity: &Identity,
+    client_id: &ClientId,
+    tenant: Option<&Tenant>,
+    action: Action<'_>,
+) -> Decision {
+    lock_order::assert_none_held();
+    let Some(Tenant { mountpoint, client_id }) = tenant else {
+        return authorize.decide(identity, client_id, action);
+    };
+    let own_name = |topic| mountpoint.own_name(topic).and_then(|own| TopicName::parse(own).ok());
+    let ask = |action: Action<'_>| authorize.decide(identity, client_id, action);
+    let decision = match action {
+        Action::Publish(topic) => own_name(topic).map(|own| ask(Action::Publish(&own))),
+        Action::Receive(topic) => own_name(topic).map(|own| ask(Action::Receive(&own))),
+        Action::Subscribe(filter) => mountpoint.own_filter(filter).map(|own| ask(Action::Subscribe(&own))),
+        Action::Prioritize(filter) => mountpoint.own_filter(filter).map(|own| ask(Action::Prioritize(&own))),
+    };
+    decision.unwrap_or(Decision { allowed: false, line: None, list: 0 })
 }
 
 /// Authenticator and authorizer of a broker.
@@ -44,13 +83,16 @@ impl Access {
         self.authenticate.authenticate(credentials)
     }
 
-    /// Access of a client that was authenticated.
+    /// Access of a client that was authenticated. `client_id` is that of its session. Topics and filters in the
+    /// questions to it are the broker's, with the mountpoint of the client; the authorizer is asked about those of the
+    /// client.
     pub(crate) fn client(self: &Arc<Self>, identity: Identity, client_id: &ClientId) -> ClientAccess {
-        let client = || Client { access: self.clone(), client_id: client_id.clone() };
+        let tenant = Tenant::of_session(client_id).map(Box::new);
+        let client = Client { access: self.clone(), client_id: client_id.clone(), tenant };
         let answers = self.authorize.as_ref().map(|authorize| {
             Box::new(Answers { generation: authorize.generation(), cache: AnswerCache::default() })
         });
-        ClientAccess { identity, client: Some(client()), answers }
+        ClientAccess { identity, client: Some(client), answers }
     }
 
     /// Tests whether the client of a session may receive a message, for a caller that is not its connection. The answer
@@ -65,7 +107,9 @@ impl Access {
         let Some(authorize) = &self.authorize else { return true };
         let identity = identity();
         lock_order::assert_none_held();
-        identity.is_none_or(|identity| authorize.decide(&identity, client_id, Action::Receive(topic)).allowed)
+        let Some(identity) = identity else { return true };
+        let tenant = Tenant::of_session(client_id);
+        decide(&**authorize, &identity, client_id, tenant.as_ref(), Action::Receive(topic)).allowed
     }
 
     /// Tests whether a Will may be published now, by the identity that claimed its session last.
@@ -75,12 +119,12 @@ impl Access {
         identity: Option<Identity>,
         topic: &TopicName,
     ) -> bool {
-        if is_broker_topic(topic) {
+        let tenant = Tenant::of_session(client_id);
+        if is_unpublishable(tenant.as_ref(), topic) {
             return false;
         }
         let Some((authorize, identity)) = self.authorize.as_ref().zip(identity) else { return true };
-        lock_order::assert_none_held();
-        let decision = authorize.decide(&identity, client_id, Action::Publish(topic));
+        let decision = decide(&**authorize, &identity, client_id, tenant.as_ref(), Action::Publish(topic));
         if !decision.allowed {
             let what = SecurityAction::Will(topic.clone());
             self.audit.record(SecurityEvent::denied(client_id, &identity, what, decision));
@@ -106,7 +150,10 @@ pub(crate) struct ClientAccess {
 
 struct Client {
     access: Arc<Access>,
+    /// Client Identifier of its session.
     client_id: ClientId,
+    /// Boxed: most clients are none.
+    tenant: Option<Box<Tenant>>,
 }
 
 /// Latest answers to the questions of one connection.
@@ -152,8 +199,7 @@ impl Client {
         what: impl FnOnce() -> SecurityAction,
     ) -> bool {
         let Some(authorize) = &self.access.authorize else { return true };
-        lock_order::assert_none_held();
-        let decision = authorize.decide(identity, &self.client_id, action);
+        let decision = decide(&**authorize, identity, &self.client_id, self.tenant.as_deref(), action);
         if !decision.allowed {
             self.access.audit.record(SecurityEvent::denied(&self.client_id, identity, what(), decision));
         }
@@ -185,8 +231,23 @@ impl ClientAccess {
         }
     }
 
+    fn tenant(&self) -> Option<&Tenant> {
+        self.client.as_ref()?.tenant.as_deref()
+    }
+
+    /// Mountpoint of the client.
+    pub(crate) fn mountpoint(&self) -> Option<&Mountpoint> {
+        self.tenant().map(|tenant| &tenant.mountpoint)
+    }
+
+    /// Client Identifier that the client knows; `None` before it is connected.
+    pub(crate) fn client_id(&self) -> Option<&ClientId> {
+        let client = self.client.as_ref()?;
+        Some(client.tenant.as_ref().map_or(&client.client_id, |tenant| &tenant.client_id))
+    }
+
     pub(crate) fn may_publish(&mut self, topic: &TopicName) -> bool {
-        if is_broker_topic(topic) {
+        if is_unpublishable(self.tenant(), topic) {
             self.record(|| SecurityAction::Publish(topic.clone()));
             return false;
         }
@@ -196,7 +257,7 @@ impl ClientAccess {
     /// A Will is a PUBLISH that the broker sends later.
     pub(crate) fn may_set_will(&self, topic: &TopicName) -> bool {
         let what = || SecurityAction::Will(topic.clone());
-        if is_broker_topic(topic) {
+        if is_unpublishable(self.tenant(), topic) {
             self.record(what);
             return false;
         }
@@ -215,6 +276,10 @@ impl ClientAccess {
     /// Asked for each delivery: a filter covers topics that the client may not read, and a subscription may be older
     /// than the rules.
     pub(crate) fn may_receive(&mut self, topic: &TopicName) -> bool {
+        // A filter of a tenant may match a topic of another publisher that the tenant cannot name, as `acme`.
+        if self.mountpoint().is_some_and(|mountpoint| mountpoint.own_name(topic).is_none()) {
+            return false;
+        }
         self.is_permitted_cached(Direction::Receive, topic)
     }
 
@@ -284,7 +349,6 @@ mod tests {
 
     use super::*;
     use crate::auth::{Anonymous, PermitAll};
-    use braid_auth::acl::Decision;
 
     #[derive(Default)]
     struct Reloaded {

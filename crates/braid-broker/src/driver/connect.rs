@@ -13,6 +13,7 @@ use braid_transport::{Incoming, Link, Peer};
 use crate::auth::{Authentication, ClientAccess, Exchange, Grant, Outcome, Refusal};
 use crate::core::Core;
 use crate::listener_policy::ListenerPolicy;
+use crate::mountpoint::{self, Unmountable};
 use crate::persist::DurableProgress;
 use crate::registry::{ConnectionId, SessionEntry};
 use crate::sessions::Claim;
@@ -121,6 +122,48 @@ impl From<ReasonCode> for Unclaimed {
     }
 }
 
+/// CONNECT of a client that was authenticated.
+pub(super) struct Admitted<'a> {
+    connect: &'a Connect,
+    grant: &'a Grant,
+    /// Client Identifier of its session.
+    client_id: ClientId,
+    /// Client Identifier that the client does not know yet.
+    assigned: Option<ClientId>,
+}
+
+/// Names the client of the pending CONNECT, and gives it the name space of its mountpoint.
+///
+/// # Errors
+/// The Reason Code of the refusal, with its cause.
+pub(super) fn admit<'a>(
+    server: &mut Server,
+    policy: &ListenerPolicy,
+    connect: &'a Connect,
+    grant: &'a Grant,
+) -> Result<Admitted<'a>, Refusal> {
+    let is_assigned = connect.client_id.is_empty();
+    let own = match &grant.client_id {
+        Some(given) => Some(given.clone()),
+        None if is_assigned => new_client_id(),
+        None => Some(connect.client_id.clone()),
+    };
+    let Some(own) = own else {
+        tracing::error!("the system gives no random numbers for a client identifier");
+        let cause = "no client identifier could be assigned";
+        return Err(Refusal::new(ReasonCode::ServerUnavailable, cause));
+    };
+    let refused = |problem: Unmountable| Refusal::new(problem.reason(), problem.to_string());
+    let mountpoint = mountpoint::of_client(policy, &grant.identity, &own).map_err(refused)?;
+    let client_id = mountpoint::session_id(mountpoint.as_ref(), &own);
+    if let Some(mountpoint) = mountpoint {
+        server
+            .mount(mountpoint)
+            .map_err(|error| Refusal::new(ReasonCode::TopicNameInvalid, format!("its Will: {error}")))?;
+    }
+    Ok(Admitted { connect, grant, client_id, assigned: is_assigned.then_some(own) })
+}
+
 /// Decides about the CONNECT of a client that was authenticated: whether it may connect, and which session it
 /// continues. `is_early`: the handshake is not confirmed.
 ///
@@ -131,35 +174,25 @@ pub(super) async fn claim_session(
     server: &Server,
     peer: &Peer,
     connection: ConnectionId,
-    connect: &Connect,
-    grant: &Grant,
+    admitted: &Admitted<'_>,
     is_early: bool,
 ) -> Result<ClaimedSession, Unclaimed> {
     if core.lifecycle.is_stopping() {
         return Err(ReasonCode::ServerUnavailable.into());
     }
-    let assigned_client_id = connect.client_id.is_empty();
-    let client_id = match &grant.client_id {
-        Some(given) => Some(given.clone()),
-        None if assigned_client_id => new_client_id(),
-        None => Some(connect.client_id.clone()),
-    };
-    let Some(client_id) = client_id else {
-        tracing::error!("the system gives no random numbers for a client identifier");
-        return Err(ReasonCode::ServerUnavailable.into());
-    };
-    let access = core.access.client(grant.identity.clone(), &client_id);
+    let Admitted { connect, grant, client_id, assigned } = admitted;
+    let access = core.access.client(grant.identity.clone(), client_id);
     if server.offer().and_then(|(_, will)| will).is_some_and(|will| !access.may_set_will(&will.topic)) {
         return Err(ReasonCode::NotAuthorized.into());
     }
-    if !core.sessions.registry.has_room_for(&client_id, core.config.limits.sessions) {
+    if !core.sessions.registry.has_room_for(client_id, core.config.limits.sessions) {
         tracing::warn!("refused: the limit of sessions is reached");
         return Err(ReasonCode::QuotaExceeded.into());
     }
     let claim = if is_early {
-        core.sessions.claim_new(&client_id, &access, connection).await
+        core.sessions.claim_new(client_id, &access, connection).await
     } else {
-        core.sessions.claim(&client_id, &access, connect.clean_start, connection).await.map(Some)
+        core.sessions.claim(client_id, &access, connect.clean_start, connection).await.map(Some)
     };
     let claim = claim.inspect_err(|reason| {
         tracing::info!(client = client_id.as_str(), peer = peer_name(peer), %reason, "refused");
@@ -180,7 +213,7 @@ pub(super) async fn claim_session(
     let progress = is_recorded.then(progress);
     let acceptance = Acceptance {
         session_present: claim.present,
-        assigned_client_id,
+        assigned_client_id: assigned.clone(),
         authentication_data: grant.data.clone(),
     };
     Ok(ClaimedSession { claim, access, acceptance, progress, opened })

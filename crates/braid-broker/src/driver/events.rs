@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use braid_auth::identity::Identity;
 use braid_proto::connection::{Event, Server, Token};
 use braid_proto::message::Message;
 use braid_proto::packet::{Auth, Connect};
@@ -13,7 +14,7 @@ use braid_store::{Change, StoreError};
 use super::Driver;
 use super::ack_pipeline::{AckPipeline, PendingAcks};
 use super::connect::{
-    ClaimedSession, PendingAuthentication, Unclaimed, authenticate, claim_session, peer_name,
+    ClaimedSession, PendingAuthentication, Unclaimed, admit, authenticate, claim_session, peer_name,
 };
 use super::read_gate::ReadGate;
 use super::read_limits::MemoryBackpressure;
@@ -24,6 +25,7 @@ use crate::auth::{
 use crate::clock;
 use crate::core::Core;
 use crate::dispatch::Congested;
+use crate::mountpoint;
 use crate::registry::SessionKey;
 use crate::routing::RouteCache;
 use crate::statistics::Counter;
@@ -284,8 +286,9 @@ impl Driver {
             return self.server.reject(reason);
         }
         // Before the authentication, whose answer must not get old. A session that begins meanwhile is found
-        // by the claim.
-        let waits = self.link.is_early() && self.core.sessions.registry.find(&connect.client_id).is_some();
+        // by the claim, as is one below a mountpoint, which is not known yet.
+        let has_session = || self.core.sessions.registry.find(&connect.client_id).is_some();
+        let waits = self.link.is_early() && self.session.policy.mountpoint.is_none() && has_session();
         if waits && !self.await_confirmation().await {
             return;
         }
@@ -312,7 +315,7 @@ impl Driver {
             None => {
                 let Some(entry) = &self.session.entry else { return };
                 let credentials = Credentials {
-                    client_id: &entry.client_id,
+                    client_id: self.session.access.client_id().unwrap_or(&entry.client_id),
                     user_name: None,
                     password: None,
                     method: auth.method.as_deref(),
@@ -363,9 +366,13 @@ impl Driver {
     /// Accepts the CONNECT of a client that was authenticated, if it may have its session.
     async fn accept(&mut self, connect: &Connect, grant: Grant) {
         let (connection, expires_in) = (self.session.connection, grant.expires_in);
+        let admitted = match admit(&mut self.server, &self.session.policy, connect, &grant) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return self.refuse(Some(connect), refusal),
+        };
         let claimed = loop {
             let (core, peer, is_early) = (&self.core, self.link.peer(), self.link.is_early());
-            match claim_session(core, &self.server, peer, connection, connect, &grant, is_early).await {
+            match claim_session(core, &self.server, peer, connection, &admitted, is_early).await {
                 Ok(claimed) => break claimed,
                 Err(Unclaimed::Refused(reason)) => return self.server.reject(reason),
                 Err(Unclaimed::Early) => {
@@ -407,7 +414,7 @@ impl Driver {
 
     /// Ends a re-authentication with success, if the client is still the same user.
     fn reauthenticate(&mut self, Grant { identity, expires_in, data, .. }: Grant) {
-        if !self.session.access.owns(Some(&identity)) {
+        if !self.session.access.owns(Some(&identity)) || !self.keeps_mountpoint(&identity) {
             return self.server.disconnect(ReasonCode::NotAuthorized);
         }
         if let Some(entry) = &self.session.entry {
@@ -417,6 +424,13 @@ impl Driver {
         self.session.expires_at = expires_in.and_then(|expires_in| clock::now().checked_add(expires_in));
         self.server.finish_reauthentication(data);
         self.recheck_subscriptions();
+    }
+
+    /// Tests whether the client has the same mountpoint with another identity.
+    fn keeps_mountpoint(&self, identity: &Identity) -> bool {
+        let (access, policy) = (&self.session.access, &self.session.policy);
+        let mountpoint = access.client_id().map(|id| mountpoint::of_client(policy, identity, id));
+        mountpoint.is_none_or(|mountpoint| mountpoint.is_ok_and(|to| to.as_ref() == access.mountpoint()))
     }
 
     /// Closes a connection whose credentials have expired.

@@ -403,13 +403,13 @@ mod tests {
     /// Every idle connection holds one: large parts are boxed, and exist where they are needed.
     #[test]
     fn the_task_of_a_connection_stays_small() {
-        assert!(size_of::<Driver>() <= 1360, "{} bytes", size_of::<Driver>());
+        assert!(size_of::<Driver>() <= 1368, "{} bytes", size_of::<Driver>());
         let of_future = {
             fn size<A, B, C, D, F: Future>(_: impl Fn(A, B, C, D) -> F) -> usize {
                 size_of::<F>()
             }
             size(serve)
         };
-        assert!(of_future <= 1792, "{of_future} bytes");
+        assert!(of_future <= 1800, "{of_future} bytes");
     }
 }

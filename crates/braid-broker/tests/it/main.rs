@@ -36,4 +36,5 @@ mod stream_subscriptions;
 mod streams;
 mod subscriptions;
 mod takeover;
+mod tenants;
 mod wills;

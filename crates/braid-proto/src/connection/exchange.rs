@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::mounting::Mounting;
 use super::stream::{OutboundAliases, Outbox};
 use super::streams::Streams;
 use super::{Agreement, Progress, Sent, Token};
@@ -44,6 +45,8 @@ pub(crate) struct Exchange {
     pub(crate) streams: Streams,
     pub(crate) acks: AckQueue,
     agreement: Agreement,
+    /// Name space of the peer's topics. Boxed: most clients have none.
+    mounting: Option<Box<Mounting>>,
     resends: ResendQueue,
     /// Whether the driver chooses the stream and the time of each repeated PUBLISH.
     driver_places_resends: bool,
@@ -64,6 +67,7 @@ impl Exchange {
             session,
             streams: Streams::new(agreement),
             acks: AckQueue::default(),
+            mounting: None,
             resends: ResendQueue::default(),
             driver_places_resends: false,
             unplaced: Vec::new(),
@@ -73,6 +77,15 @@ impl Exchange {
         };
         exchange.add_resend(resend);
         exchange
+    }
+
+    /// Sets the name space of the peer's topics.
+    pub(crate) fn set_mounting(&mut self, mounting: Option<Mounting>) {
+        self.mounting = mounting.map(Box::new);
+    }
+
+    pub(crate) fn mounting(&self) -> Option<&Mounting> {
+        self.mounting.as_deref()
     }
 
     pub(crate) fn version(&self) -> ProtocolVersion {
@@ -101,7 +114,10 @@ impl Exchange {
         mut publish: Publish,
         now: Instant,
     ) -> Result<Option<Received>, Violation> {
-        let topic = self.streams.resolve_topic(on, publish.topic.take(), publish.topic_alias)?;
+        let mut topic = self.streams.resolve_topic(on, publish.topic.take(), publish.topic_alias)?;
+        if let Some(mounting) = &mut self.mounting {
+            topic = mounting.mount_publish(&topic, &mut publish)?;
+        }
         let (qos, packet_id) = (publish.qos, publish.packet_id);
         let (Some(packet_id), true) = (packet_id, qos > QoS::AtMostOnce) else {
             let message = Arc::new(Message::from_publish(publish, topic, now));
@@ -332,8 +348,9 @@ impl Exchange {
     fn put_inflight(&mut self, id: PacketId, dup: bool, now: Instant) -> bool {
         let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return true };
         let on = delivery.stream;
-        let fits =
-            put(&mut self.streams, &mut self.outbound_aliases, &self.agreement, delivery, Some(id), dup, now);
+        let transmission = transmission(&self.agreement, self.mounting.as_deref(), Some(id), dup, now);
+        let (streams, aliases) = (&mut self.streams, &mut self.outbound_aliases);
+        let fits = put(streams, aliases, &self.agreement, delivery, transmission);
         if !on.is_control()
             && let Some(outbox) = self.streams.outbox(on)
         {
@@ -343,7 +360,8 @@ impl Exchange {
     }
 
     fn put(&mut self, delivery: &Delivery, id: Option<PacketId>, dup: bool, now: Instant) -> bool {
-        put(&mut self.streams, &mut self.outbound_aliases, &self.agreement, delivery, id, dup, now)
+        let transmission = transmission(&self.agreement, self.mounting.as_deref(), id, dup, now);
+        put(&mut self.streams, &mut self.outbound_aliases, &self.agreement, delivery, transmission)
     }
 
     /// Sends a packet other than PUBLISH on the control stream, as [`Self::send_packet_on`].
@@ -373,20 +391,30 @@ impl Exchange {
     }
 }
 
+fn transmission<'a>(
+    agreement: &Agreement,
+    mounting: Option<&'a Mounting>,
+    packet_id: Option<PacketId>,
+    dup: bool,
+    now: Instant,
+) -> Transmission<'a> {
+    let mountpoint = mounting.map(Mounting::mountpoint);
+    Transmission { version: agreement.version, dup, packet_id, alias: None, now, mountpoint }
+}
+
 fn put(
     streams: &mut Streams,
     aliases: &mut OutboundAliases,
     agreement: &Agreement,
     delivery: &Delivery,
-    packet_id: Option<PacketId>,
-    dup: bool,
-    now: Instant,
+    mut transmission: Transmission<'_>,
 ) -> bool {
     let topic = &delivery.message.topic;
+    let name = transmission.mountpoint.map_or(Some(topic.as_str()), |mountpoint| mountpoint.own_name(topic));
+    let Some(name) = name else { return false };
     // Packets of different streams overtake each other: an alias could be used before its definition. [BQ-18]
-    let alias = if delivery.stream.is_control() { aliases.assign(topic) } else { None };
+    transmission.alias = if delivery.stream.is_control() { aliases.assign(topic, name.len()) } else { None };
     let Some(outbox) = streams.outbox_mut(delivery.stream) else { return true };
-    let mut transmission = Transmission { version: agreement.version, dup, packet_id, alias, now };
     while put_delivery(outbox.open(), delivery, &transmission, agreement.peer_maximum_packet_size).is_none() {
         // An alias takes three bytes: without it the packet may fit.
         let Some((_, named)) = transmission.alias.take() else { return false };

@@ -12,6 +12,7 @@
 
 mod client;
 mod exchange;
+mod mounting;
 mod server;
 mod stream;
 mod streams;

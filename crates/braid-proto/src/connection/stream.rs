@@ -188,10 +188,11 @@ impl OutboundAliases {
         Self { maximum, aliases: HashMap::new() }
     }
 
-    /// Alias for a PUBLISH of this topic, and whether the Topic Name must be sent with it.
-    pub(crate) fn assign(&mut self, topic: &TopicName) -> Option<(u16, bool)> {
+    /// Alias for a PUBLISH of this topic, and whether the Topic Name must be sent with it. `len`: bytes of the name
+    /// that is sent.
+    pub(crate) fn assign(&mut self, topic: &TopicName, len: usize) -> Option<(u16, bool)> {
         // The alias of a shorter name would not be shorter. [MQTT-3.1.2-27], [MQTT-3.2.2-18]
-        if self.maximum == 0 || topic.as_str().len() <= ALIAS_LEN {
+        if self.maximum == 0 || len <= ALIAS_LEN {
             return None;
         }
         if let Some(alias) = self.aliases.get(topic) {

@@ -233,7 +233,7 @@ impl Will {
             put_property(out, id::WILL_DELAY_INTERVAL, &self.delay);
         }
         if let Some(properties) = &self.properties {
-            properties.put(out, properties.message_expiry);
+            properties.put(out, properties.message_expiry, None);
         }
     }
 }

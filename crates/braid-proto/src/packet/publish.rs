@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::properties::{Field, UserProperties, id, put_property, read_properties};
-use crate::types::{PacketId, PacketType, ProtocolVersion, QoS, TopicError, TopicName, Violation};
+use crate::types::{
+    Mountpoint, PacketId, PacketType, ProtocolVersion, QoS, TopicError, TopicName, Violation,
+};
 use crate::wire::{PACKET_SIZE_MAX, Reader, put_measured, put_string, variable_bytes, variable_len};
 
 /// PUBLISH (MQTT 3.3).
@@ -114,6 +116,7 @@ impl Publish {
             subscription_ids: &self.subscription_ids,
             properties: self.properties.as_deref(),
             message_expiry: self.properties.as_ref().and_then(|properties| properties.message_expiry),
+            mountpoint: None,
         };
         if put_publish_head(out, version, &head, self.payload.len(), PACKET_SIZE_MAX).is_some() {
             out.put_slice(&self.payload);
@@ -134,6 +137,8 @@ pub(crate) struct PublishHead<'a> {
     pub(crate) properties: Option<&'a MessageProperties>,
     /// Rest of the Message Expiry Interval, seconds.
     pub(crate) message_expiry: Option<u32>,
+    /// Mountpoint of the receiver, for the Response Topic.
+    pub(crate) mountpoint: Option<&'a Mountpoint>,
 }
 
 impl PublishHead<'_> {
@@ -170,7 +175,7 @@ pub(crate) fn put_publish_head(
                 put_property(out, id::SUBSCRIPTION_IDENTIFIER, number);
             }
             if let Some(message) = head.properties {
-                message.put(out, head.message_expiry);
+                message.put(out, head.message_expiry, head.mountpoint);
             }
         });
     }
@@ -203,12 +208,24 @@ impl MessageProperties {
         (self != Self::default()).then(|| Box::new(self))
     }
 
-    /// Writes the properties with the rest of the Message Expiry Interval in seconds.
-    pub(super) fn put(&self, out: &mut BytesMut, message_expiry: Option<u32>) {
+    /// Writes the properties with the rest of the Message Expiry Interval in seconds, and the Response Topic as the
+    /// tenant at `mountpoint` names it. One that it cannot name is left out: it could not answer to it.
+    pub(super) fn put(
+        &self,
+        out: &mut BytesMut,
+        message_expiry: Option<u32>,
+        mountpoint: Option<&Mountpoint>,
+    ) {
         self.payload_format.put(id::PAYLOAD_FORMAT_INDICATOR, out); // [MQTT-3.3.2-4]
         message_expiry.put(id::MESSAGE_EXPIRY_INTERVAL, out);
         self.content_type.put(id::CONTENT_TYPE, out); // [MQTT-3.3.2-20]
-        self.response_topic.put(id::RESPONSE_TOPIC, out); // [MQTT-3.3.2-15]
+        match (&self.response_topic, mountpoint) {
+            (Some(topic), Some(mountpoint)) => {
+                let own = mountpoint.own_name(topic).and_then(|own| TopicName::parse(own).ok());
+                own.put(id::RESPONSE_TOPIC, out);
+            }
+            (topic, _) => topic.put(id::RESPONSE_TOPIC, out), // [MQTT-3.3.2-15]
+        }
         self.correlation_data.put(id::CORRELATION_DATA, out); // [MQTT-3.3.2-16]
         self.user.put(id::USER_PROPERTY, out); // [MQTT-3.3.2-17], [MQTT-3.3.2-18]
     }

@@ -18,12 +18,14 @@ macro_rules! format_as_text {
 }
 
 mod field;
+mod mountpoint;
 mod reason;
 mod stream;
 mod topic;
 mod violation;
 
 pub use field::{ClientId, PacketId, PacketType, ProtocolVersion, QoS, RetainHandling};
+pub use mountpoint::{Mountpoint, MountpointError};
 pub use reason::ReasonCode;
 pub use stream::{Lane, Priority, StreamKey};
 pub use topic::{MAX_LEVELS, TopicError, TopicFilter, TopicName};

@@ -214,13 +214,13 @@ fn connack_has_only_properties_that_differ_from_connect() {
         greedy.keep_alive = keep_alive;
         greedy.properties.session_expiry = Some(u32::MAX);
         greedy.properties.request_response_information = Some(true);
-        let acceptance = Acceptance { assigned_client_id: true, ..Acceptance::default() };
+        let acceptance = Acceptance { assigned_client_id: Some("given".into()), ..Acceptance::default() };
         let mut rig = deciding(limits.clone(), greedy);
         let connack = accept(&mut rig, &acceptance);
         assert_eq!(connack.properties.server_keep_alive, Some(100));
         assert_eq!(connack.properties.session_expiry, Some(60));
         assert_eq!(connack.properties.response_information.as_deref(), Some("answers/"));
-        assert_eq!(connack.properties.assigned_client_id.unwrap().as_str(), "c");
+        assert_eq!(connack.properties.assigned_client_id.unwrap().as_str(), "given");
         rig.wait(Duration::from_millis(149_999));
         assert!(!rig.server.is_closed());
         rig.wait(Duration::from_millis(1));

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use braid_broker::ListenerPolicy;
+use braid_broker::{ListenerPolicy, MountpointTemplate};
 use braid_transport::Transport;
 use braid_transport::proxy::Network;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,9 @@ pub(crate) struct ListenerConfig {
     /// Whether clients may open data streams on QUIC.
     #[serde(default = "yes")]
     pub(crate) streams: bool,
+    /// Name space of the clients; `%u` and `%c` stand for user name and Client Identifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mountpoint: Option<MountpointTemplate>,
     /// Addresses of proxies, whose connections begin with a header of the PROXY protocol.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) proxy_trusted: Vec<String>,
@@ -74,6 +77,7 @@ impl ListenerConfig {
             tag: self.tag.clone(),
             anonymous: self.anonymous,
             ignores_priorities: !self.priorities,
+            mountpoint: self.mountpoint.clone(),
         }
     }
 
@@ -113,5 +117,31 @@ impl Config {
         let plain = self.listeners.by_transport().into_iter();
         let plain = plain.flat_map(|(transport, all)| all.iter().map(move |address| (transport, *address)));
         plain.chain(self.listener.iter().map(|one| (one.transport.into(), one.bind)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_has_a_mountpoint_or_its_error_names_the_rule() {
+        let parse = |text: &str| {
+            toml::from_str::<ListenerConfig>(&format!(
+                "transport = \"tcp\"\nbind = \"127.0.0.1:1\"\nmountpoint = \"{text}\"\n"
+            ))
+        };
+        let policy = parse("users/%u/").expect("a mountpoint").policy();
+        assert_eq!(policy.mountpoint.as_ref().map(MountpointTemplate::as_str), Some("users/%u/"));
+        for (text, problem) in [
+            ("acme", "a mountpoint must end with '/'"),
+            ("", "a mountpoint must not be empty"),
+            ("$SYS/", "a mountpoint must not begin with '$'"),
+            ("a/#/", "a mountpoint must not contain the wildcards '+' or '#'"),
+            ("users-%u/", "%u and %c must stand alone between slashes in a mountpoint, as in tenants/%u/"),
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(problem) && error.contains("line 3"), "{error}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod access;
 mod allocator;
 mod client;
+mod entrance;
 mod lanes;
 mod packets;
 mod panics;
@@ -15,18 +16,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::{
-    Anonymous, Authenticate, Authorize, Broker, BrokerConfig, Handle, PermitAll, Statistics, SysConfig,
+    Anonymous, Authenticate, Authorize, Broker, BrokerConfig, BrokerListener, Handle, PermitAll, Statistics,
+    SysConfig,
 };
 use braid_proto::decoder::Spool;
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
 use braid_store::{MemoryStore, Store, StoreError};
 use braid_transport::mem::{self, Connector};
-use braid_transport::{ByteStream, EndpointHealth, Link, Listener};
+use braid_transport::{ByteStream, EndpointHealth, Link};
 use tokio::task::JoinHandle;
 
 pub(crate) use access::{AclRules, UserNames, named};
 pub(crate) use allocator::allocated;
 pub(crate) use client::Client;
+pub(crate) use entrance::Entrance;
 pub(crate) use lanes::{CONTROL, Ended, Lanes};
 pub(crate) use packets::{
     connect_v3, connect_v5, filter, id, message, publish_packet, subscribe_packet, texts, topic,
@@ -104,11 +107,11 @@ impl TestBroker {
         authorize: Arc<dyn Authorize>,
         store: Arc<dyn Store>,
         spool: Option<Arc<dyn Spool>>,
-        others: Vec<Listener>,
+        others: Vec<BrokerListener>,
     ) -> Self {
         panics::count();
         let (listener, connector) = mem::listener();
-        let listeners = std::iter::once(listener).chain(others).map(Into::into).collect();
+        let listeners = std::iter::once(listener.into()).chain(others).collect();
         let broker = Broker::recover(config, Box::new(rule), authorize, store, spool, listeners, |_| {});
         let broker = broker.expect("memory can be read");
         let handle = broker.handle();

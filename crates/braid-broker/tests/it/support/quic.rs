@@ -93,7 +93,14 @@ impl QuicBroker {
         let listener = network.listen(server_tls.clone(), &options).expect("a free port");
         let address = listener.local_addr().expect("an address");
         others.push(listener);
-        let memory = TestBroker::start_on(config, rule, authorize, store, None, others);
+        let memory = TestBroker::start_on(
+            config,
+            rule,
+            authorize,
+            store,
+            None,
+            others.into_iter().map(Into::into).collect(),
+        );
         Self { network, memory, server_tls, address, client_tls: client_tls() }
     }
 

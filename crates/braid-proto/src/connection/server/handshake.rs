@@ -9,12 +9,13 @@ use bytes::Bytes;
 use super::authentication::Authentication;
 use super::{Established, Event, Server, State};
 use crate::connection::exchange::Exchange;
+use crate::connection::mounting::{Mounting, mount_will};
 use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Progress, Timer, Timers};
 use crate::message::Delivery;
-use crate::packet::{Connack, ConnackProperties, Disconnect, Packet, Will, id};
+use crate::packet::{ClientId, Connack, ConnackProperties, Disconnect, Packet, Will, id};
 use crate::session::{Session, SessionExpiry};
-use crate::types::{PacketType, ProtocolVersion, ReasonCode, StreamKey, Violation};
+use crate::types::{Mountpoint, PacketType, ProtocolVersion, ReasonCode, StreamKey, TopicError, Violation};
 use crate::wire::VARIABLE_BYTE_INTEGER_MAX;
 
 /// Fields of a successful CONNACK that the driver decides.
@@ -22,8 +23,8 @@ use crate::wire::VARIABLE_BYTE_INTEGER_MAX;
 pub struct Acceptance {
     /// Session Present: whether the server resumes a session of the client.
     pub session_present: bool,
-    /// Whether the server chose the Client Identifier. [MQTT-3.2.2-16]
-    pub assigned_client_id: bool,
+    /// Client Identifier, if the server chose it. [MQTT-3.2.2-16]
+    pub assigned_client_id: Option<ClientId>,
     /// Last data of an enhanced authentication.
     pub authentication_data: Option<Bytes>,
 }
@@ -35,6 +36,7 @@ pub(super) struct Deciding {
     /// Keep Alive of the client, seconds.
     keep_alive: u16,
     will: Option<Will>,
+    mountpoint: Option<Mountpoint>,
     wants_response_information: bool,
     wants_problem_information: bool,
     /// Session Expiry Interval of the client, before the server's limit.
@@ -66,6 +68,21 @@ impl Server {
         Some((expiry, deciding.will.as_ref()))
     }
 
+    /// Gives the client of the pending CONNECT a name space of its own, once: topics and filters of its packets have
+    /// the mountpoint in front in events and in [`Server::offer`], and deliveries are sent without it. A delivery of a
+    /// topic elsewhere is [`Sent::TooLarge`](crate::connection::Sent::TooLarge).
+    ///
+    /// # Errors
+    /// A topic of the Will would be too long, or have too many levels.
+    pub fn mount(&mut self, mountpoint: Mountpoint) -> Result<(), TopicError> {
+        let State::Deciding(deciding) = &mut self.state else { return Ok(()) };
+        if let Some(will) = &mut deciding.will {
+            mount_will(&mountpoint, will)?;
+        }
+        deciding.mountpoint = Some(mountpoint);
+        Ok(())
+    }
+
     pub(super) fn handle_first_packet(&mut self, packet: Packet) -> Result<(), Violation> {
         let Packet::Connect(mut connect) = packet else {
             return Err(Violation::FirstPacketNotConnect(packet.packet_type())); // [MQTT-3.1.0-1]
@@ -93,6 +110,7 @@ impl Server {
             agreement,
             keep_alive: connect.keep_alive,
             will: connect.will.take(), // [MQTT-3.1.2-7], [MQTT3-3.1.2-12]
+            mountpoint: None,
             wants_response_information: properties.request_response_information.unwrap_or(false), // [MQTT-3.1.2-28]
             wants_problem_information: properties.request_problem_information.unwrap_or(true),
             session_expiry: SessionExpiry::requested_by(&connect),
@@ -141,7 +159,8 @@ impl Server {
             return; // [MQTT-3.2.0-2]
         }
         let State::Deciding(deciding) = mem::replace(&mut self.state, State::Listening) else { return };
-        let Deciding { agreement, keep_alive, will, authentication, outbox, held, .. } = *deciding;
+        let Deciding { agreement, keep_alive, will, mountpoint, authentication, outbox, held, .. } =
+            *deciding;
         let options = self.options.clone();
         self.decoder.configure(agreement.version, options.maximum_packet_size);
         session.expiry = deciding.session_expiry.min(options.maximum_session_expiry);
@@ -159,7 +178,7 @@ impl Server {
             maximum_packet_size: u32::try_from(options.maximum_packet_size)
                 .ok()
                 .filter(|_| options.maximum_packet_size < VARIABLE_BYTE_INTEGER_MAX),
-            assigned_client_id: acceptance.assigned_client_id.then(|| session.client_id.clone()),
+            assigned_client_id: acceptance.assigned_client_id.clone(),
             topic_alias_maximum: Some(options.topic_alias_maximum),
             server_keep_alive: (keep_alive != deciding.keep_alive).then_some(keep_alive),
             response_information: options
@@ -173,6 +192,7 @@ impl Server {
             ..ConnackProperties::default()
         };
         let mut exchange = Exchange::new(session, agreement);
+        exchange.set_mounting(mountpoint.map(Mounting::new));
         exchange.streams.set_control_outbox(outbox);
         exchange.streams.set_spool(options.spool.clone());
         Self::begin_streams(mem::take(&mut self.opened), &mut exchange.streams);

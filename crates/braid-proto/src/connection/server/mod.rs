@@ -321,11 +321,17 @@ impl Server {
                 Acknowledged::Released(token) => self.emit(Event::Release(token)),
                 Acknowledged::Nothing => {}
             },
-            Packet::Subscribe(subscribe) => {
+            Packet::Subscribe(mut subscribe) => {
+                if let Some(mounting) = exchange.mounting() {
+                    mounting.mount_subscribe(&mut subscribe);
+                }
                 exchange.enqueue_ack(on, PendingAck::Unanswered(subscribe.packet_id));
                 self.emit(Event::Subscribe(on, subscribe));
             }
-            Packet::Unsubscribe(unsubscribe) => {
+            Packet::Unsubscribe(mut unsubscribe) => {
+                if let Some(mounting) = exchange.mounting() {
+                    mounting.mount_unsubscribe(&mut unsubscribe);
+                }
                 exchange.enqueue_ack(on, PendingAck::Unanswered(unsubscribe.packet_id));
                 self.emit(Event::Unsubscribe(on, unsubscribe));
             }

@@ -1,0 +1,4 @@
+//! Mountpoints: name spaces of tenants.
+
+mod rules;
+mod separate;
