@@ -339,29 +339,6 @@ async fn rule_4_messages_that_wait_for_an_unread_stream_are_asked_about_again() 
     assert_eq!(secrets as u64 + dropped, MESSAGES as u64);
 }
 
-/// Retained messages that wait for the client's acknowledgements are asked about before they are sent.
-#[tokio::test(start_paused = true)]
-async fn rule_4_retained_messages_of_a_subscription_that_is_denied_by_now_are_not_sent() {
-    let rules = AclRules::of(ALL);
-    let broker = start(&rules);
-    let mut publisher = broker.memory.v5("publisher").await;
-    for number in 0..20 {
-        let to = format!("t/{number}");
-        publisher.publish_as(Publish { retain: true, qos: QoS::AtLeastOnce, ..message(&to, &to) }).await;
-    }
-    let mut connect = connect_v5("client");
-    connect.properties.receive_maximum = Some(1);
-    let mut client = broker.connect(connect).await;
-    let data = client.open().await;
-    client.subscribe(data, "t/#", QoS::AtLeastOnce).await;
-    let first = client.expect_publish(data).await;
-    rules.replace("deny subscribe,receive client client topic t/#\nallow all topic #");
-    broker.memory.handle.recheck_clients().await;
-    pass(1).await;
-    client.acknowledge(data, &first).await;
-    client.expect_silence(data).await;
-}
-
 /// A session that is resumed keeps the subscriptions, priorities and messages that are still permitted, also after a
 /// restart.
 #[tokio::test(start_paused = true)]
