@@ -1,0 +1,295 @@
+//! `braidmq serve` with authenticators and rules: clients, reloads and refusals.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::broker::braidmq;
+use crate::serve::{Running, refusal_of, signal, start_command};
+
+const LISTENERS: &str =
+    "[listeners]\ntcp = [\"127.0.0.1:0\"]\ntls = []\nws = []\nwss = []\nquic = [\"127.0.0.1:0\"]\n";
+
+const RULES: &str = "\
+allow all topic home/%u/#
+allow subscribe,receive user jane topic news
+allow publish user carl topic news
+";
+
+/// A broker with users and rules, in a directory of its own.
+struct Broker {
+    running: Running,
+    log: BufReader<ChildStderr>,
+    directory: TempDir,
+    /// Over TCP and over QUIC.
+    urls: [String; 2],
+}
+
+fn add_user(file: &Path, user: &str, password: &str) {
+    let mut command = braidmq(&["passwd", "add"]);
+    let mut child = command
+        .arg(file)
+        .args([user, "--stdin"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(password.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+impl Broker {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        for (user, password) in [("jane", "jane's own"), ("carl", "carl's own")] {
+            add_user(&directory.path().join("users"), user, password);
+        }
+        fs::write(path("acl"), RULES).unwrap();
+        let access = format!(
+            "[[authenticator]]\nkind = \"password\"\nfile = {:?}\n[acl]\nfile = {:?}\n",
+            path("users"),
+            path("acl")
+        );
+        let data = format!("data_dir = {:?}\n", path("data"));
+        fs::write(path("braidmq.toml"), data + LISTENERS + &access).unwrap();
+        let (mut running, banner) =
+            start_command(&mut braidmq(&["serve", "--config", &path("braidmq.toml")]));
+        let log = BufReader::new(running.0.stderr.take().unwrap());
+        let urls = ["mqtt://", "quic://"].map(|scheme| {
+            let line =
+                banner.iter().find(|line| line.contains(scheme)).unwrap_or_else(|| panic!("{banner:?}"));
+            line.split_whitespace().last().unwrap().to_owned()
+        });
+        Self { running, log, directory, urls }
+    }
+
+    /// Arguments of a client of this user.
+    fn arguments(&self, command: &str, url: &str, user: Option<(&str, &str)>) -> Vec<String> {
+        let mut arguments =
+            vec![command, "-V", "5", "-L", url].into_iter().map(str::to_owned).collect::<Vec<_>>();
+        if url.starts_with("quic") {
+            arguments.extend([
+                "--cafile".to_owned(),
+                self.directory.path().join("data/cert.pem").display().to_string(),
+            ]);
+        }
+        if let Some((name, password)) = user {
+            arguments.extend(["-u", name, "-P", password].map(str::to_owned));
+        }
+        arguments
+    }
+
+    fn run(&self, command: &str, url: &str, user: Option<(&str, &str)>, more: &[&str]) -> Output {
+        let arguments = self.arguments(command, url, user);
+        braidmq(&[]).args(arguments).args(more).output().unwrap()
+    }
+
+    /// Subscriber, after its SUBACK.
+    fn subscriber(&self, url: &str, user: (&str, &str), more: &[&str]) -> Child {
+        let arguments = self.arguments("sub", url, Some(user));
+        let mut command = braidmq(&[]);
+        command.args(arguments).arg("-d").args(more);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(log.any(|line| line.unwrap().contains("received SUBACK")));
+        std::thread::spawn(move || log.for_each(drop));
+        child
+    }
+
+    /// Sends SIGHUP; returns the lines of the log up to its outcome.
+    fn reload(&mut self) -> String {
+        signal(&self.running, "-HUP");
+        self.log_until(" reloaded")
+    }
+
+    fn log_until(&mut self, part: &str) -> String {
+        let mut said = String::new();
+        while !said.contains(part) {
+            assert!(self.log.read_line(&mut said).unwrap() > 0, "the log ends with:\n{said}");
+        }
+        said
+    }
+}
+
+const JANE: (&str, &str) = ("jane", "jane's own");
+const CARL: (&str, &str) = ("carl", "carl's own");
+
+#[test]
+fn clients_do_what_their_rules_permit_and_nothing_else() {
+    let broker = Broker::start();
+    for url in broker.urls.clone() {
+        let code = |user, more: &[&str]| broker.run("sub", &url, user, more).status.code();
+        assert_eq!(code(Some(JANE), &["-t", "news", "-E"]), Some(0));
+        assert_eq!(code(Some(("jane", "wrong")), &["-t", "news", "-E"]), Some(0x86));
+        assert_eq!(code(Some(("nobody", "x")), &["-t", "news", "-E"]), Some(0x86));
+        assert_eq!(code(None, &["-t", "news", "-E"]), Some(0x87));
+        let denied = broker.run("sub", &url, Some(CARL), &["-t", "news", "-E"]);
+        let said = String::from_utf8_lossy(&denied.stderr);
+        assert!(!denied.status.success() && said.lines().count() == 1, "{said}");
+        let news = broker.subscriber(&url, JANE, &["-t", "news", "-t", "home/jane/#", "-C", "2", "-q", "1"]);
+        for (user, topic, is_permitted) in [
+            (JANE, "news", false),
+            (CARL, "home/jane/door", false),
+            (CARL, "news", true),
+            (JANE, "home/jane/door", true),
+        ] {
+            let published = broker.run("pub", &url, Some(user), &["-t", topic, "-m", user.0, "-q", "1"]);
+            let said = String::from_utf8_lossy(&published.stderr);
+            assert_eq!(said.is_empty(), is_permitted, "{said}");
+        }
+        let received = news.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&received.stdout), "carl\njane\n");
+    }
+}
+
+/// A reload with one bad file says which and where, and changes nothing; a good one ends what is no longer permitted.
+#[test]
+fn a_hang_up_reloads_users_and_rules_whole_or_not_at_all() {
+    let mut broker = Broker::start();
+    let [tcp, quic] = broker.urls.clone();
+    let [users, acl] = ["users", "acl"].map(|name| broker.directory.path().join(name));
+    let without_jane: String = fs::read_to_string(&users)
+        .unwrap()
+        .lines()
+        .filter(|line| !line.starts_with("jane"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let whole = fs::read_to_string(&users).unwrap();
+    let subscribers = [&tcp, &quic].map(|url| broker.subscriber(url, JANE, &["-t", "news", "-q", "1"]));
+    for (bad_users, bad_rules, place) in [
+        (without_jane.as_str(), "allow all topic #\nallow everything\n", "acl:2"),
+        (without_jane.as_str(), "", "acl"),
+        ("", "allow all topic #\n", "users"),
+        ("carl:x\n", "allow all topic #\n", "users:1"),
+    ] {
+        fs::write(&users, bad_users).unwrap();
+        fs::write(&acl, bad_rules).unwrap();
+        let said = broker.reload();
+        let line =
+            said.lines().find(|line| line.contains("nothing reloaded")).unwrap_or_else(|| panic!("{said}"));
+        assert!(line.contains(place) && line.contains("ERROR") && !line.contains("carl:"), "{line}");
+        assert!(broker.run("sub", &tcp, Some(JANE), &["-t", "news", "-E"]).status.success(), "{line}");
+        assert!(!broker.run("sub", &tcp, Some(CARL), &["-t", "news", "-E"]).status.success(), "{line}");
+    }
+    // Rules first: the subscription that is not permitted any more ends, and its client stays.
+    fs::write(&users, &whole).unwrap();
+    fs::write(&acl, "allow all user carl topic #\nallow all topic home/%u/#\n").unwrap();
+    let said = broker.reload();
+    assert!(said.contains("users, rules, certificates and log level reloaded"), "{said}");
+    assert!(!broker.run("sub", &tcp, Some(JANE), &["-t", "news", "-E"]).status.success());
+    assert!(broker.run("sub", &tcp, Some(CARL), &["-t", "news", "-E"]).status.success());
+    // Then the user: both connections end, and it does not come back.
+    fs::write(&users, &without_jane).unwrap();
+    let said = broker.reload();
+    assert!(said.contains("users, rules, certificates and log level reloaded"), "{said}");
+    for subscriber in subscribers {
+        let ended = subscriber.wait_with_output().unwrap();
+        assert!(!ended.status.success(), "{ended:?}");
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), "");
+    }
+    assert_eq!(broker.run("sub", &quic, Some(JANE), &["-t", "home/jane/a", "-E"]).status.code(), Some(0x86));
+}
+
+/// Each bad configuration is one line and exit code 2, before anything listens.
+#[test]
+fn bad_access_control_is_one_line_and_exit_code_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    add_user(&directory.path().join("users"), "jane", "her own");
+    for (name, content) in [
+        ("empty", ""),
+        ("acl", "allow all topic a\n"),
+        ("bad-acl", "allow all topic a\nallow all topic a/#/b\n"),
+        ("bad-users", "jane\n"),
+        ("secret", "a secret of at least thirty-two bytes"),
+        ("short", "secret"),
+    ] {
+        fs::write(path(name), content).unwrap();
+    }
+    let outside = LISTENERS.replacen("127.0.0.1", "0.0.0.0", 1);
+    let password = |name: &str| format!("[[authenticator]]\nkind = \"password\"\nfile = {:?}\n", path(name));
+    let acl = |name: &str| format!("[acl]\nfile = {:?}\n", path(name));
+    let jwt = |keys: &str| format!("[[authenticator]]\nkind = \"jwt\"\n{keys}");
+    let file = |key: &str, name: &str| format!("{key} = {:?}\n", path(name));
+    for (listeners, access, parts) in [
+        (LISTENERS, password("missing"), vec!["missing", "cannot be read"]),
+        (LISTENERS, password("empty"), vec!["empty", "there is no user"]),
+        (LISTENERS, password("bad-users"), vec!["bad-users:1"]),
+        (LISTENERS, password("users") + &acl("missing"), vec!["missing", "cannot be read"]),
+        (LISTENERS, password("users") + &acl("empty"), vec!["empty", "there is no rule"]),
+        (LISTENERS, password("users") + &acl("bad-acl"), vec!["bad-acl:2"]),
+        (LISTENERS, password("users") + &acl("acl") + "permit_all = true\n", vec!["acl.permit_all", "remove one of both"]),
+        (LISTENERS, "[acl]\npermit_al = true\n".to_owned(), vec!["permit_al"]),
+        (LISTENERS, "[[authenticator]]\nkind = \"ldap\"\n".to_owned(), vec!["ldap", "password"]),
+        (LISTENERS, "[[authenticator]]\nkind = \"password\"\n".to_owned(), vec!["file"]),
+        (LISTENERS, jwt(""), vec!["authenticator 1 (jwt)", "name one of"]),
+        (LISTENERS, jwt(&(file("secret_file", "secret") + &file("jwks_file", "secret"))), vec!["authenticator 1 (jwt)", "name one of"]),
+        (LISTENERS, jwt(&file("secret_file", "short")), vec!["authenticator 1 (jwt)", "short"]),
+        (LISTENERS, jwt(&file("jwks_file", "secret")), vec!["authenticator 1 (jwt)", "secret"]),
+        (LISTENERS, jwt(&file("public_key_file", "missing")), vec!["authenticator 1 (jwt)", "missing"]),
+        (LISTENERS, jwt("jwks_url = \"http://192.0.2.1/keys\"\n"), vec!["authenticator 1 (jwt)"]),
+        (LISTENERS, jwt("jwks_url = \"http://127.0.0.1:1/keys\"\n"), vec!["authenticator 1 (jwt)", "127.0.0.1:1"]),
+        (LISTENERS, "[[authenticator]]\nkind = \"http\"\nurl = \"http://192.0.2.1/\"\n".to_owned(), vec!["authenticator 1 (http)"]),
+        (LISTENERS, "[[authenticator]]\nkind = \"http\"\nurl = \"http://u:hidden@localhost/\"\n".to_owned(), vec!["authenticator 1 (http)", "remove them"]),
+        (LISTENERS, "[[authenticator]]\nkind = \"http\"\nurl = \"http://localhost/\"\nheader_env = { Authorization = \"NOT_SET\" }\n".to_owned(), vec!["authenticator 1 (http)", "NOT_SET"]),
+        (LISTENERS, "[[authenticator]]\nkind = \"x509\"\nuser = \"nickname\"\n".to_owned(), vec!["nickname"]),
+        (&outside, password("users"), vec!["acl.file", "there are no rules", "acl.permit_all=true"]),
+    ] {
+        fs::write(path("braidmq.toml"), format!("data_dir = {:?}\n{listeners}{access}", path("data"))).unwrap();
+        let (code, said) = refusal_of(&mut braidmq(&["serve", "--config", &path("braidmq.toml")]));
+        assert_eq!(code, 2, "{access}\n{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{access}\n{said}");
+        assert!(!said.contains("hidden") && !said.contains("thirty-two"), "{said}");
+    }
+}
+
+/// Clients of this machine need no rules, and an outside listener none if that is said.
+#[test]
+fn no_rules_are_needed_on_this_machine_or_where_that_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    add_user(&directory.path().join("users"), "jane", "her own");
+    let users = format!("[[authenticator]]\nkind = \"password\"\nfile = {:?}\n", path("users"));
+    for (host, more) in [("127.0.0.1", ""), ("0.0.0.0", "[acl]\npermit_all = true\n")] {
+        let listeners = LISTENERS.replace("127.0.0.1", host);
+        fs::write(path("braidmq.toml"), format!("data_dir = {:?}\n{listeners}{users}{more}", path("data")))
+            .unwrap();
+        let printed =
+            braidmq(&["serve", "--print-config", "--config", &path("braidmq.toml")]).output().unwrap();
+        assert!(printed.status.success(), "{printed:?}");
+    }
+}
+
+/// Files and variables with secrets are named, and not read.
+#[test]
+fn the_printed_configuration_has_no_secret() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    add_user(&directory.path().join("users"), "jane", "her own");
+    fs::write(path("secret"), "top secret of at least thirty-two bytes").unwrap();
+    let text = format!(
+        "[[authenticator]]\nkind = \"password\"\nfile = {:?}\n[[authenticator]]\nkind = \"jwt\"\nsecret_file = {:?}\n\
+         [[authenticator]]\nkind = \"http\"\nurl = \"http://localhost:1/auth\"\nheader_files = {{ X-Key = {:?} }}\n\
+         header_env = {{ Authorization = \"SERVICE_TOKEN\" }}\n[acl]\npermit_all = true\n",
+        path("users"),
+        path("secret"),
+        path("secret"),
+    );
+    fs::write(path("braidmq.toml"), LISTENERS.to_owned() + &text).unwrap();
+    let mut command = braidmq(&["serve", "--print-config", "--config", &path("braidmq.toml")]);
+    let printed = command.env("SERVICE_TOKEN", "top secret").output().unwrap();
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    for part in
+        ["SERVICE_TOKEN", &path("secret"), &path("users"), "http://localhost:1/auth", "permit_all = true"]
+    {
+        assert!(printed.contains(part), "{part} is not in\n{printed}");
+    }
+    assert!(
+        !printed.contains("top secret") && !printed.contains("argon2id") && !printed.contains("jane"),
+        "{printed}"
+    );
+}
