@@ -87,7 +87,7 @@ async fn one_bad_file_leaves_everything_as_it_is() {
         ("secret", Some("short".to_owned()), &["secret"]),
         ("secret", Some("".to_owned()), &["secret"]),
         ("secret", None, &["secret", "cannot be read"]),
-        ("secret", Some(long + &" ".repeat(1)), &["secret", "more than 1048576 bytes"]),
+        ("secret", Some(long + " "), &["secret", "more than 1048576 bytes"]),
         ("acl", Some("".to_owned()), &["acl", "there is no rule"]),
         ("acl", None, &["acl", "cannot be read"]),
         ("acl", Some("allow all topic b\nallow all".to_owned()), &["acl:2"]),

@@ -60,8 +60,7 @@ impl Broker {
             start_command(&mut braidmq(&["serve", "--config", &path("braidmq.toml")]));
         let log = BufReader::new(running.0.stderr.take().unwrap());
         let urls = ["mqtt://", "quic://"].map(|scheme| {
-            let line =
-                banner.iter().find(|line| line.contains(scheme)).unwrap_or_else(|| panic!("{banner:?}"));
+            let line = banner.iter().find(|line| line.contains(scheme)).expect("the banner names it");
             line.split_whitespace().last().unwrap().to_owned()
         });
         Self { running, log, directory, urls }
