@@ -2,6 +2,7 @@
 
 mod file;
 mod secret;
+mod terminal;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use braid_auth::password::MAX_PASSWORD_BYTES;
 
 use super::Failure;
+use super::terminal::HiddenInput;
+use crate::printable::printable;
 
 /// Environment variable with a password.
 const VARIABLE: &str = "BRAIDMQ_PASSWORD";
@@ -30,7 +32,7 @@ impl PasswordSource {
     pub(super) fn password(&self, user: &str) -> Result<Vec<u8>, Failure> {
         match self.without_terminal()? {
             Some(password) => Ok(password),
-            None => ask(&format!("Password of {user}: ")),
+            None => ask(&mut open_terminal()?, &format!("Password of {user}: ")),
         }
     }
 
@@ -39,8 +41,9 @@ impl PasswordSource {
         if let Some(password) = self.without_terminal()? {
             return Ok(password);
         }
-        let password = ask(&format!("Password for {user}: "))?;
-        if ask("The same again: ")? != password {
+        let mut terminal = open_terminal()?;
+        let password = ask(&mut terminal, &format!("Password for {user}: "))?;
+        if ask(&mut terminal, "The same again: ")? != password {
             return Err(Failure::new("the two passwords differ: do it again"));
         }
         Ok(password)
@@ -73,12 +76,20 @@ fn first_line(source: impl Read, name: &str) -> Result<Vec<u8>, Failure> {
     Ok(line)
 }
 
-fn ask(prompt: &str) -> Result<Vec<u8>, Failure> {
-    let prompt = crate::printable::printable(prompt);
-    rpassword::prompt_password(prompt).map(String::into_bytes).map_err(|error| match error.kind() {
-        ErrorKind::Interrupted => Failure::new("interrupted: nothing was done"),
-        _ => Failure::new(format!(
+fn open_terminal() -> Result<HiddenInput, Failure> {
+    HiddenInput::open().map_err(|error| {
+        Failure::new(format!(
             "there is no terminal to ask for the password ({error}): pass --stdin or --password-file, or set {VARIABLE}"
-        )),
+        ))
+    })
+}
+
+fn ask(terminal: &mut HiddenInput, prompt: &str) -> Result<Vec<u8>, Failure> {
+    terminal.ask(&printable(prompt)).map_err(|error| match error.kind() {
+        ErrorKind::Interrupted => Failure::new("interrupted: nothing was done"),
+        ErrorKind::InvalidInput => Failure::new(
+            "the typed line is too long or contains a control character: use others, or pass --password-file",
+        ),
+        _ => Failure::new(format!("cannot read the terminal: {error}")),
     })
 }

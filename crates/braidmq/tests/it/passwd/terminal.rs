@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -39,21 +39,29 @@ impl Terminal {
             self.master.read_exact(&mut byte).unwrap();
             self.shown.push(char::from(byte[0]));
         }
-        while tcgetattr(&self.master).unwrap().local_modes.contains(LocalModes::ECHO) {
+        while self.shows_input() {
             std::thread::yield_now();
         }
         self.master.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Exit code, standard output and standard error.
-    fn end(mut self, secret: &str) -> (i32, String, String) {
-        let result = result(&self.command.wait_with_output().unwrap());
+    fn shows_input(&self) -> bool {
+        tcgetattr(&self.master).unwrap().local_modes.contains(LocalModes::ECHO)
+    }
+
+    /// Waits for the end, after which the terminal is as before and has not shown the secret.
+    fn end(mut self, secret: &str) -> Output {
+        let status = self.command.wait().unwrap();
+        assert!(self.shows_input());
         let mut rest = Vec::new();
         // A terminal that no process has open any more ends with an error.
         let _ = self.master.read_to_end(&mut rest);
         self.shown.push_str(&String::from_utf8_lossy(&rest));
         assert!(!self.shown.contains(secret), "{}", self.shown);
-        result
+        let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
+        self.command.stdout.unwrap().read_to_end(&mut output.stdout).unwrap();
+        self.command.stderr.unwrap().read_to_end(&mut output.stderr).unwrap();
+        output
     }
 }
 
@@ -64,7 +72,7 @@ fn a_new_password_is_typed_twice_and_not_shown() {
     let mut terminal = Terminal::start(&["add", "alice"], &file);
     terminal.type_after("Password for alice: ", "pencil\n");
     terminal.type_after("The same again: ", "pencil\n");
-    let (code, _, errors) = terminal.end("pencil");
+    let (code, _, errors) = result(&terminal.end("pencil"));
     assert_eq!((code, &*errors), (0, ""));
     assert_eq!(verify(&file, "alice", "pencil"), 0);
 
@@ -72,24 +80,49 @@ fn a_new_password_is_typed_twice_and_not_shown() {
     terminal.type_after("Password for alice: ", "paper\n");
     terminal.type_after("The same again: ", "papers\n");
     let expected = "braidmq: the two passwords differ: do it again\n".to_owned();
-    assert_eq!(terminal.end("paper"), (2, String::new(), expected));
+    assert_eq!(result(&terminal.end("paper")), (2, String::new(), expected));
     assert_eq!(verify(&file, "alice", "pencil"), 0);
 
     let mut terminal = Terminal::start(&["verify", "alice"], &file);
     terminal.type_after("Password of alice: ", "pencil\n");
-    assert_eq!(terminal.end("pencil").0, 0);
+    assert_eq!(result(&terminal.end("pencil")).0, 0);
 }
 
+/// Whatever ends it, the terminal shows again what is typed: `end` checks it.
 #[test]
-fn control_c_ends_it() {
+fn control_characters_end_it() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("users");
     add(&file, "alice", "pencil");
-    let mut terminal = Terminal::start(&["add", "bob"], &file);
-    terminal.type_after("Password for bob: ", "pap\x03");
-    let expected = "braidmq: interrupted: nothing was done\n".to_owned();
-    assert_eq!(terminal.end("pap"), (2, String::new(), expected));
+    let interrupted = "interrupted: nothing was done";
+    let refused =
+        "the typed line is too long or contains a control character: use others, or pass --password-file";
+    let long = "x".repeat(5000) + "\n";
+    let cases = [
+        ("pap\x03", interrupted),
+        ("pap\x1C", interrupted),
+        ("\x04", interrupted),
+        ("pap\x1A\n", refused),
+        (&long, refused),
+    ];
+    for (typed, expected) in cases {
+        let mut terminal = Terminal::start(&["add", "bob"], &file);
+        terminal.type_after("Password for bob: ", typed);
+        let expected = format!("braidmq: {expected}\n");
+        assert_eq!(result(&terminal.end("pap")), (2, String::new(), expected), "{}", typed.escape_debug());
+    }
     assert_eq!(verify(&file, "bob", "pap"), 1);
+}
+
+/// Ctrl-U erases the line, backspace a character, and Ctrl-D ends no line that has begun.
+#[test]
+fn a_typed_line_can_be_edited() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("users");
+    add(&file, "alice", "pencil");
+    let mut terminal = Terminal::start(&["verify", "alice"], &file);
+    terminal.type_after("Password of alice: ", "x\x15pen\x04cik\x7Fl\n");
+    assert_eq!(result(&terminal.end("pencil")).0, 0);
 }
 
 #[test]

@@ -74,11 +74,11 @@ fn a_truncated_or_changed_file_is_refused_by_everything_that_reads() {
 fn a_newer_store_is_refused() {
     let directory = filled();
     let transaction = database(directory.path()).begin_write().unwrap();
-    transaction.open_table(META).unwrap().insert("format", 2).unwrap();
+    transaction.open_table(META).unwrap().insert("format", 3).unwrap();
     transaction.commit().unwrap();
     for command in ["check", "stats", "export"] {
         let (code, line) = refusal(&mut store(&[command], directory.path()));
-        assert!(code == 2 && line.contains("has format 2") && line.contains("run a newer braidmq"), "{line}");
+        assert!(code == 2 && line.contains("has format 3") && line.contains("run a newer braidmq"), "{line}");
     }
 }
 

@@ -13,9 +13,9 @@ use tempfile::TempDir;
 
 use crate::broker::braidmq;
 
-/// Content of the store that the first release wrote, as this release exports it.
+/// Content of a store of the present format, as it is exported.
 pub(crate) fn golden() -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "../braid-store/tests/golden/format-1.jsonl"].iter().collect()
+    [env!("CARGO_MANIFEST_DIR"), "../braid-store/tests/golden/format-2.jsonl"].iter().collect()
 }
 
 fn store(arguments: &[&str], directory: &Path) -> Command {

@@ -75,9 +75,9 @@ fn a_wrong_line_is_named_by_file_and_number() {
         (with(3, "{\"type\":\"\u{7f}\"}"), 1, "backup.jsonl:4: unknown variant `?`"),
         (lines[..9].join("\n"), 1, "backup.jsonl:10: the end is missing"),
         (
-            with(0, r#"{"type":"store","format":2,"next_session":1,"next_lsn":1}"#),
+            with(0, r#"{"type":"store","format":3,"next_session":1,"next_lsn":1}"#),
             2,
-            "backup.jsonl has format 2",
+            "backup.jsonl has format 3",
         ),
         (String::new(), 1, "backup.jsonl:1: the end is missing"),
     ] {

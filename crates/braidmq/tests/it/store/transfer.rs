@@ -38,7 +38,7 @@ fn a_store_goes_through_a_pipe() {
 fn an_existing_store_is_replaced_only_on_request() {
     let directory = filled();
     let before = said(&mut store(&["export"], directory.path()));
-    let small = "{\"type\":\"store\",\"format\":1,\"next_session\":1,\"next_lsn\":1}\n{\"type\":\"end\",\"records\":1}\n";
+    let small = "{\"type\":\"store\",\"format\":2,\"next_session\":1,\"next_lsn\":1}\n{\"type\":\"end\",\"records\":1}\n";
     let file = directory.path().join("small.jsonl");
     fs::write(&file, small).unwrap();
     let (code, line) = refusal(store(&["import"], directory.path()).arg(&file));
@@ -87,7 +87,7 @@ fn stats_are_a_table_and_json() {
     }
     let json: Value =
         serde_json::from_str(&said(&mut store(&["stats", "--json"], directory.path()))).unwrap();
-    for (key, value) in [("format", 1), ("sessions", 2), ("subscriptions", 3), ("queued", 5), ("inflight", 4)]
+    for (key, value) in [("format", 2), ("sessions", 2), ("subscriptions", 3), ("queued", 5), ("inflight", 4)]
     {
         assert_eq!(json[key], value, "{key}");
     }
