@@ -20,3 +20,4 @@ pub mod mosquitto;
 pub mod password;
 pub mod rules_json;
 pub mod scram;
+mod text_line;

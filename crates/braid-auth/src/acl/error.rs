@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 use braid_proto::topic::TopicError;
 use thiserror::Error;
 
-use super::parse::{MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_RULES};
+use super::parse::{MAX_FILE_BYTES, MAX_RULES};
+use crate::text_line::LineProblem;
 
 /// Maximum number of characters of the file that an error repeats.
 const MAX_QUOTED: usize = 40;
@@ -29,26 +30,14 @@ impl AclError {
 pub(crate) enum Problem {
     #[error("the file is larger than {MAX_FILE_BYTES} bytes; remove rules, or replace them by groups")]
     FileTooLarge,
-    #[error("the file begins with a byte order mark; save it as UTF-8 without one")]
-    ByteOrderMark,
+    #[error(transparent)]
+    Line(#[from] LineProblem),
     #[error("there is no rule; write at least one (`deny all topic #` permits nothing)")]
     NoRule,
     #[error(
         "there are more than {MAX_RULES} rules; replace rules for single names by groups, wildcards, %u or %c"
     )]
     TooManyRules,
-    #[error(
-        "the last line has no end, so that the file may be cut off; complete it and end it with a newline"
-    )]
-    Unended,
-    #[error("the line is longer than {MAX_LINE_BYTES} bytes; shorten it")]
-    LineTooLong,
-    #[error("the line is not UTF-8; save the file as UTF-8")]
-    NotUtf8,
-    #[error("the line contains a NUL byte; save the file as plain text")]
-    Null,
-    #[error("the line contains a CR that is not before its LF; end lines with LF or CRLF")]
-    CarriageReturn,
     #[error("unknown word {0}; begin the line with `allow`, `deny` or `group`")]
     Statement(Quoted),
     #[error(

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use super::error::{AclError, Problem};
 use super::pattern::{NameKind, Pattern};
 use super::{ACTIONS, Rule, Selectors};
+use crate::text_line::{check_beginning, read_line};
 
 /// Maximum length of a file.
 pub const MAX_FILE_BYTES: usize = 64 << 20;
@@ -22,7 +23,6 @@ pub const MAX_LINE_BYTES: usize = 64 << 10;
 /// Maximum number of rules of a list.
 pub const MAX_RULES: usize = 100_000;
 
-const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 const BLANKS: [char; 2] = [' ', '\t'];
 
 /// Origin of a text with rules.
@@ -97,34 +97,15 @@ pub(crate) fn lines(
 ) -> impl Iterator<Item = (NonZeroUsize, Result<&str, Problem>)> {
     let problem = if text.len() > MAX_FILE_BYTES {
         Some(Problem::FileTooLarge)
-    } else if text.starts_with(BYTE_ORDER_MARK) {
-        Some(Problem::ByteOrderMark)
     } else {
-        None
+        check_beginning(text).err().map(Problem::from)
     };
     let text = if problem.is_some() { &text[..0] } else { text };
-    let lines = text.split_inclusive(|byte| *byte == b'\n').map(move |line| read_line(line, must_end));
+    let lines = text
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(move |line| Ok(read_line(line, MAX_LINE_BYTES, must_end)?));
     let numbers = (1..).filter_map(NonZeroUsize::new);
     numbers.zip(problem.map(Err).into_iter().chain(lines))
-}
-
-fn read_line(bytes: &[u8], must_end: bool) -> Result<&str, Problem> {
-    let ended = bytes.strip_suffix(b"\n");
-    let bytes = ended.map_or(bytes, |bytes| bytes.strip_suffix(b"\r").unwrap_or(bytes));
-    if bytes.len() > MAX_LINE_BYTES {
-        return Err(Problem::LineTooLong);
-    }
-    let text = str::from_utf8(bytes).map_err(|_| Problem::NotUtf8)?;
-    if text.contains('\0') {
-        return Err(Problem::Null);
-    }
-    if text.contains('\r') {
-        return Err(Problem::CarriageReturn);
-    }
-    if ended.is_none() && must_end {
-        return Err(Problem::Unended);
-    }
-    Ok(text)
 }
 
 /// Parses one line; `None` for a comment or a blank line.

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::{HashError, PasswordHash};
 use crate::scram::prepare_user;
+use crate::text_line::{LineProblem, check_beginning, read_line};
 
 /// Maximum length of a user name, as in MQTT.
 pub const MAX_USER_BYTES: usize = 65_535;
@@ -21,7 +22,6 @@ pub const MAX_USERS: usize = 1_000_000;
 /// Maximum number of characters of a user name that an error repeats.
 const MAX_QUOTED: usize = 40;
 
-const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 const BLANKS: [char; 2] = [' ', '\t'];
 
 /// Reason why a file is no password file: one line of text, with the name of the file and the line, without passwords
@@ -36,24 +36,12 @@ pub struct PasswordFileError {
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 enum Problem {
-    #[error("the file begins with a byte order mark; save it as UTF-8 without one")]
-    ByteOrderMark,
+    #[error(transparent)]
+    Line(#[from] LineProblem),
     #[error("there is no user; add one with `braidmq passwd add`")]
     NoUser,
     #[error("there are more than {MAX_USERS} users; use another way to authenticate them, such as tokens")]
     TooManyUsers,
-    #[error(
-        "the last line has no end, so that the file may be cut off; complete it and end it with a newline"
-    )]
-    Unended,
-    #[error("the line is longer than {MAX_LINE_BYTES} bytes; shorten it")]
-    LineTooLong,
-    #[error("the line is not UTF-8; save the file as UTF-8")]
-    NotUtf8,
-    #[error("the line contains a NUL byte; save the file as plain text")]
-    Null,
-    #[error("the line contains a CR that is not before its LF; end lines with LF or CRLF")]
-    CarriageReturn,
     #[error("no `:`; write `USER:HASH`, or add the user with `braidmq passwd add`")]
     NoColon,
     #[error(transparent)]
@@ -128,9 +116,7 @@ pub(super) fn parse<'a>(text: &'a [u8], name: &str) -> Result<Vec<Entry<'a>>, Pa
     let mut entries = Vec::new();
     let mut lines = HashMap::new();
     let error = |line, problem| PasswordFileError { name: name.to_owned(), line, problem };
-    if text.starts_with(BYTE_ORDER_MARK) {
-        return Err(error(line, Problem::ByteOrderMark));
-    }
+    check_beginning(text).map_err(|problem| error(line, problem.into()))?;
     for bytes in text.split_inclusive(|byte| *byte == b'\n') {
         let span = start..start + bytes.len();
         start = span.end;
@@ -150,21 +136,7 @@ pub(super) fn parse<'a>(text: &'a [u8], name: &str) -> Result<Vec<Entry<'a>>, Pa
 
 /// Parses one line with its end; `None` for a comment or a blank line.
 fn parse_line(bytes: &[u8]) -> Result<Option<(&str, PasswordHash)>, Problem> {
-    let ended = bytes.strip_suffix(b"\n");
-    let bytes = ended.map_or(bytes, |bytes| bytes.strip_suffix(b"\r").unwrap_or(bytes));
-    if bytes.len() > MAX_LINE_BYTES {
-        return Err(Problem::LineTooLong);
-    }
-    let text = str::from_utf8(bytes).map_err(|_| Problem::NotUtf8)?;
-    if text.contains('\0') {
-        return Err(Problem::Null);
-    }
-    if text.contains('\r') {
-        return Err(Problem::CarriageReturn);
-    }
-    if ended.is_none() {
-        return Err(Problem::Unended);
-    }
+    let text = read_line(bytes, MAX_LINE_BYTES, true)?;
     if text.starts_with('#') || text.trim_matches(BLANKS).is_empty() {
         return Ok(None);
     }
