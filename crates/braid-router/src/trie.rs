@@ -143,7 +143,7 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
     /// Calls `found` with the value of each pattern that `name` matches: parents before children, `+`
     /// behind its literal sibling.
     ///
-    /// Costs at most one visit per node of the trie and no recursion: a topic of 128 levels needs 128
+    /// Costs at most one visit per node of the trie and no recursion: a topic of 200 levels needs 200
     /// entries in `walk`, nothing more.
     pub(crate) fn visit(&self, name: &str, walk: &mut Walk, mut found: impl FnMut(&V)) {
         let bytes = name.as_bytes();

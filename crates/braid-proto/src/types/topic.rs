@@ -10,8 +10,8 @@ use thiserror::Error;
 /// Maximum number of levels of a Topic Name or Topic Filter.
 ///
 /// MQTT sets no limit; matching costs grow with the number of levels, so brokers set one
-/// (EMQX: 128, mosquitto: 200). A filter of 65,535 slashes is refused, not executed.
-pub const MAX_LEVELS: usize = 128;
+/// (EMQX: 128, mosquitto: 200, the greater of which is ours). A filter of 65,535 slashes is refused, not executed.
+pub const MAX_LEVELS: usize = 200;
 
 /// First level of the Topic Filter of a shared subscription.
 const SHARE_PREFIX: &str = "$share/";
