@@ -4,11 +4,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::io::DuplexStream;
 use tokio::net::TcpStream;
 
 use crate::error::HandshakeError;
 use crate::link::Link;
+use crate::mem::MemoryIncoming;
 use crate::proxy::{self, ProxyOptions};
 use crate::quic::QuicIncoming;
 use crate::tls::{self, ServerTls};
@@ -21,18 +21,18 @@ pub struct Incoming(pub(crate) IncomingKind);
 pub(crate) enum IncomingKind {
     Stream { io: TcpStream, address: SocketAddr, upgrade: Upgrade },
     Quic(Box<QuicIncoming>),
-    Mem(DuplexStream),
+    Mem(MemoryIncoming),
 }
 
 impl Incoming {
-    /// Address of the peer, which is a proxy where the listener has the PROXY protocol. `None` for in-memory links. On
-    /// QUIC the address is not validated yet.
+    /// Address of the peer, which is a proxy where the listener has the PROXY protocol. `None` for in-memory links
+    /// without one. On QUIC the address is not validated yet.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         match &self.0 {
             IncomingKind::Stream { address, .. } => Some(*address),
             IncomingKind::Quic(incoming) => Some(incoming.peer_address()),
-            IncomingKind::Mem(_) => None,
+            IncomingKind::Mem(incoming) => incoming.address,
         }
     }
 
@@ -53,7 +53,9 @@ impl Incoming {
                 }
             }
             IncomingKind::Quic(incoming) => Box::pin(incoming.handshake()).await,
-            IncomingKind::Mem(io) => Ok(Link::single(Peer::plain(Transport::Mem, None), io)),
+            IncomingKind::Mem(MemoryIncoming { io, address }) => {
+                Ok(Link::single(Peer::plain(Transport::Mem, address), io))
+            }
         }
     }
 

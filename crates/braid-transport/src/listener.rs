@@ -5,12 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::error::BindError;
 use crate::incoming::{Incoming, IncomingKind, Upgrade};
+use crate::mem::MemoryIncoming;
 use crate::proxy::ProxyOptions;
 use crate::quic::{EndpointHealth, QuicListener, QuicOptions};
 use crate::tls::ServerTls;
@@ -83,7 +83,7 @@ pub struct Listener {
 enum Socket {
     Stream { listener: TcpListener, upgrade: Upgrade },
     Quic(Box<QuicListener>),
-    Memory { arrivals: mpsc::Receiver<Result<DuplexStream, AcceptFailure>>, health: EndpointHealth },
+    Memory { arrivals: mpsc::Receiver<Result<MemoryIncoming, AcceptFailure>>, health: EndpointHealth },
 }
 
 /// Failure of an in-memory listener, on behalf of a test.
@@ -123,7 +123,7 @@ impl Listener {
         Self { address, transport: Transport::Quic, socket: Socket::Quic(Box::new(listener)) }
     }
 
-    pub(crate) fn in_memory(arrivals: mpsc::Receiver<Result<DuplexStream, AcceptFailure>>) -> Self {
+    pub(crate) fn in_memory(arrivals: mpsc::Receiver<Result<MemoryIncoming, AcceptFailure>>) -> Self {
         let socket = Socket::Memory { arrivals, health: EndpointHealth::default() };
         Self { address: None, transport: Transport::Mem, socket }
     }
@@ -156,7 +156,7 @@ impl Listener {
             }
             Socket::Quic(listener) => IncomingKind::Quic(listener.accept().await?),
             Socket::Memory { arrivals, health } => match arrivals.recv().await {
-                Some(Ok(io)) => IncomingKind::Mem(io),
+                Some(Ok(incoming)) => IncomingKind::Mem(incoming),
                 Some(Err(failure)) => {
                     *health = failure.health;
                     return Err(failure.error);

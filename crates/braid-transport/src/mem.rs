@@ -1,6 +1,7 @@
 //! Links inside this process: whole-broker tests without sockets, on tokio's paused clock too.
 
 use std::io;
+use std::net::SocketAddr;
 
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
@@ -34,7 +35,7 @@ pub fn listener() -> (Listener, Connector) {
 /// Connects to the [`Listener`] it was made with by [`listener`].
 #[derive(Clone, Debug)]
 pub struct Connector {
-    sender: mpsc::Sender<Result<DuplexStream, AcceptFailure>>,
+    sender: mpsc::Sender<Result<MemoryIncoming, AcceptFailure>>,
 }
 
 impl Connector {
@@ -52,8 +53,20 @@ impl Connector {
     /// # Errors
     /// `ConnectionRefused` when the listener is gone.
     pub async fn connect_with_capacity(&self, capacity: usize) -> io::Result<Link> {
-        let (ours, theirs) = duplex(capacity);
-        self.send(Ok(theirs)).await?;
+        self.connect_with(capacity, None).await
+    }
+
+    /// Like [`connect`](Self::connect), for a link whose client has this address, as the listener sees it.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when the listener is gone.
+    pub async fn connect_from(&self, address: SocketAddr) -> io::Result<Link> {
+        self.connect_with(CAPACITY, Some(address)).await
+    }
+
+    async fn connect_with(&self, capacity: usize, address: Option<SocketAddr>) -> io::Result<Link> {
+        let (ours, io) = duplex(capacity);
+        self.send(Ok(MemoryIncoming { io, address })).await?;
         Ok(link(ours))
     }
 
@@ -66,12 +79,19 @@ impl Connector {
         self.send(Err(AcceptFailure { error, health })).await
     }
 
-    async fn send(&self, arrival: Result<DuplexStream, AcceptFailure>) -> io::Result<()> {
+    async fn send(&self, arrival: Result<MemoryIncoming, AcceptFailure>) -> io::Result<()> {
         self.sender
             .send(arrival)
             .await
             .map_err(|_| io::Error::new(io::ErrorKind::ConnectionRefused, "the in-memory listener is gone"))
     }
+}
+
+/// Link that a listener has not accepted yet.
+pub(crate) struct MemoryIncoming {
+    pub(crate) io: DuplexStream,
+    /// Address of the client; `None` for most tests.
+    pub(crate) address: Option<SocketAddr>,
 }
 
 fn link(io: DuplexStream) -> Link {
