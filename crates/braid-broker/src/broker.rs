@@ -1,6 +1,7 @@
 //! Broker: its composition, its main loop, and the handle of a running one.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use braid_proto::decoder::Spool;
@@ -12,6 +13,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout_at};
 
+use crate::admission::{Ban, BanError, BanTarget};
 use crate::auth::audit::{self, SecurityEvent};
 use crate::auth::{Access, Authenticate, Authorize, PermitAll};
 use crate::config::BrokerConfig;
@@ -21,7 +23,7 @@ use crate::listen::BrokerListener;
 use crate::persist::Recovery;
 use crate::queue::session_queue::Signal;
 use crate::statistics::Statistics;
-use crate::{listen, overload, spool_monitor, sys};
+use crate::{clock, listen, overload, spool_monitor, sys};
 
 /// Interval at which expired messages are removed.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -162,6 +164,7 @@ async fn run_timers(core: Arc<Core>) {
                 yield_now().await;
             }
             core.queues.expire(core.sessions.registry.pieces(), &core.persist).await;
+            core.access.admission.expire(clock::now());
             sweep_at = now + SWEEP;
         }
         let timers = &core.sessions.timers;
@@ -228,6 +231,45 @@ impl Handle {
             }
             yield_now().await;
         }
+    }
+
+    /// Bans a client, a user or addresses for a time, or until the broker ends, and disconnects those who are
+    /// connected. `reason` is for the record of refusals. A ban of the same target is replaced.
+    ///
+    /// # Errors
+    /// There are too many bans, or the reason is too long. Nothing has changed.
+    pub async fn ban(
+        &self,
+        target: BanTarget,
+        duration: Option<Duration>,
+        reason: &str,
+    ) -> Result<(), BanError> {
+        let Core { access, sessions, .. } = &*self.core;
+        let client_id = match &target {
+            BanTarget::Client(client_id) | BanTarget::ClientAt(client_id, _) => Some(client_id.clone()),
+            BanTarget::User(_) | BanTarget::Addresses(_) => None,
+        };
+        // First: a client that connects meanwhile finds the ban itself.
+        access.admission.ban(target, duration, reason, clock::now())?;
+        match client_id {
+            Some(client_id) => {
+                let entry = sessions.registry.find(&client_id);
+                let waker = entry.and_then(|entry| entry.queue.signal(Signal::Recheck));
+                waker.into_iter().for_each(Waker::wake);
+            }
+            None => self.recheck_clients().await,
+        }
+        Ok(())
+    }
+
+    /// Lifts the ban of exactly this target. False if there is none.
+    pub fn unban(&self, target: BanTarget) -> bool {
+        self.core.access.admission.unban(target, clock::now())
+    }
+
+    /// The bans that are in force, those for flapping included, in no order.
+    pub fn bans(&self) -> Vec<Ban> {
+        self.core.access.admission.bans(clock::now())
     }
 
     /// Security events from now on: what was refused, to whom, and by which rule.

@@ -69,10 +69,26 @@ pub struct LimitsConfig {
     pub connections: usize,
     /// Connections that one listener accepts in a second; 0 for any number. As many more are refused with a CONNACK.
     pub connections_per_second: u64,
+    /// Connections of one address at a time, an IPv4 address or an IPv6 /64 network; 0 for any number. Loopback has no
+    /// limit.
+    pub connections_per_address: usize,
+    /// Connections that are accepted from one address in a second, on all listeners; 0 for any number. As many more are
+    /// refused with a CONNACK. Loopback has no limit.
+    pub connects_per_address_per_second: u64,
+    /// Connects of one client from one address within the window that are accepted; one more is a reason for a ban. 0
+    /// for any number. Loopback has no limit.
+    pub flapping_connects: u64,
+    /// Seconds of that window.
+    pub flapping_window_secs: u64,
+    /// Seconds of the ban for flapping.
+    pub flapping_ban_secs: u64,
     /// PUBLISH packets accepted from one client in a second; 0 for any number. A faster client is not read.
     pub publishes_per_second: u64,
     /// Bytes accepted from one client in a second; 0 for any number. A faster client is not read.
     pub publish_bytes_per_second: u64,
+    /// Bytes of urgent messages (on topics with a priority above the default) from one client in a second that are not
+    /// slowed by slow subscribers or short memory; 0 for any number. More are slowed like other messages.
+    pub urgent_bytes_per_second: u64,
     /// Seconds from the accept of a connection for its handshakes and CONNECT together, and again for authentication.
     pub connect_timeout_secs: u64,
     /// Largest CONNECT in bytes.
@@ -124,8 +140,14 @@ impl Default for LimitsConfig {
         Self {
             connections: 1_000_000,
             connections_per_second: 0,
+            connections_per_address: 0,
+            connects_per_address_per_second: 0,
+            flapping_connects: 15,
+            flapping_window_secs: 60,
+            flapping_ban_secs: 300,
             publishes_per_second: 0,
             publish_bytes_per_second: 0,
+            urgent_bytes_per_second: 1024 * 1024,
             connect_timeout_secs: 5,
             connect_size: 64 * 1024,
             queued_messages: 100_000,

@@ -56,7 +56,7 @@ impl Core {
         let capacity = QueueLimits { messages: limits.retained_messages, bytes: limits.retained_bytes };
         let policy = QueuePolicy::new(limits, lifecycle.started.into_std(), memory.clone());
         let statistics = Arc::<Statistics>::default();
-        let access = Arc::new(access);
+        let access = Arc::new(access.with_limits(limits));
         let persist = Arc::new(Persist::new(store, next.lsn));
         let registry = Arc::new(Registry::new(next.session));
         let routing = Arc::new(RoutingTable::new(&config.priority, registry.clone()));

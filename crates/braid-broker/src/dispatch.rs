@@ -21,6 +21,7 @@ use crate::clock;
 use crate::lock_order;
 use crate::memory::Memory;
 use crate::persist::{self, Persist};
+use crate::queue::usage::message_cost;
 use crate::registry::{SessionEntry, SessionKey};
 use crate::retained::{RetainedMessages, Retaining};
 use crate::routing::{Route, RouteCache, RoutingTable, SharedTarget};
@@ -218,8 +219,16 @@ pub(crate) struct Dispatched {
     pub(crate) matches: usize,
     /// Commit that the acknowledgements wait for; `None` when the store had nothing to be told.
     pub(crate) commit: Option<Commit>,
-    /// Each of its topics has a priority above the default.
-    pub(crate) is_urgent: bool,
+    pub(crate) urgent: UrgentPart,
+}
+
+/// Part of a batch on topics with a priority above the default.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UrgentPart {
+    /// The part is the whole batch.
+    pub(crate) is_all: bool,
+    /// Bytes of its messages, as a queue counts them.
+    pub(crate) bytes: usize,
 }
 
 /// Session that cannot keep up with its deliveries.
@@ -229,6 +238,8 @@ pub(crate) struct Congested {
     pub(crate) until: Instant,
     /// Messages of the batch that it received.
     pub(crate) messages: Range<usize>,
+    /// The messages were urgent for the session: acknowledgements wait only if their publisher sends too many.
+    pub(crate) is_urgent: bool,
 }
 
 /// Pushes of one batch, and their result.
@@ -242,7 +253,7 @@ struct BatchPush<'a> {
     /// Messages of the batch that are being pushed.
     run: Range<usize>,
     congested: Vec<Congested>,
-    is_urgent: bool,
+    urgent: UrgentPart,
     /// Deliveries of shared subscriptions whose member's session ended after it was selected.
     orphans: Vec<Delivery>,
     /// Changes that the store must be told of before `deferred` are pushed. Empty unless a session is durable.
@@ -263,7 +274,7 @@ impl<'a> BatchPush<'a> {
             matches: 0,
             run: 0..0,
             congested: Vec::new(),
-            is_urgent: true,
+            urgent: UrgentPart { is_all: true, bytes: 0 },
             orphans: Vec::new(),
             changes,
             deferred: Vec::new(),
@@ -294,18 +305,28 @@ impl<'a> BatchPush<'a> {
 
     fn push_now(&mut self, entry: &Arc<SessionEntry>, deliveries: impl Iterator<Item = Delivery>) {
         let pushed = self.dispatcher.queues.push(entry, deliveries, self.now, &mut self.wakers);
-        if let Some(until) = pushed.congested_until {
-            // One of the sessions that receive these messages is enough.
-            if self.congested.last().is_none_or(|last| last.messages != self.run) {
-                self.congested.push(Congested { entry: entry.clone(), until, messages: self.run.clone() });
-            }
+        if let Some(until) = pushed.congested_until.or(pushed.urgent_congested_until) {
+            let is_urgent = pushed.congested_until.is_none();
+            // One of the sessions that receive these messages is enough, for which acknowledgements wait in any case.
+            let same = self.congested.pop_if(|last| last.messages == self.run);
+            let congested = same.filter(|last| !last.is_urgent || is_urgent).unwrap_or_else(|| Congested {
+                entry: entry.clone(),
+                until,
+                messages: self.run.clone(),
+                is_urgent,
+            });
+            self.congested.push(congested);
         }
         self.orphans.extend(pushed.orphans);
         self.lost.extend(persist::completed(entry.id(), pushed.lost));
     }
 
     fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
-        self.is_urgent &= to.priority.is_some_and(|priority| priority > Priority::DEFAULT);
+        let is_urgent = to.priority.is_some_and(|priority| priority > Priority::DEFAULT);
+        self.urgent.is_all &= is_urgent;
+        if is_urgent {
+            self.urgent.bytes += run.iter().map(|message| message_cost(message)).sum::<usize>();
+        }
         self.matches += run.len() * (to.matches.len() + to.groups.len());
         let mut start = 0;
         let mut deliveries = Vec::with_capacity(run.len());
@@ -381,7 +402,7 @@ impl<'a> BatchPush<'a> {
             self.run = run;
             self.push_now(&entry, deliveries.into_iter());
         }
-        let Self { wakers, dropped, congested, matches, is_urgent, orphans, lost, .. } = self;
+        let Self { wakers, dropped, congested, matches, urgent, orphans, lost, .. } = self;
         dispatcher.persist.commit_late(lost);
         dispatcher.statistics.add(Counter::MessagesDropped, dropped);
         wakers.into_iter().for_each(Waker::wake);
@@ -389,7 +410,7 @@ impl<'a> BatchPush<'a> {
         // an earlier one.
         let again =
             if orphans.is_empty() { None } else { dispatcher.redistribute(orphans.into_iter(), None) };
-        Dispatched { congested, matches, commit: again.or(commit), is_urgent }
+        Dispatched { congested, matches, commit: again.or(commit), urgent }
     }
 }
 

@@ -5,10 +5,12 @@
 //! (`braidmq`), never lets one client's queue stop another's (an acknowledgement may wait up to 2 s for a receiver that
 //! cannot keep up), and never acknowledges a message before `braid-store` has reported it durable.
 
+mod admission;
 mod auth;
 mod broker;
 mod clock;
 mod config;
+mod connection_guard;
 mod core;
 mod dispatch;
 mod driver;
@@ -34,6 +36,7 @@ mod sys;
 mod timers;
 mod token_bucket;
 
+pub use admission::{Ban, BanError, BanTarget};
 pub use auth::{
     Action, Anonymous, Authenticate, Authentication, Authorize, Challenge, Credentials, Exchange, Grant,
     Outcome, PermitAll, Refusal, SecurityAction, SecurityEvent,

@@ -1,19 +1,21 @@
 //! Accept loop of a listener. Handshakes and all else that is slow run in the connection's own task.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use braid_proto::reason::ReasonCode;
 use braid_transport::Listener;
 use tokio::sync::watch;
 
+use crate::admission::{ConnectionRate, RateDecision};
 use crate::clock::now;
+use crate::connection_guard::{self, ConnectionGuard};
 use crate::core::Core;
 use crate::driver;
 use crate::listener_policy::ListenerPolicy;
 use crate::log_throttle::LogThrottle;
 use crate::statistics::Counter;
-use crate::token_bucket::TokenBucket;
 
 /// Pause after an accept failed for want of a resource of the process, such as descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -41,7 +43,8 @@ pub(crate) async fn run(
     let policy = Arc::new(policy);
     let mut endpoint = listener.endpoint_health();
     let mut failure_log = LogThrottle::default();
-    let mut rate_limit = ConnectionRateLimit::new(core.config.limits.connections_per_second);
+    let mut rate = ConnectionRate::new(core.config.limits.connections_per_second, now());
+    let is_proved = proves_addresses(&listener);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -55,30 +58,12 @@ pub(crate) async fn run(
             tracing::info!(transport = %listener.transport(), failures, "connections are accepted again");
         }
         match accepted {
-            Ok(incoming) if core.statistics.connections() >= core.config.limits.connections as u64 => {
-                core.statistics.add(Counter::ConnectionsRefused, 1);
-                tracing::warn!(from = ?incoming.peer_address(), "refused: the limit of connections is reached");
-                incoming.refuse();
-            }
-            Ok(incoming) => {
-                let refusal = match rate_limit.admit(now()) {
-                    Admission::Accepted => None,
-                    Admission::Answered => Some(ReasonCode::ConnectionRateExceeded),
-                    Admission::Refused => {
-                        core.statistics.add(Counter::ConnectionsRefused, 1);
-                        tracing::debug!(from = ?incoming.peer_address(), "refused: connections come too fast");
-                        incoming.refuse();
-                        continue;
-                    }
-                };
-                core.statistics.add(Counter::ConnectionsRefused, u64::from(refusal.is_some()));
-                let guard = ConnectionCount::new(core.clone());
-                let (incoming, policy) = (Box::new(incoming), policy.clone());
-                tokio::spawn(async move {
-                    driver::serve(guard.core.clone(), policy, incoming, refusal).await;
-                    drop(guard);
-                });
-            }
+            Ok(incoming) => match admit(&core, incoming.peer_address(), is_proved, rate.as_mut()) {
+                Some((guard, refusal)) => {
+                    tokio::spawn(driver::serve(guard, policy.clone(), Box::new(incoming), refusal));
+                }
+                None => incoming.refuse(),
+            },
             Err(error) => {
                 if let Some(failures) = failure_log.note(1, now()) {
                     let transport = listener.transport();
@@ -90,58 +75,50 @@ pub(crate) async fn run(
     }
 }
 
-/// Rate limit of one listener's connections; `None` accepts all.
-struct ConnectionRateLimit(Option<Buckets>);
-
-/// As many connections as are accepted are refused with a CONNACK, which costs a handshake each. Any more are refused
-/// without one.
-struct Buckets {
-    accepted: TokenBucket,
-    answered: TokenBucket,
+/// Tests whether the address of an incoming connection is proved to be that of its client. On QUIC the handshake proves
+/// it, behind a proxy a header tells it, and the limits of the address count the connection only then.
+fn proves_addresses(listener: &Listener) -> bool {
+    !listener.transport().is_quic() && !listener.has_proxy()
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Admission {
-    Accepted,
-    /// Refused with a CONNACK.
-    Answered,
-    Refused,
-}
-
-impl ConnectionRateLimit {
-    /// `per_second`: 0 for no limit.
-    fn new(per_second: u64) -> Self {
-        let bucket = || TokenBucket::new(per_second, now());
-        Self(bucket().zip(bucket()).map(|(accepted, answered)| Buckets { accepted, answered }))
+/// Decides about a connection before its handshake: the guard that counts it, and the reason to refuse it with, if it
+/// is to get a CONNACK. `None`: it is refused without a handshake.
+fn admit(
+    core: &Arc<Core>,
+    address: Option<SocketAddr>,
+    is_proved: bool,
+    rate: Option<&mut ConnectionRate>,
+) -> Option<(ConnectionGuard, Option<ReasonCode>)> {
+    if core.statistics.connections() >= core.config.limits.connections as u64 {
+        core.statistics.add(Counter::ConnectionsRefused, 1);
+        tracing::warn!(from = ?address, "refused: the limit of connections is reached");
+        return None;
     }
-
-    fn admit(&mut self, now: Instant) -> Admission {
-        let Some(Buckets { accepted, answered }) = &mut self.0 else { return Admission::Accepted };
-        if accepted.try_take(1, now) {
-            Admission::Accepted
-        } else if answered.try_take(1, now) {
-            Admission::Answered
-        } else {
-            Admission::Refused
+    // Before the rate of the listener: an address above its limits uses up nothing that others are accepted with.
+    let mut guard = ConnectionGuard::new(core.clone());
+    let answer = if is_proved {
+        guard.admit(address).ok()?
+    } else {
+        let checked = core.access.admission.check(address, now());
+        checked.map_err(|refusal| connection_guard::note_refusal(core, address, &refusal)).ok()?;
+        None
+    };
+    if answer.is_some() {
+        // A CONNACK costs a handshake, of which the listener does a limited number.
+        let has_room = rate.is_none_or(|rate| rate.answer(now()));
+        return has_room.then(|| (guard.accepted(), answer));
+    }
+    let decision = rate.map_or(RateDecision::Accept, |rate| rate.admit(now()));
+    if decision != RateDecision::Accept {
+        core.statistics.add(Counter::ConnectionsRefused, 1);
+        core.statistics.add(Counter::RateExceeded, 1);
+    }
+    match decision {
+        RateDecision::Accept => Some((guard.accepted(), None)),
+        RateDecision::Answer => Some((guard.accepted(), Some(ReasonCode::ConnectionRateExceeded))),
+        RateDecision::Refuse => {
+            tracing::debug!(from = ?address, "refused: connections come too fast");
+            None
         }
-    }
-}
-
-/// Guard that counts a connection for as long as its task lives, however that ends.
-struct ConnectionCount {
-    core: Arc<Core>,
-}
-
-impl ConnectionCount {
-    fn new(core: Arc<Core>) -> Self {
-        core.statistics.connection_opened();
-        Self { core }
-    }
-}
-
-impl Drop for ConnectionCount {
-    fn drop(&mut self) {
-        self.core.statistics.connection_closed();
-        self.core.lifecycle.note_connection_ended();
     }
 }

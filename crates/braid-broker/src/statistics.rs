@@ -30,6 +30,16 @@ pub enum Counter {
     BytesSent,
     /// Connections that were refused because there were too many, they came too fast or memory was short.
     ConnectionsRefused,
+    /// Refused connections of addresses that had as many as one may have.
+    AddressesCrowded,
+    /// Refused connections that came too fast, to a listener or from an address.
+    RateExceeded,
+    /// Refused connections from banned addresses, or of banned clients and users.
+    BannedRefused,
+    /// Bans of clients that connected too often.
+    FlappingBans,
+    /// Clients that were disconnected by a ban.
+    ClientsBanned,
     /// Connections accepted, those that have ended included.
     ConnectionsTotal,
     /// Restarts of QUIC endpoints that failed. The last one: [`Counter::COUNT`] follows from it.

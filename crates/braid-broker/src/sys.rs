@@ -57,12 +57,17 @@ fn values(core: &Core) -> Vec<(&'static str, String)> {
     let spool = core.server_options.spool.as_ref();
     let (spooled, refused) = spool.map_or((0, 0), |spool| (spool.used(), spool.refused()));
     let store = core.persist.store();
-    let values: [(&str, u64); 27] = [
+    let values: [(&str, u64); 32] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
         ("connections/total", statistics.get(Counter::ConnectionsTotal)),
         ("connections/refused", statistics.get(Counter::ConnectionsRefused)),
+        ("connections/refused/address", statistics.get(Counter::AddressesCrowded)),
+        ("connections/refused/rate", statistics.get(Counter::RateExceeded)),
+        ("connections/refused/banned", statistics.get(Counter::BannedRefused)),
+        ("clients/banned/flapping", statistics.get(Counter::FlappingBans)),
+        ("clients/disconnected/banned", statistics.get(Counter::ClientsBanned)),
         ("security/refused", core.access.audit.total()),
         ("messages/received", statistics.get(Counter::MessagesReceived)),
         ("messages/sent", statistics.get(Counter::MessagesSent)),

@@ -37,6 +37,16 @@ impl TokenBucket {
         paid_at <= now
     }
 
+    /// Tests whether there are enough tokens.
+    pub(crate) fn has(&self, count: u64, now: Instant) -> bool {
+        self.paid_after(count, now) <= now
+    }
+
+    /// Tests whether nothing is missing.
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
+        self.paid_at + BURST <= now
+    }
+
     /// Time at which the debt is paid; `None` without a debt.
     pub(crate) fn in_debt_until(&self, now: Instant) -> Option<Instant> {
         (self.paid_at > now).then_some(self.paid_at)

@@ -4,11 +4,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokio::io::DuplexStream;
 use tokio::net::TcpStream;
 
 use crate::error::HandshakeError;
 use crate::link::Link;
-use crate::mem::MemoryIncoming;
 use crate::proxy::{self, ProxyOptions};
 use crate::quic::QuicIncoming;
 use crate::tls::{self, ServerTls};
@@ -19,9 +19,17 @@ use crate::{ByteStream, WebSocketOptions, ws};
 pub struct Incoming(pub(crate) IncomingKind);
 
 pub(crate) enum IncomingKind {
-    Stream { io: TcpStream, address: SocketAddr, upgrade: Upgrade },
+    Stream {
+        io: TcpStream,
+        address: SocketAddr,
+        upgrade: Upgrade,
+    },
     Quic(Box<QuicIncoming>),
-    Mem(MemoryIncoming),
+    /// The address is `None` for most tests.
+    Mem {
+        io: DuplexStream,
+        address: Option<SocketAddr>,
+    },
 }
 
 impl Incoming {
@@ -32,7 +40,7 @@ impl Incoming {
         match &self.0 {
             IncomingKind::Stream { address, .. } => Some(*address),
             IncomingKind::Quic(incoming) => Some(incoming.peer_address()),
-            IncomingKind::Mem(incoming) => incoming.address,
+            IncomingKind::Mem { address, .. } => *address,
         }
     }
 
@@ -53,9 +61,7 @@ impl Incoming {
                 }
             }
             IncomingKind::Quic(incoming) => Box::pin(incoming.handshake()).await,
-            IncomingKind::Mem(MemoryIncoming { io, address }) => {
-                Ok(Link::single(Peer::plain(Transport::Mem, address), io))
-            }
+            IncomingKind::Mem { io, address } => Ok(Link::single(Peer::plain(Transport::Mem, address), io)),
         }
     }
 
@@ -64,7 +70,7 @@ impl Incoming {
         match self.0 {
             IncomingKind::Quic(incoming) => incoming.refuse(),
             // Closed when they are dropped.
-            IncomingKind::Stream { .. } | IncomingKind::Mem(_) => {}
+            IncomingKind::Stream { .. } | IncomingKind::Mem { .. } => {}
         }
     }
 }

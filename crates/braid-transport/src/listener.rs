@@ -10,7 +10,6 @@ use tokio::sync::mpsc;
 
 use crate::error::BindError;
 use crate::incoming::{Incoming, IncomingKind, Upgrade};
-use crate::mem::MemoryIncoming;
 use crate::proxy::ProxyOptions;
 use crate::quic::{EndpointHealth, QuicListener, QuicOptions};
 use crate::tls::ServerTls;
@@ -83,7 +82,7 @@ pub struct Listener {
 enum Socket {
     Stream { listener: TcpListener, upgrade: Upgrade },
     Quic(Box<QuicListener>),
-    Memory { arrivals: mpsc::Receiver<Result<MemoryIncoming, AcceptFailure>>, health: EndpointHealth },
+    Memory { arrivals: mpsc::Receiver<Result<Incoming, AcceptFailure>>, health: EndpointHealth },
 }
 
 /// Failure of an in-memory listener, on behalf of a test.
@@ -123,7 +122,7 @@ impl Listener {
         Self { address, transport: Transport::Quic, socket: Socket::Quic(Box::new(listener)) }
     }
 
-    pub(crate) fn in_memory(arrivals: mpsc::Receiver<Result<MemoryIncoming, AcceptFailure>>) -> Self {
+    pub(crate) fn in_memory(arrivals: mpsc::Receiver<Result<Incoming, AcceptFailure>>) -> Self {
         let socket = Socket::Memory { arrivals, health: EndpointHealth::default() };
         Self { address: None, transport: Transport::Mem, socket }
     }
@@ -138,6 +137,12 @@ impl Listener {
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.transport
+    }
+
+    /// Tests whether its links come through proxies, which tell the addresses of the clients.
+    #[must_use]
+    pub fn has_proxy(&self) -> bool {
+        matches!(&self.socket, Socket::Stream { upgrade, .. } if upgrade.proxy.is_some())
     }
 
     /// Accepts the next connection without waiting for bytes of the peer.
@@ -156,7 +161,7 @@ impl Listener {
             }
             Socket::Quic(listener) => IncomingKind::Quic(listener.accept().await?),
             Socket::Memory { arrivals, health } => match arrivals.recv().await {
-                Some(Ok(incoming)) => IncomingKind::Mem(incoming),
+                Some(Ok(incoming)) => return Ok(incoming),
                 Some(Err(failure)) => {
                     *health = failure.health;
                     return Err(failure.error);

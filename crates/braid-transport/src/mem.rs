@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
 
+use crate::incoming::{Incoming, IncomingKind};
 use crate::link::Link;
 use crate::listener::{AcceptFailure, Listener};
 use crate::quic::EndpointHealth;
@@ -35,7 +36,7 @@ pub fn listener() -> (Listener, Connector) {
 /// Connects to the [`Listener`] it was made with by [`listener`].
 #[derive(Clone, Debug)]
 pub struct Connector {
-    sender: mpsc::Sender<Result<MemoryIncoming, AcceptFailure>>,
+    sender: mpsc::Sender<Result<Incoming, AcceptFailure>>,
 }
 
 impl Connector {
@@ -66,7 +67,7 @@ impl Connector {
 
     async fn connect_with(&self, capacity: usize, address: Option<SocketAddr>) -> io::Result<Link> {
         let (ours, io) = duplex(capacity);
-        self.send(Ok(MemoryIncoming { io, address })).await?;
+        self.send(Ok(Incoming(IncomingKind::Mem { io, address }))).await?;
         Ok(link(ours))
     }
 
@@ -79,19 +80,12 @@ impl Connector {
         self.send(Err(AcceptFailure { error, health })).await
     }
 
-    async fn send(&self, arrival: Result<MemoryIncoming, AcceptFailure>) -> io::Result<()> {
+    async fn send(&self, arrival: Result<Incoming, AcceptFailure>) -> io::Result<()> {
         self.sender
             .send(arrival)
             .await
             .map_err(|_| io::Error::new(io::ErrorKind::ConnectionRefused, "the in-memory listener is gone"))
     }
-}
-
-/// Link that a listener has not accepted yet.
-pub(crate) struct MemoryIncoming {
-    pub(crate) io: DuplexStream,
-    /// Address of the client; `None` for most tests.
-    pub(crate) address: Option<SocketAddr>,
 }
 
 fn link(io: DuplexStream) -> Link {

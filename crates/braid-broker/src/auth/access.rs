@@ -13,6 +13,8 @@ use hashbrown::HashMap;
 use super::audit::{Audit, SecurityAction, SecurityEvent};
 use super::authenticate::{Authenticate, Authentication, Credentials};
 use super::authorize::{Action, Authorize};
+use crate::admission::AdmissionControl;
+use crate::config::LimitsConfig;
 use crate::lock_order;
 use crate::mountpoint::Tenant;
 
@@ -71,12 +73,19 @@ pub(crate) struct Access {
     /// `None` if it permits everything.
     authorize: Option<Arc<dyn Authorize>>,
     pub(crate) audit: Audit,
+    /// Limits of addresses, and bans.
+    pub(crate) admission: AdmissionControl,
 }
 
 impl Access {
     pub(crate) fn new(authenticate: Box<dyn Authenticate>, authorize: Arc<dyn Authorize>) -> Self {
         let authorize = Some(authorize).filter(|authorize| !authorize.permits_everything());
-        Self { authenticate, authorize, audit: Audit::default() }
+        let admission = AdmissionControl::new(&LimitsConfig::default());
+        Self { authenticate, authorize, audit: Audit::default(), admission }
+    }
+
+    pub(crate) fn with_limits(self, limits: &LimitsConfig) -> Self {
+        Self { admission: AdmissionControl::new(limits), ..self }
     }
 
     pub(crate) fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {

@@ -10,6 +10,7 @@ use braid_proto::reason::ReasonCode;
 use braid_store::StoreError;
 use braid_transport::{Incoming, Link, Peer};
 
+use super::bans::admit_client;
 use crate::auth::{Authentication, ClientAccess, Exchange, Grant, Outcome, Refusal};
 use crate::core::Core;
 use crate::listener_policy::ListenerPolicy;
@@ -182,6 +183,7 @@ pub(super) async fn claim_session(
     }
     let Admitted { connect, grant, client_id, assigned } = admitted;
     let access = core.access.client(grant.identity.clone(), client_id);
+    admit_client(core, client_id, access.identity(), peer.address)?;
     if server.offer().and_then(|(_, will)| will).is_some_and(|will| !access.may_set_will(&will.topic)) {
         return Err(ReasonCode::NotAuthorized.into());
     }

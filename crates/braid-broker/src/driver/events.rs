@@ -1,5 +1,6 @@
 //! Events of the protocol machine, answered in their order; PUBLISH packets are dispatched a batch at a time.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -17,8 +18,9 @@ use super::connect::{
     ClaimedSession, PendingAuthentication, Unclaimed, admit, authenticate, claim_session, peer_name,
 };
 use super::read_gate::ReadGate;
-use super::read_limits::MemoryBackpressure;
+use super::read_limits::{MemoryBackpressure, UrgentAllowance};
 use super::subscribe::SubscriptionHandler;
+use crate::admission::Subject;
 use crate::auth::{
     Challenge, ClientAccess, Credentials, Grant, Outcome, Refusal, SecurityAction, SecurityEvent,
 };
@@ -51,6 +53,7 @@ struct PublishBatch {
 /// Routes of one publisher, its fan-out, and the backpressure of memory on it.
 pub(super) struct PublishIngress {
     pub(super) pressure: MemoryBackpressure,
+    urgent: UrgentAllowance,
     routes: RouteCache,
     /// Matching subscriptions for each message of the last batch.
     fan_out: usize,
@@ -87,8 +90,12 @@ impl PublishBatch {
 
 impl PublishIngress {
     pub(super) fn new() -> Self {
-        let (pressure, routes) = (MemoryBackpressure::default(), RouteCache::default());
-        Self { pressure, routes, fan_out: INITIAL_FAN_OUT }
+        Self {
+            pressure: MemoryBackpressure::default(),
+            urgent: UrgentAllowance::default(),
+            routes: RouteCache::default(),
+            fan_out: INITIAL_FAN_OUT,
+        }
     }
 
     /// True when a batch is as much work as one turn may do.
@@ -126,8 +133,11 @@ impl PublishIngress {
         };
         let dispatched = core.dispatcher.publish(&mut self.routes, publisher, messages, changes, reached);
         self.fan_out = (dispatched.matches / messages.len().max(1)).max(1);
+        let rate = core.config.limits.urgent_bytes_per_second;
+        let is_exempt = self.urgent.take(dispatched.urgent.bytes, rate, now);
         if let Some(acks) = acks {
-            for Congested { entry, until, messages } in dispatched.congested {
+            let waits = |congested: &Congested| !(congested.is_urgent && is_exempt);
+            for Congested { entry, until, messages, .. } in dispatched.congested.into_iter().filter(waits) {
                 let tokens = tokens.get(messages).unwrap_or_default();
                 tokens.iter().flatten().for_each(|token| acks.wait_for(token.stream(), &entry, until));
             }
@@ -136,7 +146,7 @@ impl PublishIngress {
         pipeline.wait_for(dispatched.commit.filter(|_| is_awaited));
         messages.clear();
         tokens.clear();
-        self.pressure.note_publishes(dispatched.is_urgent, &core.memory, now);
+        self.pressure.note_publishes(dispatched.urgent.is_all && is_exempt, &core.memory, now);
     }
 }
 
@@ -401,7 +411,7 @@ impl Driver {
         self.core.statistics.add(Counter::MessagesDropped, denied);
         if opened.is_ok() {
             self.link.set_trusted(); // [BQ-13]
-            // The user may have been removed while its password was verified.
+            // The user may have been removed, or banned, before the session queue had an owner to signal to.
             self.recheck();
         }
         // Packets right behind CONNECT may have released an identifier: no byte has left yet.
@@ -436,23 +446,40 @@ impl Driver {
     /// Closes a connection whose credentials have expired.
     pub(super) fn expire(&mut self) {
         self.session.expires_at = None;
-        self.end_for(SecurityAction::Expired, "its credentials have expired");
+        let cause = "its credentials have expired";
+        self.end_for(SecurityAction::Expired, cause, ReasonCode::NotAuthorized);
     }
 
-    /// Checks the client against rules that have changed.
+    /// Checks the client against rules and bans that have changed.
     pub(super) fn recheck(&mut self) {
+        if self.end_if_banned() {
+            return;
+        }
         if self.core.access.is_revoked(self.session.access.identity()) {
-            return self.end_for(SecurityAction::Revoked, "the user is not known any more");
+            let cause = "the user is not known any more";
+            return self.end_for(SecurityAction::Revoked, cause, ReasonCode::NotAuthorized);
         }
         self.recheck_subscriptions();
     }
 
-    fn end_for(&mut self, action: SecurityAction, cause: &'static str) {
+    /// Disconnects a client that is banned by now. DISCONNECT has no code for a ban.
+    pub(super) fn end_if_banned(&mut self) -> bool {
+        let Some(entry) = &self.session.entry else { return false };
+        let user = self.session.access.identity().user();
+        let subject = Subject { client_id: Some(&entry.client_id), user, address: self.link.peer().address };
+        let Some(cause) = self.core.access.admission.find_ban(subject, clock::now()) else { return false };
+        self.core.statistics.add(Counter::ClientsBanned, 1);
+        self.end_for(SecurityAction::Banned, String::from(&*cause), ReasonCode::AdministrativeAction);
+        true
+    }
+
+    /// Disconnects the client, with a record of the cause.
+    fn end_for(&mut self, action: SecurityAction, cause: impl Into<Cow<'static, str>>, reason: ReasonCode) {
         let client_id = self.session.entry.as_ref().map(|entry| &entry.client_id);
         let identity = Some(self.session.access.identity());
         let event = SecurityEvent::refused(client_id, identity, action, cause);
         self.core.access.audit.record(event.with_address(self.link.peer().address));
-        self.server.disconnect(ReasonCode::NotAuthorized);
+        self.server.disconnect(reason);
     }
 
     /// Ends the subscriptions that are not permitted any more.

@@ -131,6 +131,7 @@ impl Driver {
             Read::Moved(address) => {
                 // [BQ-70]
                 tracing::info!(client = self.session.client(), %address, "the client moved to another address");
+                self.end_if_banned();
             }
             Read::Closed => self.end_link(None),
         }

@@ -88,6 +88,26 @@ impl PublishRateLimiter {
     }
 }
 
+// === UrgentAllowance ===
+
+/// Rate up to which the urgent messages of a client are exempt from backpressure: a client that marks everything urgent
+/// is slowed like one that marks nothing, and does not fill the queues of others' subscribers.
+#[derive(Default)]
+pub(super) struct UrgentAllowance(Option<Box<TokenBucket>>);
+
+impl UrgentAllowance {
+    /// Takes the bytes of urgent messages. True if they are exempt; `per_second` 0 exempts all of them.
+    pub(super) fn take(&mut self, bytes: usize, per_second: u64, now: Instant) -> bool {
+        if self.0.is_none() && bytes > 0 {
+            self.0 = TokenBucket::new(per_second, now).map(Box::new);
+        }
+        let Some(bucket) = &mut self.0 else { return true };
+        let is_exempt = bucket.in_debt_until(now).is_none();
+        bucket.take(bytes as u64, now);
+        is_exempt
+    }
+}
+
 // === MemoryBackpressure ===
 
 /// Size of a read above the low mark, bytes. A PUBACK has four.
@@ -294,6 +314,21 @@ mod tests {
         let mut limiter = limiter(0, 1_000, now);
         limiter.note_bytes(StreamKey::bidi(1), 5_000, now);
         assert!(limiter.paused_until(CONTROL, now).is_some());
+    }
+
+    #[test]
+    fn urgent_messages_are_exempt_up_to_their_rate() {
+        let (mut now, mut allowance) = (Instant::now(), UrgentAllowance::default());
+        assert!((0..10).all(|_| allowance.take(1 << 40, 0, now)), "no rate");
+        for _ in 0..3 {
+            assert!(allowance.take(600, 1000, now) && allowance.take(600, 1000, now), "a burst of a second");
+            assert!(!allowance.take(100, 1000, now) && !allowance.take(0, 1000, now), "300 bytes too many");
+            now += Duration::from_millis(299);
+            assert!(!allowance.take(0, 1000, now));
+            now += Duration::from_millis(1);
+            assert!(allowance.take(0, 1000, now));
+            now += Duration::from_secs(1);
+        }
     }
 
     #[test]

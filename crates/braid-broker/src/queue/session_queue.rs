@@ -76,7 +76,7 @@ pub(crate) enum Signal {
     TakeOver,
     /// Close the connection.
     Close(ReasonCode),
-    /// Check the client against rules that have changed.
+    /// Check the client against rules and bans that have changed.
     Recheck,
 }
 
@@ -97,8 +97,10 @@ pub(crate) struct PushOutcome {
     pub(crate) orphans: Vec<Delivery>,
     /// Number of overflowed deliveries since the last log line, if the next line is due.
     pub(crate) log: Option<u64>,
-    /// The queue is congested: deadline for the publisher's acknowledgements.
+    /// The queue is congested: deadline for the publisher's acknowledgements of messages that are not urgent.
     pub(crate) congested_until: Option<Instant>,
+    /// Deadline for urgent messages, if their publisher sends too many of them.
+    pub(crate) urgent_congested_until: Option<Instant>,
 }
 
 impl PushOutcome {
@@ -157,10 +159,15 @@ impl SessionQueue {
         let mut outcome = PushOutcome::default();
         let mut inner = self.lock();
         for delivery in deliveries {
-            // Urgent messages are not delayed by backpressure for bulk.
-            if delivery.priority <= Priority::DEFAULT && outcome.congested_until.is_none() {
+            // Urgent messages are not delayed by backpressure for bulk, within the rate of their publisher.
+            let until = if delivery.priority > Priority::DEFAULT {
+                &mut outcome.urgent_congested_until
+            } else {
+                &mut outcome.congested_until
+            };
+            if until.is_none() {
                 let threshold = policy.limits.congestion_threshold();
-                outcome.congested_until = inner.congested_until(delivery.stream, threshold, now);
+                *until = inner.congested_until(delivery.stream, threshold, now);
             }
             inner.push(delivery, policy, now, &mut outcome);
         }

@@ -1,10 +1,15 @@
 //! Fairness between clients, and towards a client that follows the rules.
 
-use braid_broker::{BrokerConfig, Counter, LimitsConfig};
-use braid_proto::packet::{Disconnect, Packet, ProtocolVersion, Publish, QoS};
-use braid_proto::reason::ReasonCode;
+use std::time::Duration;
 
-use crate::support::{TestBroker, connect_v3, connect_v5, lasting, message, pass, quiet, texts, will};
+use braid_broker::{BrokerConfig, Counter, LimitsConfig, PriorityRule};
+use braid_proto::packet::{Disconnect, Packet, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::Priority;
+
+use crate::support::{
+    TestBroker, connect_v3, connect_v5, filter, id, lasting, message, pass, quiet, texts, will,
+};
 
 fn with_limits(limits: LimitsConfig) -> BrokerConfig {
     BrokerConfig { limits, ..quiet() }
@@ -33,11 +38,7 @@ async fn filter_repeated_in_one_subscribe_gets_retained_messages_once() {
     let mut publisher = broker.v5("publisher").await;
     publisher.publish_as(Publish { retain: true, ..message("r/1", "x") }).await;
     let mut looker = broker.v5("looker").await;
-    let filters: Vec<_> = (0..50).map(|_| crate::support::filter("r/#")).collect();
-    let entries = filters
-        .into_iter()
-        .map(|filter| braid_proto::packet::SubscribeEntry::new(filter, QoS::AtMostOnce))
-        .collect();
+    let entries = (0..50).map(|_| SubscribeEntry::new(filter("r/#"), QoS::AtMostOnce)).collect();
     looker.subscribe_all(None, entries).await;
     assert_eq!(looker.take_all().await.len(), 1);
 }
@@ -148,4 +149,70 @@ async fn turn_over_its_budget_goes_on_reading() {
     assert_eq!(subscriber.take_all().await.len(), 3000);
     publisher.publish("t", "y", QoS::AtLeastOnce).await;
     assert_eq!(subscriber.take().await, "y");
+}
+
+/// A client that marks everything urgent does not fill the queue of a subscriber that others publish to: above its rate
+/// it waits for the subscriber as they do.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_marks_everything_urgent_is_slowed_like_others() {
+    for (rate, is_slowed) in [(20_000, true), (0, false)] {
+        let limits =
+            LimitsConfig { queued_messages: 100, urgent_bytes_per_second: rate, ..LimitsConfig::default() };
+        let rule = PriorityRule {
+            filter: filter("urgent/#"),
+            priority: Priority::new(Priority::DEFAULT.value() + 1),
+        };
+        let broker = TestBroker::start_with(BrokerConfig { priority: vec![rule], ..with_limits(limits) });
+        let mut connect = connect_v5("subscriber");
+        connect.properties.receive_maximum = Some(1);
+        let mut subscriber = broker.connect(connect).await;
+        subscriber.subscribe("#", QoS::AtLeastOnce).await;
+        let reading = tokio::spawn(async move {
+            loop {
+                let publish = subscriber.expect_publish().await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                subscriber.acknowledge(&publish).await;
+                if publish.payload == "x" {
+                    return;
+                }
+            }
+        });
+        let mut greedy = broker.v5("greedy").await;
+        for number in 0..300 {
+            greedy.publish("urgent/all", format!("{number:0100}"), QoS::AtLeastOnce).await;
+        }
+        let mut other = broker.v5("other").await;
+        other.publish("bulk", "x", QoS::AtLeastOnce).await;
+        pass(60).await;
+        assert_eq!(reading.is_finished(), is_slowed, "the message of the other client has arrived");
+        assert_eq!(broker.statistics().get(Counter::MessagesDropped) == 0, is_slowed);
+        reading.abort();
+    }
+}
+
+/// A subscriber that gives itself the highest priority for everything and does not read fills its own queue only.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_of_everything_at_the_highest_priority_delays_no_other() {
+    let limits = LimitsConfig { queued_messages: 100, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(with_limits(limits));
+    let mut greedy = broker.narrow_link(ProtocolVersion::V5, 1024).await;
+    greedy.send_connect(lasting("greedy")).await;
+    greedy.accepted().await;
+    let user = vec![("braid-priority".into(), "65535".into())];
+    let entries = vec![SubscribeEntry::new(filter("#"), QoS::AtLeastOnce)];
+    greedy.send(Packet::Subscribe(Box::new(Subscribe { packet_id: id(1), id: None, user, entries }))).await;
+    assert!(matches!(greedy.next().await, Some(Packet::Suback(_))));
+    let mut subscriber = broker.v5("subscriber").await;
+    subscriber.subscribe("t", QoS::AtLeastOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    let start = tokio::time::Instant::now();
+    for number in 0..1000 {
+        let text = format!("{number:0500}");
+        publisher.publish("t", &text, QoS::AtLeastOnce).await;
+        assert_eq!(subscriber.take().await, text);
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO, "nothing waits for the greedy one");
+    let dropped = broker.statistics().get(Counter::MessagesDropped);
+    // Its queue with the reserve, and an outbox of 64 KiB.
+    assert!((700..875).contains(&dropped), "{dropped}");
 }

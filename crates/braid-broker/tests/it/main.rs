@@ -4,6 +4,7 @@
 
 mod support;
 
+mod admission;
 mod authentication;
 mod connecting;
 mod delivery;

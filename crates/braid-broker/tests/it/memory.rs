@@ -212,6 +212,13 @@ async fn urgent_messages_and_acknowledgements_pass_under_pressure() {
         assert_eq!(watch.take().await, number.to_string());
     }
     assert_eq!(start.elapsed().as_millis(), 0);
+    // A client that marks bulk urgent is slowed above its rate.
+    let mut greedy = broker.v5("greedy").await;
+    for _ in 0..2 * LOW / 1000 {
+        greedy.publish("alarms/all", [0; 500], QoS::AtLeastOnce).await;
+        watch.take().await;
+    }
+    assert!(start.elapsed().as_millis() >= 250, "{:?}", start.elapsed());
     drop((stuck, flood));
 }
 

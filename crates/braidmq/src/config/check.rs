@@ -16,6 +16,8 @@ impl Config {
         range("mqtt.receive_maximum", mqtt.receive_maximum.into(), 1, 65_535)?;
         range("mqtt.maximum_inflight", mqtt.maximum_inflight.into(), 1, 65_535)?;
         range("limits.connections", limits.connections as u64, 1, u64::MAX)?;
+        range("limits.flapping_window_secs", limits.flapping_window_secs, 1, 86_400)?;
+        range("limits.flapping_ban_secs", limits.flapping_ban_secs, 1, 31_536_000)?;
         range("limits.connect_timeout_secs", limits.connect_timeout_secs, 1, 3600)?;
         range("limits.connect_size", limits.connect_size as u64, 64, 268_435_455)?;
         range("limits.queued_messages", limits.queued_messages as u64, 1, u64::MAX)?;
@@ -110,10 +112,18 @@ mod tests {
 
     #[test]
     fn a_limit_of_0_is_refused_unless_it_has_a_meaning() {
-        let refused: [(Change, &str); 5] = [
+        let refused: [(Change, &str); 7] = [
             (
                 |limits| limits.memory_low = 0,
                 "limits.memory_low: 0 is out of range; it may be at least 1048576",
+            ),
+            (
+                |limits| limits.flapping_window_secs = 0,
+                "limits.flapping_window_secs: 0 is out of range; it may be 1 to 86400",
+            ),
+            (
+                |limits| limits.flapping_ban_secs = 0,
+                "limits.flapping_ban_secs: 0 is out of range; it may be 1 to 31536000",
             ),
             (|limits| limits.sessions = 0, "limits.sessions: 0 is out of range; it may be at least 1"),
             (

@@ -288,6 +288,21 @@ impl Lanes {
         assert_eq!(self.expect_closed().await, Ok(()));
     }
 
+    /// Expects DISCONNECT with this reason, behind answers to PINGREQ, and then the end of the link.
+    pub(crate) async fn find_disconnect(&self, reason: ReasonCode) {
+        loop {
+            match self.expect(CONTROL).await {
+                Packet::Pingresp => {}
+                Packet::Disconnect(disconnect) => {
+                    assert_eq!(disconnect.reason, reason);
+                    break;
+                }
+                other => panic!("DISCONNECT expected, not {other:?}"),
+            }
+        }
+        assert_eq!(self.expect_closed().await, Ok(()));
+    }
+
     /// Waits until the handshake is confirmed: earlier bytes were 0-RTT data.
     pub(crate) async fn confirmed(&self) {
         self.wait("confirmation", |state| state.is_confirmed.then_some(())).await;

@@ -12,12 +12,13 @@ mod quic;
 mod raw;
 mod receiver;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::{
-    Anonymous, Authenticate, Authorize, Broker, BrokerConfig, BrokerListener, Handle, PermitAll, Statistics,
-    SysConfig,
+    Anonymous, Authenticate, Authorize, Broker, BrokerConfig, BrokerListener, Handle, LimitsConfig,
+    PermitAll, Statistics, SysConfig,
 };
 use braid_proto::decoder::Spool;
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
@@ -101,6 +102,12 @@ impl TestBroker {
         Self::start_on(config, rule, authorize, Arc::new(MemoryStore::new()), None, Vec::new())
     }
 
+    /// A broker with more listeners than the one in memory.
+    pub(crate) fn start_listening(config: BrokerConfig, others: Vec<BrokerListener>) -> Self {
+        let store = Arc::new(MemoryStore::new());
+        Self::start_on(config, anyone(), Arc::new(PermitAll), store, None, others)
+    }
+
     fn start_on(
         config: BrokerConfig,
         rule: impl Authenticate,
@@ -127,6 +134,12 @@ impl TestBroker {
     /// A link before CONNECT.
     pub(crate) async fn link(&self, version: ProtocolVersion) -> Client {
         let link = self.connector.connect().await.expect("the broker listens");
+        Client::new(only_stream(link), version)
+    }
+
+    /// A link before CONNECT of a client with this address.
+    pub(crate) async fn link_from(&self, address: SocketAddr, version: ProtocolVersion) -> Client {
+        let link = self.connector.connect_from(address).await.expect("the broker listens");
         Client::new(only_stream(link), version)
     }
 
@@ -182,9 +195,11 @@ impl Drop for TestBroker {
     }
 }
 
-/// The default configuration without `$SYS` messages.
+/// The default configuration without `$SYS` messages, and without bans of clients that connect again and again: in some
+/// tests they do.
 pub(crate) fn quiet() -> BrokerConfig {
-    BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..BrokerConfig::default() }
+    let limits = LimitsConfig { flapping_connects: 0, ..LimitsConfig::default() };
+    BrokerConfig { limits, sys: SysConfig { interval_secs: 0 }, ..BrokerConfig::default() }
 }
 
 /// Clean Start 0 and an hour of Session Expiry Interval.
