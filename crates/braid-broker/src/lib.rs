@@ -33,6 +33,7 @@ mod sessions;
 mod spool_monitor;
 mod statistics;
 mod sys;
+mod time_slice;
 mod timers;
 mod token_bucket;
 
