@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Time in which a thread polls each of its busy connections once, unless slices of [`MIN_SLICE`] take longer.
-const ROUND: Duration = Duration::from_millis(1);
+const ROUND: Duration = Duration::from_micros(500);
 
-const MIN_SLICE: Duration = Duration::from_micros(100);
+const MIN_SLICE: Duration = Duration::from_micros(50);
 
 const MAX_SLICE: Duration = Duration::from_micros(500);
 
