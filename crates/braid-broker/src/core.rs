@@ -21,7 +21,6 @@ use crate::routing::RoutingTable;
 use crate::session_queues::SessionQueues;
 use crate::sessions::SessionManager;
 use crate::statistics::Statistics;
-use crate::time_slice::BusyConnections;
 
 /// Owners of the broker's shared state, as its tasks see them. Has no logic of its own.
 ///
@@ -39,7 +38,6 @@ pub(crate) struct Core {
     pub(crate) persist: Arc<Persist>,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) busy: BusyConnections,
 }
 
 impl Core {
@@ -95,7 +93,6 @@ impl Core {
             persist,
             statistics,
             lifecycle,
-            busy: BusyConnections::default(),
         }
     }
 

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_transport::EndpointHealth;
 
+use crate::time_slice::BusyConnections;
+
 /// Counter of events since the broker's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
@@ -56,6 +58,7 @@ pub struct Statistics {
     counters: [AtomicU64; Counter::COUNT],
     connections: AtomicU64,
     clients: AtomicU64,
+    busy: BusyConnections,
     spool_full: AtomicBool,
     quic_unavailable: AtomicU64,
 }
@@ -80,6 +83,11 @@ impl Statistics {
     /// Connected clients: their CONNECT was accepted.
     pub fn clients(&self) -> u64 {
         self.clients.load(Ordering::Relaxed)
+    }
+
+    /// Connections that have more to do than one turn.
+    pub(crate) fn busy(&self) -> &BusyConnections {
+        &self.busy
     }
 
     /// Whether large messages were refused lately because the spool had no room.

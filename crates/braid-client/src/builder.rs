@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use braid_proto::connection::ClientOptions;
-use braid_proto::packet::{Connect, ProtocolVersion, UserProperties};
+use braid_proto::packet::{Connect, ProtocolVersion};
 use braid_proto::stream::{Priority, StreamPolicy};
 use braid_transport::quic::{Congestion, QuicOptions};
 use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Transport, mem, sim};
@@ -192,9 +192,8 @@ impl Builder {
     }
 
     /// Adds a User Property for the server (MQTT 5).
-    pub fn user_property(mut self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
-        let user: &mut UserProperties = &mut self.connect.properties.user;
-        user.push((name.into(), value.into()));
+    pub fn user_property(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
+        self.connect.properties.user.push(name.as_ref(), value.as_ref());
         self
     }
 

@@ -106,8 +106,8 @@ impl Publication {
 
     /// Adds a User Property; names may repeat (MQTT 5).
     #[must_use]
-    pub fn user_property(mut self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
-        self.properties.user.push((name.into(), value.into()));
+    pub fn user_property(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
+        self.properties.user.push(name.as_ref(), value.as_ref());
         self
     }
 

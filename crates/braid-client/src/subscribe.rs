@@ -86,8 +86,8 @@ impl Subscribe {
 
     /// Adds a User Property for the server (MQTT 5).
     #[must_use]
-    pub fn user_property(mut self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
-        self.user.push((name.into(), value.into()));
+    pub fn user_property(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
+        self.user.push(name.as_ref(), value.as_ref());
         self
     }
 
@@ -106,7 +106,7 @@ impl Subscribe {
     /// understand (MQTT 5). The server's rules decide by default. [BQ-52]
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
-        self.user.retain(|(name, _)| &**name != PRIORITY_PROPERTY);
+        self.user = self.user.iter().filter(|(name, _)| *name != PRIORITY_PROPERTY).collect();
         self.user_property(PRIORITY_PROPERTY, priority.value().to_string())
     }
 

@@ -168,7 +168,7 @@ pub(crate) fn put_variable(out: &mut BytesMut, value: usize) {
 }
 
 /// Writes a UTF-8 Encoded String; bytes beyond 65,535 are cut at a character boundary.
-pub(crate) fn put_string(out: &mut BytesMut, text: &str) {
+pub(crate) fn put_string(out: &mut impl BufMut, text: &str) {
     let mut len = text.len().min(usize::from(u16::MAX));
     while !text.is_char_boundary(len) {
         len -= 1;
@@ -177,7 +177,7 @@ pub(crate) fn put_string(out: &mut BytesMut, text: &str) {
 }
 
 /// Writes Binary Data; bytes beyond 65,535 are cut.
-pub(crate) fn put_binary(out: &mut BytesMut, bytes: &[u8]) {
+pub(crate) fn put_binary(out: &mut impl BufMut, bytes: &[u8]) {
     let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     out.put_u16(len);
     out.put_slice(&bytes[..usize::from(len)]);

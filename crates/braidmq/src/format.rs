@@ -120,7 +120,7 @@ const PARAMETERS: &[(char, bool, Value)] = &[
     ('l', false, |message, _| number(Some(message.payload.len()))),
     ('m', false, |message, _| number(Some(message.packet_id.map_or(0, PacketId::value)))),
     ('P', false, |message, _| {
-        let pairs = own(message).map(|own| &own.user[..]).unwrap_or_default().iter();
+        let pairs = own(message).into_iter().flat_map(|own| own.user.iter());
         joined(pairs.map(|(name, value)| format!("{name}:{value}")), " ")
     }),
     (PAYLOAD, false, |message, _| Cow::Borrowed(&message.payload)),

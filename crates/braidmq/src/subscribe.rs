@@ -165,8 +165,8 @@ impl Plan {
         if let Some(id) = properties.subscription_id {
             subscribe = subscribe.id(id);
         }
-        for (name, value) in &properties.subscribe_user {
-            subscribe = subscribe.user_property(name.clone(), value.clone());
+        for (name, value) in properties.subscribe_user.iter() {
+            subscribe = subscribe.user_property(name, value);
         }
         Ok(Self {
             version: connection.version,

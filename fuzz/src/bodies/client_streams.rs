@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use braid_proto::connection::{Client, ClientEvent, ClientOptions, Sent, Token};
 use braid_proto::packet::{
-    Connect, Disconnect, Packet, PacketId, PacketType, ProtocolVersion, QoS, SubscribeEntry,
+    Connect, Disconnect, Packet, PacketId, PacketType, ProtocolVersion, QoS, SubscribeEntry, UserProperties,
 };
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
@@ -168,7 +168,7 @@ impl World {
 
     fn subscribe(&mut self, on: StreamKey) {
         let entry = SubscribeEntry::new(TopicFilter::parse("a").expect("a filter"), QoS::ExactlyOnce);
-        if let Ok(id) = self.client.subscribe(on, vec![entry], None, Vec::new(), self.now) {
+        if let Ok(id) = self.client.subscribe(on, vec![entry], None, UserProperties::new(), self.now) {
             assert!(self.requests.insert(id), "{id} is in use");
         }
     }

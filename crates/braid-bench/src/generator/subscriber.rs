@@ -173,8 +173,7 @@ impl Subscriber {
                 }
             };
             let priority = wanted.priority.map(|priority| priority.to_string());
-            let user: UserProperties =
-                priority.into_iter().map(|value| (PRIORITY_PROPERTY.into(), value.into())).collect();
+            let user: UserProperties = priority.into_iter().map(|value| (PRIORITY_PROPERTY, value)).collect();
             let asked = on.connection.subscribe_with(key, filter.clone(), wanted.qos, user);
             self.asked += 1;
             if let Err(failure) = asked {

@@ -11,6 +11,7 @@ use braid_store::StoreError;
 use braid_transport::{Incoming, Link, Peer};
 
 use super::bans::admit_client;
+use super::subscribe::FilterProgress;
 use crate::auth::{Authentication, ClientAccess, Exchange, Grant, Outcome, Refusal};
 use crate::core::Core;
 use crate::listener_policy::ListenerPolicy;
@@ -46,6 +47,8 @@ pub(super) struct SessionBinding {
     pub(super) access: ClientAccess,
     /// End of the validity of its credentials.
     pub(super) expires_at: Option<Instant>,
+    /// SUBSCRIBE or UNSUBSCRIBE that is handled in part.
+    pub(super) progress: Option<Box<FilterProgress>>,
     /// Delayed Will of a session whose new connection was refused. Boxed: hardly any connection has one.
     pub(super) delayed_will: Option<Box<Will>>,
     /// Enhanced authentication that waits for an AUTH.
@@ -67,6 +70,7 @@ impl SessionBinding {
             entry: None,
             access: ClientAccess::default(),
             expires_at: None,
+            progress: None,
             delayed_will: None,
             authentication: None,
         }

@@ -19,7 +19,7 @@ use super::connect::{
 };
 use super::read_gate::ReadGate;
 use super::read_limits::{MemoryBackpressure, UrgentAllowance};
-use super::subscribe::SubscriptionHandler;
+use super::subscribe::{Handled, SubscriptionHandler};
 use crate::admission::Subject;
 use crate::auth::{
     Challenge, ClientAccess, Credentials, Grant, Outcome, Refusal, SecurityAction, SecurityEvent,
@@ -34,7 +34,7 @@ use crate::statistics::Counter;
 
 /// Matches of messages with subscriptions in one turn, before other tasks run. Deliveries would be too few: a session
 /// with a thousand overlapping subscriptions gets one, and each of them is looked at for it.
-const TURN_MATCHES: usize = 32 * 1024;
+const TURN_MATCHES: usize = 8 * 1024;
 
 /// Assumed matches of a message before the first batch.
 const INITIAL_FAN_OUT: usize = 64;
@@ -180,14 +180,8 @@ impl Driver {
                     batch.changes.extend(self.acks.note_released(token));
                     batch.acknowledge(token);
                 }
-                Event::Subscribe(on, subscribe) => {
-                    let token = self.subscriptions().and_then(|handler| handler.subscribe(on, *subscribe));
-                    token.into_iter().for_each(|token| batch.acknowledge(token));
-                }
-                Event::Unsubscribe(on, unsubscribe) => {
-                    let token =
-                        self.subscriptions().and_then(|handler| handler.unsubscribe(on, &unsubscribe));
-                    token.into_iter().for_each(|token| batch.acknowledge(token));
+                Event::Subscribe(..) | Event::Unsubscribe(..) => {
+                    is_full = self.handle_subscription(event, &mut batch);
                 }
                 Event::StreamViolated(stream, violation) => {
                     let (client, peer) = (self.session.client(), peer_name(self.link.peer()));
@@ -223,6 +217,24 @@ impl Driver {
         self.ingress.publish(batch, context);
     }
 
+    /// Handles a SUBSCRIBE or UNSUBSCRIBE as far as one turn may; true if later turns handle its rest.
+    fn handle_subscription(&mut self, event: Event, batch: &mut PublishBatch) -> bool {
+        let Some(handler) = self.subscriptions() else { return false };
+        let handled = match &event {
+            Event::Subscribe(on, subscribe) => handler.subscribe(*on, subscribe),
+            Event::Unsubscribe(on, unsubscribe) => handler.unsubscribe(*on, unsubscribe),
+            _ => return false,
+        };
+        match handled {
+            Handled::Partly => self.server.put_back_event(event),
+            Handled::Wholly(token) => {
+                token.into_iter().for_each(|token| batch.acknowledge(token));
+                return false;
+            }
+        }
+        true
+    }
+
     fn subscriptions(&mut self) -> Option<SubscriptionHandler<'_>> {
         Some(SubscriptionHandler {
             core: &self.core,
@@ -232,6 +244,7 @@ impl Driver {
             server: &mut self.server,
             retained: &mut self.retained,
             acks: &mut self.acks,
+            progress: &mut self.session.progress,
         })
     }
 

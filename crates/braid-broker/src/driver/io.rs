@@ -71,7 +71,7 @@ impl Driver {
                 Poll::Pending => break,
                 Poll::Ready(()) => has_read = true,
             }
-            if self.server.is_closed() || self.slice.read_size() == 0 {
+            if self.server.is_closed() || self.gate.has_read_enough() {
                 break;
             }
         }
@@ -82,7 +82,6 @@ impl Driver {
         with_buffer(|buffer| {
             let memory = &self.core.memory;
             let size = self.ingress.pressure.read_size(memory, self.gate.read_size(buffer.len()));
-            let size = size.min(self.slice.read_size());
             let mut buffer = ReadBuf::new(&mut buffer[..size]);
             let (server, acks, pressure) = (&self.server, &self.acks, &self.ingress.pressure);
             let input = ReadInput { server, acks, pressure, memory, has_events, now };
@@ -102,7 +101,6 @@ impl Driver {
             Read::Bytes(stream) => {
                 self.core.statistics.add(Counter::BytesReceived, bytes.len() as u64);
                 self.gate.note_read(stream, bytes.len(), now);
-                self.slice.note_read(bytes.len());
                 self.ingress.pressure.note_read(stream);
                 self.server.handle_bytes(stream, bytes, now);
                 // Before anything that answers the bytes is written.

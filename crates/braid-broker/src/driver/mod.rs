@@ -48,7 +48,6 @@ use crate::core::Core;
 use crate::listener_policy::ListenerPolicy;
 use crate::queue::egress::EgressQueue;
 use crate::queue::session_queue::Signal;
-use crate::time_slice::TimeSlice;
 
 /// Turns of one poll, before other tasks run.
 const MAX_TURNS: usize = 4;
@@ -89,7 +88,6 @@ struct Driver {
     /// `None` on a link without data streams.
     streams: Option<Box<StreamScheduler>>,
     timer: ConnectionTimer,
-    slice: TimeSlice,
     close: ConnectionClose,
 }
 
@@ -127,7 +125,6 @@ impl Driver {
             retained: RetainedSender::default(),
             streams: link.is_multi().then(|| Box::new(StreamScheduler::new(accepted))),
             timer: ConnectionTimer { sleep: None, confirm_by: link.is_early().then(|| accepted + limit) },
-            slice: TimeSlice::new(),
             close: ConnectionClose::new(),
             core,
             link,
@@ -179,12 +176,12 @@ impl Driver {
     /// One poll of the connection, in turns. The order of the steps matters:
     /// each step may make work for a later one, and a step that registers a waker stands before the decision to wait.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
-        let slice = self.core.busy.slice();
+        let slice = self.core.statistics.busy().slice();
         let began = clock::now();
         let mut turn_began = began;
         for _ in 0..MAX_TURNS {
             let now = turn_began;
-            self.slice.begin_turn();
+            self.gate.begin_turn();
             // 1. Session queue. First: from here on a push or signal wakes the task, even one that comes during this
             // turn.
             self.poll_queue(now, context);
@@ -234,17 +231,17 @@ impl Driver {
             let has_changed =
                 has_read || has_written || has_retained || has_dropped || self.has_reopened(now);
             if !has_changed && !self.server.has_events() && self.poll_timer(now, context).is_pending() {
-                self.slice.end(false, &self.core.busy);
+                self.gate.set_busy(false, self.core.statistics.busy());
                 return Poll::Pending;
             }
             let now = clock::now();
-            self.slice.end_turn(now - turn_began, slice);
+            self.gate.note_turn(now - turn_began, slice);
             if now - began >= slice {
                 break;
             }
             turn_began = now;
         }
-        self.slice.end(true, &self.core.busy);
+        self.gate.set_busy(true, self.core.statistics.busy());
         context.waker().wake_by_ref();
         Poll::Pending
     }
@@ -333,7 +330,7 @@ impl Driver {
     /// Gives the session back as soon as the connection is closed: a connection that takes it over does not wait for
     /// the last bytes of this one.
     fn release(&mut self) {
-        self.slice.end(false, &self.core.busy);
+        self.gate.set_busy(false, self.core.statistics.busy());
         let Some(mut end) = self.server.take_end() else { return };
         let accepts_early = self.core.config.streams.early_publish == EarlyPublishConfig::Accept;
         if self.link.is_early() {
@@ -423,7 +420,7 @@ mod tests {
     /// Every idle connection holds one: large parts are boxed, and exist where they are needed.
     #[test]
     fn the_task_of_a_connection_stays_small() {
-        assert!(size_of::<Driver>() <= 1384, "{} bytes", size_of::<Driver>());
-        assert!(size_of_future(serve) <= 1856, "{} bytes", size_of_future(serve));
+        assert!(size_of::<Driver>() <= 1400, "{} bytes", size_of::<Driver>());
+        assert!(size_of_future(serve) <= 1872, "{} bytes", size_of_future(serve));
     }
 }

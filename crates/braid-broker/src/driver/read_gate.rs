@@ -12,6 +12,7 @@ use super::ack_pipeline::AckPipeline;
 use super::read_limits::{MemoryBackpressure, PublishRateLimiter};
 use crate::config::LimitsConfig;
 use crate::memory::Memory;
+use crate::time_slice::{BusyConnections, TimeSlice};
 
 /// Upper bound of small packets in the outbox of a stream, bytes: a client that does not take its acknowledgements
 /// is not read. Large payloads do not count: its PINGREQ must be read behind them.
@@ -43,6 +44,7 @@ pub(super) struct ReadGate {
     refused: Vec<StreamKey>,
     probe: Option<KeepAliveProbe>,
     rate: Option<Box<PublishRateLimiter>>,
+    slice: TimeSlice,
 }
 
 /// Watches for bytes on streams that are not read.
@@ -73,7 +75,12 @@ impl ReadInput<'_> {
 
 impl ReadGate {
     pub(super) fn new(limits: &LimitsConfig, now: Instant) -> Self {
-        Self { refused: Vec::new(), probe: None, rate: PublishRateLimiter::new(limits, now) }
+        Self {
+            refused: Vec::new(),
+            probe: None,
+            rate: PublishRateLimiter::new(limits, now),
+            slice: TimeSlice::new(),
+        }
     }
 
     // -- Decision ----------------------------------------------------------------------------------
@@ -104,12 +111,35 @@ impl ReadGate {
 
     /// Size of the next read, at most `max` bytes.
     pub(super) fn read_size(&self, max: usize) -> usize {
+        let max = max.min(self.slice.read_size());
         self.rate.as_ref().map_or(max, |rate| rate.read_size(max))
+    }
+
+    /// True when the turn has read as much as fits into its slice.
+    pub(super) fn has_read_enough(&self) -> bool {
+        self.slice.read_size() == 0
+    }
+
+    // -- Time slice --------------------------------------------------------------------------------
+
+    pub(super) fn begin_turn(&mut self) {
+        self.slice.begin_turn();
+    }
+
+    /// Adapts the bytes of later turns to the time that this one took.
+    pub(super) fn note_turn(&mut self, took: Duration, slice: Duration) {
+        self.slice.end_turn(took, slice);
+    }
+
+    /// Ends a poll; `is_busy`: the connection has more to do.
+    pub(super) fn set_busy(&mut self, is_busy: bool, busy: &BusyConnections) {
+        self.slice.end(is_busy, busy);
     }
 
     // -- Events ------------------------------------------------------------------------------------
 
     pub(super) fn note_read(&mut self, stream: StreamKey, bytes: usize, now: Instant) {
+        self.slice.note_read(bytes);
         if let Some(rate) = &mut self.rate {
             rate.note_bytes(stream, bytes, now);
         }

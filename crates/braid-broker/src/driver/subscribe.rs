@@ -43,7 +43,28 @@ fn granted_priority(
     })
 }
 
+/// Filters of a SUBSCRIBE or UNSUBSCRIBE in one turn, some 50 us: a packet may have tens of thousands.
+const FILTERS_IN_TURN: usize = 32;
+
+/// Filters of a SUBSCRIBE or UNSUBSCRIBE that are handled.
+#[derive(Default)]
+pub(super) struct FilterProgress {
+    /// Codes, in the order of the filters.
+    codes: Vec<ReasonCode>,
+    /// Subscriptions that are to get retained messages: those of one packet get each message once.
+    replayed: Vec<Granted>,
+}
+
+/// Result of a turn of a SUBSCRIBE or UNSUBSCRIBE.
+pub(super) enum Handled {
+    /// Later turns handle the rest of its filters.
+    Partly,
+    /// Its answer waits for the token; `None` if there is none to be sent.
+    Wholly(Option<Token>),
+}
+
 /// Subscription that a SUBSCRIBE was granted.
+#[derive(Clone)]
 struct Granted {
     filter: TopicFilter,
     subscription: Subscription,
@@ -61,13 +82,14 @@ pub(super) struct SubscriptionHandler<'a> {
     pub(super) server: &'a mut Server,
     pub(super) retained: &'a mut RetainedSender,
     pub(super) acks: &'a mut AckPipeline,
+    pub(super) progress: &'a mut Option<Box<FilterProgress>>,
 }
 
 impl SubscriptionHandler<'_> {
-    /// Subscribes a stream to every filter that is allowed, and answers each. [MQTT-3.8.4-6], [BQ-15]
+    /// Subscribes a stream to the next filters that are allowed, and answers each. [MQTT-3.8.4-6], [BQ-15]
     ///
     /// If the stream has ended since, [`SubscriptionHandler::redirect`] or the end of the connection follows.
-    pub(super) fn subscribe(mut self, on: StreamKey, subscribe: Subscribe) -> Option<Token> {
+    pub(super) fn subscribe(mut self, on: StreamKey, subscribe: &Subscribe) -> Handled {
         let entry = self.entry;
         let packet_id = subscribe.packet_id;
         let asked = match priority_asked(&subscribe.user) {
@@ -76,34 +98,35 @@ impl SubscriptionHandler<'_> {
                 let client = entry.client_id.as_str();
                 tracing::debug!(client, %on, value, "SUBSCRIBE refused: {PRIORITY} is no number from 0 to 65535");
                 let codes = vec![ReasonCode::ImplementationSpecificError; subscribe.entries.len()];
-                return self.server.suback(on, packet_id, codes); // [BQ-52]
+                return Handled::Wholly(self.server.suback(on, packet_id, codes)); // [BQ-52]
             }
         };
-        let (codes, granted) = self.grant(on, subscribe, asked)?;
-        let mut replaced = Vec::with_capacity(granted.len());
-        for some in granted.chunks(FILTERS_AT_ONCE) {
-            self.core.routing.change(|router| {
-                for Granted { filter, subscription, has_left_control } in some {
-                    let same = router.subscribe(entry.key, filter, *subscription);
-                    let unbound = has_left_control
-                        .then(|| router.unsubscribe(entry.key, filter, StreamKey::CONTROL)) // [BQ-43]
-                        .flatten();
-                    replaced.push(same.or(unbound).is_some());
+        let Some(granted) = self.grant(on, subscribe, asked) else { return Handled::Wholly(None) };
+        let progress = self.progress.get_or_insert_default();
+        self.core.routing.change(|router| {
+            for some in &granted {
+                let Granted { filter, subscription, has_left_control } = some;
+                let same = router.subscribe(entry.key, filter, *subscription);
+                let unbound = has_left_control
+                    .then(|| router.unsubscribe(entry.key, filter, StreamKey::CONTROL)) // [BQ-43]
+                    .flatten();
+                if replays_at_subscribe(filter, subscription, same.or(unbound).is_some()) {
+                    progress.replayed.push(some.clone());
                 }
-            });
-        }
-        let token = self.server.suback(on, packet_id, codes);
-        let replayed = || {
-            let replayed = |(Granted { filter, subscription, .. }, replaced): &(&Granted, &bool)| {
-                replays_at_subscribe(filter, subscription, **replaced)
-            };
-            granted.iter().zip(&replaced).filter(replayed).map(|(granted, _)| granted)
+            }
+        });
+        let handled = if progress.codes.len() < subscribe.entries.len() {
+            Handled::Partly
+        } else {
+            let FilterProgress { codes, replayed } = *self.progress.take().unwrap_or_default();
+            let token = self.server.suback(on, packet_id, codes);
+            // The messages that the control stream has not sent yet are among those of the new cursors.
+            let left = replayed.iter().filter(|granted| granted.has_left_control);
+            self.retained.cancel(left.map(|granted| (&granted.filter, StreamKey::CONTROL)).collect());
+            let begun = replayed.into_iter().map(|granted| (granted.filter, granted.subscription));
+            self.retained.begin(begun.collect());
+            Handled::Wholly(token)
         };
-        // The messages that the control stream has not sent yet are among those of the new cursors.
-        let has_left_control = replayed().filter(|granted| granted.has_left_control);
-        self.retained.cancel(has_left_control.map(|granted| (&granted.filter, StreamKey::CONTROL)).collect());
-        self.retained
-            .begin(replayed().map(|granted| (granted.filter.clone(), granted.subscription)).collect());
         if entry.is_durable() && !granted.is_empty() {
             let session = entry.id();
             let subscribed = |granted: Granted| Change::Subscribed {
@@ -114,22 +137,22 @@ impl SubscriptionHandler<'_> {
             let commit = self.core.persist.commit(granted.into_iter().map(subscribed).collect());
             self.acks.wait_for(Some(commit));
         }
-        token
+        handled
     }
 
-    /// Adds the subscriptions that are allowed to the session. The codes are in the order of the entries.
+    /// Adds the next subscriptions that are allowed to the session. The codes are in the order of the entries.
     fn grant(
         &mut self,
         on: StreamKey,
-        subscribe: Subscribe,
+        subscribe: &Subscribe,
         priority: Option<Priority>,
-    ) -> Option<(Vec<ReasonCode>, Vec<Granted>)> {
+    ) -> Option<Vec<Granted>> {
         let LimitsConfig { subscriptions: most, subscription_bytes: most_bytes, .. } =
             self.core.config.limits;
         let subscriptions = &mut self.server.session_mut()?.subscriptions;
-        let mut codes = Vec::with_capacity(subscribe.entries.len());
-        let mut granted = Vec::with_capacity(subscribe.entries.len());
-        for entry in subscribe.entries {
+        let codes = &mut self.progress.get_or_insert_default().codes;
+        let mut granted = Vec::new();
+        for entry in subscribe.entries.iter().skip(codes.len()).take(FILTERS_IN_TURN) {
             let subscription = Subscription {
                 qos: entry.qos,
                 no_local: entry.no_local,
@@ -144,67 +167,71 @@ impl SubscriptionHandler<'_> {
                 codes.push(ReasonCode::TopicFilterInvalid);
                 continue;
             };
-            if !self.access.may_subscribe(&filter) {
+            if !self.access.may_subscribe(filter) {
                 codes.push(ReasonCode::NotAuthorized);
                 continue;
             }
             let subscription =
-                Subscription { priority: granted_priority(self.access, &filter, priority), ..subscription };
-            let is_full = subscriptions.len() >= most || bytes_with(subscriptions, &filter) > most_bytes;
-            if is_full && !subscriptions.replaces(&filter, on) {
+                Subscription { priority: granted_priority(self.access, filter, priority), ..subscription };
+            let is_full = subscriptions.len() >= most || bytes_with(subscriptions, filter) > most_bytes;
+            if is_full && !subscriptions.replaces(filter, on) {
                 codes.push(ReasonCode::QuotaExceeded);
                 continue;
             }
             subscriptions.insert(filter.clone(), subscription); // [MQTT-3.8.4-3], [BQ-16], [BQ-43]
-            codes.push(qos.into()); // [MQTT-3.8.4-7], [MQTT-3.9.3-1]
-            let has_left_control = !on.is_control() && !subscriptions.replaces(&filter, StreamKey::CONTROL);
-            granted.push(Granted { filter, subscription, has_left_control });
+            codes.push((*qos).into()); // [MQTT-3.8.4-7], [MQTT-3.9.3-1]
+            let has_left_control = !on.is_control() && !subscriptions.replaces(filter, StreamKey::CONTROL);
+            granted.push(Granted { filter: filter.clone(), subscription, has_left_control });
         }
-        Some((codes, granted))
+        Some(granted)
     }
 
-    /// Removes the subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6], [BQ-17]
+    /// Removes the next subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6], [BQ-17]
     ///
     /// From here on no message is added for them [MQTT-3.10.4-2]; deliveries in the queue are still
     /// sent [MQTT-3.10.4-3].
-    pub(super) fn unsubscribe(self, on: StreamKey, unsubscribe: &Unsubscribe) -> Option<Token> {
+    pub(super) fn unsubscribe(self, on: StreamKey, unsubscribe: &Unsubscribe) -> Handled {
         let entry = self.entry;
         let is_strict = self.core.config.streams.strict_streams;
-        let subscriptions = &mut self.server.session_mut()?.subscriptions;
-        let mut codes = Vec::with_capacity(unsubscribe.filters.len());
+        let Some(session) = self.server.session_mut() else { return Handled::Wholly(None) };
+        let subscriptions = &mut session.subscriptions;
+        let codes = &mut self.progress.get_or_insert_default().codes;
         let mut ended = Vec::new();
-        for some in unsubscribe.filters.chunks(FILTERS_AT_ONCE) {
-            self.core.routing.change(|router| {
-                for filter in some {
-                    let Ok(filter) = filter else {
-                        codes.push(ReasonCode::TopicFilterInvalid);
-                        continue;
-                    };
-                    let removed = if is_strict {
-                        subscriptions.remove_on(filter, on).into_iter().collect()
-                    } else {
-                        subscriptions.remove(filter)
-                    };
-                    codes.push(match removed.is_empty() {
-                        false => ReasonCode::Success,
-                        true => ReasonCode::NoSubscriptionExisted,
-                    });
-                    for subscription in removed {
-                        router.unsubscribe(entry.key, filter, subscription.stream);
-                        ended.push((filter.clone(), subscription.stream));
-                    }
+        self.core.routing.change(|router| {
+            for filter in unsubscribe.filters.iter().skip(codes.len()).take(FILTERS_IN_TURN) {
+                let Ok(filter) = filter else {
+                    codes.push(ReasonCode::TopicFilterInvalid);
+                    continue;
+                };
+                let removed = if is_strict {
+                    subscriptions.remove_on(filter, on).into_iter().collect()
+                } else {
+                    subscriptions.remove(filter)
+                };
+                codes.push(match removed.is_empty() {
+                    false => ReasonCode::Success,
+                    true => ReasonCode::NoSubscriptionExisted,
+                });
+                for subscription in removed {
+                    router.unsubscribe(entry.key, filter, subscription.stream);
+                    ended.push((filter.clone(), subscription.stream));
                 }
-            });
-        }
+            }
+        });
         if entry.is_durable() && !ended.is_empty() {
             let filters = ended.iter().map(|(filter, _)| filter.clone()).collect();
-            // Only a strict UNSUBSCRIBE leaves subscriptions of the filter, and the search for them costs.
+            // Only a strict UNSUBSCRIBE leaves subscriptions of the filter.
             let left = is_strict.then_some(&*subscriptions);
             let commit = self.core.persist.commit(persist::ended_subscriptions(entry.id(), left, filters));
             self.acks.wait_for(Some(commit));
         }
         self.retained.cancel(ended.iter().map(|(filter, stream)| (filter, *stream)).collect());
-        self.server.unsuback(on, unsubscribe.packet_id, codes)
+        if codes.len() < unsubscribe.filters.len() {
+            return Handled::Partly;
+        }
+        let codes = std::mem::take(codes);
+        *self.progress = None;
+        Handled::Wholly(self.server.unsuback(on, unsubscribe.packet_id, codes))
     }
 
     /// Ends the subscriptions that are not permitted any more, and the priorities.
@@ -275,8 +302,8 @@ fn bytes_with(subscriptions: &Subscriptions, filter: &TopicFilter) -> usize {
 /// # Errors
 /// The value, if it is no priority.
 fn priority_asked(user: &UserProperties) -> Result<Option<Priority>, &str> {
-    let Some((_, value)) = user.iter().rfind(|(name, _)| &**name == PRIORITY) else { return Ok(None) };
-    value.parse().map(|number| Some(Priority::new(number))).map_err(|_| &**value)
+    let Some((_, value)) = user.iter().filter(|(name, _)| *name == PRIORITY).last() else { return Ok(None) };
+    value.parse().map(|number| Some(Priority::new(number))).map_err(|_| value)
 }
 
 #[cfg(test)]
@@ -284,7 +311,7 @@ mod tests {
     use super::*;
 
     fn asked(properties: &[(&str, &str)]) -> Result<Option<u16>, String> {
-        let user = properties.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let user = properties.iter().copied().collect();
         priority_asked(&user).map(|asked| asked.map(Priority::value)).map_err(str::to_owned)
     }
 

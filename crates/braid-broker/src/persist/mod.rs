@@ -9,7 +9,7 @@
 mod progress;
 mod recover;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -297,16 +297,14 @@ pub(crate) fn ended_subscriptions(
     filters: Vec<TopicFilter>,
 ) -> Vec<Change> {
     let filters: BTreeSet<_> = filters.into_iter().collect();
-    let left = left.into_iter().flat_map(Subscriptions::iter).filter(|(filter, _)| filters.contains(filter));
-    let left: BTreeMap<_, _> = left.collect();
-    let change = |filter: &TopicFilter| match left.get(filter) {
+    let change = |filter: TopicFilter| match left.and_then(|left| left.of(&filter).last()) {
         Some(subscription) => {
             let subscription = StoredSubscription::of(subscription);
-            Change::Subscribed { session, filter: filter.clone(), subscription }
+            Change::Subscribed { session, filter, subscription }
         }
-        None => Change::Unsubscribed { session, filter: filter.clone() },
+        None => Change::Unsubscribed { session, filter },
     };
-    filters.iter().map(change).collect()
+    filters.into_iter().map(change).collect()
 }
 
 #[cfg(test)]

@@ -11,9 +11,6 @@ use braid_proto::topic::TopicName;
 /// Estimated bytes of a queued delivery beside its texts and payload.
 const DELIVERY_OVERHEAD: usize = 256;
 
-/// Estimated bytes of a User Property beside its texts.
-const PROPERTY_OVERHEAD: usize = 64;
-
 /// Messages above this many bytes are large. Our client gives them a stream of their own.
 const LARGE_MESSAGE: usize = 256 << 10;
 
@@ -257,11 +254,14 @@ fn spooled_len(message: &Message) -> usize {
 }
 
 fn properties_cost(properties: &MessageProperties) -> usize {
-    let user = properties.user.iter().map(|(name, value)| PROPERTY_OVERHEAD + name.len() + value.len());
     let content_type = properties.content_type.as_ref().map_or(0, |text| text.len());
     let response_topic = properties.response_topic.as_ref().map_or(0, |topic| topic.as_str().len());
     let correlation_data = properties.correlation_data.as_ref().map_or(0, bytes::Bytes::len);
-    size_of::<MessageProperties>() + content_type + response_topic + correlation_data + user.sum::<usize>()
+    size_of::<MessageProperties>()
+        + content_type
+        + response_topic
+        + correlation_data
+        + properties.user.encoded_len()
 }
 
 /// Usage of each stream of a queue. Empty while everything is for the control stream, as always without data streams:

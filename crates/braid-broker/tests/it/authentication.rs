@@ -8,7 +8,7 @@ use braid_broker::{
     Authenticate, Authentication, Challenge, Counter, Credentials, Exchange, Grant, Outcome, Refusal,
     SecurityAction,
 };
-use braid_proto::packet::{Auth, Connect, Disconnect, Packet, ProtocolVersion, QoS};
+use braid_proto::packet::{Auth, Connect, Disconnect, Packet, ProtocolVersion, QoS, UserProperties};
 use braid_proto::reason::ReasonCode;
 use bytes::{Bytes, BytesMut};
 use tokio::time::Instant;
@@ -106,7 +106,7 @@ fn auth(reason: ReasonCode, method: &str, data: &str) -> Packet {
         method,
         authentication_data,
         reason_string: None,
-        user: Vec::new(),
+        user: UserProperties::new(),
     }))
 }
 

@@ -174,7 +174,7 @@ async fn the_properties_of_a_message_reach_the_subscriber_unaltered() {
         content_type: Some("text/plain".into()),
         response_topic: Some(topic("answer/to")),
         correlation_data: Some(Bytes::from_static(&[0, 255, 7])),
-        user: vec![("b".into(), "1".into()), ("a".into(), "2".into()), ("b".into(), "3".into())],
+        user: [("b", "1"), ("a", "2"), ("b", "3")].into(),
     };
     publisher.publish_as(with_properties(properties.clone())).await;
     assert_eq!(subscriber.expect_publish().await.properties.as_deref(), Some(&properties));

@@ -370,7 +370,7 @@ async fn priorities_of_subscriptions_and_queued_messages_are_recovered() {
             .send(Packet::Subscribe(Box::new(Subscribe {
                 packet_id: id(number),
                 id: None,
-                user: [("braid-priority".into(), priority.into())].into(),
+                user: [("braid-priority", priority)].into(),
                 entries: vec![SubscribeEntry::new(filter(topic), QoS::AtLeastOnce)],
             })))
             .await;

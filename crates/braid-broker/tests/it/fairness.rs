@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use braid_broker::{BrokerConfig, Counter, LimitsConfig, PriorityRule};
-use braid_proto::packet::{Disconnect, Packet, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry};
+use braid_proto::packet::{
+    Disconnect, Packet, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry, Unsubscribe, UserProperties,
+};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::Priority;
 
@@ -41,6 +43,31 @@ async fn filter_repeated_in_one_subscribe_gets_retained_messages_once() {
     let entries = (0..50).map(|_| SubscribeEntry::new(filter("r/#"), QoS::AtMostOnce)).collect();
     looker.subscribe_all(None, entries).await;
     assert_eq!(looker.take_all().await.len(), 1);
+}
+
+/// More filters than one turn handles: one answer, with the codes in their order.
+#[tokio::test(start_paused = true)]
+async fn many_filters_in_one_packet_are_answered_together() {
+    let broker = TestBroker::start();
+    let mut client = broker.v5("client").await;
+    let names: Vec<_> = (0..1000).map(|number| format!("f/{number}")).collect();
+    let qos = |number: usize| [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][number % 3];
+    let entry = |(number, name): (usize, &String)| SubscribeEntry::new(filter(name), qos(number));
+    let entries = names.iter().enumerate().map(entry).collect();
+    let granted: Vec<ReasonCode> = (0..1000).map(|number| qos(number).into()).collect();
+    assert_eq!(client.subscribe_all(None, entries).await.codes, granted);
+    client.publish("f/999", "x", QoS::AtMostOnce).await;
+    assert_eq!(client.take_all().await.len(), 1);
+    let mut filters: Vec<_> = names.iter().map(|name| Ok(filter(name))).collect();
+    filters[500] = Ok(filter("unknown"));
+    let unsubscribe = Unsubscribe { packet_id: id(2), user: UserProperties::new(), filters };
+    client.send(Packet::Unsubscribe(Box::new(unsubscribe))).await;
+    let Some(Packet::Unsuback(unsuback)) = client.next().await else { panic!("no UNSUBACK") };
+    let mut expected = vec![ReasonCode::Success; 1000];
+    expected[500] = ReasonCode::NoSubscriptionExisted;
+    assert_eq!(unsuback.codes, expected);
+    client.publish("f/999", "x", QoS::AtMostOnce).await;
+    client.expect_silence().await;
 }
 
 /// An acknowledged alarm is not lost because the queue is full of QoS 0.
@@ -198,7 +225,7 @@ async fn a_subscriber_of_everything_at_the_highest_priority_delays_no_other() {
     let mut greedy = broker.narrow_link(ProtocolVersion::V5, 1024).await;
     greedy.send_connect(lasting("greedy")).await;
     greedy.accepted().await;
-    let user = vec![("braid-priority".into(), "65535".into())];
+    let user = [("braid-priority", "65535")].into();
     let entries = vec![SubscribeEntry::new(filter("#"), QoS::AtLeastOnce)];
     greedy.send(Packet::Subscribe(Box::new(Subscribe { packet_id: id(1), id: None, user, entries }))).await;
     assert!(matches!(greedy.next().await, Some(Packet::Suback(_))));

@@ -248,7 +248,7 @@ async fn a_connect_packet_is_limited_in_size_and_time() {
     client.send_bytes(&[0x10, 0xFE, 0xFF, 0x03]).await;
     client.expect_end().await;
     let mut connect = connect_v5("x");
-    connect.properties.user = vec![("a".into(), "x".repeat(65_500).into())];
+    connect.properties.user = [("a", "x".repeat(65_500))].into();
     broker.connect(connect.clone()).await;
     // Single bytes do not extend the time limit.
     let bytes = bytes_of(&[Packet::Connect(Box::new(connect))], ProtocolVersion::V5);

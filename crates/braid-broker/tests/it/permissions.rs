@@ -419,8 +419,7 @@ async fn a_priority_above_the_usual_needs_permission() {
         let broker = start(&Deny::the(denied));
         let mut client = broker.resume("client").await;
         for (topic, priority) in [("usual", None), ("urgent", Some("65535"))] {
-            let user =
-                priority.map(|value: &str| ("braid-priority".into(), value.into())).into_iter().collect();
+            let user = priority.map(|value: &str| ("braid-priority", value)).into_iter().collect();
             let entries = vec![SubscribeEntry::new(filter(topic), QoS::AtLeastOnce)];
             client
                 .send(Packet::Subscribe(Box::new(Subscribe { packet_id: id(7), id: None, user, entries })))

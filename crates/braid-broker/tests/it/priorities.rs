@@ -35,7 +35,7 @@ fn subscribe_packet(texts: &[&str], priorities: &[&str]) -> Packet {
     Packet::Subscribe(Box::new(Subscribe {
         packet_id: id(7),
         id: None,
-        user: priorities.iter().map(|value| ("braid-priority".into(), (*value).into())).collect(),
+        user: priorities.iter().map(|value| ("braid-priority", *value)).collect(),
         entries: texts.iter().map(|text| SubscribeEntry::new(filter(text), QoS::AtMostOnce)).collect(),
     }))
 }

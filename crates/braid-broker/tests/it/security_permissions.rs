@@ -382,8 +382,7 @@ async fn rule_4_priorities_are_asked_about_again() {
         let mut broker = TestBroker::start_with_access(UserNames, rules.clone(), store.clone());
         let mut client = broker.resume("client").await;
         for (topic, priority) in [("usual", None), ("urgent", Some("65535"))] {
-            let user =
-                priority.map(|value: &str| ("braid-priority".into(), value.into())).into_iter().collect();
+            let user = priority.map(|value: &str| ("braid-priority", value)).into_iter().collect();
             let entries = vec![SubscribeEntry::new(filter(topic), QoS::AtLeastOnce)];
             let subscribe = Subscribe { packet_id: id(7), id: None, user, entries };
             client.send(Packet::Subscribe(Box::new(subscribe))).await;

@@ -55,7 +55,7 @@ async fn limit_counts_topics_and_properties() {
     const CAP: usize = 1024 * 1024;
     let limits = LimitsConfig { queued_bytes: CAP, ..LimitsConfig::default() };
     let large = "x".repeat(50_000);
-    let user = vec![("name".into(), large.as_str().into())];
+    let user = [("name", large.as_str())].into();
     let properties = MessageProperties { user, ..MessageProperties::default() };
     for publish in [
         message("t", &large),

@@ -1,7 +1,7 @@
 //! SUBSCRIBE, UNSUBSCRIBE and what overlapping subscriptions receive (MQTT 3.8 to 3.11, 3.3.4).
 
 use braid_broker::{BrokerConfig, LimitsConfig};
-use braid_proto::packet::{Packet, QoS, Subscribe, SubscribeEntry};
+use braid_proto::packet::{Packet, QoS, Subscribe, SubscribeEntry, UserProperties};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicFilter;
 
@@ -287,7 +287,7 @@ async fn a_subscribe_right_before_disconnect_takes_effect() {
 async fn violations_of_subscribe_close_the_connection() {
     let broker = TestBroker::start();
     let shared = SubscribeEntry { no_local: true, ..entry("$share/g/t", QoS::AtMostOnce) };
-    let none = Subscribe { packet_id: id(1), id: None, user: Vec::new(), entries: Vec::new() };
+    let none = Subscribe { packet_id: id(1), id: None, user: UserProperties::new(), entries: Vec::new() };
     for packet in [
         subscribe_packet(1, None, vec![shared]), // [MQTT-3.8.3-4]
         Packet::Subscribe(Box::new(none)),       // [MQTT-3.8.3-2]

@@ -188,7 +188,7 @@ async fn the_properties_of_a_will_are_published_with_it() {
         content_type: Some("text/plain".into()),
         response_topic: Some(crate::support::topic("answers")),
         correlation_data: Some(bytes::Bytes::from_static(b"7")),
-        user: vec![("z".into(), "1".into()), ("a".into(), "2".into())],
+        user: [("z", "1"), ("a", "2")].into(),
     };
     let will = Will { properties: Some(Box::new(properties.clone())), ..delayed(10) };
     broker.connect(with_will(lasting("client"), will)).await.vanish().await;

@@ -9,7 +9,9 @@ use braid_client::{
     Subscribe, TopicFilter,
 };
 use braid_proto::connection::Event;
-use braid_proto::packet::{Connack, Disconnect, Packet, PacketId, PacketType, Publish, Suback};
+use braid_proto::packet::{
+    Connack, Disconnect, Packet, PacketId, PacketType, Publish, Suback, UserProperties,
+};
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
 use bytes::{Bytes, BytesMut};
@@ -112,8 +114,12 @@ fn conversation() -> Vec<Packet> {
         reason: ReasonCode::Success,
         properties: ConnackProperties { receive_maximum: Some(9), ..ConnackProperties::default() },
     };
-    let suback =
-        Suback { packet_id: id, codes: vec![ReasonCode::Success], reason_string: None, user: Vec::new() };
+    let suback = Suback {
+        packet_id: id,
+        codes: vec![ReasonCode::Success],
+        reason_string: None,
+        user: UserProperties::new(),
+    };
     vec![
         Packet::Connack(Box::new(connack)),
         Packet::Suback(Box::new(suback)),

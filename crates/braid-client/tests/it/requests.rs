@@ -78,7 +78,7 @@ async fn properties_travel_with_the_message() {
         content_type: Some("text/plain".into()),
         correlation_data: Some("7".into()),
         message_expiry: Some(30),
-        user: vec![("unit".into(), "C".into())],
+        user: [("unit", "C")].into(),
         ..MessageProperties::default()
     };
     assert_eq!(message.properties.as_deref(), Some(&wanted));

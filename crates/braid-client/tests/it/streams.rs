@@ -111,7 +111,7 @@ async fn a_subscription_asks_for_its_priority() {
         subscribe.user
     });
     codes.unwrap();
-    assert_eq!(user, [("braid-priority".into(), "9".into())]); // [BQ-52]
+    assert_eq!(user, [("braid-priority", "9")].into()); // [BQ-52]
 }
 
 // -- Streams of one message ------------------------------------------------------------------------

@@ -587,6 +587,7 @@ impl AckQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::UserProperties;
     use crate::packet::{AckProperties, Auth, Connack, ConnackProperties, Disconnect};
 
     /// [MQTT-3.2.2-19], [MQTT-3.2.2-20], [MQTT-3.4.2-2], [MQTT-3.4.2-3], [MQTT-3.5.2-2], [MQTT-3.5.2-3],
@@ -597,7 +598,7 @@ mod tests {
         let id = PacketId::FIRST;
         let reason = ReasonCode::Success;
         let reason_string = Some("too long by far".into());
-        let user = vec![("name".into(), "value".into())];
+        let user = UserProperties::from([("name", "value")]);
         let properties = ConnackProperties {
             reason_string: reason_string.clone(),
             user: user.clone(),

@@ -2,8 +2,9 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::properties::{Section, UserProperties, properties};
+use super::properties::{Section, properties};
 use super::put_packet;
+use super::user_properties::UserProperties;
 use crate::types::{PacketId, PacketType, ProtocolVersion, ReasonCode, Violation};
 use crate::wire::Reader;
 

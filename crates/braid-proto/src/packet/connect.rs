@@ -3,10 +3,11 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::ack::parse_reason;
-use super::properties::{Section, UserProperties, Value, id, properties, put_property, read_properties};
+use super::properties::{Section, Value, id, properties, put_property, read_properties};
 use super::publish::MessageProperties;
 use super::put_packet;
 use super::secret::debug_hiding;
+use super::user_properties::UserProperties;
 use crate::types::{ClientId, PacketType, ProtocolVersion, QoS, ReasonCode, TopicName, Violation};
 use crate::wire::{Reader, put_binary, put_measured, put_string};
 

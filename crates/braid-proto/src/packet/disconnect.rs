@@ -3,9 +3,10 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::ack::read_reason;
-use super::properties::{Section, UserProperties, properties};
+use super::properties::{Section, properties};
 use super::put_packet;
 use super::secret::debug_hiding;
+use super::user_properties::UserProperties;
 use crate::types::{PacketType, ProtocolVersion, ReasonCode, Violation};
 use crate::wire::Reader;
 

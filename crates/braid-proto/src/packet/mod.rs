@@ -7,6 +7,7 @@ mod properties;
 mod publish;
 mod secret;
 mod subscribe;
+mod user_properties;
 
 use bytes::{BufMut, BytesMut};
 
@@ -16,11 +17,12 @@ use crate::wire::{Reader, put_measured};
 pub use ack::{Ack, AckKind, AckProperties};
 pub use connect::{Connack, ConnackProperties, Connect, ConnectProperties, Will};
 pub use disconnect::{Auth, Disconnect};
-pub use properties::UserProperties;
+
 pub(crate) use properties::id;
 pub use publish::{MessageProperties, Publish};
 pub(crate) use publish::{PublishHead, TopicCache, put_publish_head};
 pub use subscribe::{Suback, Subscribe, SubscribeEntry, Unsuback, Unsubscribe};
+pub use user_properties::UserProperties;
 
 /// One Control Packet.
 #[derive(Clone, Debug, PartialEq, Eq)]

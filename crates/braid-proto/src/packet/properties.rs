@@ -7,9 +7,6 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::types::{ClientId, QoS, TopicName, Violation};
 use crate::wire::{Reader, put_binary, put_measured, put_string, put_variable};
 
-/// User Properties: name and value, in order, names may repeat. [MQTT-3.1.3-10]
-pub type UserProperties = Vec<(Box<str>, Box<str>)>;
-
 /// Property Identifiers of MQTT 5, table 2-4.
 pub(crate) mod id {
     pub(crate) const PAYLOAD_FORMAT_INDICATOR: u8 = 0x01;
@@ -149,18 +146,6 @@ impl Value for Bytes {
 
     fn read(_: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
         part.owned_binary()
-    }
-}
-
-/// Name and value of a User Property. [MQTT-1.5.7-1]
-impl Value for (Box<str>, Box<str>) {
-    fn put(&self, out: &mut BytesMut) {
-        put_string(out, &self.0);
-        put_string(out, &self.1);
-    }
-
-    fn read(_: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
-        Ok((part.string()?.into(), part.string()?.into())) // [MQTT-1.5.7-1]
     }
 }
 

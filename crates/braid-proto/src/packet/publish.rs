@@ -4,7 +4,8 @@ use std::num::NonZeroU32;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::properties::{Field, UserProperties, id, put_property, read_properties};
+use super::properties::{Field, id, put_property, read_properties};
+use super::user_properties::UserProperties;
 use crate::types::{
     Mountpoint, PacketId, PacketType, ProtocolVersion, QoS, TopicError, TopicName, Violation,
 };

@@ -5,8 +5,9 @@ use std::num::NonZeroU32;
 use bytes::{BufMut, BytesMut};
 
 use super::ack::read_reason;
-use super::properties::{Section, UserProperties, properties};
+use super::properties::{Section, properties};
 use super::put_packet;
+use super::user_properties::UserProperties;
 use crate::types::{
     PacketId, PacketType, ProtocolVersion, QoS, ReasonCode, RetainHandling, TopicError, TopicFilter,
     Violation,
@@ -68,7 +69,7 @@ impl Subscribe {
 
     pub(super) fn decode(reader: &mut Reader<'_>, version: ProtocolVersion) -> Result<Self, Violation> {
         let packet_id = reader.packet_id()?; // [MQTT-2.2.1-3]
-        let mut subscribe = Self { packet_id, id: None, user: Vec::new(), entries: Vec::new() };
+        let mut subscribe = Self { packet_id, id: None, user: UserProperties::new(), entries: Vec::new() };
         if version.is_v5() {
             subscribe.decode_section(reader)?;
         }
@@ -146,7 +147,7 @@ impl Unsubscribe {
 
     pub(super) fn decode(reader: &mut Reader<'_>, version: ProtocolVersion) -> Result<Self, Violation> {
         let packet_id = reader.packet_id()?; // [MQTT-2.2.1-3]
-        let mut unsubscribe = Self { packet_id, user: Vec::new(), filters: Vec::new() };
+        let mut unsubscribe = Self { packet_id, user: UserProperties::new(), filters: Vec::new() };
         if version.is_v5() {
             unsubscribe.decode_section(reader)?;
         }
@@ -209,7 +210,8 @@ impl Suback {
 
     pub(super) fn decode(reader: &mut Reader<'_>, version: ProtocolVersion) -> Result<Self, Violation> {
         let packet_id = reader.packet_id()?;
-        let mut suback = Self { packet_id, codes: Vec::new(), reason_string: None, user: Vec::new() };
+        let mut suback =
+            Self { packet_id, codes: Vec::new(), reason_string: None, user: UserProperties::new() };
         if version.is_v5() {
             suback.decode_section(reader)?;
         }
@@ -237,7 +239,8 @@ impl Unsuback {
 
     pub(super) fn decode(reader: &mut Reader<'_>, version: ProtocolVersion) -> Result<Self, Violation> {
         let packet_id = reader.packet_id()?;
-        let mut unsuback = Self { packet_id, codes: Vec::new(), reason_string: None, user: Vec::new() };
+        let mut unsuback =
+            Self { packet_id, codes: Vec::new(), reason_string: None, user: UserProperties::new() };
         if version.is_v5() {
             unsuback.decode_section(reader)?;
             while !reader.is_empty() {

@@ -103,10 +103,15 @@ impl Subscriptions {
         on(stream).is_some() || on(StreamKey::CONTROL).is_some_and(|subscription| !subscription.bound)
     }
 
+    /// Subscriptions of the filter, on all streams.
+    pub fn of(&self, filter: &TopicFilter) -> impl Iterator<Item = &Subscription> {
+        let (first, last) = ((filter.clone(), StreamKey::CONTROL), (filter.clone(), StreamKey::LAST));
+        self.all.range(first..=last).map(|(_, subscription)| subscription)
+    }
+
     /// Removes the filter from every stream.
     pub fn remove(&mut self, filter: &TopicFilter) -> Vec<Subscription> {
-        let (first, last) = ((filter.clone(), StreamKey::CONTROL), (filter.clone(), StreamKey::LAST));
-        let streams: Vec<_> = self.all.range(first..=last).map(|((_, stream), _)| *stream).collect();
+        let streams: Vec<_> = self.of(filter).map(|subscription| subscription.stream).collect();
         streams.into_iter().filter_map(|stream| self.remove_on(filter, stream)).collect()
     }
 

@@ -1,5 +1,7 @@
 //! Every Control Packet, with whatever its version allows.
 
+use braid_proto::packet::UserProperties;
+
 use std::num::NonZeroU32;
 
 use braid_proto::packet::*;
@@ -52,7 +54,7 @@ fn subscription_id() -> impl Strategy<Value = NonZeroU32> {
 }
 
 fn user() -> impl Strategy<Value = UserProperties> {
-    vec((text(), text()), 0..4)
+    vec((text(), text()), 0..4).prop_map(|pairs| pairs.into_iter().collect())
 }
 
 pub(crate) fn message_properties() -> impl Strategy<Value = Option<Box<MessageProperties>>> {
@@ -252,7 +254,7 @@ fn subscribe(version: ProtocolVersion) -> impl Strategy<Value = Packet> {
     );
     (id(), option::of(subscription_id()), user(), vec(entry, 1..5)).prop_map(
         move |(packet_id, id, user, entries)| {
-            let (id, user) = if version.is_v5() { (id, user) } else { (None, Vec::new()) };
+            let (id, user) = if version.is_v5() { (id, user) } else { (None, UserProperties::new()) };
             Packet::Subscribe(Box::new(Subscribe { packet_id, id, user, entries }))
         },
     )
@@ -260,7 +262,7 @@ fn subscribe(version: ProtocolVersion) -> impl Strategy<Value = Packet> {
 
 fn unsubscribe(version: ProtocolVersion) -> impl Strategy<Value = Packet> {
     (id(), user(), vec(filter().prop_map(Ok), 1..5)).prop_map(move |(packet_id, user, filters)| {
-        let user = if version.is_v5() { user } else { Vec::new() };
+        let user = if version.is_v5() { user } else { UserProperties::new() };
         Packet::Unsubscribe(Box::new(Unsubscribe { packet_id, user, filters }))
     })
 }
@@ -268,7 +270,8 @@ fn unsubscribe(version: ProtocolVersion) -> impl Strategy<Value = Packet> {
 fn suback(version: ProtocolVersion) -> impl Strategy<Value = Packet> {
     let codes = vec(reason(PacketType::Suback, version), 1..5);
     (id(), codes, option::of(text()), user()).prop_map(move |(packet_id, codes, reason_string, user)| {
-        let (reason_string, user) = if version.is_v5() { (reason_string, user) } else { (None, Vec::new()) };
+        let (reason_string, user) =
+            if version.is_v5() { (reason_string, user) } else { (None, UserProperties::new()) };
         Packet::Suback(Box::new(Suback { packet_id, codes, reason_string, user }))
     })
 }
@@ -277,7 +280,7 @@ fn unsuback(version: ProtocolVersion) -> impl Strategy<Value = Packet> {
     let codes = vec(reason(PacketType::Unsuback, version), 1..5);
     (id(), codes, option::of(text()), user()).prop_map(move |(packet_id, codes, reason_string, user)| {
         if !version.is_v5() {
-            let (codes, reason_string, user) = (Vec::new(), None, Vec::new());
+            let (codes, reason_string, user) = (Vec::new(), None, UserProperties::new());
             return Packet::Unsuback(Box::new(Unsuback { packet_id, codes, reason_string, user }));
         }
         Packet::Unsuback(Box::new(Unsuback { packet_id, codes, reason_string, user }))

@@ -56,7 +56,7 @@ fn every_copy_equals_the_plain_encoding() {
         content_type: Some("c".into()),
         response_topic: Some(TopicName::parse("r").unwrap()),
         correlation_data: Some(Bytes::from_static(b"d")),
-        user: vec![("b".into(), "1".into()), ("a".into(), "2".into())],
+        user: [("b", "1"), ("a", "2")].into(),
     };
     let plain = MessageProperties { message_expiry: None, ..user.clone() };
     let ids = [SubscriptionIds::None, SubscriptionIds::One(NonZeroU32::MIN)];

@@ -1,7 +1,7 @@
 //! Secrets of packets are not in their `Debug`, which logs and panics print.
 
 use braid_proto::packet::{
-    Auth, Connack, ConnackProperties, Connect, ConnectProperties, Packet, ProtocolVersion,
+    Auth, Connack, ConnackProperties, Connect, ConnectProperties, Packet, ProtocolVersion, UserProperties,
 };
 use braid_proto::reason::ReasonCode;
 use bytes::Bytes;
@@ -29,7 +29,7 @@ fn debug_shows_no_secret_and_all_else() {
         method,
         authentication_data: secret(),
         reason_string: None,
-        user: Vec::new(),
+        user: UserProperties::new(),
     };
     let packets = [
         (Packet::Connect(Box::new(connect)), 2),

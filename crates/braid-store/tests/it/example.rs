@@ -77,7 +77,7 @@ fn properties() -> Box<MessageProperties> {
         content_type: Some("text/plain".into()),
         response_topic: Some(topic("answer")),
         correlation_data: Some(Bytes::from_static(&[0, 255])),
-        user: vec![("a".into(), "1".into()), ("".into(), "é".into())],
+        user: [("a", "1"), ("", "é")].into(),
     })
 }
 

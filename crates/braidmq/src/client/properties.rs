@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use braid_client::{Builder, MessageProperties, TopicName};
+use braid_proto::packet::UserProperties;
 
 use super::Failure;
 
@@ -15,13 +16,13 @@ pub(crate) struct Properties {
     topic_alias_maximum: Option<u16>,
     request_problem_information: Option<bool>,
     request_response_information: Option<bool>,
-    connect_user: Vec<(Box<str>, Box<str>)>,
+    connect_user: UserProperties,
     pub(crate) publish: MessageProperties,
     pub(crate) will: MessageProperties,
     /// Will Delay Interval in seconds.
     pub(crate) will_delay: u32,
     pub(crate) subscription_id: Option<NonZeroU32>,
-    pub(crate) subscribe_user: Vec<(Box<str>, Box<str>)>,
+    pub(crate) subscribe_user: UserProperties,
 }
 
 impl Properties {
@@ -35,8 +36,7 @@ impl Properties {
             };
             if name == "user-property" {
                 let missing = || Failure::usage("Error: user-property needs a name and a value.");
-                let pair = (value.into(), words.next().ok_or_else(missing)?.into());
-                properties.add_user(packet, pair)?;
+                properties.user_of(packet)?.push(value, words.next().ok_or_else(missing)?);
             } else {
                 properties.set(packet, name, value)?;
             }
@@ -44,15 +44,14 @@ impl Properties {
         Ok(properties)
     }
 
-    fn add_user(&mut self, packet: &str, pair: (Box<str>, Box<str>)) -> Result<(), Failure> {
+    fn user_of(&mut self, packet: &str) -> Result<&mut UserProperties, Failure> {
         match packet {
-            "connect" => self.connect_user.push(pair),
-            "publish" => self.publish.user.push(pair),
-            "will" => self.will.user.push(pair),
-            "subscribe" => self.subscribe_user.push(pair),
-            _ => return Err(unknown_packet(packet)),
+            "connect" => Ok(&mut self.connect_user),
+            "publish" => Ok(&mut self.publish.user),
+            "will" => Ok(&mut self.will.user),
+            "subscribe" => Ok(&mut self.subscribe_user),
+            _ => Err(unknown_packet(packet)),
         }
-        Ok(())
     }
 
     fn set(&mut self, packet: &str, name: &str, value: &str) -> Result<(), Failure> {
@@ -108,8 +107,8 @@ impl Properties {
         if let Some(wanted) = self.request_response_information {
             builder = builder.request_response_information(wanted);
         }
-        for (name, value) in &self.connect_user {
-            builder = builder.user_property(name.clone(), value.clone());
+        for (name, value) in self.connect_user.iter() {
+            builder = builder.user_property(name, value);
         }
         Ok(builder)
     }
@@ -195,7 +194,7 @@ mod tests {
              subscribe subscription-identifier 7",
         )
         .unwrap();
-        assert_eq!(properties.publish.user, [("a".into(), "b".into()), ("c".into(), "d".into())]);
+        assert_eq!(properties.publish.user, [("a", "b"), ("c", "d")].into());
         assert_eq!(properties.publish.content_type.as_deref(), Some("text"));
         assert_eq!(properties.subscription_id, NonZeroU32::new(7));
     }

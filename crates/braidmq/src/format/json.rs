@@ -21,7 +21,7 @@ pub(super) fn json(message: &Received, now: &Zoned, is_parsed: bool) -> Value {
         (false, true) => serde_json::from_slice(&message.payload).ok(),
     };
     let own = message.properties.as_deref();
-    let user = own.map(|own| &own.user[..]).unwrap_or_default().iter();
+    let user = own.into_iter().flat_map(|own| own.user.iter());
     let properties = object([
         ("topic-alias", value(message.topic_alias)),
         ("subscription-identifier", value(message.subscription_ids.first().map(|id| id.get()))),
@@ -32,7 +32,7 @@ pub(super) fn json(message: &Received, now: &Zoned, is_parsed: bool) -> Value {
             value(own.and_then(|own| own.response_topic.as_ref()).map(|topic| topic.as_str())),
         ),
         ("correlation-data", value(own.and_then(|own| own.correlation_data.as_ref()).map(|data| text(data)))),
-        ("user-properties", object(user.map(|(name, text)| (&**name, value(Some(text)))))),
+        ("user-properties", object(user.map(|(name, text)| (name, value(Some(text)))))),
         ("message-expiry-interval", value(own.and_then(|own| own.message_expiry))),
     ]);
     object([

@@ -22,7 +22,7 @@ fn all_properties() -> MessageProperties {
         content_type: Some("text".into()),
         response_topic: TopicName::parse("r/t").ok(),
         correlation_data: Some(Bytes::from_static(b"cd")),
-        user: vec![("k".into(), "v".into()), ("k2".into(), "v2".into())],
+        user: [("k", "v"), ("k2", "v2")].into(),
     }
 }
 

@@ -20,7 +20,7 @@ fn refused() -> Vec<(ProtocolVersion, Vec<u8>)> {
     connect.will = Some(will("w", &text()));
     connect.user_name = Some(text());
     connect.password = Some(text().into_string().into());
-    connect.properties.user = vec![("a".into(), text())];
+    connect.properties.user = [("a", text())].into();
     let (v5, whole) = encode(connect.clone());
     let changed = |from: &[u8], to: &[u8]| {
         let at = whole.windows(from.len()).position(|window| window == from).expect("it is there");

@@ -18,6 +18,7 @@ use std::time::Duration;
 use braid_broker::{BrokerConfig, MqttConfig};
 use braid_proto::packet::{
     AckKind, Connect, Disconnect, Packet, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry,
+    UserProperties,
 };
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
@@ -63,7 +64,7 @@ async fn rule_1_bytes_and_time_before_connect_are_bounded() {
     // A byte now and then does not extend the time.
     let start = Instant::now();
     let mut connect = connect_v5("slow");
-    connect.properties.user = vec![("a".into(), "x".repeat(1000).into())];
+    connect.properties.user = [("a", "x".repeat(1000))].into();
     let mut single = broker.memory.link(ProtocolVersion::V5).await;
     let multi = broker.link("multi").await;
     for byte in bytes(&Packet::Connect(Box::new(connect))).chunks(1) {
@@ -228,7 +229,7 @@ fn mixed_filters() -> (Packet, Vec<ReasonCode>) {
         ReasonCode::GrantedQos2,
         ReasonCode::Success,
     ];
-    let subscribe = Subscribe { packet_id: id(7), id: None, user: Vec::new(), entries };
+    let subscribe = Subscribe { packet_id: id(7), id: None, user: UserProperties::new(), entries };
     (Packet::Subscribe(Box::new(subscribe)), codes)
 }
 

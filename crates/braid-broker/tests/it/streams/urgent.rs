@@ -22,7 +22,7 @@ fn narrow(broker: &QuicBroker) {
 
 async fn subscribe(client: &mut Lanes, stream: StreamKey, text: &str, priority: Option<u16>) {
     let packet_id = client.next_id();
-    let user = priority.map(|priority| ("braid-priority".into(), priority.to_string().as_str().into()));
+    let user = priority.map(|priority| ("braid-priority", priority.to_string()));
     client.send(
         stream,
         &Packet::Subscribe(Box::new(Subscribe {

@@ -1,7 +1,8 @@
 //! Constructors of packets.
 
 use braid_proto::packet::{
-    Connect, Packet, PacketId, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry, Unsubscribe, Will,
+    Connect, Packet, PacketId, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry, Unsubscribe,
+    UserProperties, Will,
 };
 use braid_proto::topic::{TopicFilter, TopicName};
 use bytes::Bytes;
@@ -68,12 +69,21 @@ pub(crate) fn subscribe_packet(
     entries: Vec<SubscribeEntry>,
 ) -> Packet {
     let number = subscription_id.and_then(std::num::NonZeroU32::new);
-    Packet::Subscribe(Box::new(Subscribe { packet_id: id(packet_id), id: number, user: Vec::new(), entries }))
+    Packet::Subscribe(Box::new(Subscribe {
+        packet_id: id(packet_id),
+        id: number,
+        user: UserProperties::new(),
+        entries,
+    }))
 }
 
 pub(crate) fn unsubscribe_packet(packet_id: u16, filters: &[&str]) -> Packet {
     let filters = filters.iter().map(|text| TopicFilter::parse(text)).collect();
-    Packet::Unsubscribe(Box::new(Unsubscribe { packet_id: id(packet_id), user: Vec::new(), filters }))
+    Packet::Unsubscribe(Box::new(Unsubscribe {
+        packet_id: id(packet_id),
+        user: UserProperties::new(),
+        filters,
+    }))
 }
 
 /// The payloads as text.

@@ -9,7 +9,8 @@ use braid_broker::{
     PermitAll, SysConfig,
 };
 use braid_proto::packet::{
-    Auth, ClientId, Connect, MessageProperties, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry, Will,
+    Auth, ClientId, Connect, MessageProperties, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry,
+    UserProperties, Will,
 };
 use braid_proto::reason::ReasonCode;
 use braid_store::MemoryStore;
@@ -310,7 +311,7 @@ async fn a_reauthentication_does_not_change_the_mountpoint() {
             method: Some("m".into()),
             authentication_data: Some(mountpoint.into()),
             reason_string: None,
-            user: Vec::new(),
+            user: UserProperties::new(),
         }))
     };
     client.send(auth("t1/")).await;

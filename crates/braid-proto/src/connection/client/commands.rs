@@ -379,7 +379,7 @@ impl Client {
 fn size_at_most(entries: &[SubscribeEntry], user: &UserProperties) -> u64 {
     let filter_len = |entry: &SubscribeEntry| entry.filter.as_ref().map_or(0, |filter| filter.as_str().len());
     let filters: usize = entries.iter().map(|entry| 2 + filter_len(entry) + 1).sum();
-    let user: usize = user.iter().map(|(name, value)| 5 + name.len() + value.len()).sum();
+    let user: usize = user.encoded_len();
     // Header, Packet Identifier, length of the properties, Subscription Identifier.
     (5 + 2 + 4 + 5 + filters + user) as u64
 }

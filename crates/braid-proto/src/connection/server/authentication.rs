@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Event, Server, State};
 use crate::connection::Timer;
-use crate::packet::{Auth, Packet};
+use crate::packet::{Auth, Packet, UserProperties};
 use crate::types::{ReasonCode, Violation};
 
 /// Enhanced authentication of a connection.
@@ -59,7 +59,13 @@ impl Authentication {
 
     fn packet(&self, reason: ReasonCode, data: Option<Bytes>) -> Packet {
         let method = Some(self.method.clone()); // [MQTT-4.12.0-5]
-        let auth = Auth { reason, method, authentication_data: data, reason_string: None, user: Vec::new() };
+        let auth = Auth {
+            reason,
+            method,
+            authentication_data: data,
+            reason_string: None,
+            user: UserProperties::new(),
+        };
         Packet::Auth(Box::new(auth))
     }
 }

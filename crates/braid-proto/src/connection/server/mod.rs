@@ -15,7 +15,7 @@ use super::exchange::{Acknowledged, Exchange, PendingAck};
 use super::{Cause, Progress, Sent, Timer, Timers, Token};
 use crate::decoder::Decoder;
 use crate::message::{Delivery, Message};
-use crate::packet::{Auth, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe, Will};
+use crate::packet::{Auth, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe, UserProperties, Will};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{PacketId, PacketType, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
@@ -279,6 +279,11 @@ impl Server {
         event
     }
 
+    /// Puts an event back whose handling goes on later: it is polled next.
+    pub fn put_back_event(&mut self, event: Event) {
+        self.events.push_front(event);
+    }
+
     /// Next progress of a delivery with a [`Delivery::queue_lsn`], for the store. Progress made before the end of the
     /// connection can be polled after it.
     pub fn poll_progress(&mut self) -> Option<Progress> {
@@ -366,7 +371,7 @@ impl Server {
     /// ended, or no such request is unanswered. Answer events in their order: a token covers all before it.
     pub fn suback(&mut self, on: StreamKey, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
         let codes = codes.into_iter().map(|code| code.allowed_in(PacketType::Suback)).collect(); // [MQTT-3.8.4-7], [MQTT-3.9.3-2]
-        let suback = Suback { packet_id, codes, reason_string: None, user: Vec::new() };
+        let suback = Suback { packet_id, codes, reason_string: None, user: UserProperties::new() };
         self.answer(on, packet_id, PendingAck::Suback(Box::new(suback))) // [MQTT-2.2.1-6], [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.8.4-6]
     }
 
@@ -374,7 +379,7 @@ impl Server {
     /// [`Self::suback`].
     pub fn unsuback(&mut self, on: StreamKey, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
         let codes = codes.into_iter().map(|code| code.allowed_in(PacketType::Unsuback)).collect(); // [MQTT-3.11.3-2]
-        let unsuback = Unsuback { packet_id, codes, reason_string: None, user: Vec::new() };
+        let unsuback = Unsuback { packet_id, codes, reason_string: None, user: UserProperties::new() };
         self.answer(on, packet_id, PendingAck::Unsuback(Box::new(unsuback))) // [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6]
     }
 

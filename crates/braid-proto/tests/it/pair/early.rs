@@ -1,5 +1,7 @@
 //! Requests of a client before CONNACK.
 
+use braid_proto::packet::UserProperties;
+
 use super::*;
 use braid_proto::stream::Priority;
 
@@ -18,7 +20,7 @@ impl Pair {
     }
 
     fn subscribe_early(&mut self, on: StreamKey, filter: &str) -> Result<PacketId, SendError> {
-        self.client.subscribe_early(on, vec![entry(filter)], None, Vec::new())
+        self.client.subscribe_early(on, vec![entry(filter)], None, UserProperties::new())
     }
 
     /// Carries the bytes of a data stream there, and those of its answers back.
@@ -121,7 +123,7 @@ fn at_most_64_kib_are_sent_before_connack() {
         let mut refused = 0;
         for stream in streams {
             let on = if is_control { CONTROL } else { stream };
-            let takes = pair.client.takes_early(&[entry(&filter)], &Vec::new());
+            let takes = pair.client.takes_early(&[entry(&filter)], &UserProperties::new());
             let sent = pair.subscribe_early(on, &filter);
             assert_eq!(sent.is_ok(), takes, "{sent:?}");
             refused += usize::from(sent == Err(SendError::NotConnected));

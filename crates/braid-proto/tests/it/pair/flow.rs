@@ -1,5 +1,7 @@
 //! Messages and requests in both directions.
 
+use braid_proto::packet::UserProperties;
+
 use super::*;
 
 #[test]
@@ -102,10 +104,11 @@ fn subscribe_and_unsubscribe_are_answered_under_their_identifiers() {
     let mut pair = Pair::established(connect(ProtocolVersion::V5), None, None);
     let first = pair
         .client
-        .subscribe(StreamKey::CONTROL, vec![entry("a"), entry("b")], None, Vec::new(), pair.now)
+        .subscribe(StreamKey::CONTROL, vec![entry("a"), entry("b")], None, UserProperties::new(), pair.now)
         .unwrap();
     let filter = TopicFilter::parse("a").unwrap();
-    let second = pair.client.unsubscribe(StreamKey::CONTROL, vec![filter], Vec::new(), pair.now).unwrap();
+    let second =
+        pair.client.unsubscribe(StreamKey::CONTROL, vec![filter], UserProperties::new(), pair.now).unwrap();
     pair.drive();
     let answers: Vec<_> = pair
         .client_events

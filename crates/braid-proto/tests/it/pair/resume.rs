@@ -1,5 +1,7 @@
 //! Session State across connections.
 
+use braid_proto::packet::UserProperties;
+
 use super::*;
 
 fn resuming(version: ProtocolVersion) -> Connect {
@@ -114,7 +116,9 @@ fn the_session_survives_a_failed_connect() {
 #[test]
 fn the_identifier_of_an_unanswered_subscribe_is_free_on_the_next_connection() {
     let mut pair = Pair::established(resuming(ProtocolVersion::V5), Some(session()), Some(session()));
-    pair.client.subscribe(StreamKey::CONTROL, vec![entry("a")], None, Vec::new(), pair.now).unwrap();
+    pair.client
+        .subscribe(StreamKey::CONTROL, vec![entry("a")], None, UserProperties::new(), pair.now)
+        .unwrap();
     pair.client.handle_link_closed();
     let (_, clients) = pair.client.into_end();
     let pair = Pair::established(resuming(ProtocolVersion::V5), clients, Some(session()));

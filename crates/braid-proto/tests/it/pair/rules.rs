@@ -1,5 +1,7 @@
 //! Refusals of a client, and its reaction to violations by the server.
 
+use braid_proto::packet::UserProperties;
+
 use super::*;
 
 /// Pair connected to a server that grants `properties`.
@@ -42,7 +44,7 @@ fn nothing_above_the_servers_maximum_packet_size_is_sent() {
     let sent = pair.client.publish(delivery("t", "more than twenty bytes", QoS::AtLeastOnce), pair.now);
     assert!(matches!(sent, Ok(Sent::TooLarge)), "{sent:?}");
     let long = vec![entry("a/filter/that/is/too/long")];
-    let refused = pair.client.subscribe(StreamKey::CONTROL, long, None, Vec::new(), pair.now);
+    let refused = pair.client.subscribe(StreamKey::CONTROL, long, None, UserProperties::new(), pair.now);
     assert_eq!(refused, Err(SendError::TooLarge));
     assert!(pair.client.outbox(StreamKey::CONTROL).unwrap().is_empty());
     assert!(pair.client.session().unwrap().outbound.is_empty(), "their identifiers are free");
@@ -85,11 +87,21 @@ fn subscriptions_that_the_server_does_not_offer_are_not_sent() {
         ("a", id, SendError::SubscriptionIdsNotSupported),
     ] {
         assert_eq!(
-            pair.client.subscribe(StreamKey::CONTROL, vec![entry(filter)], id, Vec::new(), pair.now),
+            pair.client.subscribe(
+                StreamKey::CONTROL,
+                vec![entry(filter)],
+                id,
+                UserProperties::new(),
+                pair.now
+            ),
             Err(wanted)
         );
     }
-    assert!(pair.client.subscribe(StreamKey::CONTROL, vec![entry("a")], None, Vec::new(), pair.now).is_ok());
+    assert!(
+        pair.client
+            .subscribe(StreamKey::CONTROL, vec![entry("a")], None, UserProperties::new(), pair.now)
+            .is_ok()
+    );
 }
 
 #[test]
@@ -97,7 +109,8 @@ fn no_local_is_not_sent_for_a_shared_subscription() {
     // [MQTT-3.8.3-4]
     let mut pair = granted(ConnackProperties::default());
     let shared = SubscribeEntry { no_local: true, ..entry("$share/g/a") };
-    let refused = pair.client.subscribe(StreamKey::CONTROL, vec![shared], None, Vec::new(), pair.now);
+    let refused =
+        pair.client.subscribe(StreamKey::CONTROL, vec![shared], None, UserProperties::new(), pair.now);
     assert_eq!(refused, Err(SendError::NoLocalOnShared));
 }
 

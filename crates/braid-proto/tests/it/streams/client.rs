@@ -2,7 +2,7 @@
 
 use braid_proto::connection::{ClientEvent, Sent};
 use braid_proto::message::Delivery;
-use braid_proto::packet::{PacketId, QoS, SubscribeEntry};
+use braid_proto::packet::{PacketId, QoS, SubscribeEntry, UserProperties};
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicFilter;
 
@@ -81,7 +81,7 @@ pub(super) fn publish(
 
 pub(super) fn subscribe(rig: &mut ClientRig, stream: StreamKey) -> PacketId {
     let entry = SubscribeEntry::new(TopicFilter::parse("f").unwrap(), QoS::AtLeastOnce);
-    rig.client.subscribe(stream, vec![entry], None, Vec::new(), rig.now).unwrap()
+    rig.client.subscribe(stream, vec![entry], None, UserProperties::new(), rig.now).unwrap()
 }
 
 // [BQ-10], [BQ-14], [BQ-15], [BQ-22]

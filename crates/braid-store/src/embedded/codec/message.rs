@@ -1,6 +1,6 @@
 //! Messages and Wills.
 
-use braid_proto::packet::{MessageProperties, Will};
+use braid_proto::packet::{MessageProperties, UserProperties, Will};
 use braid_proto::topic::TopicName;
 use bytes::Bytes;
 
@@ -171,7 +171,7 @@ fn encode_properties(out: &mut Vec<u8>, properties: &MessageProperties) {
         put_bytes(out, data);
     }
     if !user.is_empty() {
-        put_varint(out, user.len());
+        put_varint(out, user.iter().count());
         for text in user.iter().flat_map(|(name, value)| [name, value]) {
             put_bytes(out, text.as_bytes());
         }
@@ -187,11 +187,11 @@ fn decode_properties(reader: &mut Reader<'_>) -> Result<Box<MessageProperties>, 
         content_type: if has(CONTENT_TYPE) { Some(reader.text()?.into()) } else { None },
         response_topic: if has(RESPONSE_TOPIC) { Some(topic(reader.text()?)?) } else { None },
         correlation_data: if has(CORRELATION) { Some(Bytes::copy_from_slice(reader.bytes()?)) } else { None },
-        user: Vec::new(),
+        user: UserProperties::new(),
     };
     if has(USER) {
         for _ in 0..reader.varint()? {
-            properties.user.push((reader.text()?.into(), reader.text()?.into()));
+            properties.user.push(reader.text()?, reader.text()?);
         }
     }
     Ok(Box::new(properties))

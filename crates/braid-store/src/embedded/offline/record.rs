@@ -247,7 +247,7 @@ impl Properties {
             content_type: properties.content_type.clone(),
             response_topic: properties.response_topic.as_ref().map(|topic| topic.as_str().into()),
             correlation_data_hex: properties.correlation_data.as_deref().map(hex),
-            user: properties.user.clone(),
+            user: properties.user.iter().map(|(name, value)| (name.into(), value.into())).collect(),
         }
     }
 
@@ -258,7 +258,7 @@ impl Properties {
             content_type: self.content_type,
             response_topic: self.response_topic.map(|name| topic(&name)).transpose()?,
             correlation_data: self.correlation_data_hex.map(|hex| unhex(&hex)).transpose()?,
-            user: self.user,
+            user: self.user.into_iter().collect(),
         }))
     }
 }

@@ -7,7 +7,9 @@ use braid_proto::connection::{
     StreamAction, Token,
 };
 use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::{Connect, MessageProperties, PacketId, ProtocolVersion, QoS, SubscribeEntry};
+use braid_proto::packet::{
+    Connect, MessageProperties, PacketId, ProtocolVersion, QoS, SubscribeEntry, UserProperties,
+};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
 use braid_proto::stream::{Priority, StreamKey};
@@ -142,7 +144,7 @@ impl World {
     fn client_subscribes(&mut self) {
         let on = self.any_stream();
         let entry = SubscribeEntry::new(TopicFilter::parse("f").unwrap(), QoS::AtMostOnce);
-        if let Ok(id) = self.client.subscribe(on, vec![entry], None, Vec::new(), self.now) {
+        if let Ok(id) = self.client.subscribe(on, vec![entry], None, UserProperties::new(), self.now) {
             assert!(self.requests.insert(id), "{id} is in use");
         }
     }
