@@ -5,22 +5,37 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use braid_auth::acl::{self, Acl, Decision};
+use braid_auth::acl::{self, Acl, AclError, Decision};
 use braid_auth::identity::Identity;
 use braid_broker::{Action, Authorize};
 use braid_proto::packet::ClientId;
+use serde::{Deserialize, Serialize};
 
 use crate::file::{FileError, read};
 use crate::password::{SOURCE, Users};
 
 /// Format of a file with rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AclFormat {
     /// The format of [`acl`](braid_auth::acl).
     #[default]
     Braidmq,
     /// The acl_file of mosquitto.
     Mosquitto,
+}
+
+impl AclFormat {
+    /// Parses a list. `name` is its name in errors.
+    ///
+    /// # Errors
+    /// The list is malformed.
+    pub fn parse(self, text: &[u8], name: &str) -> Result<Acl, AclError> {
+        match self {
+            Self::Braidmq => Acl::parse(text, name),
+            Self::Mosquitto => Acl::parse_mosquitto(text, name),
+        }
+    }
 }
 
 /// File with an access control list.
@@ -40,11 +55,7 @@ impl AclFile {
     pub fn load(&self) -> Result<Acl, FileError> {
         let text = read(&self.path, acl::MAX_FILE_BYTES)?;
         let name = self.path.display().to_string();
-        let parsed = match self.format {
-            AclFormat::Braidmq => Acl::parse(&text, &name),
-            AclFormat::Mosquitto => Acl::parse_mosquitto(&text, &name),
-        };
-        parsed.map_err(|error| FileError::Content(error.to_string()))
+        self.format.parse(&text, &name).map_err(|error| FileError::Content(error.to_string()))
     }
 }
 

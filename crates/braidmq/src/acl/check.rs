@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::list::{Format, List};
+use braid_access::AclFormat;
+
+use super::list::{self, List};
 use super::print;
 use crate::printable::printable;
 
@@ -13,8 +15,8 @@ pub(super) struct Args {
     /// The file
     file: PathBuf,
     /// Format of the file
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    #[arg(long, value_parser = list::formats(), default_value = "braidmq")]
+    format: AclFormat,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, String> {

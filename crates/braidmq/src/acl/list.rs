@@ -6,38 +6,20 @@ use std::path::{Path, PathBuf};
 
 use braid_access::AclFormat;
 use braid_auth::acl::{Acl, AclError, MAX_FILE_BYTES};
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use crate::config::read_file;
+use crate::config::{Layers, environment, merge};
 
-/// Format of an access control list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Format {
-    /// Format of docs/permissions.md
-    #[default]
-    Braidmq,
-    /// An acl_file of mosquitto
-    Mosquitto,
-}
-
-impl From<Format> for AclFormat {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Braidmq => Self::Braidmq,
-            Format::Mosquitto => Self::Mosquitto,
-        }
-    }
-}
-
-impl Format {
-    fn parse(self, text: &[u8], name: &str) -> Result<Acl, AclError> {
-        match self {
-            Self::Braidmq => Acl::parse(text, name),
-            Self::Mosquitto => Acl::parse_mosquitto(text, name),
-        }
-    }
+/// Parser of the option `--format`.
+pub(super) fn formats() -> impl TypedValueParser<Value = AclFormat> {
+    let names = [
+        PossibleValue::new("braidmq").help("Format of docs/permissions.md"),
+        PossibleValue::new("mosquitto").help("An acl_file of mosquitto"),
+    ];
+    PossibleValuesParser::new(names).map(|name| match &*name {
+        "mosquitto" => AclFormat::Mosquitto,
+        _ => AclFormat::Braidmq,
+    })
 }
 
 /// List with its text.
@@ -50,7 +32,7 @@ pub(super) struct List {
 
 impl List {
     /// Reads and parses a file.
-    pub(super) fn read(path: &Path, format: Format) -> Result<Self, String> {
+    pub(super) fn read(path: &Path, format: AclFormat) -> Result<Self, String> {
         Self::parse(path, |text, name| format.parse(text, name))
     }
 
@@ -95,22 +77,10 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
-/// File and format that a configuration names, as keys `acl.file` and `acl.format`.
-pub(super) fn configured(path: &Path) -> Result<(PathBuf, Format), String> {
-    #[derive(Deserialize)]
-    struct Document {
-        acl: Option<Section>,
-    }
-    #[derive(Deserialize)]
-    struct Section {
-        file: Option<PathBuf>,
-        #[serde(default)]
-        format: Format,
-    }
-    let table = read_file::<Document>(path).map_err(|error| error.to_string())?;
-    let document: Result<Document, _> = table.try_into();
-    match document.ok().and_then(|document| document.acl) {
-        Some(Section { file: Some(file), format }) => Ok((file, format)),
-        _ => Err(format!("{} has no key `acl.file`: name the list with --acl FILE", path.display())),
-    }
+/// File and format that a broker would use with this configuration file and the environment; `None` for none.
+pub(super) fn configured(file: Option<&Path>) -> Result<Option<(PathBuf, AclFormat)>, String> {
+    let layers =
+        || Ok(Layers { file: file.map(Path::to_owned), environment: environment()?, ..Layers::default() });
+    let config = layers().and_then(|layers| merge(&layers)).map_err(|error| error.to_string())?;
+    Ok(config.acl.file.map(|path| (path, config.acl.format)))
 }

@@ -5,7 +5,6 @@ mod import;
 mod list;
 mod test;
 
-pub(crate) use list::Format;
 use std::process::ExitCode;
 
 use clap::Subcommand;

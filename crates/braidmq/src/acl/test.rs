@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use braid_access::AclFormat;
 use braid_auth::acl::{self, Acl, Action, Decision, Subject};
 use braid_proto::topic::{TopicFilter, TopicName};
 use clap::ValueEnum;
 
-use super::list::{self, Format, List};
+use super::list::{self, List};
 use super::{DENIED, print};
 use crate::printable::printable;
 
@@ -26,9 +27,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     acl: Option<PathBuf>,
     /// Format of the list [default: braidmq, or `acl.format` of the configuration]
-    #[arg(long, value_enum, requires = "acl")]
-    format: Option<Format>,
-    /// The broker's configuration, to find the list
+    #[arg(long, value_parser = list::formats(), requires = "acl")]
+    format: Option<AclFormat>,
+    /// The broker's configuration, to find the list; environment variables count as for `braidmq serve`
     #[arg(long, value_name = "FILE", env = "BRAIDMQ_CONFIG")]
     config: Option<PathBuf>,
     /// Rules of this client alone, as of its token; they come before the list
@@ -114,11 +115,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
 }
 
 fn read_list(args: &Args) -> Result<List, String> {
-    match (&args.acl, &args.config) {
-        (Some(path), _) => List::read(path, args.format.unwrap_or_default()),
+    if let Some(path) = &args.acl {
+        return List::read(path, args.format.unwrap_or_default());
+    }
+    match (list::configured(args.config.as_deref())?, &args.config) {
+        (Some((path, format)), _) => List::read(&path, format),
         (None, Some(config)) => {
-            let (path, format) = list::configured(config)?;
-            List::read(&path, format)
+            Err(format!("{} has no key `acl.file`: name the list with --acl FILE", config.display()))
         }
         (None, None) => {
             Err("no access control list: name it with --acl FILE, or the broker's --config FILE".to_owned())

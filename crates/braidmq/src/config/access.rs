@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use braid_access::CertificateName;
+use braid_access::{AclFormat, CertificateName};
 use serde::{Deserialize, Serialize};
 
 use super::{Config, ConfigError};
-use crate::acl::Format;
 
 /// Authenticator of clients. They are asked in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,7 +161,7 @@ pub(crate) struct AclConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<PathBuf>,
     /// Its format.
-    pub(crate) format: Format,
+    pub(crate) format: AclFormat,
     /// Without a file: whether authenticated clients of other hosts may do everything.
     pub(crate) permit_all: bool,
 }

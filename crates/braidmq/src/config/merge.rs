@@ -49,6 +49,23 @@ pub(crate) fn merge(layers: &Layers) -> Result<Config, ConfigError> {
     })
 }
 
+/// Environment variables with the prefix `BRAIDMQ_`.
+///
+/// # Errors
+/// The value of one is not UTF-8.
+pub(crate) fn environment() -> Result<Vec<(String, String)>, ConfigError> {
+    let mut variables = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        let value = value.into_string().map_err(|_| ConfigError::Refused {
+            place: name.to_owned(),
+            problem: "its value is not UTF-8".to_owned(),
+        })?;
+        variables.push((name.to_owned(), value));
+    }
+    Ok(variables)
+}
+
 fn overlay(under: &mut toml::Table, over: toml::Table) {
     for (key, value) in over {
         match (under.get_mut(&key), value) {

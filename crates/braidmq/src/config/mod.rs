@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use access::{AclConfig, AuthenticatorConfig, HttpConfig, JwtConfig};
 pub(crate) use listener::ListenerConfig;
-pub(crate) use merge::{Layers, merge};
-pub(crate) use parse::{ConfigError, read_file};
+pub(crate) use merge::{Layers, environment, merge};
+pub(crate) use parse::ConfigError;
 pub(crate) use quic::QuicConfig;
 
 /// Configuration of `braidmq serve`. All keys are optional.

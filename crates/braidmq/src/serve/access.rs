@@ -65,7 +65,7 @@ pub(super) async fn open(config: &Config) -> Result<AccessControl, AccessError> 
             AuthenticatorConfig::Http(http) => Link::Http(Arc::new(hook(http).map_err(refused("http"))?)),
         });
     }
-    let list = config.acl.file.clone().map(|path| AclFile { path, format: config.acl.format.into() });
+    let list = config.acl.file.clone().map(|path| AclFile { path, format: config.acl.format });
     Ok(AccessControl::open(Chain::new(links, config.allow_anonymous), list)?)
 }
 

@@ -24,7 +24,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::bind::Certificate;
 use self::store::{Built, ProcessStore};
-use crate::config::{Config, ConfigError, Layers, ListenersConfig, merge};
+use crate::config::{Config, ConfigError, Layers, ListenersConfig, environment, merge};
 
 /// Polls of tasks after which a busy thread asks for events of sockets; the default is 61. A client that keeps its task
 /// busy for a millisecond at a time, and others of its kind, would otherwise delay the input of all clients by 61
@@ -237,20 +237,6 @@ fn configure(args: &Args) -> Result<Config, StartError> {
     config.allow_anonymous |= args.allow_anonymous;
     config.check()?;
     Ok(config)
-}
-
-/// Environment variables with the prefix `BRAIDMQ_`.
-fn environment() -> Result<Vec<(String, String)>, ConfigError> {
-    let mut variables = Vec::new();
-    for (name, value) in std::env::vars_os() {
-        let Some(name) = name.to_str().filter(|name| name.starts_with("BRAIDMQ_")) else { continue };
-        let value = value.into_string().map_err(|_| ConfigError::Refused {
-            place: name.to_owned(),
-            problem: "its value is not UTF-8".to_owned(),
-        })?;
-        variables.push((name.to_owned(), value));
-    }
-    Ok(variables)
 }
 
 /// Signals that end the broker.

@@ -223,6 +223,38 @@ fn without_an_answer_one_line_names_the_remedy() {
     }
 }
 
+/// Variables of the broker name the list in place of the configuration, or beside it.
+#[test]
+fn environment_variables_count_as_for_the_broker() {
+    let directory = directory();
+    let none = "no access control list: name it with --acl FILE, or the broker's --config FILE";
+    for (variables, arguments, expected) in [
+        (&[("FILE", "own-list")][..], "--config braidmq.toml", Ok("own-list:1")),
+        (&[("FILE", "old"), ("FORMAT", "mosquitto")], "", Ok("old:1")),
+        (&[("FILE", "old")], "--config old.toml", Ok("old:1")),
+        (&[("FILE", "own-list")], "--acl rules", Ok("rules:")),
+        (&[("FORMAT", "mosquitto")], "", Err(none)),
+        (&[("FORMAT", "xml")], "", Err("BRAIDMQ_ACL__FORMAT: unknown variant `xml`")),
+        (&[("FIEL", "old")], "", Err("BRAIDMQ_ACL__FIEL: unknown key `fiel`; did you mean `file`?")),
+    ] {
+        fs::write(directory.path().join("own-list"), "allow all topic news/#\n").unwrap();
+        let mut command = braidmq(&["acl", "test", "--client", "c", "receive", "news/a"]);
+        command.args(arguments.split_whitespace()).current_dir(directory.path()).env_remove("BRAIDMQ_CONFIG");
+        command.envs(variables.iter().map(|(key, value)| (format!("BRAIDMQ_ACL__{key}"), value)));
+        let output = command.output().unwrap();
+        let [said, failed] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        match expected {
+            Ok(line) => {
+                assert!(said.contains(&format!("\n{line}")), "{variables:?} {arguments}: {said}{failed}")
+            }
+            Err(part) => {
+                assert!(output.status.code() == Some(2) && failed.contains(part), "{variables:?}: {failed}");
+                assert_eq!(failed.lines().count(), 1, "{failed}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_check_counts_rules_and_groups() {
     let directory = directory();
