@@ -209,7 +209,8 @@ impl Plan {
                 return Ok(());
             }
         }
-        Ok(())
+        // The messages end before the client: its end says why.
+        client.closed().await.map_err(fail)
     }
 
     /// Prints a message unless an option excludes it. `None`: the program has to end.
@@ -282,5 +283,48 @@ fn parse_retain_handling(text: &str) -> Result<RetainHandling, String> {
         "new" => Ok(RetainHandling::SendIfNew),
         "never" => Ok(RetainHandling::DoNotSend),
         _ => Err("use always, new or never".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_transport::{Link, mem};
+    use clap::Parser;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// A server that answers CONNECT and SUBSCRIBE, then sends `last` and closes the link.
+    async fn serve(mut listener: braid_transport::Listener, last: &[u8]) {
+        let incoming = listener.accept().await.expect("a client");
+        let Ok(Link::Single(mut link)) = incoming.handshake().await else { panic!("one stream") };
+        for answer in [&[0x20, 3, 0, 0, 0][..], &[0x90, 4, 0, 1, 0, 0]] {
+            assert!(link.io.read(&mut [0; 1024]).await.expect("a packet") > 0);
+            link.io.write_all(answer).await.expect("open");
+        }
+        link.io.write_all(last).await.expect("open");
+    }
+
+    /// The end of the messages is not the end of the command: the select! of [`subscribe`] may see either first.
+    #[tokio::test]
+    async fn an_end_by_the_server_is_a_failure_however_it_is_noticed() {
+        for _ in 0..20 {
+            let args = Cli::parse_from(["sub", "-t", "a", "-V", "5"]).args;
+            let connection = args.client.connection(None).expect("valid options");
+            let plan = Plan::new(&args, &connection).expect("valid options");
+            let (listener, connector) = mem::listener();
+            let server = tokio::spawn(serve(listener, &[0xe0, 2, 0x87, 0]));
+            let (client, messages) =
+                connection.builder.in_memory(connector).connect().await.expect("connected");
+            let ended = plan.run(&args, &client, messages).await.expect_err("not the user's wish");
+            assert_eq!(ended.code(), 7, "{ended}");
+            server.await.expect("served");
+        }
     }
 }
