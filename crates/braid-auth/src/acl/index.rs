@@ -3,7 +3,7 @@
 //! A search asks only the rules that may match, and finds the first of those that do. The rules of one user, client or
 //! group, and those of all others, are each a trie of levels. A branch with few rules is a list of them.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 use super::pattern::{Level, Substitutes};
 use super::{Rule, Subject};

@@ -21,8 +21,11 @@ use crate::mountpoint::Tenant;
 /// First level of the topics of the broker itself. Clients may subscribe to them and not publish.
 const BROKER_LEVEL: &str = "$SYS";
 
-/// Latest answers that a connection caches at least; it caches twice as many at most.
-const CACHED_ANSWERS: usize = 32;
+/// Latest answers that a connection caches at least, unless their topics are long; it caches twice as many at most.
+const CACHED_ANSWERS: usize = 256;
+
+/// Bytes of the topics of half of the cache, above which it takes no more.
+const CACHED_BYTES: usize = 16 << 10;
 
 /// Tests whether a topic is the broker's own.
 pub(crate) fn is_broker_topic(topic: &TopicName) -> bool {
@@ -171,10 +174,13 @@ struct Answers {
     cache: AnswerCache,
 }
 
-/// Cache of answers that drops those which were not used lately: the older half goes when the newer half is full.
+/// Cache of answers that drops those which were not used lately: the older half goes when the newer half is full. A
+/// connection that uses more topics in turn asks the authorizer about each message.
 #[derive(Default)]
 struct AnswerCache {
     newer: HashMap<(Direction, TopicName), bool>,
+    /// Bytes of the topics of the newer half.
+    bytes: usize,
     older: HashMap<(Direction, TopicName), bool>,
 }
 
@@ -184,10 +190,12 @@ impl AnswerCache {
         if let Some(answer) = self.newer.get(&question) {
             return *answer;
         }
-        if self.newer.len() >= CACHED_ANSWERS {
+        if self.newer.len() >= CACHED_ANSWERS || self.bytes >= CACHED_BYTES {
             self.older = std::mem::take(&mut self.newer);
+            self.bytes = 0;
         }
         let answer = self.older.get(&question).copied().unwrap_or_else(ask);
+        self.bytes += topic.as_str().len();
         self.newer.insert(question, answer);
         answer
     }
@@ -394,7 +402,7 @@ mod tests {
     fn the_cache_is_bounded_and_keeps_what_is_asked_often() {
         let (mut answers, mut asked) = (AnswerCache::default(), 0);
         let hot = TopicName::parse("hot").unwrap();
-        for number in 0..1000 {
+        for number in 0..5 * CACHED_ANSWERS {
             let cold = TopicName::parse(&format!("cold/{number}")).unwrap();
             answers.answer(Direction::Receive, &cold, || true);
             answers.answer(Direction::Receive, &hot, || {
@@ -404,6 +412,25 @@ mod tests {
             assert!(answers.newer.len() <= CACHED_ANSWERS && answers.older.len() <= CACHED_ANSWERS);
         }
         assert_eq!(asked, 1);
+    }
+
+    #[test]
+    fn topics_in_turn_are_asked_about_once_and_long_ones_take_little_memory() {
+        let asked = |count: usize, len: usize| {
+            let (mut answers, mut asked) = (AnswerCache::default(), 0);
+            for number in (0..count).cycle().take(3 * count) {
+                let topic = TopicName::parse(&format!("{number:0len$}")).unwrap();
+                answers.answer(Direction::Receive, &topic, || {
+                    asked += 1;
+                    true
+                });
+                let bytes = [&answers.newer, &answers.older].map(|half| half.len() * len);
+                assert!(bytes.iter().all(|bytes| *bytes < CACHED_BYTES + len), "{bytes:?}");
+            }
+            asked
+        };
+        assert_eq!(asked(CACHED_ANSWERS, 40), CACHED_ANSWERS);
+        assert_eq!(asked(CACHED_ANSWERS, 4000), 3 * CACHED_ANSWERS);
     }
 
     #[test]
