@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use crate::message::Delivery;
 use crate::types::{PacketId, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
-pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, SendError};
+pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, SendError, ServerProof};
 pub use server::{Acceptance, EarlyPublish, End, Event, Server, ServerOptions};
 pub use stream::Outbox;
 

@@ -113,6 +113,9 @@ pub enum Violation {
     /// `[MQTT-4.12.0-5]`: AUTH with another Authentication Method than CONNECT.
     #[error("AUTH has another authentication method than CONNECT")]
     AuthenticationMethodChanged,
+    /// A server ends an enhanced authentication without the proof that it knows the credentials.
+    #[error("the server did not prove that it knows the credentials: it may be an impostor")]
+    ServerNotAuthenticated,
     /// Session Expiry raised from 0 at DISCONNECT.
     #[error("DISCONNECT sets a session expiry although CONNECT had none")]
     SessionExpiryRaised,
@@ -213,6 +216,8 @@ impl Violation {
             | Self::SessionPresentWithoutSession
             | Self::NotOnDataStream(_) => ReasonCode::ProtocolError,
             Self::AuthenticationMethodChanged => ReasonCode::BadAuthenticationMethod,
+            // 0x87 is for servers only.
+            Self::ServerNotAuthenticated => ReasonCode::UnspecifiedError,
             Self::QosOnUnidirectional => ReasonCode::QosNotSupported,
             Self::PartialPacketStalled => ReasonCode::ServerBusy,
             Self::ProtocolName | Self::UnsupportedVersion(_) => ReasonCode::UnsupportedProtocolVersion,

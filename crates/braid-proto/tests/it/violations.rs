@@ -42,12 +42,16 @@ enum At {
     ClientData,
     /// Server that accepted a client of MQTT 5 by an Authentication Method.
     Authenticated,
+    /// Client that sent CONNECT with an Authentication Method.
+    Requesting,
+    /// The same, after an AUTH of the server.
+    Challenged,
     /// Server that accepted a client of this version and has no space in its spool; the input is filled up to 64 KiB.
     Spooling(ProtocolVersion, SpoolError),
 }
 use At::{
-    Authenticated, Client as C, ClientData, Connecting, Data, Listening, OldestPartial, Server as S,
-    Spooling, Unreleased,
+    Authenticated, Challenged, Client as C, ClientData, Connecting, Data, Listening, OldestPartial,
+    Requesting, Server as S, Spooling, Unreleased,
 };
 
 const BIDI: StreamKey = StreamKey::bidi(1);
@@ -299,15 +303,26 @@ table! {
     AuthNotNegotiated => [
         S(V5), Read("F0 00"), AuthNotNegotiated, "E0 01 82";
         C(V5), Read("F0 00"), AuthNotNegotiated, "E0 01 82";
+        Connecting(V5), Read("20 0A 00 00 07 15 0004 'TEST'"), AuthNotNegotiated, "";
     ]
     UnexpectedAuth(_) => [
         Authenticated, Read("F0 09 18 07 15 0004 'TEST'"), UnexpectedAuth(0x18), "E0 01 82";
         Authenticated, Read("F0 09 00 07 15 0004 'TEST'"), UnexpectedAuth(0), "E0 01 82";
+        Requesting, Read("F0 09 00 07 15 0004 'TEST'"), UnexpectedAuth(0), "";
+        Requesting, Read("F0 09 19 07 15 0004 'TEST'"), UnexpectedAuth(0x19), "";
+        Challenged, Read("F0 09 18 07 15 0004 'TEST'"), UnexpectedAuth(0x18), "";
     ]
     // [MQTT-4.12.0-5], [MQTT-4.12.1-1]
     AuthenticationMethodChanged => [
         Authenticated, Read("F0 09 19 07 15 0004 'MEST'"), AuthenticationMethodChanged, "E0 01 8C";
         Authenticated, Read("F0 00"), AuthenticationMethodChanged, "E0 01 8C";
+        Requesting, Read("F0 09 18 07 15 0004 'MEST'"), AuthenticationMethodChanged, "";
+        Requesting, Read("20 03 00 00 00"), AuthenticationMethodChanged, "";
+        Requesting, Read("20 0A 00 00 07 15 0004 'MEST'"), AuthenticationMethodChanged, "";
+    ]
+    ServerNotAuthenticated => [
+        Requesting, Read("20 0A 00 00 07 15 0004 'TEST'"), ServerNotAuthenticated, "";
+        Challenged, Read("20 0A 00 00 07 15 0004 'TEST'"), ServerNotAuthenticated, "";
     ]
     SessionExpiryRaised => [
         S(V5), Read("E0 07 00 05 11 0000000A"), SessionExpiryRaised, "E0 01 82";
@@ -417,7 +432,8 @@ fn run(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
         Unreleased => run_unreleased(does),
         ClientData => run_client_data(does),
         Spooling(version, error) => run_spooling(version, error, does),
-        Connecting(version) | C(version) => run_client(matches!(at, C(_)), version, does, before),
+        Connecting(version) | C(version) => run_client(at, version, does, before),
+        Requesting | Challenged => run_client(at, V5, does, before),
     }
 }
 
@@ -521,19 +537,20 @@ fn code(action: Option<StreamAction>) -> Vec<u8> {
     }
 }
 
-fn run_client(
-    established: bool,
-    version: ProtocolVersion,
-    does: &Does,
-    before: Duration,
-) -> (Vec<u8>, Option<Cause>) {
+fn run_client(at: At, version: ProtocolVersion, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
     let mut now = Instant::now();
     let mut connect = connect(version);
     connect.keep_alive = 10;
+    if matches!(at, Requesting | Challenged) {
+        connect.properties.authentication_method = Some("TEST".into());
+    }
     let mut client = Client::new(Arc::new(ClientOptions::default()), connect, None, now);
     let written = client.outbox(StreamKey::CONTROL).unwrap().len();
     client.outbox(StreamKey::CONTROL).unwrap().advance(written);
-    if established {
+    if matches!(at, Challenged) {
+        client.handle_bytes(StreamKey::CONTROL, &hex::bytes("F0 09 18 07 15 0004 \"TEST\""), now);
+    }
+    if matches!(at, C(_)) {
         let connack = if version.is_v5() { "20 03 00 00 00" } else { "20 02 00 00" };
         client.handle_bytes(StreamKey::CONTROL, &hex::bytes(connack), now);
     }

@@ -10,9 +10,7 @@ use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
 use crate::connection::{Resent, Sent, Token};
 use crate::message::Delivery;
-use crate::packet::{
-    Auth, ConnackProperties, Packet, Subscribe, SubscribeEntry, Unsubscribe, UserProperties,
-};
+use crate::packet::{ConnackProperties, Packet, Subscribe, SubscribeEntry, Unsubscribe, UserProperties};
 use crate::session::{Outbound, Session};
 use crate::types::{PacketId, QoS, ReasonCode, StreamKey, TopicFilter};
 
@@ -184,21 +182,6 @@ impl Client {
         established.exchange.handle_persisted(Some(token));
         established.last_sent = now;
     }
-
-    /// Sends AUTH: the next step of enhanced authentication, or the first one of a re-authentication.
-    pub fn authenticate(&mut self, auth: Auth) {
-        let packet = Packet::Auth(Box::new(auth));
-        match &mut self.state {
-            // [MQTT-4.12.0-3]
-            State::Connecting(connecting) if connecting.authenticates => {
-                packet.encode(connecting.version, connecting.outbox.open());
-            }
-            State::Established(established) if established.authenticates => {
-                established.exchange.send_packet(&packet); // [MQTT-4.12.1-1]
-            }
-            _ => {}
-        }
-    }
 }
 
 impl Established {
@@ -327,12 +310,12 @@ impl EarlyRequests {
 }
 
 impl Client {
-    /// Whether [`Client::subscribe_early`] accepts this: CONNACK has not arrived, and CONNECT and all streams together
-    /// stay within 64 KiB. [BQ-13]
+    /// Whether [`Client::subscribe_early`] accepts this: CONNACK has not arrived, CONNECT named no Authentication Method
+    /// [MQTT-3.1.2-30], and CONNECT and all streams together stay within 64 KiB. [BQ-13]
     pub fn takes_early(&self, entries: &[SubscribeEntry], user: &UserProperties) -> bool {
         let State::Connecting(connecting) = &self.state else { return false };
         let sent = connecting.outbox.end() + connecting.early.sent();
-        sent + size_at_most(entries, user) <= EARLY_BYTES
+        connecting.authentication.is_none() && sent + size_at_most(entries, user) <= EARLY_BYTES
     }
 
     /// Subscribes before CONNACK, on the assumption that the server offers what it offered before. The answer comes

@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::authentication::Authentication;
 use super::commands::{EarlyRequests, Grants};
 use super::{BytesBeforePing, Client, ClientEvent, Connected, Established, State};
 use crate::connection::exchange::Exchange;
@@ -55,7 +56,8 @@ pub(super) struct Connecting {
     pub(super) receive_maximum: u16,
     pub(super) maximum_packet_size: usize,
     pub(super) inbound_aliases: u16,
-    pub(super) authenticates: bool,
+    /// Enhanced authentication, if CONNECT names a method.
+    pub(super) authentication: Option<Authentication>,
     /// Whether the driver chooses the streams of retransmissions.
     pub(super) places_resends: bool,
     pub(super) early: EarlyRequests,
@@ -89,7 +91,7 @@ impl Client {
             },
             maximum_packet_size,
             inbound_aliases: properties.topic_alias_maximum.unwrap_or(0),
-            authenticates: properties.authentication_method.is_some(),
+            authentication: properties.authentication_method.clone().map(Authentication::new),
             places_resends: false,
             early: EarlyRequests::default(),
         };
@@ -101,7 +103,6 @@ impl Client {
     }
 
     pub(super) fn handle_first_packet(&mut self, packet: Packet, now: Instant) -> Result<(), Violation> {
-        let State::Connecting(connecting) = &self.state else { return Ok(()) };
         match packet {
             Packet::Connack(connack) if connack.reason.is_error() => {
                 let reason = connack.reason;
@@ -110,12 +111,10 @@ impl Client {
                 Ok(())
             }
             Packet::Connack(connack) => self.handle_connack(*connack, now),
-            Packet::Auth(auth) if connecting.authenticates => {
+            Packet::Auth(auth) => {
                 self.timers.set_after(Timer::Handshake, now, self.options.handshake_timeout);
-                self.events.push_back(ClientEvent::Auth(auth));
-                Ok(())
+                self.handle_auth(auth)
             }
-            Packet::Auth(_) => Err(Violation::AuthNotNegotiated), // [MQTT-4.12.0-6]
             other => Err(Violation::UnexpectedPacket(other.packet_type())), // [MQTT-3.2.0-1]
         }
     }
@@ -125,6 +124,13 @@ impl Client {
         let Connack { session_present, properties, .. } = connack;
         if session_present && (connecting.session.is_none() || connecting.clean_start) {
             return Err(Violation::SessionPresentWithoutSession); // [MQTT-3.2.2-4]
+        }
+        match &mut connecting.authentication {
+            Some(authentication) => authentication.receive_connack(&properties)?,
+            None if properties.authentication_method.is_some() => {
+                return Err(Violation::AuthNotNegotiated); // [MQTT-4.12.0-6]
+            }
+            None => {}
         }
         let version = connecting.version;
         let mut lost = Vec::new();
@@ -180,7 +186,7 @@ impl Client {
             round_trip: None,
             bytes_before: BytesBeforePing::default(),
             paused: false,
-            authenticates: connecting.authenticates,
+            authentication: connecting.authentication.take().map(Box::new),
             session_expires_with_connection: !connecting.session_expiry.outlives_connection(),
         }));
         let connected = Connected { session_present, properties, lost };

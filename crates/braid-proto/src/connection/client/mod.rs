@@ -1,5 +1,6 @@
 //! Client end of a Network Connection.
 
+mod authentication;
 mod commands;
 mod handshake;
 mod streams;
@@ -18,6 +19,8 @@ use crate::packet::{Auth, Connack, ConnackProperties, Disconnect, Packet, Publis
 use crate::session::Session;
 use crate::types::{PacketId, ReasonCode, StreamKey, Violation};
 
+use authentication::Authentication;
+pub use authentication::ServerProof;
 use commands::Grants;
 pub use commands::SendError;
 pub use handshake::ClientOptions;
@@ -38,7 +41,8 @@ pub enum ClientEvent {
     Subscribed(Box<Suback>),
     /// Answer to [`Client::unsubscribe`]; without codes before MQTT 5.
     Unsubscribed(Box<Unsuback>),
-    /// Step of enhanced authentication: answer with [`Client::authenticate`] if it continues.
+    /// AUTH of the server: a challenge, to be answered by [`Client::answer_challenge`], or with Success the end of a
+    /// re-authentication.
     Auth(Box<Auth>),
     /// DISCONNECT of the server; the connection is closed.
     Disconnected(Box<Disconnect>),
@@ -122,7 +126,8 @@ struct Established {
     bytes_before: BytesBeforePing,
     /// The application takes no more messages, so that nothing is read, not even a PINGRESP.
     paused: bool,
-    authenticates: bool,
+    /// Boxed: most clients have none.
+    authentication: Option<Box<Authentication>>,
     session_expires_with_connection: bool,
 }
 
@@ -361,10 +366,7 @@ impl Client {
                 self.timers.set(Timer::Peer, None);
             }
             Packet::Disconnect(disconnect) => return self.handle_disconnect(disconnect),
-            Packet::Auth(auth) if established.authenticates => {
-                self.events.push_back(ClientEvent::Auth(auth));
-            }
-            Packet::Auth(_) => return Err(Violation::AuthNotNegotiated), // [MQTT-4.12.0-6]
+            Packet::Auth(auth) => return self.handle_auth(auth),
             Packet::Connect(_)
             | Packet::Connack(_)
             | Packet::Subscribe(_)

@@ -203,6 +203,7 @@ fn connack(session_present: bool, properties: ConnackProperties) -> Packet {
 const ALL: [ProtocolVersion; 3] = [ProtocolVersion::V31, ProtocolVersion::V311, ProtocolVersion::V5];
 const SECOND: Duration = Duration::from_secs(1);
 
+mod authentication;
 mod early;
 mod flow;
 mod keep_alive;
