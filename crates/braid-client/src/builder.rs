@@ -23,6 +23,7 @@ use crate::events::EventLog;
 use crate::publication::{Publication, whole_seconds};
 use crate::receive_queue::ReceiveQueue;
 use crate::reconnect::Reconnect;
+use crate::scram::{MECHANISM, ScramCredentials};
 use crate::send_queue::SendQueue;
 use crate::state::{Channels, ClientState};
 
@@ -155,6 +156,14 @@ impl Builder {
     /// Password, in place of that in the URL.
     pub fn password(mut self, password: impl Into<Bytes>) -> Self {
         self.connect.password = Some(password.into());
+        self
+    }
+
+    /// Authenticates by SCRAM-SHA-256 (MQTT 5) with user name and password, which then are not in CONNECT: the server
+    /// gets a proof in their place, and has to prove that it knows the credentials. One that does not is not connected
+    /// to and gets no message.
+    pub fn scram(mut self) -> Self {
+        self.connect.properties.authentication_method = Some(MECHANISM.into());
         self
     }
 
@@ -399,6 +408,8 @@ impl Builder {
             }
         };
         check(&connect)?;
+        let uses_scram = connect.properties.authentication_method.is_some();
+        let scram = uses_scram.then(|| take_scram(&mut connect)).transpose()?;
         if self.quic.link_rate == Some(0) {
             return Err(OptionsError::LinkRate);
         }
@@ -413,6 +424,7 @@ impl Builder {
         let settings = Settings {
             dialer,
             connect,
+            scram,
             protocol: Arc::new(self.protocol),
             reconnect: self.reconnect,
             timeouts: self.timeouts,
@@ -435,6 +447,16 @@ fn check_quic(options: &QuicOptions) -> Result<(), OptionsError> {
         Some((option, _)) => Err(OptionsError::NeedsQuic { option }),
         None => Ok(()),
     }
+}
+
+/// Takes user name and password out of CONNECT, for SCRAM-SHA-256.
+fn take_scram(connect: &mut Connect) -> Result<ScramCredentials, OptionsError> {
+    if !connect.version.is_v5() {
+        return Err(OptionsError::Scram("MQTT 5: use that version"));
+    }
+    let user = connect.user_name.take().ok_or(OptionsError::Scram("a user name: give one"))?;
+    let password = connect.password.take().ok_or(OptionsError::Scram("a password: give one"))?;
+    ScramCredentials::new(user, password)
 }
 
 /// Refuses a CONNECT that the standard forbids.

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::events::Events;
 use crate::publication::Publication;
 use crate::receive_queue::Received;
-use crate::send_queue::{Control, NotTaken, Request, Unsubscribe, Waiter};
+use crate::send_queue::{ConnectionRequest, Control, NotTaken, Request, Unsubscribe, Waiter};
 use crate::state::{Channels, now};
 use crate::subscribe::Subscribe;
 
@@ -162,9 +162,23 @@ impl Client {
     /// # Errors
     /// There is no connection, it is not QUIC, or the operating system gives no port.
     pub async fn rebind(&self) -> Result<(), Error> {
+        self.ask_connection(ConnectionRequest::Rebind).await
+    }
+
+    /// Authenticates again, and has the server prove itself again; messages flow meanwhile. For credentials that
+    /// expire: the server counts their validity from then on.
+    ///
+    /// # Errors
+    /// The builder has no [`scram`](crate::Builder::scram), there is no connection, or one of both does not accept the
+    /// other, which ends the connection.
+    pub async fn reauthenticate(&self) -> Result<(), Error> {
+        self.ask_connection(ConnectionRequest::Reauthenticate).await
+    }
+
+    async fn ask_connection(&self, request: ConnectionRequest) -> Result<(), Error> {
         let (waiter, answer) = oneshot::channel();
         let not_connected = Error::Send(SendError::NotConnected);
-        if !self.handle.channels.requests.rebind(waiter) {
+        if !self.handle.channels.requests.ask_connection(request, waiter) {
             return Err(not_connected);
         }
         answer.await.unwrap_or(Err(not_connected))

@@ -13,6 +13,7 @@ use url::Url;
 
 use crate::error::{Error, OptionsError};
 use crate::reconnect::Reconnect;
+use crate::scram::ScramCredentials;
 
 /// Path of MQTT over WebSocket where the URL names none.
 const WEBSOCKET_PATH: &str = "/mqtt";
@@ -23,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) dialer: Dialer,
     /// CONNECT of the next connection.
     pub(crate) connect: Connect,
+    /// Credentials of the Authentication Method, if there is one.
+    pub(crate) scram: Option<ScramCredentials>,
     pub(crate) protocol: Arc<ClientOptions>,
     pub(crate) reconnect: Reconnect,
     pub(crate) timeouts: Timeouts,

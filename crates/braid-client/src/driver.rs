@@ -12,6 +12,7 @@ use tracing::debug;
 use crate::connection::{Connection, End};
 use crate::error::Error;
 use crate::events::ConnectionEvent;
+use crate::scram::Exchange;
 use crate::state::{ClientState, now};
 
 /// Owner of the client state, with one connection at a time.
@@ -77,17 +78,25 @@ impl Driver {
             link = state.settings.dial(may_be_early) => link?,
             () = poll_fn(|cx| state.channels.received.poll_closing(cx)) => return Err(Error::Closed),
         };
-        let connect = state.settings.connect.clone();
+        let mut connect = state.settings.connect.clone();
+        let begun = state.settings.scram.as_ref().map(Exchange::begin).transpose()?;
+        let exchange = begun.map(|(exchange, data)| {
+            connect.properties.authentication_data = Some(data);
+            exchange
+        });
         debug!(client_id = %connect.client_id, "sending CONNECT");
         let protocol =
             Protocol::new(Arc::clone(&state.settings.protocol), connect, self.session.take(), now());
         self.connections += 1;
         state.lanes.begin(link.is_multi());
-        let is_early = link.is_early() && std::mem::replace(&mut self.resubscribes_early, true);
+        // A client that authenticates sends nothing else before CONNACK. [MQTT-3.1.2-30]
+        let is_early = link.is_early()
+            && state.settings.scram.is_none()
+            && std::mem::replace(&mut self.resubscribes_early, true);
         if is_early {
             state.resubscribe_early();
         }
-        let mut connection = Connection::new(link, protocol, self.connections);
+        let mut connection = Connection::new(link, protocol, self.connections, exchange);
         state.channels.requests.set_connected(true);
         let mut end = poll_fn(|cx| connection.poll(state, cx)).await;
         state.channels.requests.set_connected(false);

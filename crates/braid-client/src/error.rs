@@ -79,6 +79,15 @@ pub enum Error {
         /// Error code of the stream; below 0x100 an MQTT Reason Code. `None`: the server sent none.
         code: Option<u64>,
     },
+    /// The authentication of the Authentication Method failed on this side.
+    #[error("the authentication failed: {reason}")]
+    Authentication {
+        /// The cause.
+        reason: Arc<str>,
+    },
+    /// A re-authentication without an Authentication Method.
+    #[error("the client has no authentication method: build it with scram")]
+    NoAuthenticationMethod,
     /// The connection cannot move to another port.
     #[error("the connection cannot move: {reason}")]
     Rebind {
@@ -146,6 +155,15 @@ pub enum OptionsError {
     /// MQTT 3 has no password without a user name. [MQTT3-3.1.2-22]
     #[error("a password without a user name is only possible with MQTT 5: give a user name")]
     PasswordWithoutUserName,
+    /// SCRAM-SHA-256 with another version than MQTT 5, or without user name or password.
+    #[error("SCRAM-SHA-256 needs {0}")]
+    Scram(&'static str),
+    /// A user name that SCRAM-SHA-256 cannot send.
+    #[error("SCRAM-SHA-256 cannot be used with this user name: {reason}")]
+    ScramUser {
+        /// The cause.
+        reason: String,
+    },
 }
 
 impl Error {
@@ -172,6 +190,8 @@ impl Error {
                     // Two clients with one identifier would take over the session from each other forever.
                     | R::SessionTakenOver
             ),
+            // Like a certificate that is not trusted.
+            Self::Violation(Violation::ServerNotAuthenticated) => false,
             Self::ConnectTimeout { .. }
             | Self::Violation(_)
             | Self::WrongAnswer { .. }

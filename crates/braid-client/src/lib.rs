@@ -29,6 +29,7 @@
 //!   a message with a lower priority.
 //! * Every queue is bounded. A full one makes the application wait ([`Client::publish`]), fails
 //!   ([`Client::try_publish`]) or applies backpressure to the server ([`Messages`]); no message is dropped silently.
+//! * With [`Builder::scram`] the password is not sent, and no message leaves before the server has proved that it knows it.
 //! * Every [`Error`] is one line that says what to change.
 
 mod builder;
@@ -44,6 +45,7 @@ mod lock;
 mod publication;
 mod receive_queue;
 mod reconnect;
+mod scram;
 mod send_queue;
 mod state;
 mod subscribe;

@@ -96,8 +96,13 @@ pub(crate) fn answer<T>(waiter: Waiter<T>, result: Result<T, Error>) {
 /// Permit for one request in the queue; dropping it makes room.
 pub(crate) type Room = OwnedSemaphorePermit;
 
-/// Sender of the outcome of a rebind to its caller.
-pub(crate) type Rebind = oneshot::Sender<Result<(), Error>>;
+/// Request about the connection itself, which fails without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionRequest {
+    /// Move to another local port.
+    Rebind,
+    Reauthenticate,
+}
 
 /// Reason why a request was not queued.
 #[derive(Debug, PartialEq, Eq)]
@@ -122,7 +127,7 @@ type Class = Option<Priority>;
 struct State {
     requests: Vec<(Request, Room)>,
     rooms: HashMap<Class, Arc<Semaphore>>,
-    rebinds: Vec<Rebind>,
+    connection_requests: Vec<(ConnectionRequest, Waiter<()>)>,
     task: Option<Waker>,
     is_closed: bool,
     is_connected: bool,
@@ -173,13 +178,13 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Requests a move of the connection to another local port. False: there is no connection.
-    pub(crate) fn rebind(&self, waiter: Rebind) -> bool {
+    /// Asks something of the connection. False: there is none.
+    pub(crate) fn ask_connection(&self, request: ConnectionRequest, waiter: Waiter<()>) -> bool {
         let mut state = self.lock();
         if !state.is_connected {
             return false;
         }
-        state.rebinds.push(waiter);
+        state.connection_requests.push((request, waiter));
         wake_driver(state);
         true
     }
@@ -193,16 +198,17 @@ impl SendQueue {
         std::mem::take(&mut state.requests)
     }
 
-    pub(crate) fn take_rebinds(&self) -> Vec<Rebind> {
-        std::mem::take(&mut self.lock().rebinds)
+    pub(crate) fn take_connection_requests(&self) -> Vec<(ConnectionRequest, Waiter<()>)> {
+        std::mem::take(&mut self.lock().connection_requests)
     }
 
-    /// Sets whether there is a link. Without one, pending calls of [`rebind`](Self::rebind) fail.
+    /// Sets whether there is a link. Without one, pending calls of [`ask_connection`](Self::ask_connection)
+    /// fail.
     pub(crate) fn set_connected(&self, is_connected: bool) {
         let mut state = self.lock();
         state.is_connected = is_connected;
         if !is_connected {
-            state.rebinds.clear();
+            state.connection_requests.clear();
         }
     }
 

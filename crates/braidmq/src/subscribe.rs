@@ -20,6 +20,7 @@ Examples:
   braidmq sub -L quic://broker.example --cafile ca.pem -t firmware/7 -C 1 -N > image.bin
   braidmq sub -L quic://broker.example --cafile ca.pem -t 'alarms/#' --stream 1 --priority 200
   braidmq sub -t 'sensors/+/temperature' -F '%I %t %p' -W 60
+  BRAIDMQ_PASSWORD=secret braidmq sub -u jane --auth-method SCRAM-SHA-256 -t 'home/jane/#'
   braidmq sub -i logger -c -q 1 -t 'log/#' -F '%j' -V mqttv5
 
 Formats of -F:

@@ -15,7 +15,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("auth", &["proto"]),
     ("store", &["proto"]),
     ("transport", &["proto::stream"]),
-    ("client", &["proto", "transport"]),
+    ("client", &["proto", "auth::scram", "transport"]),
     ("broker", &["proto", "router", "auth", "store", "transport"]),
     ("access", &["proto", "auth", "transport", "broker"]),
     ("http", &["broker::Handle", "broker::HealthMonitor", "transport"]),

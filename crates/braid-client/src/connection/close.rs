@@ -182,12 +182,12 @@ impl Connection {
         if !state.channels.received.is_closing() || self.protocol.is_closed() {
             return;
         }
-        if self.deadline.is_none() {
+        if self.timer.deadline.is_none() {
             state.take_requests(cx);
             state.close_requests();
-            self.deadline = Some(now + state.settings.timeouts.disconnect);
+            self.timer.deadline = Some(now + state.settings.timeouts.disconnect);
         }
-        let is_late = self.deadline.is_some_and(|deadline| deadline <= now);
+        let is_late = self.timer.deadline.is_some_and(|deadline| deadline <= now);
         let is_answered = state.lanes.is_empty() && state.inflight.is_settled();
         if is_answered && !is_late {
             self.confirm_streams(state);
@@ -195,8 +195,8 @@ impl Connection {
         if is_late || (is_answered && self.streams.is_settled()) {
             debug!("sending DISCONNECT");
             self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
-            let limit = self.deadline.filter(|_| self.awaits_end());
-            self.deadline = Some(limit.map_or(now, |limit| limit.max(now)) + LINGER);
+            let limit = self.timer.deadline.filter(|_| self.awaits_end());
+            self.timer.deadline = Some(limit.map_or(now, |limit| limit.max(now)) + LINGER);
         }
     }
 
@@ -205,7 +205,7 @@ impl Connection {
         if !self.protocol.is_closed() {
             return Poll::Pending;
         }
-        if *self.deadline.get_or_insert(now + LINGER) <= now {
+        if *self.timer.deadline.get_or_insert(now + LINGER) <= now {
             return Poll::Ready(());
         }
         if self.protocol.unwritten() > 0 || (self.awaits_end() && self.poll_end(cx).is_pending()) {

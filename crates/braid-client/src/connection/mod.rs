@@ -1,5 +1,6 @@
 //! Connection: protocol machine, link and timer in one poll loop.
 
+mod authentication;
 mod close;
 mod send;
 mod streams;
@@ -12,7 +13,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use braid_proto::connection::{Cause, Client as Protocol, ClientEvent, Incoming};
-use braid_proto::error::Violation;
 use braid_proto::packet::Disconnect;
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::Session;
@@ -23,10 +23,13 @@ use tokio::io::ReadBuf;
 use tokio::time::{Sleep, sleep_until};
 use tracing::debug;
 
+use self::authentication::Authentication;
 use self::streams::{Phase, Streams};
 use self::writer::LinkWriter;
 use crate::error::Error;
 use crate::receive_queue::{Receipt, Received};
+use crate::scram::Exchange;
+use crate::send_queue::{ConnectionRequest, answer};
 use crate::state::{ClientState, now};
 
 /// Maximum number of rounds of one poll, after which other tasks of the runtime run.
@@ -48,8 +51,7 @@ pub(crate) struct Connection {
     streams: Streams,
     writer: LinkWriter,
     timer: Timer,
-    /// Time at which the connection ends even with unanswered requests or unsent bytes.
-    deadline: Option<Instant>,
+    authentication: Authentication,
     /// Maximum number of unacknowledged messages of QoS 1 and 2: the lower of the client's limit and the server's.
     send_maximum: usize,
     /// Messages of one read; kept for its allocation.
@@ -72,7 +74,8 @@ pub(crate) struct End {
 }
 
 impl Connection {
-    pub(crate) fn new(link: Link, mut protocol: Protocol, number: u64) -> Self {
+    /// Connection on a link. `exchange`: the authentication that CONNECT begins.
+    pub(crate) fn new(link: Link, mut protocol: Protocol, number: u64, exchange: Option<Exchange>) -> Self {
         if link.is_multi() {
             protocol.place_resends(); // Those on the control stream precede all requests.
         }
@@ -83,7 +86,7 @@ impl Connection {
             streams: Streams::new(now()),
             writer: LinkWriter::default(),
             timer: Timer::new(),
-            deadline: None,
+            authentication: Authentication::begun(exchange),
             send_maximum: usize::MAX,
             arrived: Vec::new(),
             reported: None,
@@ -94,8 +97,8 @@ impl Connection {
 
     /// Runs the connection as far as it goes. Ready when it has ended.
     ///
-    /// One round: (1) acknowledgements of the application, (2) one read, (3) requests, (4) the request to close, (5)
-    /// one write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus share a write with the answers
+    /// One round: (1) acknowledgements of the application, (2) one read and the answer to a challenge, (3)
+    /// requests, (4) the request to close, (5) one write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus share a write with the answers
     /// to what was read.
     pub(crate) fn poll(&mut self, state: &mut ClientState, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..ROUNDS {
@@ -104,6 +107,7 @@ impl Connection {
             self.protocol.continue_resend(now);
             let had_failed = self.writer.has_failed();
             let has_read = self.poll_read(state, cx, now);
+            let has_answered = self.poll_exchange(cx);
             let has_taken = self.poll_requests(state, cx, now);
             self.close_if_wanted(state, cx, now);
             let has_written = self.writer.poll(&mut self.link, &mut self.protocol, &mut self.streams, cx);
@@ -120,7 +124,7 @@ impl Connection {
                 self.handle_link_lost(&error);
             }
             let is_due = self.poll_timer(state, cx, now);
-            if !(has_read || has_taken || has_written || has_ended || is_due) {
+            if !(has_read || has_answered || has_taken || has_written || has_ended || is_due) {
                 return Poll::Pending;
             }
         }
@@ -147,23 +151,30 @@ impl Connection {
         };
         let lost = result.as_ref().err().cloned().unwrap_or(Error::Closed);
         self.streams.fail(&lost);
+        self.authentication.end(&Err(lost));
         End { result, session, is_early_rejected: self.is_early_rejected }
     }
 
-    /// Moves to another local port if the application asked for that, and answers all callers.
-    fn rebind(&mut self, state: &ClientState) {
-        for waiter in state.channels.requests.take_rebinds() {
-            let moved = self.link.rebind(None);
-            debug!(?moved, "moving to another local port");
-            let result = moved.map_err(|error| Error::Rebind { reason: Arc::from(error.to_string()) });
-            let _ = waiter.send(result);
+    /// Handles requests of the application about the connection itself.
+    fn handle_connection_requests(&mut self, state: &ClientState) {
+        for (request, waiter) in state.channels.requests.take_connection_requests() {
+            match request {
+                ConnectionRequest::Rebind => {
+                    let moved = self.link.rebind(None);
+                    debug!(?moved, "moving to another local port");
+                    let result =
+                        moved.map_err(|error| Error::Rebind { reason: Arc::from(error.to_string()) });
+                    answer(waiter, result);
+                }
+                ConnectionRequest::Reauthenticate => self.reauthenticate(state, waiter),
+            }
         }
     }
 
     /// Arms the timer for the next deadline. True: one has passed and was handled.
     fn poll_timer(&mut self, state: &mut ClientState, cx: &mut Context<'_>, now: Instant) -> bool {
         let streams = self.stream_deadline(state);
-        let deadlines = [self.protocol.poll_timeout(), self.deadline, streams];
+        let deadlines = [self.protocol.poll_timeout(), self.timer.deadline, streams];
         let Some(next) = deadlines.into_iter().flatten().min() else { return false };
         if self.timer.poll(next, cx).is_pending() {
             return false;
@@ -300,6 +311,7 @@ impl Connection {
                     let own = usize::from(state.settings.protocol.maximum_inflight);
                     let theirs = connected.properties.receive_maximum.unwrap_or(u16::MAX);
                     self.send_maximum = own.min(theirs.into());
+                    self.authentication.end(&Ok(()));
                     state.handle_connected(*connected, self.link.is_multi());
                     state.enqueue_resends(self.protocol.take_resends());
                 }
@@ -311,10 +323,7 @@ impl Connection {
                     let text = disconnect.reason_string.map(Into::into);
                     self.reported = Some(Error::Disconnected { reason: disconnect.reason, text });
                 }
-                // The client supports no authentication method.
-                ClientEvent::Auth(_) => {
-                    self.end_if_violated(Err(Error::Violation(Violation::AuthNotNegotiated)))
-                }
+                ClientEvent::Auth(auth) => self.handle_auth(*auth),
                 ClientEvent::StreamViolated(stream, violation) => {
                     debug!(%stream, %violation, "the server broke the specification on a data stream");
                 }
@@ -351,11 +360,13 @@ fn received(incoming: Incoming, connection: u64) -> Received {
 struct Timer {
     sleep: Pin<Box<Sleep>>,
     armed: Option<Instant>,
+    /// Time at which the connection ends even with unanswered requests or unsent bytes.
+    deadline: Option<Instant>,
 }
 
 impl Timer {
     fn new() -> Self {
-        Self { sleep: Box::pin(sleep_until(tokio::time::Instant::now())), armed: None }
+        Self { sleep: Box::pin(sleep_until(tokio::time::Instant::now())), armed: None, deadline: None }
     }
 
     /// Ready once `at` has passed.

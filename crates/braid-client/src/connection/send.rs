@@ -33,7 +33,7 @@ impl Connection {
         now: Instant,
     ) -> bool {
         state.take_requests(cx);
-        self.rebind(state);
+        self.handle_connection_requests(state);
         if !self.protocol.is_established() && !self.link.is_early() {
             return false;
         }

@@ -8,6 +8,7 @@ mod delivery;
 mod hostile;
 mod requests;
 mod resends;
+mod scram;
 mod server;
 mod streams;
 mod urgent;

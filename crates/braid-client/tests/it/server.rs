@@ -20,7 +20,7 @@ use braid_transport::quic::QuicOptions;
 use braid_transport::quic::codes::CLOSE_ABNORMAL;
 use braid_transport::sim::{Host, Network};
 use braid_transport::{ClientAuth, Close, Link, ListenOptions, Listener, Read, ServerTls, mem, self_signed};
-use bytes::Buf;
+use bytes::{Buf, Bytes};
 use tempfile::TempDir;
 use tokio::io::ReadBuf;
 use tokio::time::timeout;
@@ -136,6 +136,34 @@ impl Peer {
         let session = session.unwrap_or_else(|| Session::new("c".into(), SessionExpiry::NEVER));
         self.server.accept(session, &acceptance, now(), |_| true);
         self.link.set_trusted();
+        self.flush().await;
+    }
+
+    /// Accepts with the last data of an enhanced authentication.
+    pub(crate) async fn accept_authenticated(&mut self, data: Option<Bytes>) {
+        let session = Session::new("c".into(), SessionExpiry::NEVER);
+        let acceptance = Acceptance { authentication_data: data, ..Acceptance::default() };
+        self.server.accept(session, &acceptance, now(), |_| true);
+        self.flush().await;
+    }
+
+    /// Asks the client; returns its answer.
+    pub(crate) async fn challenge(&mut self, data: impl Into<Bytes>) -> Option<Bytes> {
+        self.server.challenge(data.into(), now());
+        self.flush().await;
+        self.auth().await
+    }
+
+    /// The data of the next AUTH; `None`: the client has left.
+    pub(crate) async fn auth(&mut self) -> Option<Bytes> {
+        match self.event().await? {
+            Event::Auth(auth) => auth.authentication_data,
+            other => panic!("AUTH was expected, not {other:?}"),
+        }
+    }
+
+    pub(crate) async fn finish_reauthentication(&mut self, data: impl Into<Bytes>) {
+        self.server.finish_reauthentication(Some(data.into()));
         self.flush().await;
     }
 

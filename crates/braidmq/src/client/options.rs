@@ -9,6 +9,7 @@ use braid_client::{
     Reconnect, without_credentials,
 };
 use braid_transport::Transport;
+use clap::builder::PossibleValuesParser;
 
 use super::quic::QuicOptions;
 use super::{Failure, Properties, key_log};
@@ -60,8 +61,18 @@ pub(crate) struct ClientOptions {
     /// Read the password from standard input, up to its end or the end of the line.
     #[arg(long, help_heading = CONNECTION)]
     pub(crate) password_stdin: bool,
+    /// Authenticate by this method: SCRAM-SHA-256 (MQTT 5). The server never gets the password and has to prove that it
+    /// knows it. Needs user name and password.
+    #[arg(
+        long,
+        value_name = "METHOD",
+        value_parser = PossibleValuesParser::new(["SCRAM-SHA-256"]),
+        ignore_case = true,
+        help_heading = CONNECTION
+    )]
+    pub(crate) auth_method: Option<String>,
     /// Version of MQTT: mqttv31, mqttv311 or mqttv5 (or 31, 311, 5). mqttv311 by default, or mqttv5 if an
-    /// option needs it (-x, -D).
+    /// option needs it (-x, -D, --auth-method).
     #[arg(short = 'V', long, value_name = "VERSION", value_parser = parse_version, help_heading = CONNECTION)]
     pub(crate) protocol_version: Option<ProtocolVersion>,
     /// Keep Alive: the most seconds without a packet, 0 to 65535.
@@ -183,9 +194,10 @@ impl ClientOptions {
             return Err(Failure::usage("Error: SRV records are not supported: give --host and --port."));
         }
         let properties = Properties::parse(&self.property)?;
-        let needs_v5 = match (&self.session_expiry_interval, self.property.first()) {
-            (Some(_), _) => Some("-x"),
-            (_, Some(_)) => Some("-D"),
+        let needs_v5 = match (&self.session_expiry_interval, self.property.first(), &self.auth_method) {
+            (Some(_), _, _) => Some("-x"),
+            (_, Some(_), _) => Some("-D"),
+            (_, _, Some(_)) => Some("--auth-method"),
             _ => needs_v5,
         };
         let default = if needs_v5.is_some() { ProtocolVersion::V5 } else { ProtocolVersion::V311 };
@@ -279,7 +291,7 @@ impl ClientOptions {
         } else if let Some(password) = &self.password {
             builder = builder.password(password.to_string());
         }
-        Ok(builder)
+        Ok(if self.auth_method.is_some() { builder.scram() } else { builder })
     }
 
     fn session(

@@ -29,8 +29,13 @@ struct Broker {
 }
 
 fn add_user(file: &Path, user: &str, password: &str) {
+    add_user_with(&[], file, user, password);
+}
+
+fn add_user_with(options: &[&str], file: &Path, user: &str, password: &str) {
     let mut command = braidmq(&["passwd", "add"]);
     let mut child = command
+        .args(options)
         .arg(file)
         .args([user, "--stdin"])
         .stdin(Stdio::piped())
@@ -145,6 +150,64 @@ fn clients_do_what_their_rules_permit_and_nothing_else() {
     }
 }
 
+/// The password comes from each of its sources, and goes to no server.
+#[test]
+fn clients_authenticate_by_scram() {
+    let broker = Broker::start();
+    let users = broker.directory.path().join("users");
+    add_user_with(&["--scram"], &users, "sam", "sam's own");
+    let mut broker = broker;
+    broker.reload();
+    for url in broker.urls.clone() {
+        let run = |user: &str, password: &str, more: &[&str]| {
+            let mut arguments = broker.arguments("sub", &url, None);
+            // The method implies MQTT 5.
+            arguments.drain(1..3);
+            let mut command = braidmq(&[]);
+            command.args(arguments).args(["--auth-method", "scram-sha-256", "-u", user]);
+            command.args(["-t", "home/sam/#", "-E"]).args(more).env("BRAIDMQ_PASSWORD", password);
+            command.output().unwrap()
+        };
+        let accepted = run("sam", "sam's own", &["-d"]);
+        let said = String::from_utf8_lossy(&accepted.stderr);
+        assert_eq!(accepted.status.code(), Some(0), "{said}");
+        assert!(said.contains("received AUTH") && !said.contains("sam's own"), "{said}");
+        assert_eq!(run("sam", "unused", &["-P", "sam's own"]).status.code(), Some(0));
+        assert_eq!(run("sam", "wrong", &[]).status.code(), Some(0x87));
+        // A hash of argon2id proves nothing by SCRAM, even with the right password; so it is as if nobody had that name.
+        assert_eq!(run(JANE.0, JANE.1, &[]).status.code(), Some(0x87));
+        assert_eq!(run("zoe", "x", &[]).status.code(), Some(0x87));
+        let old = run("sam", "sam's own", &["-V", "311"]);
+        let said = String::from_utf8_lossy(&old.stderr);
+        assert_eq!((old.status.code(), said.lines().count()), (Some(1), 1));
+        assert!(said.contains("--auth-method needs MQTT 5"), "{said}");
+        let sam = ("sam", "sam's own");
+        let published = broker.run(
+            "pub",
+            &url,
+            Some(sam),
+            &["--auth-method", "SCRAM-SHA-256", "-t", "home/sam/a", "-m", "m", "-q", "1"],
+        );
+        assert!(published.status.success() && published.stderr.is_empty(), "{published:?}");
+    }
+}
+
+/// A broker without a password file refuses the method, not the user.
+#[test]
+fn a_broker_without_passwords_refuses_scram() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().display().to_string();
+    let (_running, banner) =
+        start_command(&mut braidmq(&["serve", "--tcp", "127.0.0.1:0", "--data-dir", &data]));
+    let line = banner.iter().find(|line| line.contains("mqtt://")).unwrap();
+    let url = line.split_whitespace().last().unwrap();
+    let refused =
+        braidmq(&["sub", "--auth-method", "SCRAM-SHA-256", "-L", url, "-u", "u", "-P", "p", "-t", "a", "-E"])
+            .output();
+    let refused = refused.unwrap();
+    assert_eq!(refused.status.code(), Some(0x8C), "{refused:?}");
+}
+
 /// A reload with one bad file says which and where, and changes nothing; a good one ends what is no longer permitted.
 #[test]
 fn a_hang_up_reloads_users_and_rules_whole_or_not_at_all() {
@@ -187,7 +250,7 @@ fn a_hang_up_reloads_users_and_rules_whole_or_not_at_all() {
     assert!(said.contains("users, rules, certificates and log level reloaded"), "{said}");
     for subscriber in subscribers {
         let ended = subscriber.wait_with_output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), "");
+        assert_eq!((ended.status.code(), &*ended.stdout), (Some(7), &b""[..]));
     }
     assert_eq!(broker.run("sub", &quic, Some(JANE), &["-t", "home/jane/a", "-E"]).status.code(), Some(0x86));
 }
