@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -41,6 +42,9 @@ pub(crate) struct Broker {
     inflight: u32,
     #[serde(skip)]
     persistence: bool,
+    /// Program, with its arguments, that runs the broker; empty for none.
+    #[serde(skip)]
+    wrapper: Vec<String>,
 }
 
 /// A running broker. Dropping it ends the process, and removes its directory unless the caller owns that.
@@ -166,6 +170,7 @@ impl Broker {
             arguments: tuning.braidmq_arg.clone(),
             inflight: tuning.mosquitto_inflight,
             persistence: false,
+            wrapper: Vec::new(),
         })
     }
 
@@ -176,6 +181,11 @@ impl Broker {
         variant.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
         variant.settings = format!("serve --tcp {}", variant.arguments.join(" "));
         variant
+    }
+
+    /// Same broker, run by another program, as by valgrind.
+    pub(crate) fn wrapped(&self, wrapper: Vec<String>) -> Self {
+        Self { wrapper, ..self.clone() }
     }
 
     /// mosquitto with persistence: it writes sessions and queues every 30 minutes and when it stops.
@@ -196,6 +206,7 @@ impl Broker {
             arguments: Vec::new(),
             inflight: 0,
             persistence: false,
+            wrapper: Vec::new(),
         }
     }
 
@@ -251,7 +262,14 @@ impl Broker {
     }
 
     fn command(&self, address: SocketAddr, directory: &Path) -> std::io::Result<Command> {
-        let mut command = Command::new(&self.program);
+        let mut command = match self.wrapper.split_first() {
+            Some((wrapper, arguments)) => {
+                let mut command = Command::new(wrapper);
+                command.args(arguments).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
         let file = directory.join("config");
         match self.kind {
             Kind::Braidmq => {
@@ -318,6 +336,30 @@ impl Running {
         self.directory.join("data")
     }
 
+    /// File with the broker's output.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    /// Sends a signal to the broker.
+    ///
+    /// # Errors
+    /// The broker has ended.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), String> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).map_err(|error| format!("cannot signal the broker: {error}"))
+    }
+
+    /// Ends the broker in order and waits for its end.
+    ///
+    /// # Errors
+    /// The broker has ended before, or ends with a failure.
+    pub(crate) fn end(mut self) -> Result<(), String> {
+        self.signal(Signal::TERM)?;
+        let status = self.child.wait().map_err(|error| format!("cannot wait for the broker: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("{status}; its log: {}", self.last_words())) }
+    }
+
     fn ready(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + START;
         loop {
@@ -334,7 +376,7 @@ impl Running {
 
     /// Last lines of the broker's output.
     pub(crate) fn last_words(&self) -> String {
-        let log = fs::read(self.directory.join("log")).unwrap_or_default();
+        let log = fs::read(self.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&log);
         let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(3)..].join(" | ")

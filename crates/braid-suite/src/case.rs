@@ -30,6 +30,8 @@ pub(crate) struct Flow {
     pub(crate) window: u32,
     /// Messages per second of all publishers together; `None` is as many as the window allows.
     pub(crate) pace: Option<u32>,
+    /// Topics of each publisher, which it uses in turn; a power of two.
+    pub(crate) topics: u32,
 }
 
 /// Topology of publishers and subscribers.
@@ -78,15 +80,6 @@ impl Shape {
             Self::FanOut(count) => count as u64,
         }
     }
-
-    /// Topic filter of a subscriber.
-    pub(crate) fn filter(self, subscriber: usize) -> String {
-        match self {
-            Self::Pairs(_) => topic(subscriber),
-            Self::FanOut(_) => topic(0),
-            Self::FanIn(_) => "bench/+".to_owned(),
-        }
-    }
 }
 
 /// Topic of a publisher.
@@ -95,6 +88,24 @@ pub(crate) fn topic(publisher: usize) -> String {
 }
 
 impl Flow {
+    /// Topic filter of a subscriber.
+    pub(crate) fn filter(&self, subscriber: usize) -> String {
+        let topics = match self.shape {
+            Shape::Pairs(_) => topic(subscriber),
+            Shape::FanOut(_) => topic(0),
+            Shape::FanIn(_) => "bench/+".to_owned(),
+        };
+        if self.topics > 1 { topics + "/+" } else { topics }
+    }
+
+    /// Topics of a publisher in the order of its messages.
+    pub(crate) fn topics(&self, publisher: usize) -> Vec<String> {
+        match self.topics {
+            0 | 1 => vec![topic(publisher)],
+            count => (0..count).map(|number| format!("{}/{number:03}", topic(publisher))).collect(),
+        }
+    }
+
     /// Description in one line.
     pub(crate) fn describe(&self) -> String {
         let shape = match self.shape {
@@ -107,13 +118,15 @@ impl Flow {
             (None, 0) => "saturated, no window".to_owned(),
             (None, window) => format!("saturated, window {window} per publisher"),
         };
-        format!("{shape}, QoS {}, {} B, {speed}", self.qos, self.payload)
+        let topics = if self.topics > 1 { format!(", {} topics each", self.topics) } else { String::new() };
+        format!("{shape}{topics}, QoS {}, {} B, {speed}", self.qos, self.payload)
     }
 }
 
 /// Every case, in the order of a run.
 pub(crate) fn all(idle_connections: u32) -> Vec<Case> {
-    let flow = |shape, qos, payload, window, pace| Work::Flow(Flow { shape, qos, payload, window, pace });
+    let flow =
+        |shape, qos, payload, window, pace| Work::Flow(Flow { shape, qos, payload, window, pace, topics: 1 });
     let saturated = Aim { cpu_ratio: Some(1.0 / 8.0), ..Aim::default() };
     let paced = Aim { cpu_ratio: Some(1.15), p50_ratio: Some(1.15), ..Aim::default() };
     let idle = Aim { idle_bytes: Some(6.0 * 1024.0), ..Aim::default() };
@@ -156,7 +169,7 @@ pub(crate) fn select(
 
 #[cfg(test)]
 mod tests {
-    use super::{Shape, Work, all, select};
+    use super::{Flow, Shape, Work, all, select};
 
     #[test]
     fn no_name_selects_every_case_and_names_are_unique() {
@@ -186,7 +199,11 @@ mod tests {
     fn shapes_count_and_name() {
         assert_eq!((Shape::FanOut(100).publishers(), Shape::FanOut(100).copies()), (1, 100));
         assert_eq!((Shape::FanIn(100).subscribers(), Shape::FanIn(100).copies()), (1, 1));
-        assert_eq!(Shape::Pairs(10).filter(3), "bench/03");
-        assert_eq!(Shape::FanIn(10).filter(0), "bench/+");
+        let flow = |shape, topics| Flow { shape, qos: 0, payload: 64, window: 1, pace: None, topics };
+        assert_eq!(flow(Shape::Pairs(10), 1).filter(3), "bench/03");
+        assert_eq!(flow(Shape::FanIn(10), 1).filter(0), "bench/+");
+        assert_eq!(flow(Shape::Pairs(10), 1).topics(3), ["bench/03"]);
+        assert_eq!(flow(Shape::Pairs(10), 2).filter(3), "bench/03/+");
+        assert_eq!(flow(Shape::Pairs(10), 2).topics(3), ["bench/03/000", "bench/03/001"]);
     }
 }

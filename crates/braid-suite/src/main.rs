@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+mod access;
 mod brokers;
 mod case;
 mod compare;
@@ -38,6 +39,8 @@ enum Suite {
     Profile(ProfileArgs),
     /// Measure the cost of durability, beside mosquitto and the disk itself.
     Store(store::StoreArgs),
+    /// Measure the cost of access control: rules per message, and a reload of users and rules.
+    Access(access::AccessArgs),
     /// Measure the memory of the broker while large messages arrive slowly.
     Spool(spool::SpoolArgs),
     /// Measure MQTT over QUIC by number of streams beside TCP and TLS, and print ratios.
@@ -168,6 +171,7 @@ fn main() -> ExitCode {
         Suite::Broker(args) => compare::run(args),
         Suite::Profile(args) => profile::run(args),
         Suite::Store(args) => store::run(args),
+        Suite::Access(args) => access::run(args),
         Suite::Spool(args) => spool::run(args),
         Suite::Streams(args) => streams::run(args),
         Suite::Bulk(passed) => simulate(sim::bulk::run, passed),

@@ -71,7 +71,7 @@ pub(crate) fn run(
     let mut listening = Vec::new();
     for index in 0..flow.shape.subscribers() {
         let mut socket = connect(address, &format!("bench-sub-{index}"))?;
-        subscribe(&mut socket, &flow.shape.filter(index), flow.qos)?;
+        subscribe(&mut socket, &flow.filter(index), flow.qos)?;
         listening.push(socket);
     }
     let mut sending = Vec::new();

@@ -9,11 +9,12 @@ use mio::{Interest, Registry, Token};
 use super::packets::{self, PublishTemplate, Readable, read_packets, write_some};
 use super::payload::Stamp;
 
-/// Encodes messages from a template, writes them in large pieces, and checks the order of PUBACK packets.
+/// Encodes messages from templates, writes them in large pieces, and checks the order of PUBACK packets.
 pub(crate) struct Publisher {
     pub(crate) index: u32,
     socket: TcpStream,
-    template: PublishTemplate,
+    /// One for each topic, used in turn; of the same length.
+    templates: Vec<PublishTemplate>,
     out: Vec<u8>,
     /// Bytes of `out` that the socket has taken.
     written: usize,
@@ -35,7 +36,7 @@ impl Publisher {
         registry: &Registry,
         index: usize,
         socket: net::TcpStream,
-        template: PublishTemplate,
+        templates: Vec<PublishTemplate>,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let mut socket = TcpStream::from_std(socket);
@@ -45,7 +46,7 @@ impl Publisher {
         Ok(Self {
             index,
             socket,
-            template,
+            templates,
             out,
             written: 0,
             sent: 0,
@@ -57,7 +58,7 @@ impl Publisher {
 
     /// Bytes of one message on the wire.
     pub(crate) fn message_length(&self) -> usize {
-        self.template.length()
+        self.templates.first().map_or(0, PublishTemplate::length)
     }
 
     /// True while encoded messages are not written.
@@ -69,7 +70,8 @@ impl Publisher {
     pub(crate) fn push(&mut self, due: u64) {
         let sequence = u32::try_from(self.sent & u64::from(u32::MAX)).unwrap_or(0);
         let stamp = Stamp { due, publisher: self.index, sequence };
-        self.template.push(&mut self.out, packet_id(self.sent), stamp);
+        let template = &self.templates[sequence as usize % self.templates.len()];
+        template.push(&mut self.out, packet_id(self.sent), stamp);
         self.sent += 1;
     }
 

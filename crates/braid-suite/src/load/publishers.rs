@@ -18,7 +18,7 @@ use rustix::thread::set_current_timer_slack;
 use super::packets::PublishTemplate;
 use super::publisher::Publisher;
 use super::run_state::{RunState, nanoseconds};
-use crate::case::{Flow, topic};
+use crate::case::Flow;
 
 /// Most bytes of one refill: enough for a large write, few enough to stay in the cache.
 const REFILL_BYTES: usize = 64 * 1024;
@@ -73,8 +73,9 @@ impl<'run> Publishers<'run> {
         let poll = Poll::new()?;
         let mut members = Vec::with_capacity(sockets.len());
         for (index, socket) in sockets.into_iter().enumerate() {
-            let template = PublishTemplate::new(&topic(index), flow.qos, flow.payload);
-            let publisher = Publisher::register(poll.registry(), index, socket, template)?;
+            let template = |topic: &String| PublishTemplate::new(topic, flow.qos, flow.payload);
+            let templates = flow.topics(index).iter().map(template).collect();
+            let publisher = Publisher::register(poll.registry(), index, socket, templates)?;
             members.push(Member { publisher, given_up: 0, is_closed: false });
         }
         let events = Events::with_capacity(members.len().max(1));

@@ -14,7 +14,7 @@ use mio::{Events, Interest, Poll, Token};
 use super::packets::{Packet, Readable, push_puback, read_packets, write_some};
 use super::payload;
 use super::run_state::RunState;
-use crate::case::{Flow, Shape, topic};
+use crate::case::{Flow, Shape};
 
 struct Subscriber {
     socket: TcpStream,
@@ -32,7 +32,8 @@ pub(crate) struct Subscribers<'run> {
     flow: &'run Flow,
     poll: Poll,
     subscribers: Vec<Subscriber>,
-    topics: Vec<String>,
+    /// Topics of each publisher in the order of its messages.
+    topics: Vec<Vec<String>>,
     blank: Vec<u8>,
     /// Nanoseconds.
     latencies: Latencies,
@@ -75,7 +76,7 @@ impl<'run> Subscribers<'run> {
             flow,
             poll,
             subscribers,
-            topics: (0..publishers).map(topic).collect(),
+            topics: (0..publishers).map(|publisher| flow.topics(publisher)).collect(),
             blank: payload::blank(flow.payload),
             latencies: Latencies::with_resolution(Duration::from_nanos(1)),
         })
@@ -158,7 +159,7 @@ struct Arrival {
 fn check(
     packet: &Packet<'_>,
     qos: u8,
-    topics: &[String],
+    topics: &[Vec<String>],
     blank: &[u8],
     first_publisher: usize,
     next: &mut [u32],
@@ -178,7 +179,8 @@ fn check(
     };
     let publisher = stamp.publisher as usize;
     let expected = publisher.checked_sub(first_publisher).and_then(|index| next.get_mut(index));
-    let (Some(expected), Some(topic)) = (expected, topics.get(publisher)) else {
+    let topic = topics.get(publisher).and_then(|topics| topics.get(stamp.sequence as usize % topics.len()));
+    let (Some(expected), Some(topic)) = (expected, topic) else {
         return Err(format!("got a message of publisher {publisher}, which it never subscribed to"));
     };
     if publish.topic != topic.as_bytes() {
@@ -206,7 +208,7 @@ mod tests {
 
     /// Checks sequence number `sequence` on `bench/01` when `next` is expected.
     fn checked(sequence: u32, next: &mut [u32], qos: u8) -> (Result<Arrival, String>, Vec<u8>) {
-        let topics = ["bench/00".to_owned(), "bench/01".to_owned()];
+        let topics = [vec!["bench/00".to_owned()], vec!["bench/01".to_owned(); 4]];
         let (mut bytes, mut acks) = (Vec::new(), Vec::new());
         let stamp = Stamp { due: 77, publisher: 1, sequence };
         PublishTemplate::new("bench/01", 1, 64).push(&mut bytes, 5, stamp);

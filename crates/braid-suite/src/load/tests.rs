@@ -101,7 +101,7 @@ fn against_for(measured: Duration, fault: Fault, qos: u8, pace: Option<u32>) -> 
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address: SocketAddr = listener.local_addr().expect("its address");
     let broker = thread::spawn(move || serve(&listener, fault));
-    let flow = Flow { shape: Shape::Pairs(1), qos, payload: 64, window: 20, pace };
+    let flow = Flow { shape: Shape::Pairs(1), qos, payload: 64, window: 20, pace, topics: 4 };
     let flowed = run(&flow, address, std::process::id(), Duration::ZERO, measured);
     broker.join().expect("the broker checks too");
     flowed

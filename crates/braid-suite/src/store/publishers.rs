@@ -50,8 +50,8 @@ impl Publishers {
         let mut members = Vec::new();
         for index in 0..count as usize {
             let socket = connect(address, &format!("bench-pub-{index}"))?;
-            let template = PublishTemplate::new(&topic(index), 1, payload);
-            let publisher = Publisher::register(poll.registry(), index, socket, template).map_err(failed)?;
+            let templates = vec![PublishTemplate::new(&topic(index), 1, payload)];
+            let publisher = Publisher::register(poll.registry(), index, socket, templates).map_err(failed)?;
             members.push(Member { publisher, window: (window / count) as usize, sent_at: VecDeque::new() });
         }
         let latencies = Latencies::with_resolution(Duration::from_nanos(1));
