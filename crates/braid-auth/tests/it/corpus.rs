@@ -1,36 +1,9 @@
 //! Replay of the committed corpora of the fuzz targets, with mutations that a fuzzer would try first.
 
-use std::fs;
-use std::path::Path;
-
 use fastrand::Rng;
 
 use crate::rules;
-
-/// Files of the corpus of a fuzz target.
-pub(crate) fn corpus(target: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(paths.len() >= 5, "{target} has only {} files", paths.len());
-    paths.iter().map(|path| fs::read(path).unwrap()).collect()
-}
-
-/// Changes, removes or repeats some bytes, none of them before `from`.
-pub(crate) fn change(input: &mut Vec<u8>, from: usize, rng: &mut Rng) {
-    let at = rng.usize(from..=input.len());
-    let part = at..(at + rng.usize(..20)).min(input.len());
-    match rng.u8(..4) {
-        0 => drop(input.drain(part)),
-        1 => input.extend_from_within(part),
-        2 => input.insert(at, rng.u8(..)),
-        _ => {
-            if let Some(byte) = input.get_mut(at) {
-                *byte ^= 1 << rng.u8(..8);
-            }
-        }
-    }
-}
+use crate::seeds::corpus;
 
 fn replay(target: &str, body: fn(&[u8])) {
     let corpus = corpus(target);

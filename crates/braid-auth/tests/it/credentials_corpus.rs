@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 
-use crate::corpus::{change, corpus};
 use crate::credentials;
+use crate::seeds::{change, corpus};
 
 fn replay(target: &str, body: fn(&[u8])) {
     let corpus = corpus(target);

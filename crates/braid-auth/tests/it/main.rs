@@ -19,6 +19,8 @@ mod password;
 mod rules;
 mod rules_json;
 mod scram;
+#[path = "../../../../fuzz/src/seeds.rs"]
+mod seeds;
 #[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]
 #[path = "../../../../fuzz/src/tokens.rs"]
 mod tokens;

@@ -1,6 +1,6 @@
 //! Replay of the committed corpora of the fuzz targets, with mutations that a fuzzer would try first.
 
-use crate::corpus::{change, corpus};
+use crate::seeds::{change, corpus};
 use crate::tokens;
 
 fn replay(target: &str, body: fn(&[u8]), seed: u64) {

@@ -16,6 +16,8 @@ mod journal;
 mod memory;
 mod offline;
 mod opening;
+#[path = "../../../../fuzz/src/seeds.rs"]
+mod seeds;
 mod size;
 mod spool;
 #[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]
