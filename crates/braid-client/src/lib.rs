@@ -29,7 +29,8 @@
 //!   a message with a lower priority.
 //! * Every queue is bounded. A full one makes the application wait ([`Client::publish`]), fails
 //!   ([`Client::try_publish`]) or applies backpressure to the server ([`Messages`]); no message is dropped silently.
-//! * With [`Builder::scram`] the password is not sent, and no message leaves before the server has proved that it knows it.
+//! * With [`Builder::scram`] the password is not sent, and no message leaves before the server has proved that it knows
+//!   it.
 //! * Every [`Error`] is one line that says what to change.
 
 mod builder;

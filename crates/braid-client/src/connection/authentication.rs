@@ -1,17 +1,15 @@
 //! Enhanced authentication of a connection, and re-authentication at the request of the application.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use braid_proto::connection::SendError;
+use braid_proto::connection::{Client as Protocol, SendError};
 use braid_proto::packet::Auth;
 use braid_proto::reason::ReasonCode;
 use tracing::debug;
 
-use super::Connection;
 use crate::error::Error;
-use crate::scram::Exchange;
+use crate::scram::{Exchange, ScramCredentials};
 use crate::send_queue::{Waiter, answer};
-use crate::state::ClientState;
 
 /// Exchange of a connection, and the callers that wait for it.
 #[derive(Default)]
@@ -27,60 +25,65 @@ impl Authentication {
         Self { exchange, waiters: Vec::new() }
     }
 
-    /// Ends the exchange and answers those that wait for it.
-    pub(super) fn end(&mut self, result: &Result<(), Error>) {
-        self.exchange = None;
-        self.waiters.drain(..).for_each(|waiter| answer(waiter, result.clone()));
-    }
-}
-
-impl Connection {
     /// Begins a re-authentication, or lets the caller wait for the one that is going on.
-    pub(super) fn reauthenticate(&mut self, state: &ClientState, waiter: Waiter<()>) {
-        let Some(credentials) = &state.settings.scram else {
-            return answer(waiter, Err(Error::NoAuthenticationMethod));
+    pub(super) fn begin_again(
+        &mut self,
+        protocol: &mut Protocol,
+        credentials: Option<&ScramCredentials>,
+        waiter: Waiter<()>,
+    ) {
+        let begun = match credentials {
+            None => Err(Error::NoAuthenticationMethod),
+            Some(_) if !protocol.is_established() => Err(Error::Send(SendError::NotConnected)),
+            Some(_) if self.exchange.is_some() => Ok(()),
+            Some(credentials) => self.send_first(protocol, credentials),
         };
-        if !self.protocol.is_established() {
-            return answer(waiter, Err(Error::Send(SendError::NotConnected)));
+        match begun {
+            Ok(()) => self.waiters.push(waiter),
+            Err(error) => answer(waiter, Err(error)),
         }
-        if self.authentication.exchange.is_none() {
-            match Exchange::begin(credentials) {
-                Ok((exchange, data)) => {
-                    debug!("sending AUTH: re-authenticate");
-                    if !self.protocol.reauthenticate(data) {
-                        return answer(waiter, Err(Error::Send(SendError::TooLarge)));
-                    }
-                    self.authentication.exchange = Some(exchange);
-                }
-                Err(error) => return answer(waiter, Err(error)),
-            }
+    }
+
+    fn send_first(&mut self, protocol: &mut Protocol, credentials: &ScramCredentials) -> Result<(), Error> {
+        let (exchange, data) = Exchange::begin(credentials)?;
+        if !protocol.reauthenticate(data) {
+            return Err(Error::Send(SendError::TooLarge));
         }
-        self.authentication.waiters.push(waiter);
+        debug!("sending AUTH: re-authenticate");
+        self.exchange = Some(exchange);
+        Ok(())
     }
 
     /// Handles an AUTH of the server.
-    pub(super) fn handle_auth(&mut self, auth: Auth) {
+    ///
+    /// # Errors
+    /// A second challenge of one exchange.
+    pub(super) fn handle_auth(&mut self, auth: Auth) -> Result<(), Error> {
         debug!(reason = %auth.reason, "received AUTH");
         if auth.reason == ReasonCode::Success {
-            return self.authentication.end(&Ok(()));
+            self.end(&Ok(()));
+            return Ok(());
         }
         let data = auth.authentication_data.unwrap_or_default();
-        let is_expected =
-            self.authentication.exchange.as_mut().is_some_and(|exchange| exchange.handle_challenge(data));
-        if !is_expected {
-            let reason = "the server asks more than SCRAM-SHA-256 does".into();
-            self.end_if_violated(Err(Error::Authentication { reason }));
+        if self.exchange.as_mut().is_some_and(|exchange| exchange.handle_challenge(data)) {
+            return Ok(());
         }
+        Err(Error::Authentication { reason: "the server asks more than SCRAM-SHA-256 does".into() })
     }
 
-    /// Answers the challenge of the server once the answer is computed. True: it was.
-    pub(super) fn poll_exchange(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(exchange) = &mut self.authentication.exchange else { return false };
-        let Poll::Ready(answered) = exchange.poll_answer(cx) else { return false };
-        match answered {
-            Ok((data, proof)) => self.protocol.answer_challenge(data, proof),
-            Err(error) => self.end_if_violated(Err(error)),
-        }
-        true
+    /// Ready when the challenge of the server was answered.
+    ///
+    /// # Errors
+    /// The challenge is malformed, or belongs to another exchange.
+    pub(super) fn poll(&mut self, protocol: &mut Protocol, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let Some(exchange) = &mut self.exchange else { return Poll::Pending };
+        let answered = ready!(exchange.poll_answer(cx));
+        Poll::Ready(answered.map(|(data, proof)| protocol.answer_challenge(data, proof)))
+    }
+
+    /// Ends the exchange and answers the callers that wait for it.
+    pub(super) fn end(&mut self, result: &Result<(), Error>) {
+        self.exchange = None;
+        self.waiters.drain(..).for_each(|waiter| answer(waiter, result.clone()));
     }
 }

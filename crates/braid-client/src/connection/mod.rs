@@ -97,9 +97,9 @@ impl Connection {
 
     /// Runs the connection as far as it goes. Ready when it has ended.
     ///
-    /// One round: (1) acknowledgements of the application, (2) one read and the answer to a challenge, (3)
-    /// requests, (4) the request to close, (5) one write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus share a write with the answers
-    /// to what was read.
+    /// One round: (1) acknowledgements of the application, (2) one read and the answer to a challenge, (3) requests,
+    /// (4) the request to close, (5) one write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus
+    /// share a write with the answers to what was read.
     pub(crate) fn poll(&mut self, state: &mut ClientState, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..ROUNDS {
             let now = now();
@@ -107,7 +107,7 @@ impl Connection {
             self.protocol.continue_resend(now);
             let had_failed = self.writer.has_failed();
             let has_read = self.poll_read(state, cx, now);
-            let has_answered = self.poll_exchange(cx);
+            let has_answered = self.poll_authentication(cx);
             let has_taken = self.poll_requests(state, cx, now);
             self.close_if_wanted(state, cx, now);
             let has_written = self.writer.poll(&mut self.link, &mut self.protocol, &mut self.streams, cx);
@@ -166,7 +166,10 @@ impl Connection {
                         moved.map_err(|error| Error::Rebind { reason: Arc::from(error.to_string()) });
                     answer(waiter, result);
                 }
-                ConnectionRequest::Reauthenticate => self.reauthenticate(state, waiter),
+                ConnectionRequest::Reauthenticate => {
+                    let credentials = state.settings.scram.as_ref();
+                    self.authentication.begin_again(&mut self.protocol, credentials, waiter);
+                }
             }
         }
     }
@@ -323,7 +326,10 @@ impl Connection {
                     let text = disconnect.reason_string.map(Into::into);
                     self.reported = Some(Error::Disconnected { reason: disconnect.reason, text });
                 }
-                ClientEvent::Auth(auth) => self.handle_auth(*auth),
+                ClientEvent::Auth(auth) => {
+                    let handled = self.authentication.handle_auth(*auth);
+                    self.end_if_violated(handled);
+                }
                 ClientEvent::StreamViolated(stream, violation) => {
                     debug!(%stream, %violation, "the server broke the specification on a data stream");
                 }
@@ -339,6 +345,13 @@ impl Connection {
         {
             self.protocol.acknowledge(discarded.token, now);
         }
+    }
+
+    /// Answers the challenge of the server once the answer is computed. True: it was.
+    fn poll_authentication(&mut self, cx: &mut Context<'_>) -> bool {
+        let Poll::Ready(answered) = self.authentication.poll(&mut self.protocol, cx) else { return false };
+        self.end_if_violated(answered);
+        true
     }
 
     /// Ends the connection if the server broke the specification in a way that the protocol machine cannot know.

@@ -44,7 +44,7 @@ enum At {
     Authenticated,
     /// Client that sent CONNECT with an Authentication Method.
     Requesting,
-    /// The same, after an AUTH of the server.
+    /// Client that sent CONNECT with an Authentication Method and received an AUTH.
     Challenged,
     /// Server that accepted a client of this version and has no space in its spool; the input is filled up to 64 KiB.
     Spooling(ProtocolVersion, SpoolError),

@@ -174,7 +174,7 @@ fn clients_authenticate_by_scram() {
         assert!(said.contains("received AUTH") && !said.contains("sam's own"), "{said}");
         assert_eq!(run("sam", "unused", &["-P", "sam's own"]).status.code(), Some(0));
         assert_eq!(run("sam", "wrong", &[]).status.code(), Some(0x87));
-        // A hash of argon2id proves nothing by SCRAM, even with the right password; so it is as if nobody had that name.
+        // A hash of argon2id proves nothing by SCRAM, even with the right password: the user is unknown there.
         assert_eq!(run(JANE.0, JANE.1, &[]).status.code(), Some(0x87));
         assert_eq!(run("zoe", "x", &[]).status.code(), Some(0x87));
         let old = run("sam", "sam's own", &["-V", "311"]);

@@ -10,7 +10,9 @@ use crate::types::{ReasonCode, Violation};
 
 /// Check of the last Authentication Data of the server: whether the server is authenticated. The data are empty where
 /// the server sends none.
-pub struct ServerProof(Box<dyn FnOnce(&[u8]) -> bool + Send + Sync>);
+pub struct ServerProof(Box<Check>);
+
+type Check = dyn FnOnce(&[u8]) -> bool + Send + Sync;
 
 impl ServerProof {
     /// Check by a function.

@@ -310,8 +310,8 @@ impl EarlyRequests {
 }
 
 impl Client {
-    /// Whether [`Client::subscribe_early`] accepts this: CONNACK has not arrived, CONNECT named no Authentication Method
-    /// [MQTT-3.1.2-30], and CONNECT and all streams together stay within 64 KiB. [BQ-13]
+    /// Whether [`Client::subscribe_early`] accepts this: CONNACK has not arrived, CONNECT named no Authentication
+    /// Method, and CONNECT and all streams together stay within 64 KiB. [BQ-13], [MQTT-3.1.2-30]
     pub fn takes_early(&self, entries: &[SubscribeEntry], user: &UserProperties) -> bool {
         let State::Connecting(connecting) = &self.state else { return false };
         let sent = connecting.outbox.end() + connecting.early.sent();
