@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::{Client, ClientEvent, State};
-use crate::packet::{Auth, ConnackProperties, Packet};
+use crate::packet::{Auth, ConnackProperties, Packet, UserProperties};
 use crate::types::{ReasonCode, Violation};
 
 /// Check of the last Authentication Data of the server: whether the server is authenticated. The data are empty where
@@ -90,7 +90,7 @@ impl Authentication {
             method,
             authentication_data,
             reason_string: None,
-            user: Vec::new(),
+            user: UserProperties::new(),
         }))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use braid_proto::connection::ServerProof;
-use braid_proto::packet::Auth;
+use braid_proto::packet::{Auth, UserProperties};
 
 const METHOD: &str = "TEST";
 
@@ -91,8 +91,9 @@ fn nothing_but_auth_is_sent_before_connack() {
     // [MQTT-3.1.2-30]
     let mut pair = requesting(None);
     assert!(matches!(pair.publish(QoS::AtMostOnce), Sent::Blocked(_)));
-    assert!(!pair.client.takes_early(&[entry("a")], &Vec::new()));
-    let early = pair.client.subscribe_early(StreamKey::CONTROL, vec![entry("a")], None, Vec::new());
+    assert!(!pair.client.takes_early(&[entry("a")], &UserProperties::new()));
+    let early =
+        pair.client.subscribe_early(StreamKey::CONTROL, vec![entry("a")], None, UserProperties::new());
     assert_eq!(early, Err(SendError::NotConnected));
     assert!(!pair.client.reauthenticate("early".into()));
     let not_asked = ServerProof::new(|_| true);
