@@ -111,6 +111,18 @@ impl Identity {
         self.attributes()?.mountpoint.as_deref()
     }
 
+    /// Attributes without the rules of the client.
+    pub(crate) fn attributes_without_rules(&self) -> Attributes {
+        Attributes { rules: None, ..self.attributes().cloned().unwrap_or_default() }
+    }
+
+    /// The identity with these attributes, of which the rules are dropped.
+    pub(crate) fn without_rules(attributes: Attributes) -> Self {
+        let attributes = Attributes { rules: None, ..attributes };
+        let is_known = attributes != Attributes::default();
+        Self(is_known.then(|| Arc::new(Known { attributes, own: None })))
+    }
+
     fn attributes(&self) -> Option<&Attributes> {
         self.0.as_deref().map(|known| &known.attributes)
     }

@@ -9,6 +9,7 @@
 //! - [`jwt`]: JSON Web Tokens, their keys and the check of their claims
 //! - [`mosquitto`]: import of mosquitto's acl_file
 //! - [`password`]: password file, its format, verification and editing
+//! - [`publisher`]: publisher of a retained message, as it is stored with the message
 //! - [`rules_json`]: rules of one client in JSON, of a token or of the answer of a service
 //! - [`scram`]: SCRAM-SHA-256, both sides, and the credentials of the server
 
@@ -18,6 +19,7 @@ pub mod identity;
 pub mod jwt;
 pub mod mosquitto;
 pub mod password;
+pub mod publisher;
 pub mod rules_json;
 pub mod scram;
 mod text_line;

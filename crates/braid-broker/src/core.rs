@@ -110,7 +110,7 @@ impl Core {
         let recovered = persist::recover(&*store, now, &mut loader, progress)?;
         loader.log_unspooled();
         let core = Self::new(config, access, store, spool, recovered.next, memory);
-        core.retained.restore(&recovered.retained);
+        core.retained.restore(recovered.retained);
         core.sessions.restore(recovered.sessions, now);
         Ok((core, recovered.recovery))
     }

@@ -16,7 +16,7 @@ use braid_router::{Readiness, route, route_shared};
 use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
-use crate::auth::{Access, ClientAccess};
+use crate::auth::{Access, ClientAccess, Permitted};
 use crate::clock;
 use crate::lock_order;
 use crate::memory::Memory;
@@ -67,6 +67,8 @@ impl Dispatcher {
         mut set_reason: impl FnMut(Token, ReasonCode),
     ) -> Option<Commit> {
         let received = messages.len();
+        // Before the rules are asked, which a reload may replace between two messages.
+        let generation = self.access.generation();
         refuse(messages, tokens, &mut set_reason, |message| {
             // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
             (!client.may_publish(&message.topic)).then_some(ReasonCode::NotAuthorized)
@@ -76,7 +78,9 @@ impl Dispatcher {
         refuse(messages, tokens, &mut set_reason, |message| {
             // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
             let has_room = !message.retain
-                || retaining.get_or_insert_with(|| self.retained.change(&self.persist)).set(message);
+                || retaining
+                    .get_or_insert_with(|| self.retained.change(&self.persist))
+                    .set(message, client.publisher(&message.topic, generation));
             (!has_room).then_some(ReasonCode::QuotaExceeded)
         });
         self.statistics.add(Counter::MessagesDropped, (received - messages.len()) as u64);
@@ -118,33 +122,41 @@ impl Dispatcher {
 
     /// Publishes a message of the broker itself.
     pub(crate) fn publish_own(&self, message: Message) {
-        self.publish_one(None, message, Vec::new());
+        self.publish_one(None, None, message, Vec::new());
     }
 
     /// Publishes a Will as a message of its session, if the client still may: No Local applies to it. [MQTT-3.8.3-3]
     pub(crate) fn publish_will(&self, entry: &SessionEntry, will: Will) {
-        if !self.access.may_publish_will(&entry.client_id, entry.identity(), &will.topic) {
+        let (generation, identity) = (self.access.generation(), entry.identity());
+        if !self.access.may_publish_will(&entry.client_id, identity.as_ref(), &will.topic) {
             self.statistics.add(Counter::MessagesDropped, 1);
             if entry.take_stored_will() {
                 self.persist.commit_unwatched(vec![Change::WillCleared { session: entry.id() }]);
             }
             return;
         }
+        let permitted = self.access.publisher(&entry.client_id, identity.as_ref(), &will.topic, generation);
         let message = Message::from_will(will, clock::now());
         let cleared = entry.take_stored_will().then(|| Change::WillCleared { session: entry.id() });
         // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
-        self.publish_one(Some(entry.key), message, cleared.into_iter().collect());
+        self.publish_one(Some(entry.key), permitted, message, cleared.into_iter().collect());
     }
 
     /// The commit is dropped: there is no acknowledgement to delay.
-    fn publish_one(&self, publisher: Option<SessionKey>, message: Message, changes: Vec<Change>) {
+    fn publish_one(
+        &self,
+        publisher: Option<SessionKey>,
+        permitted: Option<Permitted>,
+        message: Message,
+        changes: Vec<Change>,
+    ) {
         let mut message = [Arc::new(message)];
         let account = self.memory.account();
         self.memory.charge(&account, &mut message);
         let [message] = message;
         if message.retain {
             let mut retaining = self.retained.change(&self.persist);
-            retaining.set(&message);
+            retaining.set(&message, permitted);
             drop(retaining.commit());
         }
         self.publish(&mut RouteCache::default(), publisher, &[message], changes, |_, _| {});

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
+use braid_auth::publisher::Publisher;
 use braid_proto::message::Message;
 use braid_proto::session::Subscription;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, Walked};
 use braid_store::{Change, Commit};
 
-use crate::auth::is_broker_topic;
+use crate::auth::{Permitted, is_broker_topic};
 use crate::lock_order::{Ordered, Rank};
 use crate::memory::Memory;
 use crate::persist::Persist;
@@ -33,6 +35,57 @@ pub(crate) struct RetainedCursor {
     pub(crate) after: Option<TopicName>,
 }
 
+/// Retained message and its publisher.
+#[derive(Debug)]
+pub(crate) struct RetainedMessage {
+    pub(crate) message: Arc<Message>,
+    /// `None` if it is not known: then the message is always permitted.
+    publisher: Option<Arc<Publisher>>,
+    /// Last answer whether the publisher may publish the message: twice the generation of the rules, and one more if it
+    /// was yes. Where a reload has changed no rule yet, a SUBSCRIBE of `#` asks nothing.
+    answer: AtomicU64,
+}
+
+/// Value of `RetainedMessage::answer` before the first question: the highest generation does not come.
+const NOT_ASKED: u64 = u64::MAX;
+
+impl RetainedMessage {
+    /// Message that was permitted just now. `None`: the publisher is not known.
+    pub(crate) fn new(message: Arc<Message>, publisher: Option<Permitted>) -> Self {
+        let answer =
+            publisher.as_ref().map_or(NOT_ASKED, |permitted| encode_answer(permitted.generation, true));
+        let publisher = publisher.map(|permitted| permitted.publisher);
+        Self { message, publisher, answer: AtomicU64::new(answer) }
+    }
+
+    /// Message of a store, about whose publisher nothing was asked yet.
+    pub(crate) const fn stored(message: Arc<Message>, publisher: Option<Arc<Publisher>>) -> Self {
+        Self { message, publisher, answer: AtomicU64::new(NOT_ASKED) }
+    }
+
+    /// Whether the rules of this generation permit the message to its publisher; `Err`: the publisher, about whom they
+    /// have not been asked.
+    pub(crate) fn is_permitted(&self, generation: Option<u64>) -> Result<bool, &Arc<Publisher>> {
+        let (Some(publisher), Some(generation)) = (&self.publisher, generation) else { return Ok(true) };
+        // Relaxed: the answer guards no other memory.
+        let answer = self.answer.load(Ordering::Relaxed);
+        match [true, false].into_iter().find(|is| answer == encode_answer(generation, *is)) {
+            Some(is_permitted) => Ok(is_permitted),
+            None => Err(publisher),
+        }
+    }
+
+    /// Bytes that it counts for. A publisher counts fully for each of its messages: shared by all of a connection, it
+    /// may be kept by one.
+    fn cost(&self) -> usize {
+        message_cost(&self.message) + self.publisher.as_ref().map_or(0, |publisher| publisher.cost())
+    }
+}
+
+const fn encode_answer(generation: u64, is_permitted: bool) -> u64 {
+    generation.wrapping_mul(2).wrapping_add(is_permitted as u64)
+}
+
 /// The retained message of each topic. They belong to no session. [MQTT3-3.1.2-7]
 #[derive(Debug)]
 pub(crate) struct RetainedMessages {
@@ -42,7 +95,7 @@ pub(crate) struct RetainedMessages {
 
 #[derive(Debug)]
 struct Index {
-    messages: Retained<Arc<Message>>,
+    messages: Retained<RetainedMessage>,
     /// Topics of messages with a Message Expiry Interval, by deadline.
     expiring: BTreeSet<(Instant, TopicName)>,
     /// Approximate bytes of all messages.
@@ -51,14 +104,15 @@ struct Index {
 }
 
 impl Index {
-    fn insert(&mut self, message: &Arc<Message>) {
-        self.bytes += message_cost(message);
+    fn insert(&mut self, retained: RetainedMessage) {
+        self.bytes += retained.cost();
+        let message = retained.message.clone();
         message.begin_offline();
-        self.memory.note_retained(resting_bytes(message), 0);
+        self.memory.note_retained(resting_bytes(&message), 0);
         if let Some(at) = message.expires_at {
             self.expiring.insert((at, message.topic.clone()));
         }
-        if let Some(old) = self.messages.insert(message.topic.clone(), message.clone()) {
+        if let Some(old) = self.messages.insert(message.topic.clone(), retained) {
             self.end_offline(&old, message.expires_at);
         }
     }
@@ -73,8 +127,9 @@ impl Index {
     }
 
     /// Accounts for a message that is no longer retained; `replaced_until` is the deadline of its successor.
-    fn end_offline(&mut self, old: &Message, replaced_until: Option<Instant>) {
-        self.bytes -= message_cost(old);
+    fn end_offline(&mut self, old: &RetainedMessage, replaced_until: Option<Instant>) {
+        self.bytes -= old.cost();
+        let old = &old.message;
         old.end_offline();
         self.memory.note_retained(0, resting_bytes(old));
         if let Some(at) = old.expires_at.filter(|at| Some(*at) != replaced_until) {
@@ -82,9 +137,9 @@ impl Index {
         }
     }
 
-    fn has_room(&self, message: &Message, capacity: QueueLimits) -> bool {
-        let old = self.messages.get(&message.topic).map(|old| message_cost(old));
-        let bytes = self.bytes - old.unwrap_or(0) + message_cost(message);
+    fn has_room(&self, retained: &RetainedMessage, capacity: QueueLimits) -> bool {
+        let old = self.messages.get(&retained.message.topic).map(RetainedMessage::cost);
+        let bytes = self.bytes - old.unwrap_or(0) + retained.cost();
         bytes <= capacity.bytes && (old.is_some() || self.messages.len() < capacity.messages)
     }
 }
@@ -116,9 +171,25 @@ impl RetainedMessages {
     }
 
     /// Restores what the store held; expired messages are removed by the next [`RetainedMessages::expire`].
-    pub(crate) fn restore(&self, messages: &[(TopicName, Arc<Message>)]) {
+    pub(crate) fn restore(&self, messages: impl IntoIterator<Item = RetainedMessage>) {
         let mut index = self.write();
-        messages.iter().for_each(|(_, message)| index.insert(message));
+        messages.into_iter().for_each(|message| index.insert(message));
+    }
+
+    /// Notes answers about messages of [`RetainedMessages::walk`], by the rules of a generation.
+    pub(crate) fn note_answers<'a>(
+        &self,
+        generation: u64,
+        answers: impl IntoIterator<Item = (&'a Arc<Message>, bool)>,
+    ) {
+        let index = self.read();
+        for (message, is_permitted) in answers {
+            let retained = index.messages.get(&message.topic);
+            // Another one may have replaced it meanwhile.
+            if let Some(retained) = retained.filter(|retained| Arc::ptr_eq(&retained.message, message)) {
+                retained.answer.store(encode_answer(generation, is_permitted), Ordering::Relaxed);
+            }
+        }
     }
 
     /// Visits messages that a filter matches: those after `after`, looking at no more than `steps` names.
@@ -127,7 +198,7 @@ impl RetainedMessages {
         filter: &TopicFilter,
         after: Option<&TopicName>,
         steps: usize,
-        mut visit: impl FnMut(&Arc<Message>) -> ControlFlow<()>,
+        mut visit: impl FnMut(&RetainedMessage) -> ControlFlow<()>,
     ) -> Walked {
         self.read().messages.walk(filter, after, steps, |_, message| visit(message))
     }
@@ -172,7 +243,7 @@ pub(crate) struct Retaining<'a> {
 impl Retaining<'_> {
     /// Retains a message with RETAIN: it replaces the topic's message [MQTT-3.3.1-5], and an empty payload removes
     /// it [MQTT-3.3.1-6], [MQTT-3.3.1-7]. False: there is no room for another topic.
-    pub(crate) fn set(&mut self, message: &Arc<Message>) -> bool {
+    pub(crate) fn set(&mut self, message: &Arc<Message>, publisher: Option<Permitted>) -> bool {
         let topic = &message.topic;
         // The broker's own topics describe its present run only: no store has them.
         let is_stored = !is_broker_topic(topic);
@@ -182,13 +253,15 @@ impl Retaining<'_> {
             }
             return true;
         }
+        let publisher_text = publisher.as_ref().map(|permitted| permitted.publisher.encoded().clone());
+        let retained = RetainedMessage::new(message.clone(), publisher);
         // They are few as well, and known before any of a client's.
-        if is_stored && !self.index.has_room(message, self.capacity) {
+        if is_stored && !self.index.has_room(&retained, self.capacity) {
             return false;
         }
-        self.index.insert(message);
+        self.index.insert(retained);
         if is_stored {
-            self.persist.retain(&mut self.changes, message);
+            self.persist.retain(&mut self.changes, message, publisher_text);
         }
         true
     }
@@ -218,7 +291,7 @@ mod tests {
 
     fn retain(retained: &RetainedMessages, persist: &Persist, message: &Arc<Message>) {
         let mut change = retained.change(persist);
-        assert!(change.set(message));
+        assert!(change.set(message, None));
         drop(change.commit());
     }
 

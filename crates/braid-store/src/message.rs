@@ -30,6 +30,7 @@ pub struct StoredMessage {
     /// Its own expiry time is not used: it may be of another process's clock.
     message: Arc<Message>,
     expires_at: Option<SystemTime>,
+    publisher: Option<Arc<str>>,
 }
 
 impl StoredMessage {
@@ -39,7 +40,7 @@ impl StoredMessage {
         let expires_at = message
             .expires_at
             .and_then(|at| now.system.checked_add(at.saturating_duration_since(now.instant)));
-        Self { message, expires_at }
+        Self { message, expires_at, publisher: None }
     }
 
     /// A message from its fields, as a store reads them, with a payload that is not spooled.
@@ -53,7 +54,13 @@ impl StoredMessage {
     ) -> Self {
         let mut message = Message::new(topic, payload, qos, retain);
         message.properties = properties;
-        Self { message: Arc::new(message), expires_at }
+        Self { message: Arc::new(message), expires_at, publisher: None }
+    }
+
+    /// Adds the publisher, for a message that is retained.
+    #[must_use]
+    pub fn with_publisher(self, publisher: Option<Arc<str>>) -> Self {
+        Self { publisher, ..self }
     }
 
     /// The message of a Will, without its delay.
@@ -71,7 +78,7 @@ impl StoredMessage {
 
     /// Replaces the payload by one that is spooled or in the heap.
     pub(crate) fn with_payload(self, payload: Bytes, is_spooled: bool) -> Self {
-        Self { message: Arc::new(self.like(payload).with_spooled(is_spooled)), expires_at: self.expires_at }
+        Self { message: Arc::new(self.like(payload).with_spooled(is_spooled)), ..self }
     }
 
     /// Replaces the payload by a copy of this one: in the spool if it is above the spool's threshold. If the spool is
@@ -110,7 +117,13 @@ impl StoredMessage {
     /// Fields that a store keeps.
     fn fields(&self) -> Fields<'_> {
         let message = &self.message;
-        (&message.topic, &message.payload, message.qos, message.retain, self.properties(), self.expires_at)
+        let (properties, publisher) = (self.properties(), self.publisher());
+        (
+            (&message.topic, &message.payload, message.qos, message.retain),
+            properties,
+            self.expires_at,
+            publisher.map(|publisher| &**publisher),
+        )
     }
 
     /// Topic Name.
@@ -138,6 +151,12 @@ impl StoredMessage {
         self.message.properties.as_deref()
     }
 
+    /// Publisher of a retained message, in the caller's encoding; `None` if it is not known, as in rows that were
+    /// written before publishers were.
+    pub const fn publisher(&self) -> Option<&Arc<str>> {
+        self.publisher.as_ref()
+    }
+
     /// End of the Message Expiry Interval; `None` when it never expires.
     pub fn expires_at(&self) -> Option<SystemTime> {
         self.expires_at
@@ -150,7 +169,12 @@ fn spool_payload(spool: &dyn Spool, payload: &[u8]) -> Result<Bytes, SpoolError>
     kept.finish()
 }
 
-type Fields<'a> = (&'a TopicName, &'a Bytes, QoS, bool, Option<&'a MessageProperties>, Option<SystemTime>);
+type Fields<'a> = (
+    (&'a TopicName, &'a Bytes, QoS, bool),
+    Option<&'a MessageProperties>,
+    Option<SystemTime>,
+    Option<&'a str>,
+);
 
 impl PartialEq for StoredMessage {
     fn eq(&self, other: &Self) -> bool {

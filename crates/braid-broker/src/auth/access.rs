@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use braid_auth::acl::Decision;
 use braid_auth::identity::Identity;
+use braid_auth::publisher::Publisher;
 use braid_proto::message::Delivery;
 use braid_proto::packet::ClientId;
 use braid_proto::topic::{Mountpoint, TopicFilter, TopicName};
@@ -15,6 +16,7 @@ use super::authenticate::{Authenticate, Authentication, Credentials};
 use super::authorize::{Action, Authorize};
 use crate::admission::AdmissionControl;
 use crate::config::LimitsConfig;
+use super::publisher::{OwnPublishers, Permitted, is_granted};
 use crate::lock_order;
 use crate::mountpoint::Tenant;
 
@@ -101,9 +103,10 @@ impl Access {
     pub(crate) fn client(self: &Arc<Self>, identity: Identity, client_id: &ClientId) -> ClientAccess {
         let tenant = Tenant::of_session(client_id).map(Box::new);
         let client = Client { access: self.clone(), client_id: client_id.clone(), tenant };
-        let answers = self.authorize.as_ref().map(|authorize| {
-            Box::new(Answers { generation: authorize.generation(), cache: AnswerCache::default() })
-        });
+        let answers = self
+            .authorize
+            .as_ref()
+            .map(|authorize| Box::new(Answers { generation: authorize.generation(), ..Answers::default() }));
         ClientAccess { identity, client: Some(client), answers }
     }
 
@@ -128,7 +131,7 @@ impl Access {
     pub(crate) fn may_publish_will(
         &self,
         client_id: &ClientId,
-        identity: Option<Identity>,
+        identity: Option<&Identity>,
         topic: &TopicName,
     ) -> bool {
         let tenant = Tenant::of_session(client_id);
@@ -136,12 +139,57 @@ impl Access {
             return false;
         }
         let Some((authorize, identity)) = self.authorize.as_ref().zip(identity) else { return true };
-        let decision = decide(&**authorize, &identity, client_id, tenant.as_ref(), Action::Publish(topic));
+        let decision = decide(&**authorize, identity, client_id, tenant.as_ref(), Action::Publish(topic));
         if !decision.allowed {
             let what = SecurityAction::Will(topic.clone());
-            self.audit.record(SecurityEvent::denied(client_id, &identity, what, decision));
+            self.audit.record(SecurityEvent::denied(client_id, identity, what, decision));
         }
         decision.allowed
+    }
+
+    /// Generation of the rules; `None` if everything is permitted.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        self.authorize.as_ref().map(|authorize| authorize.generation())
+    }
+
+    /// Publisher of a Will that was permitted by this generation of the rules or a later one. Unknown in a session of
+    /// an older store, and where everything is permitted.
+    pub(crate) fn publisher(
+        &self,
+        client_id: &ClientId,
+        identity: Option<&Identity>,
+        topic: &TopicName,
+        generation: Option<u64>,
+    ) -> Option<Permitted> {
+        let (identity, generation) = identity.zip(generation)?;
+        let is_granted = is_granted(identity, client_id, Tenant::of_session(client_id).as_ref(), topic);
+        let publisher = Arc::new(Publisher::new(identity, client_id.clone(), is_granted));
+        Some(Permitted { publisher, generation })
+    }
+
+    /// Tests whether the publisher of a retained message could publish it now. The answer is not cached.
+    ///
+    /// A user that is not known any more could not. The rules of a token end with it: a message that they had permitted
+    /// stays permitted.
+    pub(crate) fn may_still_publish(&self, publisher: &Publisher, topic: &TopicName) -> bool {
+        let Some(authorize) = &self.authorize else { return true };
+        let (identity, client_id) = (publisher.identity(), publisher.client_id());
+        let refused = |event: SecurityEvent| {
+            self.audit.record(event);
+            false
+        };
+        let what = || SecurityAction::Retained(topic.clone());
+        if authorize.is_revoked(identity) {
+            let cause = "its publisher is not known any more";
+            return refused(SecurityEvent::refused(Some(client_id), Some(identity), what(), cause));
+        }
+        if publisher.is_granted() {
+            return true;
+        }
+        let tenant = Tenant::of_session(client_id);
+        let action = Action::Publish(topic);
+        let decision = decide(&**authorize, identity, client_id, tenant.as_ref(), action);
+        decision.allowed || refused(SecurityEvent::denied(client_id, identity, what(), decision))
     }
 
     /// Tests whether a client that was accepted with this identity would not be accepted any more.
@@ -169,9 +217,11 @@ struct Client {
 }
 
 /// Latest answers to the questions of one connection.
+#[derive(Default)]
 struct Answers {
     generation: u64,
     cache: AnswerCache,
+    publishers: OwnPublishers,
 }
 
 /// Cache of answers that drops those which were not used lately: the older half goes when the newer half is full. A
@@ -244,8 +294,18 @@ impl ClientAccess {
     pub(crate) fn set_identity(&mut self, identity: Identity) {
         self.identity = identity;
         if let Some(answers) = &mut self.answers {
-            answers.cache = AnswerCache::default();
+            (answers.cache, answers.publishers) = (AnswerCache::default(), OwnPublishers::default());
         }
+    }
+
+    /// Publisher of a message of this client that was permitted by this generation of the rules or a later one. Unknown
+    /// where everything is permitted.
+    pub(crate) fn publisher(&mut self, topic: &TopicName, generation: Option<u64>) -> Option<Permitted> {
+        let Self { identity, client, answers } = self;
+        let (client, answers, generation) = (client.as_ref()?, answers.as_mut()?, generation?);
+        let is_granted = is_granted(identity, &client.client_id, client.tenant.as_deref(), topic);
+        let publisher = answers.publishers.get(identity, &client.client_id, is_granted);
+        Some(Permitted { publisher, generation })
     }
 
     fn tenant(&self) -> Option<&Tenant> {

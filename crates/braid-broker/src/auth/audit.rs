@@ -39,6 +39,9 @@ pub enum SecurityAction {
     Subscribe(TopicFilter),
     /// Delivery of a message of a topic.
     Receive(TopicName),
+    /// Delivery of the retained message of a topic, whose publisher may not publish it any more. The event is about the
+    /// publisher.
+    Retained(TopicName),
     /// Priority above the usual one for the deliveries of a filter. The subscription was granted without it.
     Prioritize(TopicFilter),
     /// Connection whose credentials have expired.
@@ -62,6 +65,7 @@ impl SecurityAction {
             Self::Will(_) => "will",
             Self::Subscribe(_) => "subscribe",
             Self::Receive(_) => "receive",
+            Self::Retained(_) => "retained",
             Self::Prioritize(_) => "prioritize",
             Self::Expired => "expired",
             Self::Revoked => "revoked",
@@ -73,7 +77,9 @@ impl SecurityAction {
     /// Topic or filter that the action is about.
     pub fn topic(&self) -> Option<&str> {
         match self {
-            Self::Publish(topic) | Self::Will(topic) | Self::Receive(topic) => Some(topic.as_str()),
+            Self::Publish(topic) | Self::Will(topic) | Self::Receive(topic) | Self::Retained(topic) => {
+                Some(topic.as_str())
+            }
             Self::Subscribe(filter) | Self::Prioritize(filter) => Some(filter.as_str()),
             _ => None,
         }

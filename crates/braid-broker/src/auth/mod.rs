@@ -7,6 +7,7 @@ mod access;
 pub(crate) mod audit;
 mod authenticate;
 mod authorize;
+mod publisher;
 
 pub(crate) use access::{Access, ClientAccess, is_broker_topic};
 pub use audit::{SecurityAction, SecurityEvent};
@@ -14,3 +15,4 @@ pub use authenticate::{
     Anonymous, Authenticate, Authentication, Challenge, Credentials, Exchange, Grant, Outcome, Refusal,
 };
 pub use authorize::{Action, Authorize, PermitAll};
+pub(crate) use publisher::Permitted;

@@ -278,6 +278,7 @@ impl Driver {
             now,
             |stream| has_room(egress, server, stream),
             |topic| core.routing.priority_of(topic),
+            &core.access,
         );
         let Some(mut batch) = batch else { return false };
         core.dispatcher.take_directly(entry, &mut batch);

@@ -2,14 +2,17 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
+use braid_auth::publisher::Publisher;
 use braid_proto::message::Delivery;
 use braid_proto::session::Subscription;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Walked, replay};
 
+use crate::auth::Access;
 use crate::queue::usage::{QueueLimits, message_cost};
 use crate::retained::{RetainedCursor, RetainedMessages};
 
@@ -88,6 +91,7 @@ impl RetainedSender {
         now: Instant,
         is_ready: impl Fn(StreamKey) -> bool,
         priority_of: impl Fn(&TopicName) -> Option<Priority>,
+        access: &Access,
     ) -> Option<Vec<Delivery>> {
         let at = self.cursors.iter().position(|cursor| is_ready(cursor.subscription.stream))?;
         let RetainedCursor { filter, subscription, after } = self.cursors.get_mut(at)?;
@@ -96,8 +100,15 @@ impl RetainedSender {
             (MAX_DELIVERIES.min(capacity.messages / 2).max(1), MAX_BYTES.min(capacity.bytes / 2));
         let mut batch = Vec::new();
         let mut bytes = 0;
-        let walked = messages.walk(filter, after.as_ref(), MAX_STEPS, |message| {
-            if !message.is_expired(now) {
+        let generation = access.generation();
+        let mut unasked = Vec::new();
+        let walked = messages.walk(filter, after.as_ref(), MAX_STEPS, |retained| {
+            let message = &retained.message;
+            let is_permitted = retained.is_permitted(generation);
+            if !message.is_expired(now) && !matches!(is_permitted, Ok(false)) {
+                if let Err(publisher) = is_permitted {
+                    unasked.push((batch.len(), publisher.clone()));
+                }
                 bytes += message_cost(message);
                 let priority = subscription.priority.or_else(|| priority_of(&message.topic));
                 batch.push(replay(message, &Subscription { priority, ..*subscription }));
@@ -108,6 +119,10 @@ impl RetainedSender {
                 ControlFlow::Break(())
             }
         });
+        // Not in the walk: the authorizer is asked under no lock.
+        if let Some(generation) = generation.filter(|_| !unasked.is_empty()) {
+            remove_denied(&mut batch, messages, generation, &unasked, access);
+        }
         match walked {
             Walked::Unfinished(name) => *after = Some(name),
             Walked::Finished => {
@@ -118,19 +133,56 @@ impl RetainedSender {
     }
 }
 
+/// Asks about the publishers of deliveries, given by their index in the batch, and removes those that the rules of this
+/// generation deny.
+fn remove_denied(
+    batch: &mut Vec<Delivery>,
+    messages: &RetainedMessages,
+    generation: u64,
+    unasked: &[(usize, Arc<Publisher>)],
+    access: &Access,
+) {
+    let ask = |(index, publisher): &(usize, Arc<Publisher>)| {
+        (*index, access.may_still_publish(publisher, &batch[*index].message.topic))
+    };
+    let answers: Vec<_> = unasked.iter().map(ask).collect();
+    messages.note_answers(
+        generation,
+        answers.iter().map(|(index, is_permitted)| (&batch[*index].message, *is_permitted)),
+    );
+    let mut denied = answers.into_iter().filter(|(_, is_permitted)| !is_permitted).peekable();
+    let mut index = 0;
+    batch.retain(|_| {
+        index += 1;
+        denied.next_if(|(denied, _)| denied + 1 == index).is_none()
+    });
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+    use braid_auth::acl::Decision;
+    use braid_auth::identity::Identity;
     use braid_proto::message::Message;
-    use braid_proto::packet::QoS;
+    use braid_proto::packet::{ClientId, QoS};
 
     use super::*;
+    use crate::auth::{Action, Anonymous, Authorize, PermitAll, Permitted};
     use crate::config::LimitsConfig;
     use crate::memory::Memory;
+    use crate::retained::RetainedMessage;
 
     const LIMITS: QueueLimits = QueueLimits { messages: 1000, bytes: 1 << 20 };
     const CONTROL: StreamKey = StreamKey::CONTROL;
+
+    fn retained_message(message: Message) -> RetainedMessage {
+        RetainedMessage::stored(Arc::new(message), None)
+    }
+
+    fn permit_all() -> Access {
+        Access::new(Box::new(Anonymous::default()), Arc::new(PermitAll))
+    }
 
     fn retained(topics: usize) -> RetainedMessages {
         let messages = RetainedMessages::new(
@@ -139,9 +191,9 @@ mod tests {
         );
         let message = |number| {
             let topic = TopicName::parse(&format!("t/{number}")).expect("a topic name");
-            (topic.clone(), Arc::new(Message::new(topic, "x".into(), QoS::AtMostOnce, true)))
+            retained_message(Message::new(topic, "x".into(), QoS::AtMostOnce, true))
         };
-        messages.restore(&(0..topics).map(message).collect::<Vec<_>>());
+        messages.restore((0..topics).map(message));
         messages
     }
 
@@ -160,7 +212,8 @@ mod tests {
         is_ready: impl Fn(StreamKey) -> bool,
     ) -> Vec<(usize, StreamKey)> {
         let next = || {
-            let batch = sender.next_batch(messages, LIMITS, Instant::now(), &is_ready, |_| None)?;
+            let batch =
+                sender.next_batch(messages, LIMITS, Instant::now(), &is_ready, |_| None, &permit_all())?;
             Some((batch.len(), batch.first().map(|delivery| delivery.stream).unwrap_or_default()))
         };
         std::iter::from_fn(next).take(100).collect()
@@ -171,11 +224,12 @@ mod tests {
     fn expired_messages_are_not_sent() {
         let (mut sender, messages, now) = (RetainedSender::default(), retained(2), Instant::now());
         let topic = TopicName::parse("t/0").expect("a topic name");
-        let mut expired = Message::new(topic.clone(), "x".into(), QoS::AtMostOnce, true);
+        let mut expired = Message::new(topic, "x".into(), QoS::AtMostOnce, true);
         expired.expires_at = Some(now);
-        messages.restore(&[(topic, Arc::new(expired))]);
+        messages.restore([retained_message(expired)]);
         sender.begin(vec![(filter("#"), on(CONTROL))]);
-        let batch = sender.next_batch(&messages, LIMITS, now, |_| true, |_| None).expect("a cursor");
+        let batch =
+            sender.next_batch(&messages, LIMITS, now, |_| true, |_| None, &permit_all()).expect("a cursor");
         let topics: Vec<_> = batch.iter().map(|delivery| delivery.message.topic.as_str()).collect();
         assert_eq!(topics, ["t/1"]);
     }
@@ -189,6 +243,79 @@ mod tests {
         assert!(sizes.iter().all(|(size, _)| *size <= MAX_DELIVERIES), "{sizes:?}");
         assert_eq!(sizes.iter().map(|(size, _)| size).sum::<usize>(), 600);
         assert!(sender.take().is_empty());
+    }
+
+    /// Authorizer that counts the questions and denies topics that end with a 7.
+    #[derive(Default)]
+    struct Counting {
+        generation: AtomicU64,
+        asked: AtomicUsize,
+    }
+
+    impl Authorize for Counting {
+        fn decide(&self, _identity: &Identity, _client_id: &ClientId, action: Action<'_>) -> Decision {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let allowed = !matches!(action, Action::Publish(topic) if topic.as_str().ends_with('7'));
+            Decision { allowed, line: None, list: 0 }
+        }
+
+        fn generation(&self) -> u64 {
+            self.generation.load(Ordering::Relaxed)
+        }
+    }
+
+    /// A `#` over a hundred thousand retained messages costs no question until the rules change, and one for each then.
+    #[test]
+    fn publishers_are_asked_about_once_for_each_generation_of_the_rules() {
+        const TOPICS: usize = 600;
+        let rules = Arc::new(Counting::default());
+        let access = Access::new(Box::new(Anonymous::default()), rules.clone());
+        let messages = retained(0);
+        let publisher = Arc::new(Publisher::new(&Identity::named("u"), ClientId::from("c"), false));
+        messages.restore((0..TOPICS).map(|number| {
+            let topic = TopicName::parse(&format!("t/{number}")).expect("a topic name");
+            let message = Arc::new(Message::new(topic, "x".into(), QoS::AtMostOnce, true));
+            // Every third was permitted in the first generation, the others come from a store.
+            match number % 3 {
+                0 => RetainedMessage::new(
+                    message,
+                    Some(Permitted { publisher: publisher.clone(), generation: 0 }),
+                ),
+                _ => RetainedMessage::stored(message, Some(publisher.clone())),
+            }
+        }));
+        let take = || {
+            let mut sender = RetainedSender::default();
+            sender.begin(vec![(filter("#"), on(CONTROL))]);
+            let mut topics = Vec::new();
+            while let Some(batch) =
+                sender.next_batch(&messages, LIMITS, Instant::now(), |_| true, |_| None, &access)
+            {
+                topics.extend(batch.iter().map(|delivery| delivery.message.topic.clone()));
+            }
+            (topics, rules.asked.swap(0, Ordering::Relaxed))
+        };
+        let is_denied = |number: &usize| number % 10 == 7;
+        let expected = |is_left: &dyn Fn(&usize) -> bool| {
+            let mut topics: Vec<_> =
+                (0..TOPICS).filter(is_left).map(|number| format!("t/{number}")).collect();
+            topics.sort();
+            topics
+        };
+        let sorted = |topics: Vec<TopicName>| {
+            let mut texts: Vec<_> = topics.iter().map(|topic| topic.as_str().to_owned()).collect();
+            texts.sort();
+            texts
+        };
+        let (first, asked) = take();
+        assert_eq!(sorted(first), expected(&|number| number % 3 == 0 || !is_denied(number)));
+        assert_eq!(asked, TOPICS * 2 / 3);
+        assert_eq!(take().1, 0, "nothing has changed");
+        rules.generation.store(1, Ordering::Relaxed);
+        let (second, asked) = take();
+        assert_eq!((sorted(second), asked), (expected(&|number| !is_denied(number)), TOPICS));
+        let (third, asked) = take();
+        assert_eq!((sorted(third), asked), (expected(&|number| !is_denied(number)), 0));
     }
 
     /// [BQ-55]
@@ -208,7 +335,7 @@ mod tests {
     fn a_subscription_begins_anew_and_an_ended_one_is_cancelled() {
         let (mut sender, messages) = (RetainedSender::default(), retained(600));
         sender.begin(vec![(filter("#"), on(CONTROL))]);
-        let first = sender.next_batch(&messages, LIMITS, Instant::now(), |_| true, |_| None);
+        let first = sender.next_batch(&messages, LIMITS, Instant::now(), |_| true, |_| None, &permit_all());
         assert_eq!(first.map(|batch| batch.len()), Some(MAX_DELIVERIES));
         sender.begin(vec![(filter("#"), on(CONTROL))]);
         let left = sender.take();

@@ -72,10 +72,16 @@ impl Persist {
         (holds, holds == number)
     }
 
-    /// Adds to `changes` those that make the message the retained one of its topic.
-    pub(crate) fn retain(&self, changes: &mut Vec<Change>, message: &Arc<Message>) {
+    /// Adds to `changes` those that make the message the retained one of its topic, with its publisher if it is known.
+    pub(crate) fn retain(
+        &self,
+        changes: &mut Vec<Change>,
+        message: &Arc<Message>,
+        publisher: Option<Arc<str>>,
+    ) {
         let lsn = Lsn::new(self.name(message).0.get());
-        changes.push(Change::Stored { lsn, message: StoredMessage::of(Arc::clone(message), now()) });
+        let message = StoredMessage::of(Arc::clone(message), now()).with_publisher(publisher);
+        changes.push(Change::Stored { lsn, message });
         changes.push(Change::Retained { message: lsn });
     }
 

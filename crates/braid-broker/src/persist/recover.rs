@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use braid_auth::identity::Identity;
+use braid_auth::publisher::Publisher;
 use braid_proto::decoder::Spool;
 use braid_proto::message::{MemoryAccount, Message};
 use braid_proto::packet::{PacketId, Will};
@@ -19,6 +20,7 @@ use braid_store::{
 use crate::memory::Memory;
 use crate::queue::stored::{Known, Source, StoredEntry};
 use crate::queue::usage::cost;
+use crate::retained::RetainedMessage;
 
 /// Sessions and messages between two reports of progress.
 const REPORT_EVERY: u64 = 1 << 12;
@@ -40,7 +42,7 @@ pub(crate) struct Recovered {
     pub(crate) recovery: Recovery,
     pub(crate) sessions: Vec<RecoveredSession>,
     /// Expired ones included.
-    pub(crate) retained: Vec<(TopicName, Arc<Message>)>,
+    pub(crate) retained: Vec<RetainedMessage>,
 }
 
 /// Recovered session.
@@ -80,8 +82,9 @@ pub(crate) fn recover(
         sessions.push(revive(shown, &messages)?);
         tell(recovery);
     }
-    for (topic, lsn) in shown.retained {
-        retained.push((topic, messages.of(lsn)?));
+    for lsn in shown.retained {
+        let (message, publisher) = (messages.of(lsn)?, messages.publishers.get(&lsn).cloned());
+        retained.push(RetainedMessage::stored(message, publisher));
         recovery.retained += 1;
         tell(recovery);
     }
@@ -93,7 +96,7 @@ struct Shown {
     /// Wall clock.
     now: SystemTime,
     sessions: BTreeMap<SessionId, ShownSession>,
-    retained: Vec<(TopicName, Lsn)>,
+    retained: Vec<Lsn>,
     /// Messages to load into memory: in flight, retained, or queued for several sessions.
     wanted: HashSet<Lsn>,
 }
@@ -162,9 +165,9 @@ impl Recover for Shown {
         });
     }
 
-    fn retained(&mut self, topic: TopicName, message: Lsn) {
+    fn retained(&mut self, _topic: TopicName, message: Lsn) {
         self.wanted.insert(message);
-        self.retained.push((topic, message));
+        self.retained.push(message);
     }
 }
 
@@ -198,6 +201,8 @@ fn revive(shown: ShownSession, messages: &Messages) -> Result<RecoveredSession, 
 struct Messages {
     /// Messages loaded into memory.
     wanted: HashMap<Lsn, Arc<Message>>,
+    /// Publishers of retained messages.
+    publishers: HashMap<Lsn, Arc<Publisher>>,
     /// Terms of each of the others, by ascending number.
     others: Vec<(Lsn, Known)>,
 }
@@ -211,6 +216,7 @@ impl Messages {
         loader: &mut MessageLoader,
     ) -> Result<Self, StoreError> {
         let (mut read, mut others, mut failure) = (HashMap::new(), Vec::new(), None);
+        let mut publishers = Publishers::default();
         store.messages(&mut |lsn, unread: LazyMessage<'_>| {
             if !wanted.contains(&lsn) {
                 others.push((lsn, known_of(&unread, now)));
@@ -219,12 +225,16 @@ impl Messages {
             if failure.is_some() {
                 return;
             }
-            match unread.read() {
+            let message = unread.read().and_then(|message| {
+                publishers.note(lsn, &message)?;
+                Ok(message)
+            });
+            match message {
                 Ok(message) => drop(read.insert(lsn, loader.live(lsn, message, now))),
                 Err(error) => failure = Some(error),
             }
         })?;
-        failure.map_or(Ok(Self { wanted: read, others }), Err)
+        failure.map_or(Ok(Self { wanted: read, publishers: publishers.of, others }), Err)
     }
 
     fn of(&self, lsn: Lsn) -> Result<Arc<Message>, StoreError> {
@@ -242,6 +252,31 @@ impl Messages {
         let at = self.others.binary_search_by_key(&lsn, |(lsn, _)| *lsn).map_err(|_| missing(lsn))?;
         entry.set_known(self.others[at].1);
         Ok(None)
+    }
+}
+
+/// Publishers of retained messages, each once however many messages it has.
+#[derive(Default)]
+struct Publishers {
+    of: HashMap<Lsn, Arc<Publisher>>,
+    shared: HashMap<Arc<str>, Arc<Publisher>>,
+}
+
+impl Publishers {
+    fn note(&mut self, lsn: Lsn, message: &StoredMessage) -> Result<(), StoreError> {
+        let Some(text) = message.publisher() else { return Ok(()) };
+        let publisher = match self.shared.get(text) {
+            Some(publisher) => publisher.clone(),
+            None => {
+                let publisher = Publisher::decode(text.clone()).map_err(|error| {
+                    let reason = format!("the publisher of message {lsn}: {error}");
+                    StoreError::Damaged { reason: reason.into() }
+                })?;
+                self.shared.entry(text.clone()).or_insert(Arc::new(publisher)).clone()
+            }
+        };
+        self.of.insert(lsn, publisher);
+        Ok(())
     }
 }
 

@@ -27,6 +27,7 @@ mod rates;
 mod retained;
 mod security;
 mod security_permissions;
+mod security_retained;
 mod sessions;
 mod shared;
 mod slow;

@@ -70,9 +70,8 @@ async fn publish_all(publisher: &mut Client, topics: &[&str]) {
 const TOPICS: [&str; 3] = ["t/1", "t/secret", "t/2"];
 const PERMITTED: [&str; 2] = ["t/1", "t/2"];
 
-/// CVE-2018-12546, CVE-2021-34434: live, retained, from the offline queue and of a shared
-/// subscription, on a link of one
-/// stream and on each of several streams.
+/// CVE-2021-34434: live, retained, from the offline queue and of a shared subscription, on a link of one stream and on
+/// each of several streams.
 #[tokio::test(start_paused = true)]
 async fn rule_4_every_way_of_delivery_asks_about_the_concrete_topic() {
     for way in ["live", "retained", "offline", "shared"] {

@@ -91,7 +91,9 @@ pub(super) fn plain_message(lsn: u64, name: &str) -> StoredMessage {
 pub(super) fn full_message() -> StoredMessage {
     let payload = Bytes::from_static(&[0, 255, 128, 10]);
     let (qos, expires_at) = (QoS::ExactlyOnce, Some(at(30)));
-    StoredMessage::from_parts(topic("$a//é"), payload, qos, true, Some(full_properties()), expires_at)
+    let properties = Some(full_properties());
+    StoredMessage::from_parts(topic("$a//é"), payload, qos, true, properties, expires_at)
+        .with_publisher(Some("é\0".into()))
 }
 
 pub(super) fn full_properties() -> Box<MessageProperties> {

@@ -36,6 +36,7 @@ fn format_1_stays_readable() {
     assert_eq!(exported(&imported), in_format_2);
 }
 
+/// Its first retained messages had no publisher, and are read without.
 #[test]
 fn format_2_stays_readable() {
     assert_eq!(exported(&golden_disk(2)), golden_export(2));

@@ -12,6 +12,7 @@ const RETAIN: u8 = 1 << 2;
 const PROPERTIES: u8 = 1 << 3;
 const EXPIRES: u8 = 1 << 4;
 const CHUNKED: u8 = 1 << 5;
+const PUBLISHER: u8 = 1 << 6;
 
 const FORMAT_KNOWN: u8 = 1 << 0;
 const FORMAT_IS_TEXT: u8 = 1 << 1;
@@ -39,12 +40,16 @@ pub(crate) fn encode_message_up_to(out: &mut Vec<u8>, message: &StoredMessage, i
             | flag(RETAIN, message.retain())
             | flag(PROPERTIES, message.properties().is_some())
             | flag(EXPIRES, message.expires_at().is_some())
-            | flag(CHUNKED, is_chunked),
+            | flag(CHUNKED, is_chunked)
+            | flag(PUBLISHER, message.publisher().is_some()),
     );
     if let Some(at) = message.expires_at() {
         put_time(out, at);
     }
     put_bytes(out, topic.as_bytes());
+    if let Some(publisher) = message.publisher() {
+        put_bytes(out, publisher.as_bytes());
+    }
     if let Some(properties) = message.properties() {
         encode_properties(out, properties);
     }
@@ -77,6 +82,7 @@ fn split<'a>(reader: &mut Reader<'a>) -> Result<(StoredMessage, Payload<'a>), Ma
     let qos = qos(flags)?;
     let expires_at = if flags & EXPIRES != 0 { Some(reader.time()?) } else { None };
     let topic = topic(reader.text()?)?;
+    let publisher = if flags & PUBLISHER != 0 { Some(reader.text()?.into()) } else { None };
     let properties = if flags & PROPERTIES != 0 { Some(decode_properties(reader)?) } else { None };
     let payload = if flags & CHUNKED == 0 {
         Payload::Inline(reader.rest())
@@ -86,7 +92,8 @@ fn split<'a>(reader: &mut Reader<'a>) -> Result<(StoredMessage, Payload<'a>), Ma
         Payload::Chunked(length)
     };
     let retain = flags & RETAIN != 0;
-    Ok((StoredMessage::from_parts(topic, Bytes::new(), qos, retain, properties, expires_at), payload))
+    let head = StoredMessage::from_parts(topic, Bytes::new(), qos, retain, properties, expires_at);
+    Ok((head.with_publisher(publisher), payload))
 }
 
 /// True when the message's payload is stored in chunks.

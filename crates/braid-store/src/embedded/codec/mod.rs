@@ -1,6 +1,6 @@
 //! File format of the embedded store: all encoding and decoding of tables and journal.
 //!
-//! Format 2; format 1, which had no identities of sessions, is read as well.
+//! Format 2; format 1, which had no identities of sessions and no publishers of retained messages, is read as well.
 //!
 //! Numbers are big-endian, so that keys sort as numbers do; `varint` is LEB128; `text` and `bytes` are a varint length
 //! and that many bytes; `rest` goes to the end of the value; flags begin at the lowest bit.
@@ -18,11 +18,11 @@
 //! | `inflight` | lsn u64, session u64 | phase u8 (1 sent, 2 released), packet id u16, step u64 |
 //! | `retained` | topic as rest | message u64 |
 //!
-//! A message: flags u8 (QoS 2 bits, retain, properties, expires, chunked), \[time\], topic text, \[properties\],
-//! payload as rest; of a chunked one its length u64. Properties: flags u8 (payload format: known, value; expiry,
-//! content type, response topic, correlation data, user), \[expiry u32\], \[content type text\],
-//! \[response topic text\], \[correlation data bytes\], \[count varint, pairs of texts\]. A time: seconds since 1970
-//! i64, nanoseconds u32.
+//! A message: flags u8 (QoS 2 bits, retain, properties, expires, chunked, publisher), \[time\], topic text,
+//! \[publisher text\], \[properties\], payload as rest; of a chunked one its length u64. Properties: flags u8 (payload
+//! format: known, value; expiry, content type, response topic, correlation data, user), \[expiry u32\],
+//! \[content type text\], \[response topic text\], \[correlation data bytes\], \[count varint, pairs of texts\]. A
+//! time: seconds since 1970 i64, nanoseconds u32.
 //!
 //! An entry that is unsent or sent is in `queue`; a sent or released one is in `inflight`. So sending never rewrites a
 //! page of the queue, and the entries in flight are one small table. The keys of `message` and `queue` grow with time:

@@ -128,6 +128,9 @@ pub(super) struct Content {
     properties: Option<Properties>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     expires_at: Option<Time>,
+    /// Present in retained messages whose publisher is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    publisher: Option<Box<str>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -211,18 +214,21 @@ impl Content {
             payload_hex: if text.is_some() { None } else { Some(hex(payload)) },
             properties: message.properties().map(Properties::of),
             expires_at: message.expires_at().map(Time::of),
+            publisher: message.publisher().map(|publisher| (&**publisher).into()),
         }
     }
 
     pub(super) fn message(self) -> Result<StoredMessage, Invalid> {
-        Ok(StoredMessage::from_parts(
+        let publisher = self.publisher.as_deref().map(Into::into);
+        let message = StoredMessage::from_parts(
             topic(&self.topic)?,
             self.bytes()?,
             qos(self.qos)?,
             self.retain,
             self.properties.map(Properties::properties).transpose()?,
             self.expires_at.map(Time::time).transpose()?,
-        ))
+        );
+        Ok(message.with_publisher(publisher))
     }
 
     /// Bytes of the payload's text.
