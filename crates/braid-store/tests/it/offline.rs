@@ -3,17 +3,19 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use braid_proto::packet::QoS;
+use braid_proto::topic::TopicName;
 use braid_store::suite::{self, Fixture};
 use braid_store::{
-    Damage, EmbeddedStore, Existing, OfflineStore, OpenError, Options, Progress, RecoveredState, Stage,
-    Store, TransferError,
+    Damage, EmbeddedStore, Existing, Lsn, OfflineStore, OpenError, Options, Progress, RecoveredState, Stage,
+    Store, StoredMessage, TransferError,
 };
 use bytes::Bytes;
 use redb::{Database, TableDefinition, WriteTransaction};
 
 use crate::disk::Disk;
 use crate::embedded::{open, options};
-use crate::example::{contents, fill, open_session, queue, queued, queued_with};
+use crate::example::{contents, fill, open_session, queue, queued, queued_with, read};
 
 fn filled() -> Disk {
     let disk = Disk::default();
@@ -49,6 +51,26 @@ fn an_imported_export_is_equal() {
     assert_eq!(contents(&copy), expected);
     assert_eq!(expected.0.sessions.len(), 2);
     assert!(expected.1[..4].iter().all(Option::is_some));
+}
+
+#[test]
+fn an_export_has_the_publisher_of_a_retained_message() {
+    let disk = Disk::default();
+    let lsn = Lsn::new(1);
+    let topic = TopicName::parse("t").expect("a topic name");
+    let message = StoredMessage::from_parts(topic, "x".into(), QoS::AtLeastOnce, true, None, None)
+        .with_publisher(Some("{\"client\":\"é\"}".into()));
+    let (stored, retained) = (
+        braid_store::Change::Stored { lsn, message: message.clone() },
+        braid_store::Change::Retained { message: lsn },
+    );
+    open(&disk).commit([stored, retained].into_iter().collect()).wait().expect("the disk is well");
+    let text = exported(&disk);
+    assert!(text.contains(r#""publisher":"{\"client\":\"é\"}""#), "{text}");
+    let copy = Disk::default();
+    import(&copy, &text).expect("it is valid");
+    assert_eq!(read(&open(&copy), 1), Ok(Some(message)));
+    assert_eq!(exported(&copy), text);
 }
 
 /// Fixture that exports, imports and exports the store before each reopening.

@@ -87,6 +87,17 @@ async fn rule_1_bytes_and_time_before_connect_are_bounded() {
     assert!((4_900..=9_000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     watcher.expect_silence().await;
     drop((single, multi));
+    // A data stream that came before CONNECT waits for it, and is read then.
+    let mut multi = broker.link("multi").await;
+    let data = multi.open().await;
+    multi.send(data, &publish_packet("t", "early", QoS::AtLeastOnce, 1));
+    pass(1).await;
+    watcher.expect_silence().await;
+    multi.send_connect(connect_v5("multi"));
+    multi.accepted().await;
+    assert_eq!(multi.expect_ack(data, AckKind::Puback, 1).await, ReasonCode::Success);
+    assert_eq!(watcher.take().await, "early");
+    drop(multi);
     pass(10).await;
     let statistics = broker.memory.statistics();
     assert_eq!((statistics.clients(), statistics.connections()), (1, 1));
