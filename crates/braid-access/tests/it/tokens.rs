@@ -26,18 +26,26 @@ fn now() -> u64 {
 }
 
 /// Token that this key has signed.
-fn signed(key: &Ed25519KeyPair, id: &str, claims: &str) -> String {
+pub(crate) fn signed(key: &Ed25519KeyPair, id: &str, claims: &str) -> String {
     let header = format!(r#"{{"alg":"EdDSA","kid":"{id}"}}"#);
     let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
     format!("{text}.{}", URL_SAFE_NO_PAD.encode(key.sign(text.as_bytes())))
 }
 
 fn key_set(key: &Ed25519KeyPair, id: &str) -> String {
-    let x = URL_SAFE_NO_PAD.encode(key.public_key());
-    format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{id}","x":"{x}"}}]}}"#)
+    key_sets(&[(key, id)])
 }
 
-fn key(seed: u8) -> Ed25519KeyPair {
+/// Set of these keys with their names.
+pub(crate) fn key_sets(keys: &[(&Ed25519KeyPair, &str)]) -> String {
+    let one = |(key, id): &(&Ed25519KeyPair, &str)| {
+        let x = URL_SAFE_NO_PAD.encode(key.public_key());
+        format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"{id}","x":"{x}"}}"#)
+    };
+    format!(r#"{{"keys":[{}]}}"#, keys.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+pub(crate) fn key(seed: u8) -> Ed25519KeyPair {
     Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).expect("a key")
 }
 
@@ -102,11 +110,11 @@ async fn facts_about_a_client_are_those_of_its_token_or_service() {
     let in_an_hour = now() + 3600;
     let just_now = now() - 5;
     for (is_token, claims, seconds, client_id, topics) in [
-        (true, format!(r#"{{"sub":"joe","exp":{in_an_hour}}}"#), Some(3600), None, [false, false]),
-        // Within the leeway: accepted, and at its end already.
-        (true, format!(r#"{{"sub":"joe","exp":{just_now}}}"#), Some(0), None, [false, false]),
-        (true, format!(r#"{{"sub":"joe","exp":{in_an_hour},"groups":["staff"]}}"#), Some(3600), None, [true, false]),
-        (true, format!(r#"{{"sub":"joe","exp":{in_an_hour},"acl":["allow all topic own/%c"],"client":"c1"}}"#), Some(3600), Some("c1"), [false, true]),
+        (true, format!(r#"{{"sub":"joe","exp":{in_an_hour}}}"#), Some(3630), None, [false, false]),
+        // Within the leeway of 30 s: accepted, and until its end.
+        (true, format!(r#"{{"sub":"joe","exp":{just_now}}}"#), Some(25), None, [false, false]),
+        (true, format!(r#"{{"sub":"joe","exp":{in_an_hour},"groups":["staff"]}}"#), Some(3630), None, [true, false]),
+        (true, format!(r#"{{"sub":"joe","exp":{in_an_hour},"acl":["allow all topic own/%c"],"client":"c1"}}"#), Some(3630), Some("c1"), [false, true]),
         (false, r#"{"result":"allow"}"#.to_owned(), None, None, [false, false]),
         (false, format!(r#"{{"result":"allow","expire_at":{in_an_hour}}}"#), Some(3600), None, [false, false]),
         (false, r#"{"result":"allow","clientid":"c9","groups":["staff"]}"#.to_owned(), None, Some("c9"), [true, false]),
@@ -129,7 +137,7 @@ async fn facts_about_a_client_are_those_of_its_token_or_service() {
         match (grant.expires_in, seconds) {
             (None, None) => {}
             (Some(left), Some(seconds)) => {
-                assert!((u64::saturating_sub(seconds, 60)..=seconds).contains(&left.as_secs()), "{claims}: {left:?}");
+                assert!((u64::saturating_sub(seconds, 20)..=seconds).contains(&left.as_secs()), "{claims}: {left:?}");
             }
             (left, _) => panic!("{claims}: {left:?}"),
         }

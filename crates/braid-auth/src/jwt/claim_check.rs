@@ -3,6 +3,7 @@
 //! Every claim that is used is checked for its type: a claim of a wrong type is never taken for absent
 //! (CVE-2026-25537).
 
+use braid_proto::topic::Mountpoint;
 use serde_json::{Map, Number, Value};
 
 use super::{ConnectNames, ConnectValue, JwtOptions, Refusal};
@@ -54,7 +55,7 @@ pub(super) fn check(
         client_id: client_id.map(Into::into),
         groups: options.groups_claim.as_deref().map_or(Ok(Vec::new()), |name| claims.groups(name))?,
         rules: permissions.map(rules_from_json).transpose()?,
-        mountpoint: None,
+        mountpoint: options.mountpoint_claim.as_deref().map_or(Ok(None), |name| claims.mountpoint(name))?,
         expires_at,
     })
 }
@@ -62,11 +63,12 @@ pub(super) fn check(
 struct TokenClaims<'a>(&'a Map<String, Value>);
 
 impl<'a> TokenClaims<'a> {
-    /// Checks `exp`, `nbf` and `iat`, and returns `exp`.
+    /// Checks `exp`, `nbf` and `iat`, and returns the second from which on the token is refused.
     fn check_times(&self, options: &JwtOptions, now: u64) -> Result<Option<u64>, Refusal> {
         let latest = now.saturating_add(options.leeway_secs);
-        let expires_at = self.seconds("exp", f64::floor)?;
-        if expires_at.is_some_and(|time| now >= time.saturating_add(options.leeway_secs)) {
+        let expires_at =
+            self.seconds("exp", f64::floor)?.map(|time| time.saturating_add(options.leeway_secs));
+        if expires_at.is_some_and(|time| now >= time) {
             return Err(Refusal::Expired);
         }
         if expires_at.is_none() && options.require_expiry {
@@ -125,6 +127,13 @@ impl<'a> TokenClaims<'a> {
             ));
         }
         Ok(groups.into_iter().map(Into::into).collect())
+    }
+
+    /// Mountpoint, which is valid. A token without one leaves that of the listener.
+    fn mountpoint(&self, name: &str) -> Result<Option<Box<str>>, Refusal> {
+        let text = self.text(name)?;
+        text.map(Mountpoint::parse).transpose().map_err(|error| Refusal::Mountpoint(name.into(), error))?;
+        Ok(text.map(Into::into))
     }
 
     /// Seconds since the Unix epoch (`NumericDate`); `round` makes them whole.

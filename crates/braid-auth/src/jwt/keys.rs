@@ -4,6 +4,7 @@ use std::fmt;
 
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::{Refusal, jwks, pem, ring_provider};
@@ -218,6 +219,11 @@ impl Keys {
         self.skipped
     }
 
+    /// Tests whether a key is among these.
+    pub(super) fn contains(&self, key: KeyFingerprint) -> bool {
+        self.keys.iter().any(|own| own.fingerprint == key)
+    }
+
     /// Keys that may have signed a token, at most [`MAX_TRIED_KEYS`].
     ///
     /// Keys without a `kid`, which are those of PEM files and secrets, are candidates for each token of their
@@ -252,25 +258,51 @@ fn check_size(text: &[u8]) -> Result<(), Problem> {
     if text.len() > MAX_KEY_FILE_BYTES { Err(Problem::TooLarge) } else { Ok(()) }
 }
 
+/// SHA-256 of a key and its algorithm, whatever its file or `kid`. In memory only: that of a weak secret could be
+/// searched for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeyFingerprint([u8; 32]);
+
+impl KeyFingerprint {
+    fn of(algorithm: KeyAlgorithm, material: &[&[u8]]) -> Self {
+        let mut hash = Sha256::new_with_prefix(algorithm.name());
+        for part in material {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        Self(hash.finalize().into())
+    }
+}
+
+/// Without the fingerprint.
+impl fmt::Debug for KeyFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyFingerprint")
+    }
+}
+
 /// Key with its algorithm.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
+    pub(super) fingerprint: KeyFingerprint,
     pub(super) algorithm: KeyAlgorithm,
     pub(super) kid: Option<Box<str>>,
     key: DecodingKey,
 }
 
 impl Key {
-    fn new(algorithm: KeyAlgorithm, key: DecodingKey) -> Self {
+    /// `material`: parts of the key.
+    fn new(algorithm: KeyAlgorithm, key: DecodingKey, material: &[&[u8]]) -> Self {
         ring_provider::install();
-        Self { algorithm, kid: None, key }
+        let fingerprint = KeyFingerprint::of(algorithm, material);
+        Self { fingerprint, algorithm, kid: None, key }
     }
 
     pub(super) fn secret(secret: &[u8]) -> Result<Self, KeyProblem> {
         if secret.len() < MIN_SECRET_BYTES {
             return Err(KeyProblem::ShortSecret(secret.len()));
         }
-        Ok(Self::new(KeyAlgorithm::Hs256, DecodingKey::from_secret(secret)))
+        Ok(Self::new(KeyAlgorithm::Hs256, DecodingKey::from_secret(secret), &[secret]))
     }
 
     /// Key of RSA, from numbers in big endian.
@@ -285,7 +317,8 @@ impl Key {
         if exponent.len() > BYTE || value % 2 == 0 || !(3..1 << 33).contains(&value) {
             return Err(KeyProblem::RsaExponent);
         }
-        Ok(Self::new(KeyAlgorithm::Rs256, DecodingKey::from_rsa_raw_components(modulus, exponent)))
+        let key = DecodingKey::from_rsa_raw_components(modulus, exponent);
+        Ok(Self::new(KeyAlgorithm::Rs256, key, &[modulus, exponent]))
     }
 
     /// Key of P-256, from a point in uncompressed form (SEC 1, 2.3.3).
@@ -293,14 +326,14 @@ impl Key {
         if point.len() != 65 || point.first() != Some(&4) {
             return Err(KeyProblem::Point);
         }
-        Ok(Self::new(KeyAlgorithm::Es256, DecodingKey::from_ec_der(point)))
+        Ok(Self::new(KeyAlgorithm::Es256, DecodingKey::from_ec_der(point), &[point]))
     }
 
     pub(super) fn ed25519(key: &[u8]) -> Result<Self, KeyProblem> {
         if key.len() != 32 {
             return Err(KeyProblem::EdSize(key.len()));
         }
-        Ok(Self::new(KeyAlgorithm::EdDsa, DecodingKey::from_ed_der(key)))
+        Ok(Self::new(KeyAlgorithm::EdDsa, DecodingKey::from_ed_der(key), &[key]))
     }
 
     /// Verifies the signature of a token, and returns its claims, which are not checked.

@@ -25,7 +25,8 @@ use serde_json::{Map, Value};
 
 pub use claim_check::MAX_GROUPS;
 pub use keys::{
-    KeyAlgorithm, Keys, KeysError, MAX_KEY_FILE_BYTES, MAX_KEYS, MAX_TRIED_KEYS, MIN_SECRET_BYTES,
+    KeyAlgorithm, KeyFingerprint, Keys, KeysError, MAX_KEY_FILE_BYTES, MAX_KEYS, MAX_TRIED_KEYS,
+    MIN_SECRET_BYTES,
 };
 pub use options::{ClaimCheck, ConnectValue, JwtOptions, MAX_LEEWAY_SECS, OptionsError};
 pub use refusal::Refusal;
@@ -51,7 +52,8 @@ pub enum Verdict {
     NotAJwt,
     /// The token is not accepted.
     Refused(Refusal),
-    /// The token is valid. [`Claims::expires_at`] is the time of `exp`, without leeway, and may have passed.
+    /// The token is valid. [`Claims::expires_at`] is the time of `exp` with the leeway: from then on the token is
+    /// refused.
     Accepted(Claims),
 }
 
@@ -74,24 +76,47 @@ impl Verifier {
 
     /// Verifies a token at `now`, in seconds since the Unix epoch.
     pub fn verify(&self, token: &[u8], connect: &ConnectNames<'_>, now: u64) -> Verdict {
-        let Some(header) = Header::parse(token) else { return Verdict::NotAJwt };
-        let claims = self.signed_claims(token, &header);
-        match claims.and_then(|claims| claim_check::check(&claims, &self.options, connect, now)) {
-            Ok(claims) => Verdict::Accepted(claims),
-            Err(refusal) => Verdict::Refused(refusal),
+        self.verify_keyed(token, connect, now).0
+    }
+
+    /// Verifies a token like [`Verifier::verify`]; also returns the key of its signature, if that is valid.
+    pub fn verify_keyed(
+        &self,
+        token: &[u8],
+        connect: &ConnectNames<'_>,
+        now: u64,
+    ) -> (Verdict, Option<KeyFingerprint>) {
+        let Some(header) = Header::parse(token) else { return (Verdict::NotAJwt, None) };
+        let (claims, key) = match self.signed_claims(token, &header) {
+            Ok((claims, key)) => (claims, key),
+            Err(refusal) => return (Verdict::Refused(refusal), None),
+        };
+        match claim_check::check(&claims, &self.options, connect, now) {
+            Ok(claims) => (Verdict::Accepted(claims), Some(key)),
+            Err(refusal) => (Verdict::Refused(refusal), Some(key)),
         }
     }
 
-    /// Claims of a token with a valid signature.
-    fn signed_claims(&self, token: &[u8], header: &Header) -> Result<Map<String, Value>, Refusal> {
+    /// Tests whether a key is among those that verify tokens.
+    pub fn has_key(&self, key: KeyFingerprint) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// Claims of a token with a valid signature, and the key of that.
+    fn signed_claims(
+        &self,
+        token: &[u8],
+        header: &Header,
+    ) -> Result<(Map<String, Value>, KeyFingerprint), Refusal> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(Refusal::TooLong);
         }
         let algorithm = header.algorithm()?;
         let keys = self.keys.candidates(algorithm, header.kid()?)?;
-        let mut claims = keys.into_iter().map(|key| key.verify(token));
+        let mut claims = keys.into_iter().map(|key| Ok((key.verify(token)?, key.fingerprint)));
         // The next key may be the right one only if the signature is wrong.
-        claims.find(|claims| *claims != Err(Refusal::Signature)).unwrap_or(Err(Refusal::Signature))
+        let is_right = |claims: &Result<_, _>| !matches!(claims, Err(Refusal::Signature));
+        claims.find(is_right).unwrap_or(Err(Refusal::Signature))
     }
 }
 

@@ -31,6 +31,8 @@ pub struct JwtOptions {
     pub groups_claim: Option<Box<str>>,
     /// Claim of the permissions, as [`rules_json`](crate::rules_json) defines them; `None` for none.
     pub permissions_claim: Option<Box<str>>,
+    /// Claim of the mountpoint of the client, instead of that of its listener; `None` for none.
+    pub mountpoint_claim: Option<Box<str>>,
 }
 
 impl Default for JwtOptions {
@@ -48,6 +50,7 @@ impl Default for JwtOptions {
             client_id_claim: None,
             groups_claim: Some("groups".into()),
             permissions_claim: Some("acl".into()),
+            mountpoint_claim: None,
         }
     }
 }
@@ -135,6 +138,7 @@ impl JwtOptions {
             &self.client_id_claim,
             &self.groups_claim,
             &self.permissions_claim,
+            &self.mountpoint_claim,
         ];
         let mut texts = names
             .into_iter()

@@ -1,5 +1,6 @@
 //! Reasons why a token is refused.
 
+use braid_proto::topic::MountpointError;
 use thiserror::Error;
 
 use super::keys::{KeyAlgorithm, MAX_TRIED_KEYS};
@@ -65,6 +66,9 @@ pub enum Refusal {
     /// The token names another Client Identifier than CONNECT.
     #[error("the token is for another Client Identifier than that of CONNECT")]
     ClientId,
+    /// The claim is no mountpoint.
+    #[error("the claim `{0}` is refused: {1}")]
+    Mountpoint(Box<str>, MountpointError),
     /// The permissions are malformed.
     #[error("the permissions of the token are refused: {0}")]
     Permissions(#[from] RulesError),

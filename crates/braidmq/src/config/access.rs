@@ -74,6 +74,8 @@ pub(crate) struct JwtConfig {
     pub(crate) groups_claim: Box<str>,
     /// Claim of the rules; empty for none.
     pub(crate) permissions_claim: Box<str>,
+    /// Claim of the mountpoint; empty for none.
+    pub(crate) mountpoint_claim: Box<str>,
 }
 
 impl Default for JwtConfig {
@@ -96,6 +98,7 @@ impl Default for JwtConfig {
             client_id_claim: "".into(),
             groups_claim: "groups".into(),
             permissions_claim: "acl".into(),
+            mountpoint_claim: "".into(),
         }
     }
 }

@@ -131,6 +131,7 @@ fn jwt_options(config: &JwtConfig) -> Result<JwtOptions, String> {
         client_id_claim: claim(&config.client_id_claim),
         groups_claim: claim(&config.groups_claim),
         permissions_claim: claim(&config.permissions_claim),
+        mountpoint_claim: claim(&config.mountpoint_claim),
     })
 }
 

@@ -77,7 +77,8 @@ fn times_are_compared_with_leeway() {
             };
             let verdict = verifier.verify(token.as_bytes(), &CONNECT, now);
             match (verdict, expected) {
-                (Verdict::Accepted(claims), None) => assert_eq!(claims.expires_at, Some(2_000)),
+                // The connection lives as long as the token would be accepted.
+                (Verdict::Accepted(claims), None) => assert_eq!(claims.expires_at, Some(until)),
                 (Verdict::Refused(refusal), Some(expected)) => assert_eq!(refusal, expected, "at {now}"),
                 (verdict, _) => panic!("{verdict:?} at {now} with {leeway_secs} s"),
             }
@@ -134,7 +135,7 @@ fn times_of_other_types_and_out_of_range_are_refused() {
         }
     }
     let last = accepted_claims(&JwtOptions::default(), &with(claims(), "exp", 253_402_300_799_u64));
-    assert_eq!(last.expires_at, Some(253_402_300_799));
+    assert_eq!(last.expires_at, Some(253_402_300_799 + JwtOptions::default().leeway_secs));
     assert_eq!(verdict(&JwtOptions::default(), &with(claims(), "exp", 0)), refused(Refusal::Expired));
 }
 
@@ -300,6 +301,32 @@ fn permissions_become_rules_and_malformed_ones_refuse_the_token() {
 }
 
 #[test]
+fn a_mountpoint_is_taken_from_its_claim_and_an_invalid_one_refuses_the_token() {
+    let options = JwtOptions { mountpoint_claim: Some("tenant".into()), ..JwtOptions::default() };
+    assert_eq!(verdict(&options, &claims()), accepted(), "that of the listener");
+    let named = with(claims(), "tenant", "acme/lab/");
+    assert_eq!(accepted_claims(&options, &named).mountpoint.as_deref(), Some("acme/lab/"));
+    assert_eq!(verdict(&JwtOptions::default(), &named), accepted(), "it is not asked for");
+    let required = JwtOptions { required: vec!["tenant".into()], ..options.clone() };
+    assert_eq!(verdict(&required, &claims()), missing("tenant"));
+    let long = "a".repeat(2_000) + "/";
+    for bad in ["", "acme", "/acme", "+/", "#/", "a/#/", "$SYS/", "$x/", "a\0/", &long] {
+        let Verdict::Refused(refusal) = verdict(&options, &with(claims(), "tenant", bad)) else {
+            panic!("{bad:?} is no mountpoint")
+        };
+        assert!(
+            matches!(&refusal, Refusal::Mountpoint(claim, _) if &**claim == "tenant"),
+            "{bad:?}: {refusal:?}"
+        );
+        let text = refusal.to_string();
+        assert!(text.starts_with("the claim `tenant` is refused: ") && !text.contains('\n'), "{text}");
+    }
+    for bad in [json!(null), json!(1), json!(["acme/"]), json!({"a": "acme/"})] {
+        assert_eq!(verdict(&options, &with(claims(), "tenant", bad)), invalid("tenant", TEXT));
+    }
+}
+
+#[test]
 fn options_that_cannot_be_met_are_refused() {
     let default = JwtOptions::default;
     let empty = || Some("".into());
@@ -318,6 +345,7 @@ fn options_that_cannot_be_met_are_refused() {
         (JwtOptions { client_id_claim: empty(), ..default() }, OptionsError::Empty),
         (JwtOptions { groups_claim: empty(), ..default() }, OptionsError::Empty),
         (JwtOptions { permissions_claim: empty(), ..default() }, OptionsError::Empty),
+        (JwtOptions { mountpoint_claim: empty(), ..default() }, OptionsError::Empty),
     ];
     for (options, expected) in rows {
         assert_eq!(Verifier::new(Issuer::hs256().keys(), options).map(|_| ()), Err(expected));

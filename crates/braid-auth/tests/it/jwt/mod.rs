@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 /// Second at which most tests verify.
 const NOW: u64 = 1_800_000_000;
 
+/// Leeway of the default options.
+const LEEWAY: u64 = 30;
+
 const CONNECT: ConnectNames<'_> = ConnectNames { user: Some("jane"), client_id: "sensor-1" };
 
 /// Key of RFC 7515, A.2, with its private members.
@@ -161,7 +164,11 @@ fn with(mut claims: Value, name: &str, value: impl Into<Value>) -> Value {
 }
 
 fn accepted() -> Verdict {
-    Verdict::Accepted(Claims { user: Some("jane".into()), expires_at: Some(NOW + 60), ..Claims::default() })
+    Verdict::Accepted(Claims {
+        user: Some("jane".into()),
+        expires_at: Some(NOW + 60 + LEEWAY),
+        ..Claims::default()
+    })
 }
 
 fn invalid(name: &str, text: &'static str) -> Verdict {

@@ -7,10 +7,42 @@ use braid_auth::jwt::{
 };
 use serde_json::{Value, json};
 
-use super::{CONNECT, Issuer, NOW, RSA_JWK, SECRET, accepted, claims, decode, encode, key_set, with};
+use super::{CONNECT, Issuer, LEEWAY, NOW, RSA_JWK, SECRET, accepted, claims, decode, encode, key_set, with};
 
 fn verify(verifier: &Verifier, token: &str) -> Verdict {
     verifier.verify(token.as_bytes(), &CONNECT, NOW)
+}
+
+/// A key is found again by its material, and by nothing else.
+#[test]
+fn the_key_of_a_signature_is_found_among_other_keys() {
+    let issuers = Issuer::all();
+    let key_of = |issuer: &Issuer| {
+        let (verdict, key) =
+            issuer.verifier().verify_keyed(issuer.issue(&claims()).as_bytes(), &CONNECT, NOW);
+        assert_eq!(verdict, accepted());
+        key.expect("it is valid")
+    };
+    let keys: Vec<_> = issuers.iter().map(key_of).collect();
+    for (issuer, own) in issuers.iter().zip(&keys) {
+        let named = key_set(&[with(issuer.jwk(), "kid", "renamed")]);
+        let named = Verifier::new(named, JwtOptions::default()).unwrap();
+        for key in &keys {
+            assert_eq!(issuer.verifier().has_key(*key), key == own, "{}", issuer.algorithm());
+            assert_eq!(named.has_key(*key), key == own, "{}", issuer.algorithm());
+        }
+        assert_eq!(format!("{own:?}"), "KeyFingerprint");
+    }
+    for other in [Issuer::Hs256(vec![7; 32]), Issuer::es256(), Issuer::eddsa()] {
+        assert!(!keys.iter().any(|key| other.verifier().has_key(*key)), "{}", other.algorithm());
+    }
+    // An expired token has a key, one with a wrong signature and a password have none.
+    let (issuer, verifier) = (Issuer::hs256(), Issuer::Hs256(vec![7; 32]).verifier());
+    let expired = issuer.issue(&with(claims(), "exp", 1));
+    assert!(issuer.verifier().verify_keyed(expired.as_bytes(), &CONNECT, NOW).1.is_some());
+    for token in [expired.as_bytes(), b"password"] {
+        assert_eq!(verifier.verify_keyed(token, &CONNECT, NOW).1, None);
+    }
 }
 
 #[test]
@@ -122,7 +154,7 @@ fn tokens_of_the_standards_have_valid_signatures() {
         let Verdict::Accepted(claims) = verifier.verify(token.as_bytes(), &CONNECT, 1_300_819_379) else {
             panic!("{token}")
         };
-        assert_eq!((claims.user.as_deref(), claims.expires_at), (Some("joe"), Some(1_300_819_380)));
+        assert_eq!((claims.user.as_deref(), claims.expires_at), (Some("joe"), Some(1_300_819_380 + LEEWAY)));
         assert_eq!(verify(&verifier, &token), Verdict::Refused(Refusal::Expired));
     }
     // Its payload is a sentence: a valid signature comes as far as that.
