@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use braid_auth::jwt::{self, ConnectNames, JwtOptions, OptionsError, Verdict, Verifier};
-use braid_broker::{Credentials, Refusal};
+use braid_auth::jwt::{self, ConnectNames, JwtOptions, KeyFingerprint, OptionsError, Verdict, Verifier};
+use braid_broker::{Credential, Credentials, Refusal};
 use braid_proto::reason::ReasonCode;
 
 use crate::chain::{Answer, grant_claims, unix_now};
@@ -32,8 +32,28 @@ pub enum KeyFileKind {
 pub struct Keys(Verifier);
 
 /// Authenticator of JSON Web Tokens.
+#[derive(Clone)]
 pub struct Tokens {
-    source: Source,
+    source: Arc<Source>,
+}
+
+/// Key of the token of a connected client.
+struct TokenKey {
+    tokens: Tokens,
+    key: KeyFingerprint,
+}
+
+impl Credential for TokenKey {
+    /// Keys of a URL that are too old say nothing.
+    fn is_revoked(&self) -> bool {
+        self.tokens.verifier().is_some_and(|verifier| !verifier.has_key(self.key))
+    }
+}
+
+impl fmt::Debug for TokenKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenKey").finish_non_exhaustive()
+    }
 }
 
 enum Source {
@@ -49,7 +69,8 @@ impl Tokens {
     pub fn from_file(path: &Path, kind: KeyFileKind, options: JwtOptions) -> Result<Self, FileError> {
         let Keys(verifier) = load(path, kind, &options)?;
         let current = RwLock::new(Arc::new(verifier));
-        Ok(Self { source: Source::File { path: path.to_owned(), kind, options, current } })
+        let source = Source::File { path: path.to_owned(), kind, options, current };
+        Ok(Self { source: Arc::new(source) })
     }
 
     /// Authenticator with the key set of a URL, which is fetched now, and again and again.
@@ -65,7 +86,7 @@ impl Tokens {
             let keys = jwt::Keys::from_jwks(body, "the answer").map_err(|error| error.to_string())?;
             Verifier::new(keys, options.clone()).map_err(|error| error.to_string())
         };
-        Ok(Self { source: Source::Url(RemoteKeys::start(client, remote, parse).await?) })
+        Ok(Self { source: Arc::new(Source::Url(RemoteKeys::start(client, remote, parse).await?)) })
     }
 
     /// Reads the keys of the file again; `None` for keys of a URL, which are fetched by themselves.
@@ -73,7 +94,7 @@ impl Tokens {
     /// # Errors
     /// The file cannot be read, or is malformed.
     pub(crate) fn reload(&self) -> Result<Option<Keys>, FileError> {
-        match &self.source {
+        match &*self.source {
             Source::File { path, kind, options, .. } => load(path, *kind, options).map(Some),
             Source::Url(_) => Ok(None),
         }
@@ -81,7 +102,7 @@ impl Tokens {
 
     /// Replaces the keys.
     pub(crate) fn replace(&self, keys: Option<Keys>) {
-        if let (Source::File { current, .. }, Some(Keys(verifier))) = (&self.source, keys) {
+        if let (Source::File { current, .. }, Some(Keys(verifier))) = (&*self.source, keys) {
             *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(verifier);
         }
     }
@@ -95,25 +116,33 @@ impl Tokens {
             let cause = "the keys of tokens are too old, and cannot be fetched";
             return Answer::Refused(Refusal::new(ReasonCode::ServerUnavailable, cause));
         };
-        let mut verdict = verifier.verify(token, &connect, now);
+        let (mut verdict, mut key) = verifier.verify_keyed(token, &connect, now);
         if verdict == Verdict::Refused(jwt::Refusal::UnknownKey)
-            && let Source::Url(keys) = &self.source
+            && let Source::Url(keys) = &*self.source
             && keys.refresh_for_unknown_key().await
             && let Some(verifier) = keys.current()
         {
-            verdict = verifier.verify(token, &connect, now);
+            (verdict, key) = verifier.verify_keyed(token, &connect, now);
         }
         match verdict {
             Verdict::NotAJwt => Answer::Ignored,
             Verdict::Refused(refusal) => {
                 Answer::Refused(Refusal::new(ReasonCode::NotAuthorized, refusal.to_string()))
             }
-            Verdict::Accepted(claims) => grant_claims(credentials, SOURCE, claims, now),
+            Verdict::Accepted(claims) => {
+                let mut answer = grant_claims(credentials, SOURCE, claims, now);
+                if let Answer::Accepted(grant) = &mut answer {
+                    let credential =
+                        |key| -> Box<dyn Credential> { Box::new(TokenKey { tokens: self.clone(), key }) };
+                    grant.credential = key.map(credential);
+                }
+                answer
+            }
         }
     }
 
     fn verifier(&self) -> Option<Arc<Verifier>> {
-        match &self.source {
+        match &*self.source {
             Source::File { current, .. } => {
                 Some(current.read().unwrap_or_else(PoisonError::into_inner).clone())
             }

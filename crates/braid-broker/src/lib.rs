@@ -39,8 +39,8 @@ mod token_bucket;
 
 pub use admission::{Ban, BanError, BanTarget};
 pub use auth::{
-    Action, Anonymous, Authenticate, Authentication, Authorize, Challenge, Credentials, Exchange, Grant,
-    Outcome, PermitAll, Refusal, SecurityAction, SecurityEvent,
+    Action, Anonymous, Authenticate, Authentication, Authorize, Challenge, Credential, Credentials, Exchange,
+    Grant, Outcome, PermitAll, Refusal, SecurityAction, SecurityEvent,
 };
 pub use broker::{Broker, Handle};
 pub use config::{

@@ -106,7 +106,9 @@ impl Upgrade {
         let websocket = self.websocket.as_deref();
         let Some(tls) = self.tls else { return accept_websocket(io, peer, websocket).await };
         let io = tls.accept(io, self.transport).await?;
-        tls::describe(&mut peer, io.get_ref().1);
+        let session = io.get_ref().1;
+        tls::describe(&mut peer, session);
+        peer.certificate = tls::client_certificate(session.peer_certificates(), &tls);
         accept_websocket(io, peer, websocket).await
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use braid_proto::stream::StreamKey;
 
@@ -199,14 +200,39 @@ impl Peer {
     }
 }
 
+/// Verification of a client's certificate by the files of the server that are in force then.
+pub(crate) trait VerifyAgain: Send + Sync {
+    /// Tests whether a handshake with this certificate would fail.
+    fn is_refused(&self, certificate: &[u8]) -> bool;
+}
+
 /// A certificate whose chain was verified in the handshake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct PeerCertificate {
     /// The certificate as it was sent (X.509, DER).
     pub der: Box<[u8]>,
+    /// `None` at a client.
+    verification: Option<Arc<dyn VerifyAgain>>,
 }
 
 impl PeerCertificate {
+    /// Certificate (X.509, DER) that is not verified again.
+    #[must_use]
+    pub fn new(der: &[u8]) -> Self {
+        Self { der: der.into(), verification: None }
+    }
+
+    pub(crate) fn with_verification(self, verification: impl VerifyAgain + 'static) -> Self {
+        Self { verification: Some(Arc::new(verification)), ..self }
+    }
+
+    /// Tests whether the server would refuse the certificate by now: it is on a revocation list, its authority is gone,
+    /// or it has expired. Verifies signatures. False at a client.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.verification.as_ref().is_some_and(|verification| verification.is_refused(&self.der))
+    }
+
     /// Common Name of the subject. `None` if there is none, more than one, or one that is not plain text: an identity
     /// must not be ambiguous.
     #[must_use]
@@ -224,6 +250,20 @@ impl PeerCertificate {
     #[must_use]
     pub fn fingerprint_sha256(&self) -> String {
         certificate::fingerprint_sha256(&self.der)
+    }
+}
+
+impl PartialEq for PeerCertificate {
+    fn eq(&self, other: &Self) -> bool {
+        self.der == other.der
+    }
+}
+
+impl Eq for PeerCertificate {}
+
+impl fmt::Debug for PeerCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerCertificate").field("der", &self.der).finish_non_exhaustive()
     }
 }
 

@@ -133,5 +133,5 @@ pub(crate) fn certificate(common_names: &[&str], alternative_names: &[&str]) -> 
     params.subject_alt_names = names.collect();
     let key = KeyPair::generate().expect("a key");
     let certificate = params.self_signed(&key).expect("a certificate");
-    PeerCertificate { der: certificate.der().to_vec().into() }
+    PeerCertificate::new(certificate.der())
 }

@@ -1,15 +1,18 @@
 //! Reload of users, keys and rules: whole or not at all.
 
 use std::fs;
+use std::sync::Arc;
 
-use braid_access::{AccessControl, AclFile, AclFormat, Chain, HashPool, Link};
+use braid_access::{AccessControl, AclFile, AclFormat, Chain, HashPool, KeyFileKind, Link, Tokens};
 use braid_auth::identity::{Attributes, Identity};
+use braid_auth::jwt::JwtOptions;
 use braid_broker::{Action, Authorize};
 use braid_proto::packet::ClientId;
 use braid_proto::topic::TopicName;
 use tempfile::TempDir;
 
 use crate::login::{Login, SECRET, line, token, tokens, users, write};
+use crate::tokens::{key, key_sets, signed};
 
 const OTHER_SECRET: &[u8] = b"another secret of at least thirty-two bytes";
 const CLAIMS: &str = r#"{"sub":"joe","exp":9999999999}"#;
@@ -204,4 +207,34 @@ async fn what_can_change_is_asked_about() {
         let decision = control.authorizer().decide(&identity, &ClientId::from("c"), action);
         assert_eq!(decision.allowed, allowed);
     }
+}
+
+/// Clients whose key is gone are told from those whose key stayed, whatever its `kid` and file.
+#[tokio::test]
+async fn a_token_is_revoked_with_its_key() {
+    let folder = TempDir::new().expect("folder");
+    let (old, new) = (key(1), key(2));
+    let file = write(&folder, "set.json", key_sets(&[(&old, "old"), (&new, "new")]));
+    let options = JwtOptions::default();
+    let keys = Tokens::from_file(&file, KeyFileKind::Jwks, options).expect("keys");
+    let control =
+        AccessControl::open(Chain::new(vec![Link::Token(Arc::new(keys))], false), None).expect("no rules");
+    let chain = control.authenticator();
+    let credential = async |key, id| {
+        let grant = Login::with("joe", signed(key, id, CLAIMS)).grant(&chain).await.expect("a token");
+        grant.credential.expect("a token has a key")
+    };
+    let (by_old, by_new) = (credential(&old, "old").await, credential(&new, "new").await);
+    let reload = |sets: &str| {
+        write(&folder, "set.json", sets);
+        control.apply(control.read().expect("a good file"));
+        [by_old.is_revoked(), by_new.is_revoked()]
+    };
+    assert_eq!([by_old.is_revoked(), by_new.is_revoked()], [false, false]);
+    assert_eq!(reload(&key_sets(&[(&new, "renamed"), (&old, "old")])), [false, false]);
+    assert_eq!(reload(&key_sets(&[(&new, "new")])), [true, false]);
+    assert_eq!(reload(&key_sets(&[(&old, "new")])), [false, true], "the name does not matter");
+    write(&folder, "set.json", "{");
+    control.read().expect_err("a bad file");
+    assert_eq!([by_old.is_revoked(), by_new.is_revoked()], [false, true]);
 }

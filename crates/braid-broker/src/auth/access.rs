@@ -14,9 +14,9 @@ use hashbrown::HashMap;
 use super::audit::{Audit, SecurityAction, SecurityEvent};
 use super::authenticate::{Authenticate, Authentication, Credentials};
 use super::authorize::{Action, Authorize};
+use super::publisher::{OwnPublishers, Permitted, is_granted};
 use crate::admission::AdmissionControl;
 use crate::config::LimitsConfig;
-use super::publisher::{OwnPublishers, Permitted, is_granted};
 use crate::lock_order;
 use crate::mountpoint::Tenant;
 

@@ -88,6 +88,17 @@ pub struct Grant {
     pub expires_in: Option<Duration>,
     /// Last data of the Authentication Method.
     pub data: Option<Bytes>,
+    /// Credential that may be revoked while the client is connected; `None` for those that [`Authorize::is_revoked`]
+    /// knows by the identity.
+    ///
+    /// [`Authorize::is_revoked`]: crate::Authorize::is_revoked
+    pub credential: Option<Box<dyn Credential>>,
+}
+
+/// Credential of a connected client, which may be revoked by a reload.
+pub trait Credential: fmt::Debug + Send + Sync {
+    /// Tests whether it would not be accepted by now. Asked when the broker rechecks its clients.
+    fn is_revoked(&self) -> bool;
 }
 
 impl From<Identity> for Outcome {

@@ -12,7 +12,8 @@ mod publisher;
 pub(crate) use access::{Access, ClientAccess, is_broker_topic};
 pub use audit::{SecurityAction, SecurityEvent};
 pub use authenticate::{
-    Anonymous, Authenticate, Authentication, Challenge, Credentials, Exchange, Grant, Outcome, Refusal,
+    Anonymous, Authenticate, Authentication, Challenge, Credential, Credentials, Exchange, Grant, Outcome,
+    Refusal,
 };
 pub use authorize::{Action, Authorize, PermitAll};
 pub(crate) use publisher::Permitted;

@@ -12,7 +12,7 @@ use braid_transport::{Incoming, Link, Peer};
 
 use super::bans::admit_client;
 use super::subscribe::FilterProgress;
-use crate::auth::{Authentication, ClientAccess, Exchange, Grant, Outcome, Refusal};
+use crate::auth::{Authentication, ClientAccess, Credential, Exchange, Grant, Outcome, Refusal};
 use crate::core::Core;
 use crate::listener_policy::ListenerPolicy;
 use crate::mountpoint::{self, Unmountable};
@@ -49,6 +49,8 @@ pub(super) struct SessionBinding {
     pub(super) expires_at: Option<Instant>,
     /// SUBSCRIBE or UNSUBSCRIBE that is handled in part.
     pub(super) progress: Option<Box<FilterProgress>>,
+    /// Credential that may be revoked meanwhile.
+    pub(super) credential: Option<Box<dyn Credential>>,
     /// Delayed Will of a session whose new connection was refused. Boxed: hardly any connection has one.
     pub(super) delayed_will: Option<Box<Will>>,
     /// Enhanced authentication that waits for an AUTH.
@@ -71,6 +73,7 @@ impl SessionBinding {
             access: ClientAccess::default(),
             expires_at: None,
             progress: None,
+            credential: None,
             delayed_will: None,
             authentication: None,
         }

@@ -11,6 +11,7 @@ use braid_proto::message::Message;
 use braid_proto::packet::{Auth, Connect};
 use braid_proto::reason::ReasonCode;
 use braid_store::{Change, StoreError};
+use braid_transport::PeerCertificate;
 
 use super::Driver;
 use super::ack_pipeline::{AckPipeline, PendingAcks};
@@ -387,8 +388,9 @@ impl Driver {
     }
 
     /// Accepts the CONNECT of a client that was authenticated, if it may have its session.
-    async fn accept(&mut self, connect: &Connect, grant: Grant) {
+    async fn accept(&mut self, connect: &Connect, mut grant: Grant) {
         let (connection, expires_in) = (self.session.connection, grant.expires_in);
+        let credential = grant.credential.take();
         let admitted = match admit(&mut self.server, &self.session.policy, connect, &grant) {
             Ok(admitted) => admitted,
             Err(refusal) => return self.refuse(Some(connect), refusal),
@@ -413,6 +415,7 @@ impl Driver {
         // The delayed Will of a session that continues is not published [MQTT-3.1.3-9]; a refusal keeps it.
         self.session.delayed_will = claim.will.filter(|_| opened.is_err()).map(Box::new);
         self.session.access = access;
+        self.session.credential = credential;
         self.session.entry = Some(claim.entry);
         self.session.expires_at = expires_in.and_then(|expires_in| clock::now().checked_add(expires_in));
         self.retained.resume(claim.pending_retained);
@@ -436,7 +439,7 @@ impl Driver {
     }
 
     /// Ends a re-authentication with success, if the client is still the same user.
-    fn reauthenticate(&mut self, Grant { identity, expires_in, data, .. }: Grant) {
+    fn reauthenticate(&mut self, Grant { identity, expires_in, data, credential, .. }: Grant) {
         if !self.session.access.owns(Some(&identity)) || !self.keeps_mountpoint(&identity) {
             return self.server.disconnect(ReasonCode::NotAuthorized);
         }
@@ -444,6 +447,7 @@ impl Driver {
             entry.set_identity(&identity);
         }
         self.session.access.set_identity(identity);
+        self.session.credential = credential;
         self.session.expires_at = expires_in.and_then(|expires_in| clock::now().checked_add(expires_in));
         self.server.finish_reauthentication(data);
         self.recheck_subscriptions();
@@ -468,11 +472,23 @@ impl Driver {
         if self.end_if_banned() {
             return;
         }
-        if self.core.access.is_revoked(self.session.access.identity()) {
-            let cause = "the user is not known any more";
+        if let Some(cause) = self.revocation() {
             return self.end_for(SecurityAction::Revoked, cause, ReasonCode::NotAuthorized);
         }
         self.recheck_subscriptions();
+    }
+
+    /// Reason why the client would not be accepted any more.
+    fn revocation(&self) -> Option<&'static str> {
+        if self.core.access.is_revoked(self.session.access.identity()) {
+            Some("the user is not known any more")
+        } else if self.link.peer().certificate.as_ref().is_some_and(PeerCertificate::is_refused) {
+            Some("its certificate is not accepted any more")
+        } else if self.session.credential.as_ref().is_some_and(|credential| credential.is_revoked()) {
+            Some("its credential is not accepted any more")
+        } else {
+            None
+        }
     }
 
     /// Disconnects a client that is banned by now. DISCONNECT has no code for a ban.

@@ -1,12 +1,13 @@
 //! Enhanced authentication (MQTT 5, 4.12), and the time for which credentials are valid.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use braid_auth::identity::{Attributes, Identity};
 use braid_broker::{
-    Authenticate, Authentication, Challenge, Counter, Credentials, Exchange, Grant, Outcome, Refusal,
-    SecurityAction,
+    Authenticate, Authentication, Challenge, Counter, Credential, Credentials, Exchange, Grant, Outcome,
+    Refusal, SecurityAction,
 };
 use braid_proto::packet::{Auth, Connect, Disconnect, Packet, ProtocolVersion, QoS, UserProperties};
 use braid_proto::reason::ReasonCode;
@@ -28,6 +29,27 @@ const STEPS: u8 = 3;
 struct Next {
     expires_in: Option<Duration>,
     rules: Option<&'static str>,
+    credential: Option<&'static Revocable>,
+}
+
+/// Credential that a test revokes.
+#[derive(Debug)]
+struct Revocable(AtomicBool);
+
+impl Revocable {
+    const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    fn revoke(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Credential for &'static Revocable {
+    fn is_revoked(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
 }
 
 /// Authenticator of user names, and of a method whose client names its user and repeats the data of each challenge.
@@ -46,11 +68,12 @@ impl Steps {
     }
 
     fn grant(&self, user: Option<&str>, data: Option<Bytes>) -> Result<Outcome, Refusal> {
-        let Next { expires_in, rules } = *self.0.lock().expect("not poisoned");
+        let Next { expires_in, rules, credential } = *self.0.lock().expect("not poisoned");
         let attributes =
             Attributes { user: user.map(Into::into), rules: rules.map(Into::into), ..Attributes::default() };
         let identity = Identity::new(attributes).expect("valid rules");
-        Ok(Outcome::Accepted(Box::new(Grant { identity, expires_in, data, client_id: None })))
+        let credential = credential.map(|credential| -> Box<dyn Credential> { Box::new(credential) });
+        Ok(Outcome::Accepted(Box::new(Grant { identity, expires_in, data, client_id: None, credential })))
     }
 
     fn challenge(&self, user: String, number: u8) -> Result<Outcome, Refusal> {
@@ -523,4 +546,47 @@ async fn a_user_that_was_removed_meanwhile_is_disconnected_at_once() {
     let mut client = broker.connect(named("u", connect_v5("client"))).await;
     client.expect_disconnect(ReasonCode::NotAuthorized).await;
     assert!(is_connected(&mut broker.connect(named("v", connect_v5("client"))).await).await);
+}
+
+/// A credential that was revoked, such as the key of a token that is gone, ends its connection at the recheck and no
+/// other, and one that is revoked before the CONNECT is answered ends it at once. A re-authentication replaces it.
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_credential_is_revoked_is_disconnected() {
+    static OLD: Revocable = Revocable::new();
+    static NEW: Revocable = Revocable::new();
+    let steps = Steps::default();
+    let broker = start(&steps);
+    let mut events = broker.handle.security_events();
+    let mut other = broker.connect(named("v", connect_v5("other"))).await;
+    steps.set(Next { credential: Some(&OLD), ..Next::default() });
+    let mut first = broker.connect(named("u", connect_v5("first"))).await;
+    let mut v3 = broker.connect(named("u", connect_v3("v3"))).await;
+    let mut renewed = connect(&broker, by_steps("w", connect_v5("renewed"))).await;
+    steps.set(Next { credential: Some(&NEW), ..Next::default() });
+    renewed.send(auth(ReasonCode::ReAuthenticate, METHOD, "w")).await;
+    answer_all(&mut renewed).await;
+    assert!(matches!(renewed.next().await, Some(Packet::Auth(_))));
+    let mut second = broker.connect(named("u", connect_v5("second"))).await;
+    broker.handle.recheck_clients().await;
+    for client in [&mut other, &mut first, &mut v3, &mut renewed, &mut second] {
+        assert!(is_connected(client).await);
+    }
+    OLD.revoke();
+    assert!(is_connected(&mut first).await, "until the recheck");
+    broker.handle.recheck_clients().await;
+    first.expect_disconnect(ReasonCode::NotAuthorized).await;
+    v3.expect_end().await;
+    for client in [&mut other, &mut renewed, &mut second] {
+        assert!(is_connected(client).await);
+    }
+    let event = events.recv().await.expect("an event");
+    assert_eq!(event.action, SecurityAction::Revoked);
+    assert_eq!(event.identity.as_ref().and_then(Identity::user), Some("u"));
+    steps.set(Next { credential: Some(&OLD), ..Next::default() });
+    broker.connect(connect_v5("late")).await.expect_disconnect(ReasonCode::NotAuthorized).await;
+    NEW.revoke();
+    broker.handle.recheck_clients().await;
+    renewed.expect_disconnect(ReasonCode::NotAuthorized).await;
+    second.expect_disconnect(ReasonCode::NotAuthorized).await;
+    assert!(is_connected(&mut other).await);
 }

@@ -25,6 +25,7 @@ mod queues;
 mod random;
 mod rates;
 mod retained;
+mod revoked_certificates;
 mod security;
 mod security_permissions;
 mod security_retained;

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::amplification::{AmplificationLimit, ValidatingCrypto};
 use super::codes::{self, code};
 use super::config::{self, QuicOptions, Transport};
-use super::connection::{Established, Multi};
+use super::connection::{Established, Multi, chain};
 use super::early::confirmed_by_client;
 use super::panic_guard::{Broken, PanicGuard, guarded, is_sound};
 use super::runtime::{Failures, GuardedRuntime};
@@ -27,7 +27,7 @@ use crate::error::{BindError, CertificateError, HandshakeError};
 use crate::link::Link;
 use crate::sim::{Attached, Host};
 use crate::tcp;
-use crate::tls::ServerTls;
+use crate::tls::{ServerTls, client_certificate};
 use crate::transport::canonical;
 
 /// Unread bytes over all streams that a client may send before its CONNECT is accepted: a first flight, and little for
@@ -344,7 +344,8 @@ impl QuicIncoming {
         })?;
         let confirmed = confirmed.filter(|_| control.1.is_0rtt());
         unopened.0 = None;
-        Ok(Link::Multi(Multi::new(Established {
+        let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
+        let mut multi = Multi::new(Established {
             control,
             connection,
             address,
@@ -353,7 +354,9 @@ impl QuicIncoming {
             options: transport.options,
             gate,
             confirmed,
-        })))
+        });
+        multi.peer.certificate = certificate;
+        Ok(Link::Multi(multi))
     }
 }
 

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateRevocationListDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientCertVerifierBuilder, VerifierBuilderError, WebPkiClientVerifier};
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
-use super::{ClientAuth, provider};
+use super::{ClientAuth, ServerTls, provider};
 use crate::certificate::{add_roots, read};
 use crate::error::CertificateError;
+use crate::transport::{PeerCertificate, VerifyAgain};
 
 /// Verifier of client certificates; `None` where none is asked for.
 ///
@@ -46,6 +47,32 @@ pub(super) fn client_verifier(
     let builder = builder().with_crls(lists).enforce_revocation_expiration();
     let builder = if is_optional { builder.allow_unauthenticated() } else { builder };
     builder.build().map(Some).map_err(|error| CertificateError::unusable(ca, &error))
+}
+
+/// Chain of a connected client, which is verified again after a reload.
+struct ClientChain {
+    tls: ServerTls,
+    /// Certificates behind that of the client.
+    intermediates: Vec<CertificateDer<'static>>,
+}
+
+impl VerifyAgain for ClientChain {
+    fn is_refused(&self, certificate: &[u8]) -> bool {
+        let Some(verifier) = self.tls.client_verifier() else { return false };
+        let certificate = CertificateDer::from(certificate);
+        verifier.verify_client_cert(&certificate, &self.intermediates, UnixTime::now()).is_err()
+    }
+}
+
+/// Certificate of a client, from the chain that it sent in a handshake with `tls`.
+pub(crate) fn client_certificate(
+    chain: Option<&[CertificateDer<'_>]>,
+    tls: &ServerTls,
+) -> Option<PeerCertificate> {
+    let (certificate, intermediates) = chain?.split_first()?;
+    let intermediates = intermediates.iter().map(|one| one.clone().into_owned()).collect();
+    let chain = ClientChain { tls: tls.clone(), intermediates };
+    Some(PeerCertificate::new(certificate).with_verification(chain))
 }
 
 /// All revocation lists of a file in PEM or DER; never empty. Each is parsed and has not expired.
@@ -113,7 +140,6 @@ mod tests {
         KeyIdMethod, KeyPair, SerialNumber, date_time_ymd,
     };
     use rustls::CertificateError as Defect;
-    use rustls::pki_types::UnixTime;
 
     use super::*;
 

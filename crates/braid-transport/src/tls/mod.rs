@@ -8,6 +8,7 @@ mod server;
 
 pub(crate) use client::tls_error;
 pub use client::{ClientTls, ClientTlsOptions};
+pub(crate) use client_auth::client_certificate;
 pub use server::{ClientAuth, ServerTls, ServerTlsOptions, TlsVersion};
 
 use std::sync::Arc;
@@ -40,5 +41,5 @@ pub(crate) fn describe(peer: &mut Peer, session: &rustls::CommonState) {
 }
 
 pub(crate) fn leaf(chain: Option<&[CertificateDer<'_>]>) -> Option<PeerCertificate> {
-    chain?.first().map(|leaf| PeerCertificate { der: leaf.as_ref().into() })
+    chain?.first().map(|leaf| PeerCertificate::new(leaf))
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Acceptor, ServerSessionMemoryCache};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use tokio::net::TcpStream;
@@ -145,6 +146,8 @@ struct Configs {
     mqtt: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
     quic: Arc<ServerConfig>,
+    /// `None` where no certificate is asked for.
+    client_verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl ServerTls {
@@ -198,6 +201,11 @@ impl ServerTls {
     /// True if clients are asked for a certificate.
     pub(crate) fn asks_for_certificates(&self) -> bool {
         self.shared.options.client_auth != ClientAuth::None
+    }
+
+    /// Verifier of client certificates that is in force; `None` where none is asked for.
+    pub(super) fn client_verifier(&self) -> Option<Arc<dyn ClientCertVerifier>> {
+        self.current().client_verifier
     }
 
     /// Application protocols of the options, for messages; `None` if they name none.
@@ -298,6 +306,7 @@ impl Configs {
             http: with_alpn(vec![ALPN_HTTP.as_bytes().to_vec()]),
             any: Arc::new(base),
             quic: Arc::new(quic),
+            client_verifier: verifier,
         })
     }
 }

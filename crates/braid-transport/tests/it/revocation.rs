@@ -203,14 +203,20 @@ async fn reload_revokes_and_a_list_that_cannot_be_used_leaves_the_old_one() {
         tls.reload().expect("reload");
         let mut listener = bind(kind);
         let (mut server, mut client) = pair(&mut listener, &eight).await;
+        let certificate = server.peer.certificate.clone().expect("the client has one");
+        assert!(!certificate.is_refused());
         fs::write(&path, "garbage").expect("write");
         let error = tls.reload().expect_err("garbage").to_string();
         assert!(error.starts_with(&path.display().to_string()), "{error}");
         refusal(&mut listener, &seven).await;
+        assert!(!certificate.is_refused(), "the old list is in force");
         fs::write(&path, pem(&list(&[7, 8]), pki.issuer())).expect("write");
         tls.reload().expect("reload");
         refusal(&mut listener, &eight).await;
+        assert!(certificate.is_refused(), "for the broker, which ends the connection");
         crate::support::carry(&mut client, &mut server, b"a connection of before").await;
+        let client_side = client.peer.certificate.as_ref().expect("the server has one");
+        assert!(!client_side.is_refused(), "a client does not verify again");
     }
 }
 

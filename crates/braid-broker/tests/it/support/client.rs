@@ -7,10 +7,11 @@ use braid_proto::packet::{
     SubscribeEntry, Unsuback,
 };
 use braid_proto::reason::ReasonCode;
-use braid_transport::ByteStream;
+use braid_transport::{ByteStream, Link};
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::only_stream;
 use super::packets::{filter, publish_packet, subscribe_packet};
 
 /// Timeout above any wait of a test; it expires only in a test that fails.
@@ -32,6 +33,11 @@ impl Client {
         let decoder = Decoder::new(version, 268_435_460);
         let last_id = PacketId::new(u16::MAX).expect("not zero");
         Self { io, version, decoder, decoded: VecDeque::new(), last_id, connack: None }
+    }
+
+    /// Client on a link of one stream, before CONNECT.
+    pub(crate) fn over(link: Link, version: ProtocolVersion) -> Self {
+        Self::new(only_stream(link), version)
     }
 
     // -- Sending -----------------------------------------------------------------------------------

@@ -158,12 +158,16 @@ impl fmt::Debug for Multi {
     }
 }
 
+/// Certificates that the peer has sent.
+pub(super) fn chain(connection: &noq::Connection) -> Option<Box<Vec<CertificateDer<'static>>>> {
+    connection.peer_identity()?.downcast().ok()
+}
+
 /// The peer as the handshake has shown it.
 fn peer(connection: &noq::Connection, address: SocketAddr) -> Peer {
     let handshake =
         connection.handshake_data().and_then(|handshake| handshake.downcast::<HandshakeData>().ok());
-    let chain = connection.peer_identity();
-    let chain = chain.and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
+    let chain = chain(connection);
     Peer {
         tls_version: Some("TLSv1.3"),
         alpn: handshake.and_then(|data| data.protocol).map(|name| String::from_utf8_lossy(&name).into()),
