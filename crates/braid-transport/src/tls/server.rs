@@ -171,8 +171,9 @@ impl ServerTls {
     }
 
     /// Reads the same files again, all of them: certificates, keys, CA and revocation lists. Handshakes that begin from
-    /// now on see the new ones; connections that exist stay as they are. Session tickets of before are void, with their
-    /// early data: a client that has been revoked does not resume.
+    /// now on see the new ones. Connections that exist stay, and
+    /// [`PeerCertificate::is_refused`](crate::PeerCertificate::is_refused) tells which would not be accepted any more.
+    /// Session tickets of before are void, with their early data: a client that has been revoked does not resume.
     ///
     /// # Errors
     /// A file cannot be read or used; the configuration in use stays.

@@ -36,6 +36,10 @@ fn the_key_of_a_signature_is_found_among_other_keys() {
     for other in [Issuer::Hs256(vec![7; 32]), Issuer::es256(), Issuer::eddsa()] {
         assert!(!keys.iter().any(|key| other.verifier().has_key(*key)), "{}", other.algorithm());
     }
+    // The public key as a secret is another key.
+    let eddsa = issuers.iter().find(|issuer| issuer.algorithm() == "EdDSA").expect("it is among all");
+    let same_bytes = Issuer::Hs256(decode(&eddsa.jwk()["x"]));
+    assert!(!keys.iter().any(|key| same_bytes.verifier().has_key(*key)));
     // An expired token has a key, one with a wrong signature and a password have none.
     let (issuer, verifier) = (Issuer::hs256(), Issuer::Hs256(vec![7; 32]).verifier());
     let expired = issuer.issue(&with(claims(), "exp", 1));

@@ -159,8 +159,8 @@ impl fmt::Debug for Multi {
 }
 
 /// Certificates that the peer has sent.
-pub(super) fn chain(connection: &noq::Connection) -> Option<Box<Vec<CertificateDer<'static>>>> {
-    connection.peer_identity()?.downcast().ok()
+pub(super) fn chain(connection: &noq::Connection) -> Option<Vec<CertificateDer<'static>>> {
+    connection.peer_identity()?.downcast().ok().map(|chain| *chain)
 }
 
 /// The peer as the handshake has shown it.
