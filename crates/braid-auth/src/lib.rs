@@ -4,6 +4,7 @@
 //! callers pass the bytes of a file, and take decisions.
 //!
 //! - [`acl`]: access control list, its file format and its decisions on topics and Topic Filters
+//! - [`bans`]: ban file: clients, users and networks that are refused
 //! - [`claims`]: facts about a client that its authenticator has verified
 //! - [`identity`]: identity of a client, its own rules included, as it is stored with a session
 //! - [`jwt`]: JSON Web Tokens, their keys and the check of their claims
@@ -14,6 +15,7 @@
 //! - [`scram`]: SCRAM-SHA-256, both sides, and the credentials of the server
 
 pub mod acl;
+pub mod bans;
 pub mod claims;
 pub mod identity;
 pub mod jwt;

@@ -262,6 +262,20 @@ impl Handle {
         Ok(())
     }
 
+    /// Lifts bans and sets others, until the broker ends. Who is connected is disconnected by
+    /// [`recheck_clients`](Self::recheck_clients).
+    ///
+    /// # Errors
+    /// There are too many bans, or the reason is too long. Bans up to that one are set.
+    pub fn replace_bans(
+        &self,
+        lifted: Vec<BanTarget>,
+        set: Vec<BanTarget>,
+        reason: &str,
+    ) -> Result<(), BanError> {
+        self.core.access.admission.replace(lifted, set, reason, clock::now())
+    }
+
     /// Lifts the ban of exactly this target. False if there is none.
     pub fn unban(&self, target: BanTarget) -> bool {
         self.core.access.admission.unban(target, clock::now())

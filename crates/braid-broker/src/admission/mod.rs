@@ -180,6 +180,23 @@ impl AdmissionControl {
         self.change(|state| state.bans.set(target, duration, reason, now))
     }
 
+    /// Lifts bans, and sets others that end with the broker.
+    ///
+    /// # Errors
+    /// There are too many, or the reason is too long. Bans up to that one are set.
+    pub(crate) fn replace(
+        &self,
+        lifted: Vec<BanTarget>,
+        set: Vec<BanTarget>,
+        reason: &str,
+        now: Instant,
+    ) -> Result<(), BanError> {
+        self.change(|state| {
+            lifted.into_iter().for_each(|target| _ = state.bans.lift(target, now));
+            set.into_iter().try_for_each(|target| state.bans.set(target, None, reason, now))
+        })
+    }
+
     /// Lifts a ban. False if there is none.
     pub(crate) fn unban(&self, target: BanTarget, now: Instant) -> bool {
         self.change(|state| state.bans.lift(target, now))

@@ -169,6 +169,15 @@ pub(crate) struct AclConfig {
     pub(crate) permit_all: bool,
 }
 
+/// Bans of an operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct BansConfig {
+    /// File with the clients, users and networks that are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<PathBuf>,
+}
+
 impl Config {
     /// Checks what clients of other hosts may do: nothing by omission.
     pub(super) fn check_access(&self) -> Result<(), ConfigError> {

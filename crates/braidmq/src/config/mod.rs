@@ -17,7 +17,7 @@ use braid_store::{Durability, Options};
 use braid_transport::Transport;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use access::{AclConfig, AuthenticatorConfig, HttpConfig, JwtConfig};
+pub(crate) use access::{AclConfig, AuthenticatorConfig, BansConfig, HttpConfig, JwtConfig};
 pub(crate) use listener::ListenerConfig;
 pub(crate) use merge::{Layers, environment, merge};
 pub(crate) use parse::ConfigError;
@@ -55,6 +55,7 @@ pub(crate) struct Config {
     pub(crate) authenticator: Vec<AuthenticatorConfig>,
     /// Access control list.
     pub(crate) acl: AclConfig,
+    pub(crate) bans: BansConfig,
     /// Level and format of the log.
     pub(crate) log: LogConfig,
     /// The broker's own sections: `mqtt`, `limits`, `sys`.
@@ -83,6 +84,7 @@ impl Default for Config {
             spool: SpoolConfig::default(),
             authenticator: Vec::new(),
             acl: AclConfig::default(),
+            bans: BansConfig::default(),
             log: LogConfig::default(),
             mqtt,
             limits,

@@ -14,6 +14,7 @@ use braid_access::{
     AccessControl, AclFile, Certificates, Chain, FileError, HashPool, KeyFileKind, Link, Tokens, Users,
     read_file,
 };
+use braid_auth::bans::BanFileError;
 use braid_auth::jwt::{ClaimCheck, ConnectValue, JwtOptions};
 use thiserror::Error;
 
@@ -35,6 +36,8 @@ pub(crate) enum AccessError {
     File(#[from] FileError),
     #[error("authenticator {number} ({kind}): {problem}")]
     Authenticator { number: usize, kind: &'static str, problem: String },
+    #[error("{path}:{line}: {error}", path = .path.display(), line = .error.line)]
+    Bans { path: PathBuf, error: BanFileError },
     #[error("{path}: the key cannot be made: {source}", path = .path.display())]
     Key { path: PathBuf, source: std::io::Error },
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod banner;
+mod bans;
 mod bind;
 mod logging;
 mod progress;
@@ -22,6 +23,7 @@ use braid_store::{OpenError, StoreError};
 use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use self::bans::FileBans;
 use self::bind::Certificate;
 use self::store::{Built, ProcessStore};
 use crate::config::{Config, ConfigError, Layers, ListenersConfig, environment, merge};
@@ -314,6 +316,8 @@ async fn serve(
         opened = access::open(config) => opened?,
         () = signals.recv() => return Ok(None),
     };
+    let mut bans = FileBans::new(config.bans.file.clone());
+    let banned = bans.read()?;
     let certificate = bind::certificate(config)?;
     // Before the store is read, so that a port in use is reported at once. Clients that connect meanwhile wait.
     let listeners = bind::listeners(config, certificate.as_ref())?;
@@ -326,6 +330,8 @@ async fn serve(
         return Ok(None);
     };
     let handle = broker.handle();
+    // Nobody is connected, and a file has no more bans than there may be.
+    let _ = bans.apply(banned, &handle);
     // Before the banner, so that a probe that follows it finds the broker serving.
     let monitor = handle.health_monitor();
     status.health.serving(monitor.clone());
@@ -354,7 +360,13 @@ async fn serve(
                 }
                 handle.stop();
             }
-            _ = hang_up.recv() => reload(args, certificate.as_ref(), reload_level, &control, &handle).await,
+            _ = hang_up.recv() => {
+                let files = ReloadedFiles { certificate: certificate.as_ref(), control: &control, bans: &mut bans };
+                match reload(args, reload_level, files, &handle).await {
+                    Ok(()) => tracing::info!("users, rules, bans, certificates and log level reloaded"),
+                    Err(error) => tracing::error!(%error, "nothing reloaded, all stays as it is"),
+                }
+            }
         }
     };
     Ok(Some(Ended { served, store: store.clone(), monitor }))
@@ -374,37 +386,37 @@ fn warn_of_exposed_files(config: &Config) {
     }
 }
 
-/// Reads users, keys, rules, certificates and log level again: all of them, or none if one is not valid.
+/// Owners of what is read again by a reload.
+struct ReloadedFiles<'a> {
+    certificate: Option<&'a Certificate>,
+    control: &'a AccessControl,
+    bans: &'a mut FileBans,
+}
+
+/// Reads users, keys, rules, bans, certificates and log level again: all of them, or none if one is not valid.
 async fn reload(
     args: &Args,
-    certificate: Option<&Certificate>,
     reload_level: &logging::Reload,
-    control: &AccessControl,
+    ReloadedFiles { certificate, control, bans }: ReloadedFiles<'_>,
     handle: &Handle,
-) {
+) -> Result<(), String> {
     let reading = control.clone();
     let read = tokio::task::spawn_blocking(move || reading.read()).await;
-    let read =
-        read.map_err(|error| error.to_string()).and_then(|read| read.map_err(|error| error.to_string()));
-    let level = configure(args).map(|config| config.log.level).map_err(|error| error.to_string());
-    let checked = read.and_then(|read| Ok((read, level?)));
-    let reloaded = checked.and_then(|(read, level)| {
-        let certificates = certificate.map(Certificate::begin_reload).transpose();
-        let certificates = certificates.map_err(|error| error.to_string())?;
-        reload_level.set(&level).map_err(|error| error.to_string())?;
-        if let Some(put_in_force) = certificates {
-            put_in_force();
-        }
-        Ok(read)
-    });
-    match reloaded {
-        Ok(read) => {
-            let applying = control.clone();
-            // Former users and rules are freed there.
-            let _ = tokio::task::spawn_blocking(move || applying.apply(read)).await;
-            handle.recheck_clients().await;
-            tracing::info!("users, rules, certificates and log level reloaded");
-        }
-        Err(error) => tracing::error!(%error, "nothing reloaded, all stays as it is"),
+    let read = read.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let banned = bans.read().map_err(|error| error.to_string())?;
+    let level = configure(args).map_err(|error| error.to_string())?.log.level;
+    let certificates = certificate.map(Certificate::begin_reload).transpose();
+    let certificates = certificates.map_err(|error| error.to_string())?;
+    reload_level.set(&level).map_err(|error| error.to_string())?;
+    // All is valid: from here on it is put in force.
+    if let Some(put_in_force) = certificates {
+        put_in_force();
     }
+    let _ = bans.apply(banned, handle);
+    let applying = control.clone();
+    // Former users and rules are freed there.
+    let applied = tokio::task::spawn_blocking(move || applying.apply(read)).await;
+    applied.map_err(|error| format!("users and rules could not be put in force: {error}"))?;
+    handle.recheck_clients().await;
+    Ok(())
 }

@@ -54,10 +54,12 @@ impl Broker {
             add_user(&directory.path().join("users"), user, password);
         }
         fs::write(path("acl"), RULES).unwrap();
+        fs::write(path("bans"), "").unwrap();
         let access = format!(
-            "[[authenticator]]\nkind = \"password\"\nfile = {:?}\n[acl]\nfile = {:?}\n",
+            "[[authenticator]]\nkind = \"password\"\nfile = {:?}\n[acl]\nfile = {:?}\n[bans]\nfile = {:?}\n",
             path("users"),
-            path("acl")
+            path("acl"),
+            path("bans")
         );
         let data = format!("data_dir = {:?}\n", path("data"));
         fs::write(path("braidmq.toml"), data + LISTENERS + &access).unwrap();
@@ -241,18 +243,50 @@ fn a_hang_up_reloads_users_and_rules_whole_or_not_at_all() {
     fs::write(&users, &whole).unwrap();
     fs::write(&acl, "allow all user carl topic #\nallow all topic home/%u/#\n").unwrap();
     let said = broker.reload();
-    assert!(said.contains("users, rules, certificates and log level reloaded"), "{said}");
+    assert!(said.contains("users, rules, bans, certificates and log level reloaded"), "{said}");
     assert!(!broker.run("sub", &tcp, Some(JANE), &["-t", "news", "-E"]).status.success());
     assert!(broker.run("sub", &tcp, Some(CARL), &["-t", "news", "-E"]).status.success());
     // Then the user: both connections end, and it does not come back.
     fs::write(&users, &without_jane).unwrap();
     let said = broker.reload();
-    assert!(said.contains("users, rules, certificates and log level reloaded"), "{said}");
+    assert!(said.contains("users, rules, bans, certificates and log level reloaded"), "{said}");
     for subscriber in subscribers {
         let ended = subscriber.wait_with_output().unwrap();
         assert_eq!((ended.status.code(), &*ended.stdout), (Some(7), &b""[..]));
     }
     assert_eq!(broker.run("sub", &quic, Some(JANE), &["-t", "home/jane/a", "-E"]).status.code(), Some(0x86));
+}
+
+/// Bans come into force and end by a reload; one with a bad line changes nothing.
+#[test]
+fn a_hang_up_reloads_bans() {
+    let mut broker = Broker::start();
+    let [tcp, quic] = broker.urls.clone();
+    let bans = broker.directory.path().join("bans");
+    let code = |broker: &Broker, url: &str, user| {
+        broker.run("sub", url, Some(user), &["-t", "home/carl/a", "-E"]).status.code()
+    };
+    let subscribers = [&tcp, &quic].map(|url| broker.subscriber(url, JANE, &["-t", "news", "-q", "1"]));
+    fs::write(&bans, "user jane\naddress here\n").unwrap();
+    let said = broker.reload();
+    assert!(said.contains("nothing reloaded") && said.contains("bans:2: `here` is no network"), "{said}");
+    assert_eq!(broker.run("sub", &tcp, Some(JANE), &["-t", "news", "-E"]).status.code(), Some(0));
+    fs::write(&bans, "# Left in anger.\nuser jane\n").unwrap();
+    broker.reload();
+    for subscriber in subscribers {
+        assert!(!subscriber.wait_with_output().unwrap().status.success());
+    }
+    for url in [&tcp, &quic] {
+        assert_eq!((code(&broker, url, JANE), code(&broker, url, CARL)), (Some(0x8A), Some(0)));
+    }
+    fs::write(&bans, "address ::1\naddress 127.0.0.0/8\n").unwrap();
+    broker.reload();
+    assert_ne!(code(&broker, &tcp, CARL), Some(0), "its address is refused before the handshake");
+    fs::write(&bans, "").unwrap();
+    broker.reload();
+    for url in [&tcp, &quic] {
+        assert_eq!(broker.run("sub", url, Some(JANE), &["-t", "news", "-E"]).status.code(), Some(0));
+    }
 }
 
 /// Each bad configuration is one line and exit code 2, before anything listens.
@@ -268,6 +302,7 @@ fn bad_access_control_is_one_line_and_exit_code_2() {
         ("bad-users", "jane\n"),
         ("secret", "a secret of at least thirty-two bytes"),
         ("short", "secret"),
+        ("bad-bans", "user jane\nclient\n"),
     ] {
         fs::write(path(name), content).unwrap();
     }
@@ -284,6 +319,8 @@ fn bad_access_control_is_one_line_and_exit_code_2() {
         (LISTENERS, password("users") + &acl("empty"), vec!["empty", "there is no rule"]),
         (LISTENERS, password("users") + &acl("bad-acl"), vec!["bad-acl:2"]),
         (LISTENERS, password("users") + &acl("acl") + "permit_all = true\n", vec!["acl.permit_all", "remove one of both"]),
+        (LISTENERS, format!("[bans]\nfile = {:?}\n", path("bad-bans")), vec!["bad-bans:2: the name is missing"]),
+        (LISTENERS, format!("[bans]\nfile = {:?}\n", path("missing")), vec!["missing", "cannot be read"]),
         (LISTENERS, "[acl]\npermit_al = true\n".to_owned(), vec!["permit_al"]),
         (LISTENERS, "[[authenticator]]\nkind = \"ldap\"\n".to_owned(), vec!["ldap", "password"]),
         (LISTENERS, "[[authenticator]]\nkind = \"password\"\n".to_owned(), vec!["file"]),

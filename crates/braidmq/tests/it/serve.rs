@@ -205,7 +205,7 @@ fn a_hang_up_reloads_certificates_and_log_level_or_leaves_them() {
     let (mut broker, _) = start(&["--config", config.to_str().unwrap(), "--data-dir", dir]);
     let mut log = BufReader::new(broker.0.stderr.take().unwrap());
     let said = reload(&broker, &mut log);
-    assert!(said.contains("users, rules, certificates and log level reloaded"), "{said}");
+    assert!(said.contains("users, rules, bans, certificates and log level reloaded"), "{said}");
     // One file that cannot be used leaves all settings unchanged.
     write("inof");
     let said = reload(&broker, &mut log);
