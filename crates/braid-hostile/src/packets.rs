@@ -21,29 +21,35 @@ pub(crate) struct Connect<'a> {
     pub(crate) is_clean: bool,
     /// Properties of MQTT 5.
     pub(crate) properties: Vec<u8>,
+    /// User name and password.
+    pub(crate) login: Option<(&'a str, &'a str)>,
 }
 
 impl<'a> Connect<'a> {
     /// MQTT 5 with Clean Start.
     pub(crate) fn new(client_id: &'a str) -> Self {
-        Self { client_id, version: 5, is_clean: true, properties: Vec::new() }
+        Self { client_id, version: 5, is_clean: true, properties: Vec::new(), login: None }
     }
 
     /// A session that is resumed, and that outlives the connection by this time.
     pub(crate) fn resuming(client_id: &'a str, expiry_seconds: u32) -> Self {
         let mut properties = vec![SESSION_EXPIRY];
         properties.extend_from_slice(&expiry_seconds.to_be_bytes());
-        Self { client_id, version: 5, is_clean: false, properties }
+        Self { client_id, version: 5, is_clean: false, properties, login: None }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         push_string(&mut body, "MQTT");
-        body.extend_from_slice(&[self.version, if self.is_clean { 2 } else { 0 }, 0, 0]);
+        let flags = if self.is_clean { 2 } else { 0 } | if self.login.is_some() { 0xC0 } else { 0 };
+        body.extend_from_slice(&[self.version, flags, 0, 0]);
         if self.version >= 5 {
             push_properties(&mut body, &self.properties);
         }
         push_string(&mut body, self.client_id);
+        for text in self.login.iter().flat_map(|(user, password)| [user, password]) {
+            push_string(&mut body, text);
+        }
         packet(CONNECT, &body)
     }
 }

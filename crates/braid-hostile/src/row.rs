@@ -235,6 +235,16 @@ pub(crate) const ROWS: &[Row] = &[
         "handshakes",
         attack::TLS_CONNECTS,
     ),
+    Row {
+        settings: &["allow_anonymous=true", "authenticator=[{kind='password', file='{users}'}]"],
+        ..Row::new(
+            "passwords",
+            "64 connections at a time over TCP guess the password of a user, at full speed; the others are anonymous",
+            "guesses",
+            attack::PASSWORDS,
+        )
+    }
+    .growth(128.0, "argon2id: 19 MiB for each thread of the pool, and 64 connections"),
     Row::new(
         "ws-lengths",
         "32 connections send WebSocket frames that lie about their lengths, or that RFC 6455 forbids",

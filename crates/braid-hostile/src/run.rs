@@ -1,6 +1,6 @@
 //! One row: a broker, well-behaved clients, and the attack between two quiet phases.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -29,6 +29,9 @@ const PERIODS: u32 = 2;
 /// Time limit for the end of the attacker's process after the end of the attack.
 const ATTACKER_END: Duration = Duration::from_secs(10);
 
+/// User whose password is guessed.
+pub(crate) const USER: &str = "victim";
+
 /// A row to run.
 pub(crate) struct RowRun<'a> {
     pub(crate) binary: &'a Path,
@@ -51,7 +54,12 @@ impl RowRun<'_> {
         let home = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
         let data_dir = home.path().join("data");
         let target = Target::free(&data_dir)?;
-        let settings = self.row.settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let users = home.path().join("users");
+        let setting = |setting: &&str| setting.replace("{users}", &users.display().to_string());
+        let settings: Vec<_> = self.row.settings.iter().map(setting).collect();
+        if self.row.settings.iter().any(|setting| setting.contains("{users}")) {
+            add_user(self.binary, &users)?;
+        }
         let log = home.path().join("broker.log");
         let mut broker = Broker::new(self.binary, &data_dir, &log, target.listeners(), settings);
         broker.start()?;
@@ -120,6 +128,22 @@ impl RowRun<'_> {
         }
         Ok(())
     }
+}
+
+/// Makes a password file with [`USER`].
+///
+/// # Errors
+/// `braidmq passwd` fails.
+fn add_user(binary: &Path, users: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("braidmq passwd: {error}");
+    let mut command = Command::new(binary);
+    command.args(["passwd", "add", "--stdin"]).arg(users).arg(USER);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().map_err(failed)?;
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(b"a password that is not guessed").map_err(failed)?;
+    }
+    let status = child.wait().map_err(failed)?;
+    if status.success() { Ok(()) } else { Err(format!("braidmq passwd ended with {status}")) }
 }
 
 /// Equal periods of a quiet phase.

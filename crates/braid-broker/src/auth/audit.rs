@@ -16,11 +16,15 @@ use crate::clock;
 use crate::lock_order::{Ordered, Rank};
 use crate::token_bucket::TokenBucket;
 
-/// Events that are passed on in a second; more are counted.
+/// Events about connections that are passed on in a second, and as many about topics; more are counted. A client that is
+/// denied topics does not keep wrong passwords from the log.
 const EVENTS_PER_SECOND: u64 = 100;
 
 /// Events that a subscriber may be behind before it loses the oldest.
 const CAPACITY: usize = 1024;
+
+/// Longest user name of an event that was not authenticated, in characters.
+const MAX_CLAIMED: usize = 256;
 
 /// Action that was refused, or end of a connection for reasons of security.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +78,16 @@ impl SecurityAction {
         }
     }
 
+    /// Tests whether the action is about a connection, and not about a topic.
+    const fn is_about_connection(&self) -> bool {
+        match self {
+            Self::Publish(_) | Self::Will(_) | Self::Subscribe(_) => false,
+            Self::Receive(_) | Self::Retained(_) | Self::Prioritize(_) => false,
+            Self::Connect | Self::Reauthenticate | Self::Session | Self::Expired => true,
+            Self::Revoked | Self::Banned | Self::Limited => true,
+        }
+    }
+
     /// Topic or filter that the action is about.
     pub fn topic(&self) -> Option<&str> {
         match self {
@@ -95,6 +109,8 @@ pub struct SecurityEvent {
     pub client_id: Option<ClientId>,
     /// Identity, once the client was authenticated.
     pub identity: Option<Identity>,
+    /// User name that the client gave without being authenticated, its first 256 characters.
+    pub claimed_user: Option<Box<str>>,
     /// Address of the client, if it is known.
     pub address: Option<SocketAddr>,
     /// Cause of the refusal; empty if a rule decided.
@@ -117,6 +133,7 @@ impl SecurityEvent {
             action,
             client_id: client_id.cloned(),
             identity: identity.cloned(),
+            claimed_user: None,
             address: None,
             cause: cause.into(),
             decision: None,
@@ -135,6 +152,10 @@ impl SecurityEvent {
         Self { decision: Some(decision), ..event }
     }
 
+    pub(crate) fn with_claimed_user(self, user: Option<&str>) -> Self {
+        Self { claimed_user: user.map(|user| user.chars().take(MAX_CLAIMED).collect()), ..self }
+    }
+
     pub(crate) fn with_address(self, address: Option<SocketAddr>) -> Self {
         Self { address, ..self }
     }
@@ -143,8 +164,8 @@ impl SecurityEvent {
 /// Stream of security events, of which a limited number a second is passed on.
 pub(crate) struct Audit {
     events: broadcast::Sender<Arc<SecurityEvent>>,
-    /// `None` until the first event.
-    rate: Mutex<Option<TokenBucket>>,
+    /// Rates of events about topics and about connections; `None` until the first of them.
+    rates: Mutex<[Option<TokenBucket>; 2]>,
     suppressed: AtomicU64,
     total: AtomicU64,
 }
@@ -152,7 +173,7 @@ pub(crate) struct Audit {
 impl Default for Audit {
     fn default() -> Self {
         let (events, _) = broadcast::channel(CAPACITY);
-        Self { events, rate: Mutex::default(), suppressed: AtomicU64::new(0), total: AtomicU64::new(0) }
+        Self { events, rates: Mutex::default(), suppressed: AtomicU64::new(0), total: AtomicU64::new(0) }
     }
 }
 
@@ -168,7 +189,7 @@ impl Audit {
 
     pub(crate) fn record(&self, mut event: SecurityEvent) {
         self.total.fetch_add(1, Ordering::Relaxed);
-        if !self.has_room(clock::now()) {
+        if !self.has_room(&event.action, clock::now()) {
             self.suppressed.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -177,9 +198,10 @@ impl Audit {
         let _ = self.events.send(Arc::new(event));
     }
 
-    fn has_room(&self, now: Instant) -> bool {
-        let lock = || self.rate.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rate = Ordered::acquire(Rank::Leaf, lock);
+    fn has_room(&self, action: &SecurityAction, now: Instant) -> bool {
+        let lock = || self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rates = Ordered::acquire(Rank::Leaf, lock);
+        let rate = &mut rates[usize::from(action.is_about_connection())];
         if rate.is_none() {
             *rate = TokenBucket::new(EVENTS_PER_SECOND, now);
         }
@@ -192,14 +214,15 @@ pub(crate) async fn log(mut events: broadcast::Receiver<Arc<SecurityEvent>>) {
     loop {
         match events.recv().await {
             Ok(event) => {
-                let SecurityEvent { action, client_id, identity, address, cause, decision, suppressed } =
-                    &*event;
+                let SecurityEvent { action, client_id, identity, claimed_user, .. } = &*event;
+                let SecurityEvent { address, cause, decision, suppressed, .. } = &*event;
                 tracing::info!(
                     target: "braid_broker::security",
                     action = action.name(),
                     topic = action.topic(),
                     client = client_id.as_ref().map(ClientId::as_str),
                     user = identity.as_ref().and_then(Identity::user),
+                    claimed_user = claimed_user.as_deref(),
                     peer = address.map(tracing::field::display),
                     cause = (!cause.is_empty()).then_some(&**cause),
                     rule = decision.map(|decision| decision.line.map_or(0, Into::into)),

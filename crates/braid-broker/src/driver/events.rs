@@ -379,7 +379,8 @@ impl Driver {
             Some(_) => SecurityAction::Connect,
             None => SecurityAction::Reauthenticate,
         };
-        let event = SecurityEvent::refused(client_id, None, action, cause);
+        let claimed_user = connect.and_then(|connect| connect.user_name.as_deref());
+        let event = SecurityEvent::refused(client_id, None, action, cause).with_claimed_user(claimed_user);
         self.core.access.audit.record(event.with_address(self.link.peer().address));
         match connect {
             Some(_) => self.server.reject(reason),

@@ -132,14 +132,19 @@ impl Authenticate for RefuseAll {
 #[tokio::test(start_paused = true)]
 async fn packets_after_a_refused_connect_are_ignored_and_its_will_is_not_published() {
     let broker = TestBroker::start_with_rule(quiet(), RefuseAll);
+    let mut events = broker.handle.security_events();
     for connect in [connect_v3("client"), connect_v5("client")] {
         let mut client = broker.link(connect.version).await;
+        let connect = Connect { user_name: Some("u".repeat(300).into()), ..connect };
         let connect = Connect { will: Some(will("t", "will")), ..connect };
         let publish = Packet::Publish(braid_proto::packet::Publish { retain: true, ..message("t", "x") });
         client.send_all([Packet::Connect(Box::new(connect)), publish]).await;
         let connack = client.expect_connack().await;
         assert_eq!((connack.reason, connack.session_present), (ReasonCode::NotAuthorized, false));
         client.expect_end().await;
+        let event = events.try_recv().expect("an event");
+        assert_eq!((event.action.name(), &*event.cause), ("connect", "all are refused"));
+        assert_eq!(event.claimed_user.as_deref(), Some(&*"u".repeat(256)));
     }
     settle().await;
     assert_eq!(broker.statistics().get(Counter::MessagesReceived), 0);

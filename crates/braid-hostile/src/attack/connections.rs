@@ -126,6 +126,21 @@ pub(crate) async fn connects(attacker: Rc<Attacker>) {
     attacker.workers(FLOOD, open).await;
 }
 
+/// Guesses the password of a user over TCP at full speed.
+pub(crate) async fn passwords(attacker: Rc<Attacker>) {
+    let guess = |attacker: Rc<Attacker>, _at| async move {
+        let mut stream = connect(&attacker, Transport::Tcp).await?;
+        let (id, password) = (format!("guess-{}", fastrand::u32(..)), fastrand::u64(..).to_string());
+        let connect = Connect { login: Some((crate::run::USER, &password)), ..Connect::new(&id) };
+        stream.write_all(&connect.encode()).await?;
+        let mut head = [0; 4];
+        stream.read_exact(&mut head).await?;
+        attacker.count(1);
+        if is_accepted(&head) { Err(std::io::Error::other("a guess was right")) } else { Ok(()) }
+    };
+    attacker.workers(FLOOD, guess).await;
+}
+
 /// Opens connections over TLS at full speed, and closes each once the broker has signed its handshake.
 pub(crate) async fn tls_connects(attacker: Rc<Attacker>) {
     let hello = Rc::new(client_hello(&attacker, Transport::Tls).await.unwrap_or_default());

@@ -15,6 +15,7 @@ pub(crate) const SLOWLORIS: Attack = |attacker| Box::pin(connections::slowloris(
 pub(crate) const TLS_HALF: Attack = |attacker| Box::pin(connections::tls_half(attacker));
 pub(crate) const WS_HALF: Attack = |attacker| Box::pin(connections::ws_half(attacker));
 pub(crate) const CONNECTS: Attack = |attacker| Box::pin(connections::connects(attacker));
+pub(crate) const PASSWORDS: Attack = |attacker| Box::pin(connections::passwords(attacker));
 pub(crate) const TLS_CONNECTS: Attack = |attacker| Box::pin(connections::tls_connects(attacker));
 pub(crate) const QUIC_HALF: Attack = |attacker| Box::pin(quic_paths::half_handshakes(attacker));
 pub(crate) const QUIC_GARBAGE: Attack = |attacker| Box::pin(quic_paths::garbage(attacker));
