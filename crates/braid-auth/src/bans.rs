@@ -1,7 +1,7 @@
 //! Ban file: clients, users and networks that are refused.
 //!
-//! One ban a line: `client ID`, `user NAME` or `address NETWORK`, where a network is an address or a CIDR block. The rest
-//! of the line is the name, so that it may contain blanks. Lines that are empty or begin with `#` are ignored.
+//! One ban a line: `client ID`, `user NAME` or `address NETWORK`, where a network is an address or a CIDR block. The
+//! rest of the line is the name, so that it may contain blanks. Lines that are empty or begin with `#` are ignored.
 
 use std::net::IpAddr;
 
@@ -50,7 +50,7 @@ enum Problem {
     TooMany,
 }
 
-/// Parses a ban file. An empty one bans nobody.
+/// Parses a ban file. An empty one has no bans.
 ///
 /// # Errors
 /// The first line that is not valid. Nothing of the file is to be used then.

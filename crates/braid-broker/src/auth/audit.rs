@@ -16,8 +16,8 @@ use crate::clock;
 use crate::lock_order::{Ordered, Rank};
 use crate::token_bucket::TokenBucket;
 
-/// Events about connections that are passed on in a second, and as many about topics; more are counted. A client that is
-/// denied topics does not keep wrong passwords from the log.
+/// Events about connections that are passed on in a second, and as many about topics; more are counted. A client that
+/// is denied topics does not keep wrong passwords from the log.
 const EVENTS_PER_SECOND: u64 = 100;
 
 /// Events that a subscriber may be behind before it loses the oldest.

@@ -4,7 +4,7 @@ mod access;
 mod check;
 mod listener;
 mod merge;
-mod parse;
+pub(crate) mod parse;
 mod quic;
 
 use std::net::SocketAddr;
@@ -329,10 +329,34 @@ impl Default for SpoolConfig {
 }
 
 #[cfg(test)]
+#[expect(unreachable_pub, reason = "it is public where it lives, in the fuzz crate")]
+#[path = "../../../../fuzz/src/configuration.rs"]
+mod configuration;
+
+#[cfg(test)]
+#[path = "../../../../fuzz/src/seeds.rs"]
+mod seeds;
+
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    /// The corpus of the fuzz target, and mutations of it.
+    #[test]
+    fn configuration() {
+        let corpus = seeds::corpus("configuration");
+        corpus.iter().for_each(|input| configuration::configuration(input));
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..2000 {
+            let mut input = corpus[rng.usize(..corpus.len())].clone();
+            for _ in 0..rng.usize(1..4) {
+                seeds::change(&mut input, 0, &mut rng);
+            }
+            configuration::configuration(&input);
+        }
+    }
 
     #[test]
     fn the_documentation_shows_every_key_with_its_default() {

@@ -16,9 +16,20 @@ pub(crate) enum ConfigError {
 }
 
 /// Reads a configuration file and checks every key of it against `T`.
+///
+/// # Errors
+/// The file cannot be read, or is not valid.
 pub(crate) fn read_file<T: DeserializeOwned>(path: &Path) -> Result<toml::Table, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    parse_text::<T>(&text, path)
+}
+
+/// Parses the text of a configuration file and checks every key of it against `T`.
+///
+/// # Errors
+/// The text is not valid. The error names file and line.
+pub(crate) fn parse_text<T: DeserializeOwned>(text: &str, path: &Path) -> Result<toml::Table, ConfigError> {
     let refused = |error: &toml::de::Error| {
         let line =
             error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
@@ -27,8 +38,8 @@ pub(crate) fn read_file<T: DeserializeOwned>(path: &Path) -> Result<toml::Table,
             problem: explain(error.message()),
         }
     };
-    toml::from_str::<T>(&text).map_err(|error| refused(&error))?;
-    toml::from_str(&text).map_err(|error| refused(&error))
+    toml::from_str::<T>(text).map_err(|error| refused(&error))?;
+    toml::from_str(text).map_err(|error| refused(&error))
 }
 
 /// Reads one `KEY=VALUE` of the command line or the environment, checked against `T`. The value is TOML if it parses as

@@ -26,7 +26,7 @@ impl FileBans {
     /// Reads the file.
     ///
     /// # Errors
-    /// It cannot be read, or a line of it is not valid.
+    /// The file cannot be read, or a line of it is not valid.
     pub(super) fn read(&self) -> Result<HashSet<BanTarget>, AccessError> {
         self.path.as_deref().map_or_else(|| Ok(HashSet::new()), read)
     }

@@ -330,7 +330,7 @@ async fn serve(
         return Ok(None);
     };
     let handle = broker.handle();
-    // Nobody is connected, and a file has no more bans than there may be.
+    // No client is connected, and a file has no more bans than there may be.
     let _ = bans.apply(banned, &handle);
     // Before the banner, so that a probe that follows it finds the broker serving.
     let monitor = handle.health_monitor();
