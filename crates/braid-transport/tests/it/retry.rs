@@ -63,7 +63,7 @@ fn retries(recording: &Recording) -> usize {
 
 // [BQ-71]
 #[tokio::test(start_paused = true)]
-async fn a_flood_from_forged_addresses_is_asked_to_prove_them() {
+async fn rule_8_a_flood_from_forged_addresses_is_asked_to_prove_them() {
     let (pki, network) = (Pki::new(), Network::new(1));
     let listener = listen(&network, &pki, 8);
     let server = address(&listener);

@@ -8,6 +8,7 @@
 //! | 3, parsing | `malformed.rs`, the fuzz targets |
 //! | 6, counts and lengths | frames of WebSocket: `websocket.rs` of braid-transport; answers to a client: `hostile.rs` of braid-client |
 //! | 7, bounded queues | `slow.rs`, `streams/unread_streams.rs`, `streams/backpressure.rs` |
+//! | 8, QUIC | `rule_8_...` in `streams/opening.rs` and `streams/churn.rs`, and in `retry.rs` of braid-transport; floods of connection ids and paths: `cargo xtask hostile` |
 //! | 9, early data | `rule_9_no_publish_takes_effect_before_the_handshake_is_confirmed` and others in `streams/early.rs` |
 
 mod advisories;

@@ -97,7 +97,7 @@ async fn ten_thousand_streams_leave_nothing_behind() {
 /// [BQ-5], [BQ-32], [BQ-34]: the QUIC library keeps a few words of each reset stream, up to 4,096 streams on
 /// either side.
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_streams_that_are_reset_leave_little_behind() {
+async fn rule_8_ten_thousand_streams_that_are_reset_leave_little_behind() {
     let grown = left_behind(&[End::Reset, End::Malformed]).await;
     assert!(grown < 2 * 4096 * 100, "{grown} bytes more after 9,000 streams");
 }

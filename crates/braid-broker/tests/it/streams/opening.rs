@@ -328,7 +328,7 @@ fn with_limits(limits: LimitsConfig) -> BrokerConfig {
 
 /// [BQ-45]: ten thousand streams at once are served as fast as the limit allows, without delay for other clients.
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_streams_waits_for_its_turn() {
+async fn rule_8_a_flood_of_streams_waits_for_its_turn() {
     let limits = LimitsConfig { streams_per_second: 500, ..LimitsConfig::default() };
     let broker = QuicBroker::start_with(with_limits(limits));
     let mut other = broker.v5("other").await;
@@ -377,7 +377,7 @@ async fn a_packet_that_stands_still_is_ended_after_a_long_time() {
 
 /// [BQ-45]: packets that are announced and never arrive.
 #[tokio::test(start_paused = true)]
-async fn packets_that_never_come_are_bounded_and_reaped() {
+async fn rule_8_packets_that_never_come_are_bounded_and_reaped() {
     const PARTIAL: usize = 2_000_000;
     let limits = LimitsConfig { partial_bytes: PARTIAL, stalled_packet_secs: 30, ..LimitsConfig::default() };
     let broker = QuicBroker::start_with(with_limits(limits));
