@@ -1,9 +1,15 @@
 //! Pool for slow hashes: a few threads and a bounded queue.
+//!
+//! The threads are its own: each hash takes 19 MiB, which the allocator keeps for every thread that computed one, and
+//! the runtime has many for blocking calls.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
+
+type Job = Box<dyn FnOnce() + Send>;
 
 /// Verifications that may wait for a thread. At 50 ms each on one thread, the last one waits 3.2 s, within the time
 /// for CONNECT.
@@ -12,7 +18,9 @@ pub const MAX_WAITING: usize = 64;
 /// Pool for slow hashes. Other clients are served by other threads meanwhile. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct HashPool {
+    /// Threads without a job.
     threads: Arc<Semaphore>,
+    jobs: mpsc::Sender<Job>,
     waiting: Arc<AtomicUsize>,
     max_waiting: usize,
 }
@@ -24,14 +32,23 @@ pub struct Busy;
 impl HashPool {
     /// Pool with this many threads, at least one, and this many places in its queue.
     pub fn new(threads: usize, max_waiting: usize) -> Self {
-        let threads = Arc::new(Semaphore::new(threads.max(1)));
-        Self { threads, waiting: Arc::default(), max_waiting }
+        let threads = threads.max(1);
+        let (jobs, receiver) = mpsc::channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        for _ in 0..threads {
+            let receiver = receiver.clone();
+            let thread = std::thread::Builder::new().name("hash".to_owned());
+            if let Err(error) = thread.spawn(move || work(&receiver)) {
+                tracing::error!(%error, "the system gives no thread for hashes of passwords");
+            }
+        }
+        Self { threads: Arc::new(Semaphore::new(threads)), jobs, waiting: Arc::default(), max_waiting }
     }
 
     /// Runs a slow computation. One whose caller is gone before it begins is not run.
     ///
     /// # Errors
-    /// [`Busy`] if too many wait, and after a panic of the computation.
+    /// [`Busy`] if too many wait, after a panic of the computation, and without threads.
     pub async fn run<T: Send + 'static>(
         &self,
         compute: impl FnOnce() -> T + Send + 'static,
@@ -39,11 +56,24 @@ impl HashPool {
         let place = Place::take(&self.waiting, self.max_waiting)?;
         let thread = self.threads.clone().acquire_owned().await.map_err(|_| Busy)?;
         drop(place);
-        let computed = tokio::task::spawn_blocking(move || {
-            let _thread = thread;
-            compute()
-        });
+        let (result, computed) = oneshot::channel();
+        let job = move || {
+            let outcome = catch_unwind(AssertUnwindSafe(compute));
+            // Before the caller goes on, which may have another.
+            drop(thread);
+            // A caller that is gone needs no result; after a panic there is none.
+            let _ = outcome.map(|outcome| result.send(outcome));
+        };
+        self.jobs.send(Box::new(job)).map_err(|_| Busy)?;
         computed.await.map_err(|_| Busy)
+    }
+}
+
+/// Runs jobs for as long as there is a pool.
+fn work(jobs: &Mutex<mpsc::Receiver<Job>>) {
+    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    while let Ok(job) = next() {
+        job();
     }
 }
 
@@ -74,8 +104,6 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use futures_util::FutureExt;
 
     use super::*;
