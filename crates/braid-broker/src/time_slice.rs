@@ -42,6 +42,11 @@ impl BusyConnections {
         let busy = u32::try_from(self.count.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         (ROUND * self.threads / busy.max(1)).clamp(MIN_SLICE, MAX_SLICE)
     }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
 }
 
 /// Share of a connection in the time of its thread: whether it used up its last slice, and the bytes that a turn may

@@ -186,19 +186,19 @@ impl Driver {
             // turn.
             self.poll_queue(now, context);
             // 2. Link. Registers for more input when the link has none; refused streams are remembered for step 14.
+            let has_tried_to_read = !self.server.has_events();
             let has_read = self.poll_read(now, context);
             // 3. Events of the bytes. All messages of the turn are dispatched as a batch.
             let has_events = self.server.has_events();
             if let Some(question) = self.drain_events(now) {
+                self.gate.set_busy(false, self.core.statistics.busy());
                 return Poll::Ready(Turn::Decide(question));
             }
             // 4. Limits. After the events, which count the messages.
             self.gate.end_turn(&self.server, now);
             self.ingress.pressure.note_partial(self.server.partial_len(), &self.core.memory, now);
-            // Not with the timer, which has no turn while a client sends without a pause.
-            if self.session.expires_at.is_some_and(|at| at <= now) {
-                self.expire();
-            }
+            // Not with the timer alone, which has no turn while a client sends without a pause.
+            self.handle_due(now, has_tried_to_read);
             // Dispatch may have taken long: the time to send is measured from here.
             let now = if has_events { clock::now() } else { now };
             // 5. Commits, which registers for the first that is not done. After the events, which begin them: over a
@@ -282,19 +282,34 @@ impl Driver {
         if self.ingress.pressure.poll_relief(&self.core.memory, context) {
             return Poll::Ready(());
         }
-        let keep_alive = self.server.poll_timeout();
         let times = [
-            keep_alive,
-            self.timer.confirm_by,
+            self.next_timeout(),
             self.session.expires_at,
             self.acks.next_timeout(),
-            self.streams.as_ref().and_then(|streams| streams.next_opening()),
             self.gate.next_timeout(&self.read_input(now)),
         ];
         let Some(at) = times.into_iter().flatten().min() else { return Poll::Pending };
         ready!(self.timer.poll(at, context));
         self.handle_timeouts(clock::now());
         Poll::Ready(())
+    }
+
+    /// Handles the timeouts that are due in a turn which may be one of many without a pause.
+    ///
+    /// Those of the protocol machine measure how long the client sent nothing: they wait for a turn that read first.
+    fn handle_due(&mut self, now: Instant, has_tried_to_read: bool) {
+        if self.session.expires_at.is_some_and(|at| at <= now) {
+            self.expire();
+        }
+        if has_tried_to_read && self.next_timeout().is_some_and(|at| at <= now) {
+            self.handle_timeouts(now);
+        }
+    }
+
+    /// Next instant for [`Driver::handle_timeouts`].
+    fn next_timeout(&self) -> Option<Instant> {
+        let opening = self.streams.as_ref().and_then(|streams| streams.next_opening());
+        [self.server.poll_timeout(), self.timer.confirm_by, opening].into_iter().flatten().min()
     }
 
     fn handle_timeouts(&mut self, now: Instant) {
@@ -409,7 +424,30 @@ impl ConnectionTimer {
 
 #[cfg(test)]
 mod tests {
+    use braid_proto::packet::{Connect, Packet, ProtocolVersion};
+    use braid_transport::mem;
+    use bytes::BytesMut;
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
+    use crate::config::BrokerConfig;
+
+    /// An authenticator may take seconds: its connection must not shorten the slices of others meanwhile.
+    #[tokio::test]
+    async fn a_connection_whose_client_is_authenticated_is_not_busy() {
+        let core = Arc::new(Core::in_memory(BrokerConfig::default()));
+        let (client, link) = mem::pair(1024);
+        let Link::Single(mut client) = client else { panic!("links in memory have one stream") };
+        let mut driver = Driver::new(core.clone(), Arc::default(), link, clock::now());
+        driver.gate.set_busy(true, core.statistics.busy());
+        let mut connect = BytesMut::new();
+        let packet = Packet::Connect(Box::new(Connect::new(ProtocolVersion::V5, "client")));
+        packet.encode(ProtocolVersion::V5, &mut connect);
+        client.io.write_all(&connect).await.expect("room");
+        let turn = poll_fn(|context| driver.poll(context)).await;
+        assert!(matches!(turn, Turn::Decide(Question::Connect(_))));
+        assert_eq!(core.statistics.busy().count(), 0);
+    }
 
     fn size_of_future<F: Future>(
         _: fn(ConnectionGuard, Arc<ListenerPolicy>, Box<Incoming>, Option<ReasonCode>) -> F,

@@ -1,14 +1,15 @@
-//! Lost wake-ups: a refused stream is read again as soon as it may be, without another event.
+//! Wake-ups that must not be lost: of a refused stream, and of timeouts while a connection has no pause.
 
 use std::time::Duration;
 
 use braid_broker::{BrokerConfig, LimitsConfig};
-use braid_proto::packet::{Packet, QoS, SubscribeEntry};
+use braid_proto::packet::{Packet, Publish, QoS, SubscribeEntry};
 use noq::VarInt;
 use tokio::time::{Instant, timeout};
 
 use crate::support::{
-    QuicBroker, Raw, bytes, connect_v5, filter, message, pass, publish_packet, quiet, subscribe_packet,
+    CONTROL, QuicBroker, Raw, bytes, connect_v5, filter, message, pass, publish_packet, quiet,
+    subscribe_packet,
 };
 
 fn with_streams_per_second(streams_per_second: u32) -> BrokerConfig {
@@ -74,4 +75,38 @@ async fn a_stream_that_is_stopped_before_its_turn_is_not_spoken_on() {
     let read = timeout(Duration::from_secs(10), raw.recv.read_exact(&mut received)).await;
     read.expect("within 10 s").expect("PUBLISH");
     assert_eq!(received, publish);
+}
+
+/// [BQ-45]: the walks through retained messages that none of many filters matches leave the connection without a pause,
+/// while the clock is moved by hand. A packet that stands still is ended all the same, and waiting streams begin.
+#[tokio::test(start_paused = true)]
+async fn timeouts_do_not_wait_for_a_pause() {
+    let limits = LimitsConfig { streams_per_second: 1, partial_idle_secs: 10, ..LimitsConfig::default() };
+    let broker = QuicBroker::start_with(BrokerConfig { limits, ..quiet() });
+    let mut publisher = broker.memory.v5("publisher").await;
+    for number in 0..5_000 {
+        let publish = Publish { retain: true, ..message(&format!("t/{number}"), "x") };
+        publisher.send(Packet::Publish(publish)).await;
+    }
+    let client = broker.v5("client").await;
+    let still = client.open().await;
+    client.send_bytes(still, &[0x30, 0xfa, 0xff, 0xff, 0x7f, 0, 1, b't', 0]);
+    client.ping(CONTROL).await;
+    let mut waiting = Vec::new();
+    for number in 1..=20 {
+        let stream = client.open().await;
+        client.send(stream, &publish_packet("t", "x", QoS::AtLeastOnce, number));
+        waiting.push(stream);
+    }
+    let filters =
+        (0..450).map(|number| SubscribeEntry::new(filter(&format!("t/+/{number}")), QoS::AtMostOnce));
+    client.send(CONTROL, &subscribe_packet(1, None, filters.collect()));
+    // Other tasks run up to 61 times between two steps of the test.
+    for _ in 0..7 {
+        tokio::time::advance(Duration::from_secs(3)).await;
+    }
+    let ended = timeout(Duration::ZERO, client.expect_stopped(still)).await;
+    assert_eq!(ended.ok(), Some(0x89));
+    let begun = waiting.into_iter().filter(|stream| !client.received(*stream).is_empty()).count();
+    assert!(begun >= 3, "{begun} streams");
 }
