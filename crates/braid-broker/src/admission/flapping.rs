@@ -15,7 +15,8 @@ const REMEMBERED_CLIENTS: usize = 32 * 1024;
 /// Counts the connects of each client at each address in a window of time, which begins with the first of them.
 ///
 /// The key is the Client Identifier with the address: behind one address translation there may be thousands of clients,
-/// and a client elsewhere must not be able to get another banned by using its identifier.
+/// and a client elsewhere must not be able to get another banned by using its identifier. Nor must one behind the same
+/// address translation: only the connect of a client that got the session of its identifier counts.
 #[derive(Debug)]
 pub(super) struct FlappingDetector {
     /// Connects in a window that are not flapping.

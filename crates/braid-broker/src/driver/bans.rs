@@ -15,30 +15,51 @@ use crate::clock;
 use crate::core::Core;
 use crate::statistics::Counter;
 
-/// Checks a client that was authenticated against the bans, and counts its connect.
+/// Checks a client that was authenticated against the bans.
 ///
 /// # Errors
-/// The client is banned, or is from now on because it connected too often. The refusal is recorded.
-pub(super) fn admit_client(
+/// The client is banned. The refusal is recorded.
+pub(super) fn check_bans(
     core: &Core,
     client_id: &ClientId,
     identity: &Identity,
     address: Option<SocketAddr>,
 ) -> Result<(), ReasonCode> {
-    let (admission, now) = (&core.access.admission, clock::now());
     let subject = Subject { client_id: Some(client_id), user: identity.user(), address };
-    let cause = if let Some(cause) = admission.find_ban(subject, now) {
-        cause
-    } else if admission.note_connect(client_id, address, now) {
-        core.statistics.add(Counter::FlappingBans, 1);
-        FLAPPING.into()
-    } else {
+    let Some(cause) = core.access.admission.find_ban(subject, clock::now()) else { return Ok(()) };
+    note_refusal(core, client_id, identity, address, &cause);
+    Err(ReasonCode::Banned)
+}
+
+/// Counts the connect of a client that has claimed its session: one that may not have it, or whose early CONNECT waits
+/// for the confirmation of the handshake, does not count.
+///
+/// # Errors
+/// The client has connected too often and is banned from now on. The refusal is recorded.
+pub(super) fn note_connect(
+    core: &Core,
+    client_id: &ClientId,
+    identity: &Identity,
+    address: Option<SocketAddr>,
+) -> Result<(), ReasonCode> {
+    if !core.access.admission.note_connect(client_id, address, clock::now()) {
         return Ok(());
-    };
+    }
+    core.statistics.add(Counter::FlappingBans, 1);
+    note_refusal(core, client_id, identity, address, FLAPPING);
+    Err(ReasonCode::Banned)
+}
+
+fn note_refusal(
+    core: &Core,
+    client_id: &ClientId,
+    identity: &Identity,
+    address: Option<SocketAddr>,
+    cause: &str,
+) {
     core.statistics.add(Counter::ConnectionsRefused, 1);
     core.statistics.add(Counter::BannedRefused, 1);
-    let cause = String::from(&*cause);
+    let cause = String::from(cause);
     let event = SecurityEvent::refused(Some(client_id), Some(identity), SecurityAction::Banned, cause);
     core.access.audit.record(event.with_address(address));
-    Err(ReasonCode::Banned)
 }

@@ -10,7 +10,7 @@ use braid_proto::reason::ReasonCode;
 use braid_store::StoreError;
 use braid_transport::{Incoming, Link, Peer};
 
-use super::bans::admit_client;
+use super::bans::{check_bans, note_connect};
 use super::subscribe::FilterProgress;
 use crate::auth::{Authentication, ClientAccess, Credential, Exchange, Grant, Outcome, Refusal};
 use crate::core::Core;
@@ -97,8 +97,9 @@ pub(super) struct ClaimedSession {
     pub(super) acceptance: Acceptance,
     /// Present when the session outlives its connection.
     pub(super) progress: Option<Box<DurableProgress>>,
-    /// The session was read from the store, and the store knows of its connection.
-    pub(super) opened: Result<(), StoreError>,
+    /// Reason for which the session goes back at once: its client connects too often, or the store could not read it or
+    /// note its connection.
+    pub(super) refusal: Option<ReasonCode>,
 }
 
 /// Waits for an authenticator, as long as for a CONNECT.
@@ -190,7 +191,7 @@ pub(super) async fn claim_session(
     }
     let Admitted { connect, grant, client_id, assigned } = admitted;
     let access = core.access.client(grant.identity.clone(), client_id);
-    admit_client(core, client_id, access.identity(), peer.address)?;
+    check_bans(core, client_id, access.identity(), peer.address)?;
     if server.offer().and_then(|(_, will)| will).is_some_and(|will| !access.may_set_will(&will.topic)) {
         return Err(ReasonCode::NotAuthorized.into());
     }
@@ -210,14 +211,17 @@ pub(super) async fn claim_session(
     tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %peer.transport,
         present = claim.present, "connected");
     claim.entry.set_merges(connect.version.is_v5());
-    let opened = open(core, server, &claim.entry, access.identity()).await;
-    if let Err(error) = &opened {
-        tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
-    }
-    if opened.is_ok() {
+    let refusal = match note_connect(core, client_id, access.identity(), peer.address) {
+        Ok(()) => open(core, server, &claim.entry, access.identity()).await.err().map(|error| {
+            tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
+            ReasonCode::ServerUnavailable
+        }),
+        Err(reason) => Some(reason),
+    };
+    if refusal.is_none() {
         claim.entry.set_identity(access.identity());
     }
-    let is_recorded = opened.is_ok() && claim.entry.is_durable();
+    let is_recorded = refusal.is_none() && claim.entry.is_durable();
     let progress = || Box::new(DurableProgress::new(claim.entry.id(), &claim.session.inbound));
     let progress = is_recorded.then(progress);
     let acceptance = Acceptance {
@@ -225,7 +229,7 @@ pub(super) async fn claim_session(
         assigned_client_id: assigned.clone(),
         authentication_data: grant.data.clone(),
     };
-    Ok(ClaimedSession { claim, access, acceptance, progress, opened })
+    Ok(ClaimedSession { claim, access, acceptance, progress, refusal })
 }
 
 /// Reads the stored queue of the session, and tells the store of the connection before CONNACK tells the client.

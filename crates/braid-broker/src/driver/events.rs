@@ -408,13 +408,13 @@ impl Driver {
                 }
             }
         };
-        let ClaimedSession { claim, access, acceptance, progress, opened } = claimed;
-        if opened.is_err() {
-            self.server.reject(ReasonCode::ServerUnavailable);
+        let ClaimedSession { claim, access, acceptance, progress, refusal } = claimed;
+        if let Some(reason) = refusal {
+            self.server.reject(reason);
         }
         self.acks.record(progress);
         // The delayed Will of a session that continues is not published [MQTT-3.1.3-9]; a refusal keeps it.
-        self.session.delayed_will = claim.will.filter(|_| opened.is_err()).map(Box::new);
+        self.session.delayed_will = claim.will.filter(|_| refusal.is_some()).map(Box::new);
         self.session.access = access;
         self.session.credential = credential;
         self.session.entry = Some(claim.entry);
@@ -426,7 +426,7 @@ impl Driver {
         let permitted = self.session.access.permitted_deliveries(&mut denied);
         self.server.accept(claim.session, &acceptance, clock::now(), permitted);
         self.core.statistics.add(Counter::MessagesDropped, denied);
-        if opened.is_ok() {
+        if refusal.is_none() {
             self.link.set_trusted(); // [BQ-13]
             // The user may have been removed, or banned, before the session queue had an owner to signal to.
             self.recheck();

@@ -243,6 +243,41 @@ async fn refused_connects_are_not_flapping() {
     }
 }
 
+/// A user behind the address of another must not get that one banned by asking for its session.
+#[tokio::test(start_paused = true)]
+async fn connects_for_the_session_of_another_are_not_flapping() {
+    let broker = TestBroker::start_with_rule(with_limits(LimitsConfig::default()), Named);
+    let here = "10.0.0.1";
+    let (accepted, victim) = answer(&broker, here, user("v", lasting("victim"))).await;
+    for _ in 0..50 {
+        let refused = reason(&broker, here, user("eve", lasting("victim"))).await;
+        assert_eq!(refused, Some(ReasonCode::NotAuthorized));
+    }
+    victim.vanish().await;
+    let again = reason(&broker, here, user("v", lasting("victim"))).await;
+    assert_eq!((accepted, again, broker.handle.bans().len()), (ACCEPTED, ACCEPTED, 0));
+}
+
+/// The connect that is one too many gives the session back, with its messages.
+#[tokio::test(start_paused = true)]
+async fn a_session_outlives_the_flapping_of_its_client() {
+    let limits = LimitsConfig { flapping_connects: 2, flapping_ban_secs: 100, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with_rule(with_limits(limits), anyone());
+    let here = "10.0.0.1";
+    for _ in 0..2 {
+        let (reason, mut client) = answer(&broker, here, lasting("client")).await;
+        assert_eq!(reason, ACCEPTED);
+        client.subscribe("t", QoS::AtLeastOnce).await;
+        client.vanish().await;
+    }
+    broker.v5("publisher").await.publish("t", "kept", QoS::AtLeastOnce).await;
+    assert_eq!(reason(&broker, here, lasting("client")).await, BANNED);
+    assert_eq!(broker.statistics().clients(), 0);
+    pass(101).await;
+    let (reason, mut client) = answer(&broker, here, lasting("client")).await;
+    assert_eq!((reason, client.take().await.as_str()), (ACCEPTED, "kept"));
+}
+
 /// A ban disconnects those whom it means and refuses them until it ends or is lifted; others are not touched.
 #[tokio::test(start_paused = true)]
 async fn a_ban_disconnects_and_refuses_whom_it_means() {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use braid_auth::identity::Identity;
 use braid_broker::{
-    Authenticate, Authentication, BrokerConfig, Counter, Credentials, EarlyPublishConfig, StreamsConfig,
+    Authenticate, Authentication, BrokerConfig, Counter, Credentials, EarlyPublishConfig, LimitsConfig,
+    StreamsConfig,
 };
 use braid_proto::packet::{AckKind, Connect, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry, Will};
 use braid_proto::reason::ReasonCode;
@@ -35,7 +36,10 @@ async fn scene_with(
     rule: impl Authenticate,
 ) -> (QuicBroker, Connector, Client) {
     let streams = StreamsConfig { early_publish, ..StreamsConfig::default() };
-    let config = BrokerConfig { streams, ..quiet() };
+    scene_in(BrokerConfig { streams, ..quiet() }, rule).await
+}
+
+async fn scene_in(config: BrokerConfig, rule: impl Authenticate) -> (QuicBroker, Connector, Client) {
     let broker = QuicBroker::start_with_all(config, QuicOptions::server(), rule);
     let mut watcher = broker.memory.v5("watcher").await;
     watcher.subscribe("#", QoS::AtMostOnce).await;
@@ -357,6 +361,21 @@ async fn a_session_that_begins_during_the_authentication_is_left_alone_too() {
     again.accepted().await;
     assert!(again.connack().session_present);
     assert!(start.elapsed() <= Duration::from_secs(1) + 2 * ROUND_TRIP + SLACK, "{:?}", start.elapsed());
+}
+
+/// An early CONNECT that waits for the confirmation after its authentication is one connect.
+#[tokio::test(start_paused = true)]
+async fn an_early_connect_counts_once_for_flapping() {
+    let limits = LimitsConfig { flapping_connects: 1, ..LimitsConfig::default() };
+    let (broker, connector, _watcher) = scene_in(BrokerConfig { limits, ..quiet() }, Slow).await;
+    let mut again = lanes(&connector).await;
+    again.send_connect(lasting("client"));
+    wait(Duration::from_millis(500)).await;
+    let mut other = broker.memory.resume("client").await;
+    again.accepted().await;
+    assert!(again.connack().session_present);
+    other.expect_disconnect(ReasonCode::SessionTakenOver).await;
+    assert!(broker.memory.handle.bans().is_empty());
 }
 
 /// [BQ-62]
