@@ -63,7 +63,7 @@ impl RetainedSender {
 
     /// Drops the cursors of filters on streams. [MQTT-3.10.4-2]
     pub(super) fn cancel(&mut self, mut ended: Vec<(&TopicFilter, StreamKey)>) {
-        if self.cursors.is_empty() {
+        if self.cursors.is_empty() || ended.is_empty() {
             return;
         }
         ended.sort_unstable();
