@@ -11,7 +11,7 @@ use braid_store::StoreError;
 use braid_transport::{Incoming, Link, Peer};
 
 use super::bans::{check_bans, note_connect};
-use super::subscribe::FilterProgress;
+use super::subscribe::{FilterProgress, Recheck};
 use crate::auth::{Authentication, ClientAccess, Credential, Exchange, Grant, Outcome, Refusal};
 use crate::core::Core;
 use crate::listener_policy::ListenerPolicy;
@@ -49,6 +49,10 @@ pub(super) struct SessionBinding {
     pub(super) expires_at: Option<Instant>,
     /// SUBSCRIBE or UNSUBSCRIBE that is handled in part.
     pub(super) progress: Option<Box<FilterProgress>>,
+    /// Check of its subscriptions against rules that have changed, until it is over.
+    pub(super) recheck: Option<Recheck>,
+    /// The broker has ended the connection: requests that it has not handled are dropped.
+    pub(super) drops_requests: bool,
     /// Credential that may be revoked meanwhile.
     pub(super) credential: Option<Box<dyn Credential>>,
     /// Delayed Will of a session whose new connection was refused. Boxed: hardly any connection has one.
@@ -73,6 +77,8 @@ impl SessionBinding {
             access: ClientAccess::default(),
             expires_at: None,
             progress: None,
+            recheck: None,
+            drops_requests: false,
             credential: None,
             delayed_will: None,
             authentication: None,

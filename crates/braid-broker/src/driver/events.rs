@@ -20,7 +20,7 @@ use super::connect::{
 };
 use super::read_gate::ReadGate;
 use super::read_limits::{MemoryBackpressure, UrgentAllowance};
-use super::subscribe::{Handled, SubscriptionHandler};
+use super::subscribe::{FILTERS_IN_TURN, Handled, SubscriptionHandler};
 use crate::admission::Subject;
 use crate::auth::{
     Challenge, ClientAccess, Credentials, Grant, Outcome, Refusal, SecurityAction, SecurityEvent,
@@ -36,6 +36,10 @@ use crate::statistics::Counter;
 /// Matches of messages with subscriptions in one turn, before other tasks run. Deliveries would be too few: a session
 /// with a thousand overlapping subscriptions gets one, and each of them is looked at for it.
 const TURN_MATCHES: usize = 8 * 1024;
+
+/// Acknowledgements of the client and ends of streams in one turn, some hundred microseconds: one read may have ten
+/// thousand.
+const ACKS_IN_TURN: usize = 2048;
 
 /// Assumed matches of a message before the first batch.
 const INITIAL_FAN_OUT: usize = 64;
@@ -152,11 +156,12 @@ impl PublishIngress {
 }
 
 impl Driver {
-    /// Answers all events; a CONNECT or AUTH is returned. Messages between two other events are dispatched as one
+    /// Answers all events, or as many as one turn may; a CONNECT or AUTH is returned. Messages between two other events are dispatched as one
     /// batch, and all acknowledgements are pushed together at the end.
     pub(super) fn drain_events(&mut self, now: Instant) -> Option<Question> {
         let mut batch = PublishBatch::default();
         let (mut is_full, mut question) = (false, None);
+        let (mut filters_left, mut acks_left) = (FILTERS_IN_TURN, ACKS_IN_TURN);
         while !is_full && let Some(event) = self.server.poll_event() {
             if let Event::Publish(message, token) = event {
                 batch.push(message, token);
@@ -182,7 +187,8 @@ impl Driver {
                     batch.acknowledge(token);
                 }
                 Event::Subscribe(..) | Event::Unsubscribe(..) => {
-                    is_full = self.handle_subscription(event, &mut batch);
+                    is_full = self.handle_subscription(event, &mut batch, &mut filters_left);
+                    continue;
                 }
                 Event::StreamViolated(stream, violation) => {
                     let (client, peer) = (self.session.client(), peer_name(self.link.peer()));
@@ -195,6 +201,8 @@ impl Driver {
                     }
                 }
             }
+            acks_left -= 1;
+            is_full = acks_left == 0;
         }
         self.publish(&mut batch, now);
         if !batch.changes.is_empty() {
@@ -218,19 +226,29 @@ impl Driver {
         self.ingress.publish(batch, context);
     }
 
-    /// Handles a SUBSCRIBE or UNSUBSCRIBE as far as one turn may; true if later turns handle its rest.
-    fn handle_subscription(&mut self, event: Event, batch: &mut PublishBatch) -> bool {
+    /// Handles a SUBSCRIBE or UNSUBSCRIBE as far as one turn may; true if later turns handle its rest, or the next one.
+    fn handle_subscription(
+        &mut self,
+        event: Event,
+        batch: &mut PublishBatch,
+        filters_left: &mut usize,
+    ) -> bool {
+        if self.session.drops_requests {
+            // No answer can be sent any more, and a connection that takes the session over does not wait for it.
+            self.session.progress = None;
+            return false;
+        }
         let Some(handler) = self.subscriptions() else { return false };
         let handled = match &event {
-            Event::Subscribe(on, subscribe) => handler.subscribe(*on, subscribe),
-            Event::Unsubscribe(on, unsubscribe) => handler.unsubscribe(*on, unsubscribe),
+            Event::Subscribe(on, subscribe) => handler.subscribe(*on, subscribe, filters_left),
+            Event::Unsubscribe(on, unsubscribe) => handler.unsubscribe(*on, unsubscribe, filters_left),
             _ => return false,
         };
         match handled {
             Handled::Partly => self.server.put_back_event(event),
             Handled::Wholly(token) => {
                 token.into_iter().for_each(|token| batch.acknowledge(token));
-                return false;
+                return *filters_left == 0;
             }
         }
         true
@@ -509,13 +527,26 @@ impl Driver {
         let identity = Some(self.session.access.identity());
         let event = SecurityEvent::refused(client_id, identity, action, cause);
         self.core.access.audit.record(event.with_address(self.link.peer().address));
+        self.end_session(reason);
+    }
+
+    /// Closes the connection for a reason that came from elsewhere: requests of the client are not answered any more.
+    pub(super) fn end_session(&mut self, reason: ReasonCode) {
+        self.session.drops_requests = true;
         self.server.disconnect(reason);
     }
 
-    /// Ends the subscriptions that are not permitted any more.
+    /// Ends the subscriptions that are not permitted any more, in this turn and later ones.
     fn recheck_subscriptions(&mut self) {
+        self.session.recheck = self.subscriptions().and_then(SubscriptionHandler::begin_recheck);
+        self.continue_recheck();
+    }
+
+    pub(super) fn continue_recheck(&mut self) {
+        let Some(mut recheck) = self.session.recheck.take() else { return };
         if let Some(handler) = self.subscriptions() {
-            handler.recheck();
+            handler.recheck(&mut recheck);
+            self.session.recheck = Some(recheck).filter(|recheck| !recheck.is_over());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use braid_proto::connection::{Sent, StreamAction};
+use braid_proto::connection::{Event, Sent, StreamAction};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_transport::Read;
 use bytes::Buf;
@@ -23,6 +23,9 @@ const READ_BUFFER: usize = 64 * 1024;
 
 /// Reads in one turn of a connection with many streams. Their messages are dispatched as one batch.
 const MAX_READS: usize = 32;
+
+/// Events after which a connection with many streams reads no more in its turn.
+const MAX_EVENTS: usize = 16 * 1024;
 
 /// Deliveries that one turn drops because they are too old or denied.
 const DROPS_AT_ONCE: usize = 256;
@@ -66,16 +69,27 @@ impl Driver {
         let has_events = self.server.has_events();
         let is_limited = self.gate.is_limited(&self.core.memory);
         let reads = if self.link.is_multi() && !is_limited { MAX_READS } else { 1 };
+        let mut seen = self.server.pending_events().len();
         for _ in 0..reads {
             match self.read_once(has_events, now, context) {
                 Poll::Pending => break,
                 Poll::Ready(()) => has_read = true,
             }
-            if self.server.is_closed() || self.gate.has_read_enough() {
+            let is_enough = self.server.is_closed() || self.gate.has_read_enough();
+            if is_enough || self.has_events_for_a_turn(&mut seen) {
                 break;
             }
         }
         has_read
+    }
+
+    /// True when what was read is as much as one turn answers: many events, or a SUBSCRIBE or UNSUBSCRIBE, each of which
+    /// may be as large as a packet. `seen`: events of earlier reads.
+    fn has_events_for_a_turn(&self, seen: &mut usize) -> bool {
+        let mut events = self.server.pending_events();
+        let count = events.len();
+        let mut new = events.by_ref().skip(std::mem::replace(seen, count));
+        count > MAX_EVENTS || new.any(|event| matches!(event, Event::Subscribe(..) | Event::Unsubscribe(..)))
     }
 
     fn read_once(&mut self, has_events: bool, now: Instant, context: &mut Context<'_>) -> Poll<()> {

@@ -21,6 +21,8 @@ mod read_limits;
 mod retained_sender;
 mod stream_scheduler;
 mod subscribe;
+#[cfg(test)]
+mod turn_tests;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -199,6 +201,7 @@ impl Driver {
             self.ingress.pressure.note_partial(self.server.partial_len(), &self.core.memory, now);
             // Not with the timer alone, which has no turn while a client sends without a pause.
             self.handle_due(now, has_tried_to_read);
+            self.continue_recheck();
             // Dispatch may have taken long: the time to send is measured from here.
             let now = if has_events { clock::now() } else { now };
             // 5. Commits, which registers for the first that is not done. After the events, which begin them: over a
@@ -228,8 +231,12 @@ impl Driver {
             // 14. Another turn if this one moved something. A refused stream that may be read by now counts: the reason
             // went in this turn, and no waker tells of it. Otherwise the timer decides, last, with the times of all
             // steps before.
-            let has_changed =
-                has_read || has_written || has_retained || has_dropped || self.has_reopened(now);
+            let has_changed = has_read
+                || has_written
+                || has_retained
+                || has_dropped
+                || self.session.recheck.is_some()
+                || self.has_reopened(now);
             if !has_changed && !self.server.has_events() && self.poll_timer(now, context).is_pending() {
                 self.gate.set_busy(false, self.core.statistics.busy());
                 return Poll::Pending;
@@ -259,8 +266,8 @@ impl Driver {
             self.core.queues.note_trimmed(&entry.client_id, dropped, log);
         }
         match signal {
-            Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
-            Some(Signal::Close(reason)) => self.server.disconnect(reason),
+            Some(Signal::TakeOver) => self.end_session(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
+            Some(Signal::Close(reason)) => self.end_session(reason),
             Some(Signal::Recheck) => self.recheck(),
             None => {}
         }
@@ -424,30 +431,7 @@ impl ConnectionTimer {
 
 #[cfg(test)]
 mod tests {
-    use braid_proto::packet::{Connect, Packet, ProtocolVersion};
-    use braid_transport::mem;
-    use bytes::BytesMut;
-    use tokio::io::AsyncWriteExt;
-
     use super::*;
-    use crate::config::BrokerConfig;
-
-    /// An authenticator may take seconds: its connection must not shorten the slices of others meanwhile.
-    #[tokio::test]
-    async fn a_connection_whose_client_is_authenticated_is_not_busy() {
-        let core = Arc::new(Core::in_memory(BrokerConfig::default()));
-        let (client, link) = mem::pair(1024);
-        let Link::Single(mut client) = client else { panic!("links in memory have one stream") };
-        let mut driver = Driver::new(core.clone(), Arc::default(), link, clock::now());
-        driver.gate.set_busy(true, core.statistics.busy());
-        let mut connect = BytesMut::new();
-        let packet = Packet::Connect(Box::new(Connect::new(ProtocolVersion::V5, "client")));
-        packet.encode(ProtocolVersion::V5, &mut connect);
-        client.io.write_all(&connect).await.expect("room");
-        let turn = poll_fn(|context| driver.poll(context)).await;
-        assert!(matches!(turn, Turn::Decide(Question::Connect(_))));
-        assert_eq!(core.statistics.busy().count(), 0);
-    }
 
     fn size_of_future<F: Future>(
         _: fn(ConnectionGuard, Arc<ListenerPolicy>, Box<Incoming>, Option<ReasonCode>) -> F,

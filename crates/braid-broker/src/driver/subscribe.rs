@@ -43,16 +43,34 @@ fn granted_priority(
     })
 }
 
-/// Filters of a SUBSCRIBE or UNSUBSCRIBE in one turn, some 50 us: a packet may have tens of thousands.
-const FILTERS_IN_TURN: usize = 32;
+/// Filters of SUBSCRIBE and UNSUBSCRIBE packets in one turn, some 50 us: a packet may have tens of thousands, and one read
+/// may have as many packets.
+pub(super) const FILTERS_IN_TURN: usize = 32;
+
+/// Filters that one turn checks against rules that have changed: a session may have ten thousand.
+const RECHECKED_IN_TURN: usize = 256;
 
 /// Filters of a SUBSCRIBE or UNSUBSCRIBE that are handled.
 #[derive(Default)]
 pub(super) struct FilterProgress {
     /// Codes, in the order of the filters.
     codes: Vec<ReasonCode>,
+    /// Priority that the SUBSCRIBE asks for.
+    priority: Option<Priority>,
     /// Subscriptions that are to get retained messages: those of one packet get each message once.
     replayed: Vec<Granted>,
+}
+
+/// Check of the subscriptions of a session against rules that have changed, in several turns.
+pub(super) struct Recheck {
+    /// Filters that are not checked yet.
+    unchecked: Vec<TopicFilter>,
+}
+
+impl Recheck {
+    pub(super) const fn is_over(&self) -> bool {
+        self.unchecked.is_empty()
+    }
 }
 
 /// Result of a turn of a SUBSCRIBE or UNSUBSCRIBE.
@@ -88,20 +106,33 @@ pub(super) struct SubscriptionHandler<'a> {
 impl SubscriptionHandler<'_> {
     /// Subscribes a stream to the next filters that are allowed, and answers each. [MQTT-3.8.4-6], [BQ-15]
     ///
+    /// Handles at most `filters_left` filters, and subtracts them.
+    ///
     /// If the stream has ended since, [`SubscriptionHandler::redirect`] or the end of the connection follows.
-    pub(super) fn subscribe(mut self, on: StreamKey, subscribe: &Subscribe) -> Handled {
+    pub(super) fn subscribe(
+        mut self,
+        on: StreamKey,
+        subscribe: &Subscribe,
+        filters_left: &mut usize,
+    ) -> Handled {
         let entry = self.entry;
         let packet_id = subscribe.packet_id;
-        let asked = match priority_asked(&subscribe.user) {
-            Ok(asked) => asked.filter(|_| !self.ignores_priorities),
-            Err(value) => {
-                let client = entry.client_id.as_str();
-                tracing::debug!(client, %on, value, "SUBSCRIBE refused: {PRIORITY} is no number from 0 to 65535");
-                let codes = vec![ReasonCode::ImplementationSpecificError; subscribe.entries.len()];
-                return Handled::Wholly(self.server.suback(on, packet_id, codes)); // [BQ-52]
+        if self.progress.is_none() {
+            match priority_asked(&subscribe.user) {
+                Ok(asked) => {
+                    let priority = asked.filter(|_| !self.ignores_priorities);
+                    *self.progress = Some(Box::new(FilterProgress { priority, ..FilterProgress::default() }));
+                }
+                Err(value) => {
+                    let client = entry.client_id.as_str();
+                    tracing::debug!(client, %on, value, "SUBSCRIBE refused: {PRIORITY} is no number from 0 to 65535");
+                    *filters_left = filters_left.saturating_sub(1);
+                    let codes = vec![ReasonCode::ImplementationSpecificError; subscribe.entries.len()];
+                    return Handled::Wholly(self.server.suback(on, packet_id, codes)); // [BQ-52]
+                }
             }
-        };
-        let Some(granted) = self.grant(on, subscribe, asked) else { return Handled::Wholly(None) };
+        }
+        let Some(granted) = self.grant(on, subscribe, filters_left) else { return Handled::Wholly(None) };
         let progress = self.progress.get_or_insert_default();
         self.core.routing.change(|router| {
             for some in &granted {
@@ -118,7 +149,8 @@ impl SubscriptionHandler<'_> {
         let handled = if progress.codes.len() < subscribe.entries.len() {
             Handled::Partly
         } else {
-            let FilterProgress { codes, replayed } = *self.progress.take().unwrap_or_default();
+            let FilterProgress { codes, replayed, .. } = *self.progress.take().unwrap_or_default();
+            let replayed = self.still_subscribed(replayed);
             let token = self.server.suback(on, packet_id, codes);
             // The messages that the control stream has not sent yet are among those of the new cursors.
             let left = replayed.iter().filter(|granted| granted.has_left_control);
@@ -140,19 +172,32 @@ impl SubscriptionHandler<'_> {
         handled
     }
 
+    /// Those of the subscriptions that the session still has, as they are by now: the rules may have changed between two
+    /// turns of their SUBSCRIBE.
+    fn still_subscribed(&mut self, mut all: Vec<Granted>) -> Vec<Granted> {
+        let Some(session) = self.server.session_mut() else { return Vec::new() };
+        all.retain_mut(|Granted { filter, subscription, .. }| {
+            let on = subscription.stream;
+            let current = session.subscriptions.of(filter).find(|current| current.stream == on);
+            current.map(|current| *subscription = *current).is_some()
+        });
+        all
+    }
+
     /// Adds the next subscriptions that are allowed to the session. The codes are in the order of the entries.
     fn grant(
         &mut self,
         on: StreamKey,
         subscribe: &Subscribe,
-        priority: Option<Priority>,
+        filters_left: &mut usize,
     ) -> Option<Vec<Granted>> {
         let LimitsConfig { subscriptions: most, subscription_bytes: most_bytes, .. } =
             self.core.config.limits;
         let subscriptions = &mut self.server.session_mut()?.subscriptions;
-        let codes = &mut self.progress.get_or_insert_default().codes;
+        let FilterProgress { codes, priority, .. } = &mut **self.progress.get_or_insert_default();
+        let (before, priority) = (codes.len(), *priority);
         let mut granted = Vec::new();
-        for entry in subscribe.entries.iter().skip(codes.len()).take(FILTERS_IN_TURN) {
+        for entry in subscribe.entries.iter().skip(before).take(*filters_left) {
             let subscription = Subscription {
                 qos: entry.qos,
                 no_local: entry.no_local,
@@ -183,22 +228,29 @@ impl SubscriptionHandler<'_> {
             let has_left_control = !on.is_control() && !subscriptions.replaces(filter, StreamKey::CONTROL);
             granted.push(Granted { filter: filter.clone(), subscription, has_left_control });
         }
+        *filters_left -= codes.len() - before;
         Some(granted)
     }
 
     /// Removes the next subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6], [BQ-17]
     ///
     /// From here on no message is added for them [MQTT-3.10.4-2]; deliveries in the queue are still
-    /// sent [MQTT-3.10.4-3].
-    pub(super) fn unsubscribe(self, on: StreamKey, unsubscribe: &Unsubscribe) -> Handled {
+    /// sent [MQTT-3.10.4-3]. Handles at most `filters_left` filters, and subtracts them.
+    pub(super) fn unsubscribe(
+        self,
+        on: StreamKey,
+        unsubscribe: &Unsubscribe,
+        filters_left: &mut usize,
+    ) -> Handled {
         let entry = self.entry;
         let is_strict = self.core.config.streams.strict_streams;
         let Some(session) = self.server.session_mut() else { return Handled::Wholly(None) };
         let subscriptions = &mut session.subscriptions;
         let codes = &mut self.progress.get_or_insert_default().codes;
+        let before = codes.len();
         let mut ended = Vec::new();
         self.core.routing.change(|router| {
-            for filter in unsubscribe.filters.iter().skip(codes.len()).take(FILTERS_IN_TURN) {
+            for filter in unsubscribe.filters.iter().skip(before).take(*filters_left) {
                 let Ok(filter) = filter else {
                     codes.push(ReasonCode::TopicFilterInvalid);
                     continue;
@@ -218,6 +270,7 @@ impl SubscriptionHandler<'_> {
                 }
             }
         });
+        *filters_left -= codes.len() - before;
         if entry.is_durable() && !ended.is_empty() {
             let filters = ended.iter().map(|(filter, _)| filter.clone()).collect();
             // Only a strict UNSUBSCRIBE leaves subscriptions of the filter.
@@ -234,16 +287,26 @@ impl SubscriptionHandler<'_> {
         Handled::Wholly(self.server.unsuback(on, unsubscribe.packet_id, codes))
     }
 
-    /// Ends the subscriptions that are not permitted any more, and the priorities.
-    pub(super) fn recheck(self) {
-        if !self.access.has_rules() {
-            return;
-        }
+    /// Begins to check all subscriptions against the rules; `None` if there is nothing to check.
+    pub(super) fn begin_recheck(self) -> Option<Recheck> {
+        let session = self.server.session_mut().filter(|_| self.access.has_rules())?;
+        let mut unchecked: Vec<_> = session.subscriptions.iter().map(|(filter, _)| filter.clone()).collect();
+        unchecked.dedup();
+        Some(Recheck { unchecked }).filter(|recheck| !recheck.unchecked.is_empty())
+    }
+
+    /// Ends the subscriptions that are not permitted any more, and the priorities, for as many filters as one turn may
+    /// check.
+    pub(super) fn recheck(self, recheck: &mut Recheck) {
         let entry = self.entry;
         let Some(session) = self.server.session_mut() else { return };
         let subscriptions = &mut session.subscriptions;
         let (mut denied, mut lowered) = (Vec::new(), Vec::new());
-        for (filter, subscription) in subscriptions.iter() {
+        // A stream that ended since the beginning has left its subscriptions to another: all of a filter are checked.
+        let next = recheck.unchecked.split_off(recheck.unchecked.len().saturating_sub(RECHECKED_IN_TURN));
+        let subscribed =
+            next.iter().flat_map(|filter| subscriptions.of(filter).map(move |some| (filter, some)));
+        for (filter, subscription) in subscribed {
             let priority = granted_priority(self.access, filter, subscription.priority);
             if !self.access.may_subscribe(filter) {
                 denied.push((filter.clone(), subscription.stream));

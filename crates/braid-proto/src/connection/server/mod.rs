@@ -163,6 +163,11 @@ impl Server {
         !self.events.is_empty()
     }
 
+    /// Events that are to be polled, the next one first.
+    pub fn pending_events(&self) -> impl ExactSizeIterator<Item = &Event> {
+        self.events.iter()
+    }
+
     /// Protocol version of the client, from its CONNECT on.
     pub fn version(&self) -> Option<ProtocolVersion> {
         self.decoder.offered_version()
