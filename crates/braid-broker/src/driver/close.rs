@@ -31,6 +31,8 @@ pub(super) struct ConnectionClose {
     pub(super) link_ended: bool,
     /// The broker ended the connection and sent a reason, which the peer should read.
     pub(super) is_explained: bool,
+    /// The broker has ended the connection: requests that it has not handled are dropped.
+    pub(super) drops_requests: bool,
     /// Codes for the transport.
     pub(super) codes: Close,
 }
@@ -38,7 +40,7 @@ pub(super) struct ConnectionClose {
 impl ConnectionClose {
     pub(super) const fn new() -> Self {
         let codes = Close { code: CLOSE_NORMAL, stop: None };
-        Self { link_ended: false, is_explained: false, codes }
+        Self { link_ended: false, is_explained: false, drops_requests: false, codes }
     }
 
     /// The protocol machine has closed the connection. `has_version`: a CONNECT came, and decides how a DISCONNECT or

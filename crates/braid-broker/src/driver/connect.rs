@@ -50,9 +50,7 @@ pub(super) struct SessionBinding {
     /// SUBSCRIBE or UNSUBSCRIBE that is handled in part.
     pub(super) progress: Option<Box<FilterProgress>>,
     /// Check of its subscriptions against rules that have changed, until it is over.
-    pub(super) recheck: Option<Recheck>,
-    /// The broker has ended the connection: requests that it has not handled are dropped.
-    pub(super) drops_requests: bool,
+    pub(super) recheck: Option<Box<Recheck>>,
     /// Credential that may be revoked meanwhile.
     pub(super) credential: Option<Box<dyn Credential>>,
     /// Delayed Will of a session whose new connection was refused. Boxed: hardly any connection has one.
@@ -78,7 +76,6 @@ impl SessionBinding {
             expires_at: None,
             progress: None,
             recheck: None,
-            drops_requests: false,
             credential: None,
             delayed_will: None,
             authentication: None,

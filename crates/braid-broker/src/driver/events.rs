@@ -192,7 +192,7 @@ impl Driver {
                 }
                 Event::StreamViolated(stream, violation) => {
                     let (client, peer) = (self.session.client(), peer_name(self.link.peer()));
-                    tracing::info!(client, peer, %stream, cause = %violation, "stream ended");
+                    tracing::debug!(client, peer, %stream, cause = %violation, "stream ended");
                 }
                 Event::StreamEnded(stream) => {
                     self.egress.redirect(stream);
@@ -233,7 +233,7 @@ impl Driver {
         batch: &mut PublishBatch,
         filters_left: &mut usize,
     ) -> bool {
-        if self.session.drops_requests {
+        if self.close.drops_requests {
             // No answer can be sent any more, and a connection that takes the session over does not wait for it.
             self.session.progress = None;
             return false;
@@ -532,7 +532,7 @@ impl Driver {
 
     /// Closes the connection for a reason that came from elsewhere: requests of the client are not answered any more.
     pub(super) fn end_session(&mut self, reason: ReasonCode) {
-        self.session.drops_requests = true;
+        self.close.drops_requests = true;
         self.server.disconnect(reason);
     }
 

@@ -288,11 +288,11 @@ impl SubscriptionHandler<'_> {
     }
 
     /// Begins to check all subscriptions against the rules; `None` if there is nothing to check.
-    pub(super) fn begin_recheck(self) -> Option<Recheck> {
+    pub(super) fn begin_recheck(self) -> Option<Box<Recheck>> {
         let session = self.server.session_mut().filter(|_| self.access.has_rules())?;
         let mut unchecked: Vec<_> = session.subscriptions.iter().map(|(filter, _)| filter.clone()).collect();
         unchecked.dedup();
-        Some(Recheck { unchecked }).filter(|recheck| !recheck.unchecked.is_empty())
+        (!unchecked.is_empty()).then(|| Box::new(Recheck { unchecked }))
     }
 
     /// Ends the subscriptions that are not permitted any more, and the priorities, for as many filters as one turn may
