@@ -1,5 +1,6 @@
 //! Dispatcher: publishes batches of messages into the queues of sessions.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,18 +70,25 @@ impl Dispatcher {
         let received = messages.len();
         // Before the rules are asked, which a reload may replace between two messages.
         let generation = self.access.generation();
+        // Publishers of the messages with RETAIN, in their order. Like the authorizer, which may be slow, they are asked
+        // for before the lock of all retained messages is taken.
+        let mut publishers = VecDeque::new();
         refuse(messages, tokens, &mut set_reason, |message| {
+            let is_permitted = client.may_publish(&message.topic);
+            if is_permitted && message.retain {
+                publishers.push_back(client.publisher(&message.topic, generation));
+            }
             // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
-            (!client.may_publish(&message.topic)).then_some(ReasonCode::NotAuthorized)
+            (!is_permitted).then_some(ReasonCode::NotAuthorized)
         });
-        // After the authorizer, which may be slow: the lock of all retained messages is held from the first on.
+        // The lock is held from the first message with RETAIN on.
         let mut retaining = None;
         refuse(messages, tokens, &mut set_reason, |message| {
             // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
             let has_room = !message.retain
                 || retaining
                     .get_or_insert_with(|| self.retained.change(&self.persist))
-                    .set(message, client.publisher(&message.topic, generation));
+                    .set(message, publishers.pop_front().flatten());
             (!has_room).then_some(ReasonCode::QuotaExceeded)
         });
         self.statistics.add(Counter::MessagesDropped, (received - messages.len()) as u64);

@@ -314,6 +314,7 @@ impl ClientAccess {
     /// Publisher of a message of this client that was permitted by this generation of the rules or a later one. Unknown
     /// where everything is permitted.
     pub(crate) fn publisher(&mut self, topic: &TopicName, generation: Option<u64>) -> Option<Permitted> {
+        lock_order::assert_none_held();
         let Self { identity, client, answers } = self;
         let (client, answers, generation) = (client.as_ref()?, answers.as_mut()?, generation?);
         let is_granted = is_granted(identity, &client.client_id, client.tenant.as_deref(), topic);
