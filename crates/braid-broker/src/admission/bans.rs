@@ -112,16 +112,23 @@ pub(super) struct BanList {
     bans: HashMap<BanTarget, Entry>,
     /// Number of networks of each version and prefix length.
     prefixes: BTreeMap<(bool, u8), usize>,
-    /// Number of bans for flapping, and bytes of their targets.
-    flapping: usize,
+    /// Bans for flapping, the one that ends first in front. One that never ends is the last.
+    flapping: BTreeMap<FlappingKey, BanTarget>,
+    /// Number of bans for flapping that were set.
+    last_flapping: u64,
+    /// Bytes of the targets of the bans for flapping.
     flapping_bytes: usize,
 }
+
+/// Order of a ban for flapping: its end, and a number that no other has.
+type FlappingKey = (bool, Option<Instant>, u64);
 
 #[derive(Debug)]
 struct Entry {
     until: Option<Instant>,
     reason: Arc<str>,
-    is_flapping: bool,
+    /// `None` if it was set by hand.
+    flapping: Option<FlappingKey>,
 }
 
 impl Entry {
@@ -154,33 +161,36 @@ impl BanList {
         if self.set_by_hand() >= MAX_BANS {
             self.expire(now);
         }
-        let replaces = self.bans.get(&target).is_some_and(|entry| !entry.is_flapping);
+        let replaces = self.bans.get(&target).is_some_and(|entry| entry.flapping.is_none());
         if !replaces && self.set_by_hand() >= MAX_BANS {
             return Err(BanError::TooMany);
         }
-        self.insert(target, Entry { until: until(duration, now), reason: reason.into(), is_flapping: false });
+        self.insert(target, Entry { until: until(duration, now), reason: reason.into(), flapping: None });
         Ok(())
     }
 
     /// Bans a client at an address for flapping. A ban of the same target that was set by hand remains.
     pub(super) fn set_flapping(&mut self, target: BanTarget, duration: Duration, now: Instant) {
         let target = target.normalize();
-        if self.bans.get(&target).is_some_and(|entry| !entry.is_flapping && !entry.is_over(now)) {
+        if self.bans.get(&target).is_some_and(|entry| entry.flapping.is_none() && !entry.is_over(now)) {
             return;
         }
         let is_full = |list: &Self| {
-            list.flapping >= MAX_FLAPPING_BANS || list.flapping_bytes + target.text_len() > MAX_FLAPPING_BYTES
+            list.flapping.len() >= MAX_FLAPPING_BANS
+                || list.flapping_bytes + target.text_len() > MAX_FLAPPING_BYTES
         };
         if is_full(self) {
             self.expire(now);
         }
         while is_full(self)
-            && let Some(first) = self.first_flapping()
+            && let Some((_, first)) = self.flapping.pop_first()
         {
             self.remove(&first);
         }
-        let (until, reason) = (until(Some(duration), now), FLAPPING.into());
-        self.insert(target, Entry { until, reason, is_flapping: true });
+        let until = until(Some(duration), now);
+        self.last_flapping += 1;
+        let flapping = Some((until.is_none(), until, self.last_flapping));
+        self.insert(target, Entry { until, reason: FLAPPING.into(), flapping });
     }
 
     /// Lifts the ban of exactly this target. False if there is none.
@@ -221,7 +231,7 @@ impl BanList {
             target: target.clone(),
             remaining: entry.until.map(|until| until.saturating_duration_since(now)),
             reason: entry.reason.clone(),
-            is_flapping: entry.is_flapping,
+            is_flapping: entry.flapping.is_some(),
         };
         in_force.map(ban).collect()
     }
@@ -236,12 +246,7 @@ impl BanList {
     }
 
     fn set_by_hand(&self) -> usize {
-        self.bans.len() - self.flapping
-    }
-
-    fn first_flapping(&self) -> Option<BanTarget> {
-        let flapping = self.bans.iter().filter(|(_, entry)| entry.is_flapping);
-        flapping.min_by_key(|(_, entry)| entry.until).map(|(target, _)| target.clone())
+        self.bans.len() - self.flapping.len()
     }
 
     fn insert(&mut self, target: BanTarget, entry: Entry) {
@@ -249,8 +254,8 @@ impl BanList {
         if let Some(network) = target.network() {
             *self.prefixes.entry(prefix(network)).or_insert(0) += 1;
         }
-        if entry.is_flapping {
-            self.flapping += 1;
+        if let Some(key) = entry.flapping {
+            self.flapping.insert(key, target.clone());
             self.flapping_bytes += target.text_len();
         }
         self.bans.insert(target, entry);
@@ -266,8 +271,8 @@ impl BanList {
                 self.prefixes.remove(&prefix(network));
             }
         }
-        if entry.is_flapping {
-            self.flapping -= 1;
+        if let Some(key) = &entry.flapping {
+            self.flapping.remove(key);
             self.flapping_bytes -= target.text_len();
         }
         Some(entry)
@@ -473,16 +478,38 @@ mod tests {
         ban(&mut list, "one more", 2);
         assert!(!is_banned(&list, "first", None, "10.0.0.1", at(2)), "the one that ends first makes room");
         assert!(is_banned(&list, "one more", None, "10.0.0.1", at(2)));
-        assert_eq!((list.flapping, list.set_by_hand()), (MAX_FLAPPING_BANS, MAX_BANS));
+        assert_eq!((list.flapping.len(), list.set_by_hand()), (MAX_FLAPPING_BANS, MAX_BANS));
         for number in 0..100 {
             ban(&mut list, &format!("{number}{}", "x".repeat(60_000)), 3 + number);
             assert!(list.flapping_bytes <= MAX_FLAPPING_BYTES);
         }
-        assert!(list.flapping > 50);
+        assert!(list.flapping.len() > 50);
         // Bans that have ended make room.
         assert_eq!(list.set(target(MAX_BANS), minute, "", at(61)), Ok(()));
         list.expire(at(10_000));
-        assert_eq!((list.is_empty(), list.flapping, list.flapping_bytes), (true, 0, 0));
+        assert_eq!((list.is_empty(), list.flapping.len(), list.flapping_bytes), (true, 0, 0));
+    }
+
+    /// One that is set again ends later.
+    #[test]
+    fn the_ban_for_flapping_that_ends_first_makes_room() {
+        let (mut list, now) = (BanList::default(), Instant::now());
+        let target = |number: u64| {
+            BanTarget::ClientAt(ClientId::from(format!("{number}").as_str()), net("10.0.0.1/32"))
+        };
+        let secs = |number: u64| Duration::from_secs(if number == 0 { u64::MAX } else { 100_000 - number });
+        let most = MAX_FLAPPING_BANS as u64;
+        for number in 0..most {
+            list.set_flapping(target(number), secs(number), now);
+        }
+        list.set_flapping(target(most - 1), secs(1), now);
+        for number in most..most + 3 {
+            list.set_flapping(target(number), secs(1), now);
+        }
+        let is_banned = |number: u64| list.bans.contains_key(&target(number));
+        let removed: Vec<_> = (0..most + 3).filter(|number| !is_banned(*number)).collect();
+        assert_eq!(removed, [most - 4, most - 3, most - 2]);
+        assert_eq!((list.flapping.len(), list.bans.len()), (MAX_FLAPPING_BANS, MAX_FLAPPING_BANS));
     }
 
     #[test]
@@ -496,6 +523,6 @@ mod tests {
         list.set_flapping(target(), Duration::from_secs(1), now);
         assert!(list.list(now)[0].is_flapping);
         list.set(target(), None, "for ever", now).unwrap();
-        assert_eq!((list.list(now)[0].is_flapping, list.flapping, list.flapping_bytes), (false, 0, 0));
+        assert_eq!((list.list(now)[0].is_flapping, list.flapping.len(), list.flapping_bytes), (false, 0, 0));
     }
 }
