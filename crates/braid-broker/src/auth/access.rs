@@ -72,6 +72,12 @@ fn decide(
     decision.unwrap_or(Decision { allowed: false, line: None, list: 0 })
 }
 
+/// Tests whether a client has a name for a topic. A filter of a tenant may match a topic of another publisher that the
+/// tenant cannot name, as `acme`.
+fn can_name(tenant: Option<&Tenant>, topic: &TopicName) -> bool {
+    tenant.is_none_or(|tenant| tenant.mountpoint.own_name(topic).is_some())
+}
+
 /// Authenticator and authorizer of a broker.
 pub(crate) struct Access {
     authenticate: Box<dyn Authenticate>,
@@ -119,11 +125,14 @@ impl Access {
         identity: impl FnOnce() -> Option<Identity>,
         topic: &TopicName,
     ) -> bool {
+        let tenant = Tenant::of_session(client_id);
+        if !can_name(tenant.as_ref(), topic) {
+            return false;
+        }
         let Some(authorize) = &self.authorize else { return true };
         let identity = identity();
         lock_order::assert_none_held();
         let Some(identity) = identity else { return true };
-        let tenant = Tenant::of_session(client_id);
         decide(&**authorize, &identity, client_id, tenant.as_ref(), Action::Receive(topic)).allowed
     }
 
@@ -367,8 +376,7 @@ impl ClientAccess {
     /// Asked for each delivery: a filter covers topics that the client may not read, and a subscription may be older
     /// than the rules.
     pub(crate) fn may_receive(&mut self, topic: &TopicName) -> bool {
-        // A filter of a tenant may match a topic of another publisher that the tenant cannot name, as `acme`.
-        if self.mountpoint().is_some_and(|mountpoint| mountpoint.own_name(topic).is_none()) {
+        if !can_name(self.tenant(), topic) {
             return false;
         }
         self.is_permitted_cached(Direction::Receive, topic)

@@ -85,6 +85,26 @@ async fn a_client_outside_sees_a_tenant_below_its_mountpoint_and_a_tenant_only_w
     assert_eq!(topics(&mut tenant).await, ["b", "$x/b"]);
 }
 
+/// A shared group of a tenant has members outside if they write its mountpoint. A tenant is passed over for a topic that
+/// it cannot name, also where no rules are asked.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_is_no_member_of_its_group_for_topics_that_it_cannot_name() {
+    let (broker, [entrance]) = start(["t1/"]);
+    let mut outside = broker.v5("c").await;
+    let mut tenant = entrance.connect(connect_v5("c")).await;
+    outside.subscribe("$share/g/t1/#", QoS::AtMostOnce).await;
+    tenant.subscribe("$share/g/#", QoS::AtMostOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    for text in ["t1", "t1/$x/a"].repeat(5) {
+        publisher.publish(text, "", QoS::AtLeastOnce).await;
+    }
+    assert_eq!(topics(&mut outside).await, ["t1", "t1/$x/a"].repeat(5));
+    for _ in 0..10 {
+        publisher.publish("t1/a", "", QoS::AtLeastOnce).await;
+    }
+    assert_eq!((topics(&mut outside).await.len(), topics(&mut tenant).await.len()), (5, 5));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_response_topic_is_mapped_and_left_out_where_the_tenant_has_no_name_for_it() {
     let (broker, [entrance]) = start(["t1/"]);
