@@ -1,6 +1,6 @@
 //! Shared state of a broker.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_proto::connection::ServerOptions;
 use braid_proto::decoder::Spool;
@@ -9,8 +9,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::auth::Access;
+use crate::clock;
 use crate::config::BrokerConfig;
 use crate::dispatch::Dispatcher;
+use crate::lock_order::{Ordered, Rank};
+use crate::log_throttle::LogThrottle;
 use crate::memory::Memory;
 use crate::persist::{self, MessageLoader, Persist, Recovery};
 use crate::queue::policy::QueuePolicy;
@@ -132,11 +135,18 @@ pub(crate) struct Lifecycle {
     pub(crate) started: Instant,
     stopping: watch::Sender<bool>,
     connection_ended: Notify,
+    /// A std lock, never held across an await.
+    session_limit_log: Mutex<LogThrottle>,
 }
 
 impl Default for Lifecycle {
     fn default() -> Self {
-        Self { started: Instant::now(), stopping: watch::Sender::new(false), connection_ended: Notify::new() }
+        Self {
+            started: Instant::now(),
+            stopping: watch::Sender::new(false),
+            connection_ended: Notify::new(),
+            session_limit_log: Mutex::default(),
+        }
     }
 }
 
@@ -157,6 +167,15 @@ impl Lifecycle {
 
     pub(crate) fn note_connection_ended(&self) {
         self.connection_ended.notify_one();
+    }
+
+    /// Notes a client that is refused because there are as many sessions as may be. Returns the number to log, if a line is
+    /// due.
+    pub(crate) fn note_session_limit(&self) -> Option<u64> {
+        let mut log = Ordered::acquire(Rank::Leaf, || {
+            self.session_limit_log.lock().unwrap_or_else(PoisonError::into_inner)
+        });
+        log.note(1, clock::now())
     }
 
     /// Waits until a connection ends.

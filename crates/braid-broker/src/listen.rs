@@ -42,7 +42,7 @@ pub(crate) async fn run(
 ) -> Listener {
     let policy = Arc::new(policy);
     let mut endpoint = listener.endpoint_health();
-    let mut failure_log = LogThrottle::default();
+    let (mut failure_log, mut limit_log) = (LogThrottle::default(), LogThrottle::default());
     let mut rate = ConnectionRate::new(core.config.limits.connections_per_second, now());
     let is_proved = proves_addresses(&listener);
     loop {
@@ -58,12 +58,14 @@ pub(crate) async fn run(
             tracing::info!(transport = %listener.transport(), failures, "connections are accepted again");
         }
         match accepted {
-            Ok(incoming) => match admit(&core, incoming.peer_address(), is_proved, rate.as_mut()) {
-                Some((guard, refusal)) => {
-                    tokio::spawn(driver::serve(guard, policy.clone(), Box::new(incoming), refusal));
+            Ok(incoming) => {
+                match admit(&core, incoming.peer_address(), is_proved, rate.as_mut(), &mut limit_log) {
+                    Some((guard, refusal)) => {
+                        tokio::spawn(driver::serve(guard, policy.clone(), Box::new(incoming), refusal));
+                    }
+                    None => incoming.refuse(),
                 }
-                None => incoming.refuse(),
-            },
+            }
             Err(error) => {
                 if let Some(failures) = failure_log.note(1, now()) {
                     let transport = listener.transport();
@@ -88,10 +90,13 @@ fn admit(
     address: Option<SocketAddr>,
     is_proved: bool,
     rate: Option<&mut ConnectionRate>,
+    limit_log: &mut LogThrottle,
 ) -> Option<(ConnectionGuard, Option<ReasonCode>)> {
     if core.statistics.connections() >= core.config.limits.connections as u64 {
         core.statistics.add(Counter::ConnectionsRefused, 1);
-        tracing::warn!(from = ?address, "refused: the limit of connections is reached");
+        if let Some(refused) = limit_log.note(1, now()) {
+            tracing::warn!(from = ?address, refused, "the limit of connections is reached");
+        }
         return None;
     }
     // Before the rate of the listener: an address above its limits uses up nothing that others are accepted with.

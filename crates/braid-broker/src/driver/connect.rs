@@ -19,6 +19,7 @@ use crate::mountpoint::{self, Unmountable};
 use crate::persist::DurableProgress;
 use crate::registry::{ConnectionId, SessionEntry};
 use crate::sessions::Claim;
+use crate::statistics::Counter;
 
 /// Link of a connection whose handshake succeeds within the time for CONNECT.
 pub(super) async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link> {
@@ -31,8 +32,9 @@ pub(super) async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link>
     };
     match result {
         Ok(Ok(link)) => return Some(link),
-        Ok(Err(error)) => tracing::info!(from, %error, "handshake failed"),
-        Err(_) => tracing::info!(from, "handshake took too long"),
+        // Anyone can cause these lines as often as connections are accepted.
+        Ok(Err(error)) => tracing::debug!(from, %error, "handshake failed"),
+        Err(_) => tracing::debug!(from, "handshake took too long"),
     }
     None
 }
@@ -199,7 +201,10 @@ pub(super) async fn claim_session(
         return Err(ReasonCode::NotAuthorized.into());
     }
     if !core.sessions.registry.has_room_for(client_id, core.config.limits.sessions) {
-        tracing::warn!("refused: the limit of sessions is reached");
+        core.statistics.add(Counter::ConnectionsRefused, 1);
+        if let Some(refused) = core.lifecycle.note_session_limit() {
+            tracing::warn!(refused, "the limit of sessions is reached");
+        }
         return Err(ReasonCode::QuotaExceeded.into());
     }
     let claim = if is_early {

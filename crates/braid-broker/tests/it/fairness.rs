@@ -127,6 +127,7 @@ async fn sessions_and_retained_bytes_have_limits() {
     let mut third = broker.link(ProtocolVersion::V5).await;
     third.send_connect(connect_v5("third")).await;
     assert_eq!(third.expect_connack().await.reason, ReasonCode::QuotaExceeded);
+    assert_eq!(broker.statistics().get(Counter::ConnectionsRefused), 1);
     // A client with a session may connect.
     let _second = broker.connect(lasting("second")).await;
 
