@@ -169,8 +169,7 @@ impl Lifecycle {
         self.connection_ended.notify_one();
     }
 
-    /// Notes a client that is refused because there are as many sessions as may be. Returns the number to log, if a line is
-    /// due.
+    /// Notes a client that is refused because of the limit of sessions. Returns the number to log, if a line is due.
     pub(crate) fn note_session_limit(&self) -> Option<u64> {
         let mut log = Ordered::acquire(Rank::Leaf, || {
             self.session_limit_log.lock().unwrap_or_else(PoisonError::into_inner)

@@ -70,8 +70,8 @@ impl Dispatcher {
         let received = messages.len();
         // Before the rules are asked, which a reload may replace between two messages.
         let generation = self.access.generation();
-        // Publishers of the messages with RETAIN, in their order. Like the authorizer, which may be slow, they are asked
-        // for before the lock of all retained messages is taken.
+        // Publishers of the messages with RETAIN, in their order. Like the authorizer, which may be slow, they are
+        // asked for before the lock of all retained messages.
         let mut publishers = VecDeque::new();
         refuse(messages, tokens, &mut set_reason, |message| {
             let is_permitted = client.may_publish(&message.topic);

@@ -156,8 +156,8 @@ impl PublishIngress {
 }
 
 impl Driver {
-    /// Answers all events, or as many as one turn may; a CONNECT or AUTH is returned. Messages between two other events are dispatched as one
-    /// batch, and all acknowledgements are pushed together at the end.
+    /// Answers all events, or as many as one turn may; a CONNECT or AUTH is returned. Messages between two
+    /// other events are dispatched as one batch, and all acknowledgements are pushed together at the end.
     pub(super) fn drain_events(&mut self, now: Instant) -> Option<Question> {
         let mut batch = PublishBatch::default();
         let (mut is_full, mut question) = (false, None);

@@ -83,8 +83,8 @@ impl Driver {
         has_read
     }
 
-    /// True when what was read is as much as one turn answers: many events, or a SUBSCRIBE or UNSUBSCRIBE, each of which
-    /// may be as large as a packet. `seen`: events of earlier reads.
+    /// True when what was read is as much as one turn answers: many events, or a SUBSCRIBE or UNSUBSCRIBE, each of
+    /// which may be as large as a packet. `seen`: events of earlier reads.
     fn has_events_for_a_turn(&self, seen: &mut usize) -> bool {
         let mut events = self.server.pending_events();
         let count = events.len();

@@ -43,8 +43,8 @@ fn granted_priority(
     })
 }
 
-/// Filters of SUBSCRIBE and UNSUBSCRIBE packets in one turn, some 50 us: a packet may have tens of thousands, and one read
-/// may have as many packets.
+/// Filters of SUBSCRIBE and UNSUBSCRIBE packets in one turn, some 50 us: a packet may have tens of thousands, and one
+/// read may have as many packets.
 pub(super) const FILTERS_IN_TURN: usize = 32;
 
 /// Filters that one turn checks against rules that have changed: a session may have ten thousand.
@@ -172,8 +172,8 @@ impl SubscriptionHandler<'_> {
         handled
     }
 
-    /// Those of the subscriptions that the session still has, as they are by now: the rules may have changed between two
-    /// turns of their SUBSCRIBE.
+    /// Subscriptions that the session still has, as they are by now: the rules may have changed between two turns of
+    /// their SUBSCRIBE.
     fn still_subscribed(&mut self, mut all: Vec<Granted>) -> Vec<Granted> {
         let Some(session) = self.server.session_mut() else { return Vec::new() };
         all.retain_mut(|Granted { filter, subscription, .. }| {

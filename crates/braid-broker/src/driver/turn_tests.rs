@@ -141,7 +141,7 @@ async fn requests_of_one_read_are_handled_a_few_in_a_turn() {
     fixture.send((0..100).map(|number| subscribe(number..number + 1))).await;
     let counts: Vec<_> = (0..4).map(|_| (fixture.turn(), fixture.subscriptions()).1).collect();
     assert_eq!(counts, [32, 64, 96, 100]);
-    // What is left of a turn goes to the next packet.
+    // The next packet gets the filters that are left of a turn.
     fixture.send([subscribe(100..110), subscribe(110..150)]).await;
     let counts: Vec<_> = (0..2).map(|_| (fixture.turn(), fixture.subscriptions()).1).collect();
     assert_eq!(counts, [132, 150]);

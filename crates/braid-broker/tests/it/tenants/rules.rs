@@ -85,8 +85,8 @@ async fn a_client_outside_sees_a_tenant_below_its_mountpoint_and_a_tenant_only_w
     assert_eq!(topics(&mut tenant).await, ["b", "$x/b"]);
 }
 
-/// A shared group of a tenant has members outside if they write its mountpoint. A tenant is passed over for a topic that
-/// it cannot name, also where no rules are asked.
+/// A shared group of a tenant has members outside if they write its mountpoint. A tenant is passed over for a topic
+/// that it cannot name, also where no rules are asked.
 #[tokio::test(start_paused = true)]
 async fn a_tenant_is_no_member_of_its_group_for_topics_that_it_cannot_name() {
     let (broker, [entrance]) = start(["t1/"]);
