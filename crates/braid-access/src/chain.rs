@@ -9,6 +9,10 @@
 //!
 //! If all of them ignore the credentials, the client is refused with 0x86. A client without any credentials is
 //! anonymous, where that was asked for.
+//!
+//! An Authentication Method is that of the password files. In front of them no authenticator may stand that decides
+//! without the method: a service, or one of certificates where the client has one. Those behind such a one are not
+//! asked, since it could have refused the client. Tokens decide nothing here, because the client has not sent any.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -62,6 +66,19 @@ impl Link {
         matches!(self, Self::Token(_) | Self::Http(_))
     }
 
+    /// Tests whether the authenticator decides about clients with an Authentication Method, which it does not know.
+    const fn decides_without_method(&self, has_certificate: bool) -> bool {
+        match self {
+            Self::Password(_) | Self::Token(_) => false,
+            Self::Certificate(_) => has_certificate,
+            Self::Http(_) => true,
+        }
+    }
+
+    fn users(&self) -> Option<&Users> {
+        if let Self::Password(users) = self { Some(users) } else { None }
+    }
+
     pub(crate) fn tokens(&self) -> Option<&Tokens> {
         if let Self::Token(tokens) = self { Some(tokens) } else { None }
     }
@@ -88,7 +105,9 @@ impl Chain {
             let unknown =
                 || Refusal::new(ReasonCode::BadAuthenticationMethod, "unknown authentication method");
             let is_known = method == SCRAM_SHA_256;
-            return is_known.then(|| begin_scram(self.password_files(), credentials)).ok_or_else(unknown)?;
+            return is_known
+                .then(|| begin_scram(self.method_files(credentials), credentials))
+                .ok_or_else(unknown)?;
         }
         for link in &self.links {
             match link.ask(credentials).await {
@@ -115,10 +134,14 @@ impl Chain {
 
     /// Password files of the chain, in its order.
     pub(crate) fn password_files(&self) -> impl Iterator<Item = &Users> {
-        self.links.iter().filter_map(|link| match link {
-            Link::Password(users) => Some(users),
-            _ => None,
-        })
+        self.links.iter().filter_map(Link::users)
+    }
+
+    /// Password files that may answer the Authentication Method of a client.
+    fn method_files(&self, credentials: &Credentials<'_>) -> impl Iterator<Item = &Users> {
+        let has_certificate = credentials.peer.certificate.is_some();
+        let precedes = move |link: &&Link| !link.decides_without_method(has_certificate);
+        self.links.iter().take_while(precedes).filter_map(Link::users)
     }
 
     pub(crate) fn links(&self) -> &[Link] {
@@ -130,11 +153,6 @@ impl Authenticate for Chain {
     fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
         Box::pin(self.decide(credentials))
     }
-}
-
-/// Accepts a client as this user.
-pub(crate) fn grant(credentials: &Credentials<'_>, source: &str, user: Option<&str>) -> Answer {
-    grant_with(credentials, source, user, |_| {})
 }
 
 /// Accepts a client as this user, with more that its authenticator knows.

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use braid_auth::identity::Attributes;
-use braid_auth::password::{PasswordFile, SALT_BYTES, Verdict};
+use braid_auth::password::{PasswordFile, PasswordHash, SALT_BYTES, Verdict};
 use braid_auth::scram::{
     DEFAULT_ITERATIONS, Nonce, ScramError, ScramLookup, ScramServer, ScramServerFinal, ScramSuccess,
 };
-use braid_broker::{Authentication, Challenge, Credentials, Exchange, Outcome, Refusal};
+use braid_broker::{Authentication, Challenge, Credential, Credentials, Exchange, Grant, Outcome, Refusal};
 use braid_proto::reason::ReasonCode;
 use bytes::Bytes;
 
-use crate::chain::{Answer, accept, grant};
+use crate::chain::{Answer, accept, grant_with};
 use crate::file::{FileError, read};
 use crate::pool::HashPool;
 
@@ -70,6 +70,12 @@ impl Users {
         self.users().contains(user)
     }
 
+    /// Hash of a user in a version of the file, as the credential of its clients.
+    fn credential(&self, users: &PasswordFile, user: &str) -> Option<Box<dyn Credential>> {
+        let hash = users.hash(user)?.clone();
+        Some(Box::new(StoredPassword { current: self.current.clone(), user: user.into(), hash }))
+    }
+
     fn users(&self) -> Arc<PasswordFile> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -79,9 +85,13 @@ impl Users {
         let (Some(user), Some(password)) = (credentials.user_name, credentials.password) else {
             return Answer::Ignored;
         };
-        let (candidate, password) = (self.users().candidate(user), password.clone());
+        let users = self.users();
+        let (candidate, password) = (users.candidate(user), password.clone());
         match self.pool.run(move || candidate.verify(&password)).await {
-            Ok(Verdict::Right) => grant(credentials, SOURCE, Some(user)),
+            Ok(Verdict::Right) => {
+                let complete = |grant: &mut Grant| grant.credential = self.credential(&users, user);
+                grant_with(credentials, SOURCE, Some(user), complete)
+            }
             Ok(Verdict::Unknown) => Answer::Ignored,
             Ok(Verdict::Wrong) => {
                 Answer::Refused(Refusal::new(ReasonCode::BadUserNameOrPassword, "wrong password"))
@@ -94,7 +104,28 @@ impl Users {
     }
 }
 
-/// Begins an exchange of SCRAM-SHA-256, by the first file that has a credential of the user.
+/// Password of a connected client, by its hash.
+struct StoredPassword {
+    current: Arc<RwLock<Arc<PasswordFile>>>,
+    user: Box<str>,
+    hash: Arc<PasswordHash>,
+}
+
+impl Credential for StoredPassword {
+    /// Every change of the line counts: whether two hashes are of one password cannot be told.
+    fn is_revoked(&self) -> bool {
+        let users = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        users.hash(&self.user).is_none_or(|hash| *hash != self.hash)
+    }
+}
+
+impl fmt::Debug for StoredPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredPassword").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// Begins an exchange of SCRAM-SHA-256, by the first file that has the user.
 pub(crate) fn begin_scram<'a>(
     files: impl Iterator<Item = &'a Users>,
     credentials: &Credentials<'_>,
@@ -102,7 +133,8 @@ pub(crate) fn begin_scram<'a>(
     let mut files = files.peekable();
     let Some(unknown_user_key) = files.peek().map(|users| users.unknown_user_key) else {
         // [MQTT-4.12.0-1]
-        return Err(Refusal::new(ReasonCode::BadAuthenticationMethod, "there is no password file"));
+        let cause = "there is no password file, or another authenticator in front of it decides";
+        return Err(Refusal::new(ReasonCode::BadAuthenticationMethod, cause));
     };
     let mut random = [0; Nonce::RANDOM_BYTES];
     if getrandom::fill(&mut random).is_err() {
@@ -110,18 +142,22 @@ pub(crate) fn begin_scram<'a>(
     }
     let server = ScramServer::new(Nonce::new(random), unknown_user_key);
     let message = credentials.data.map_or(&[][..], |data| data);
+    let mut credential = None;
     let lookup = |user: &str| {
         let mut unknown = None;
-        for users in files {
-            match users.users().scram(user) {
-                known @ ScramLookup::Known(_) => return known,
-                other => unknown = unknown.or(Some(other)),
+        for file in files {
+            let users = file.users();
+            let found = users.scram(user);
+            if users.contains(user) {
+                credential = file.credential(&users, user);
+                return found;
             }
+            unknown = unknown.or(Some(found));
         }
         unknown.unwrap_or(ScramLookup::Unknown { iterations: DEFAULT_ITERATIONS, salt_bytes: SALT_BYTES })
     };
     let (data, server) = server.handle_first(message, lookup).map_err(|error| refusal(&error))?;
-    let exchange = Box::new(ScramExchange { server, attributes: credentials.attributes() });
+    let exchange = Box::new(ScramExchange { server, attributes: credentials.attributes(), credential });
     Ok(Outcome::Challenge(Challenge { data: data.into(), exchange }))
 }
 
@@ -145,15 +181,24 @@ fn refusal(error: &ScramError) -> Refusal {
 struct ScramExchange {
     server: ScramServerFinal,
     attributes: Attributes,
+    /// `None` for an unknown user, whose proof is never right.
+    credential: Option<Box<dyn Credential>>,
 }
 
 impl Exchange for ScramExchange {
     fn proceed(self: Box<Self>, data: Option<Bytes>) -> Authentication<'static> {
-        let Self { server, attributes } = *self;
+        let Self { server, attributes, credential } = *self;
         let finished = server.handle_final(data.as_deref().unwrap_or_default());
         let answer = finished.map_err(|error| refusal(&error)).and_then(|ScramSuccess { user, message }| {
-            accept(attributes, SOURCE, Some(&user), |grant| grant.data = Some(message.into()))
-                .map(Outcome::Accepted)
+            // The file may have been read again since the challenge.
+            if credential.as_ref().is_none_or(|credential| credential.is_revoked()) {
+                return Err(refusal(&ScramError::Rejected));
+            }
+            let complete = |grant: &mut Grant| {
+                grant.data = Some(message.into());
+                grant.credential = credential;
+            };
+            accept(attributes, SOURCE, Some(&user), complete).map(Outcome::Accepted)
         });
         Box::pin(std::future::ready(answer))
     }

@@ -8,7 +8,7 @@ use braid_access::http::HttpOptions;
 use braid_access::{CertificateName, Certificates, Chain, HashPool, Link, SCRAM_SHA_256};
 use braid_auth::password::{Argon2idParams, PasswordHash};
 use braid_auth::scram::{Nonce, ScramClient};
-use braid_broker::{Challenge, Grant, ListenerPolicy, Outcome};
+use braid_broker::{Challenge, Grant, ListenerPolicy, Outcome, Refusal};
 use braid_proto::reason::ReasonCode;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -225,10 +225,15 @@ async fn certificates_name_their_client_or_unknown() {
 }
 
 /// Runs SCRAM-SHA-256 with a chain; returns the acceptance once the server has proved that it knows the password.
-async fn scram(chain: &Chain, user: &str, password: &str) -> Result<Grant, String> {
+pub(crate) async fn scram(chain: &Chain, user: &str, password: &str) -> Result<Grant, String> {
+    scram_of(Login::default(), chain, user, password).await
+}
+
+async fn scram_of(client: Login, chain: &Chain, user: &str, password: &str) -> Result<Grant, String> {
     let (first, scram) = ScramClient::start(user, password.as_bytes(), Nonce::new([3; 18])).expect("a user");
-    let login = Login { method: Some(SCRAM_SHA_256), data: Some(first.into()), ..Login::default() };
-    let outcome = login.outcome(chain).await.map_err(|refusal| format!("first: {refusal:?}"))?;
+    let login = Login { method: Some(SCRAM_SHA_256), data: Some(first.into()), ..client };
+    let refused = |refusal: Refusal| format!("first: {:#x}", refusal.reason.value());
+    let outcome = login.outcome(chain).await.map_err(refused)?;
     let Outcome::Challenge(Challenge { data, exchange }) = outcome else { panic!("a challenge") };
     let (last, scram) = scram.handle_first(&data).expect("a challenge that any client takes");
     let outcome = exchange
@@ -287,6 +292,45 @@ async fn scram_takes_the_users_of_all_password_files() {
             first_of(Chain::new(links, true), SCRAM_SHA_256, Some(b"n,,n=jane,r=abcdefgh".as_slice())).await;
         assert_eq!(refused, Some(ReasonCode::BadAuthenticationMethod));
     }
+}
+
+/// An authenticator that could refuse a client is not passed by with an Authentication Method that it does not know.
+#[tokio::test]
+async fn scram_passes_by_no_authenticator_in_front() {
+    let folder = TempDir::new().expect("folder");
+    let pool = HashPool::default();
+    let hash = PasswordHash::argon2id(b"one", [7; 16], Argon2idParams::default()).expect("a hash");
+    let slow = users(&write(&folder, "slow", format!("jane:{}\n", hash.to_text())), &pool);
+    let other = users(&write(&folder, "other", line("joe", "one")), &pool);
+    let file = users(&write(&folder, "users", line("jane", "one")), &pool);
+    let secret = tokens(&write(&folder, "secret", SECRET));
+    let (mut server, answer, hook) = service().await;
+    *answer.lock().expect("lock") = DENY;
+    let device = Link::Certificate(NAMES);
+    let (plain, named, unnamed) = (None, Some(certificate(&["d"], &[])), Some(certificate(&[], &[])));
+    for (links, certificate, expected) in [
+        (vec![&hook, &file], &plain, Err("first: 0x8c")),
+        (vec![&file, &hook], &plain, Ok("jane")),
+        (vec![&secret, &file], &plain, Ok("jane")),
+        (vec![&device, &file], &plain, Ok("jane")),
+        (vec![&device, &file], &named, Err("first: 0x8c")),
+        (vec![&device, &file], &unnamed, Err("first: 0x8c")),
+        (vec![&file, &device], &named, Ok("jane")),
+        // A client does not learn of the authenticator in the middle whether the first file has the user.
+        (vec![&other, &hook, &file], &plain, Err("last: 0x87")),
+        (vec![&other, &device, &file], &named, Err("last: 0x87")),
+        (vec![&other, &file], &plain, Ok("jane")),
+        // The first file with the user decides, by whatever hash.
+        (vec![&slow, &file], &plain, Err("last: 0x87")),
+    ] {
+        let context = format!("{links:?} {}", certificate.is_some());
+        let chain = Chain::new(links.into_iter().cloned().collect(), true);
+        let client = Login { certificate: certificate.clone(), ..Login::default() };
+        let granted = scram_of(client, &chain, "jane", "one").await;
+        let named = granted.as_ref().map(|grant| grant.identity.user().expect("a user"));
+        assert_eq!(named.map_err(String::as_str), expected, "{context}");
+    }
+    assert_eq!(server.count(), 0, "the service cannot judge without a password");
 }
 
 /// An answer of the client that is none.

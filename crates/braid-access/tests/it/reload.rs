@@ -3,14 +3,19 @@
 use std::fs;
 use std::sync::Arc;
 
-use braid_access::{AccessControl, AclFile, AclFormat, Chain, HashPool, KeyFileKind, Link, Tokens};
+use braid_access::{
+    AccessControl, AclFile, AclFormat, Chain, HashPool, KeyFileKind, Link, SCRAM_SHA_256, Tokens,
+};
 use braid_auth::identity::{Attributes, Identity};
 use braid_auth::jwt::JwtOptions;
-use braid_broker::{Action, Authorize};
+use braid_auth::scram::{Nonce, ScramClient};
+use braid_broker::{Action, Authorize, Outcome};
 use braid_proto::packet::ClientId;
+use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicName;
 use tempfile::TempDir;
 
+use crate::chain::scram;
 use crate::login::{Login, SECRET, line, token, tokens, users, write};
 use crate::tokens::{key, key_sets, signed};
 
@@ -207,6 +212,47 @@ async fn what_can_change_is_asked_about() {
         let decision = control.authorizer().decide(&identity, &ClientId::from("c"), action);
         assert_eq!(decision.allowed, allowed);
     }
+}
+
+/// Clients are told from others by the line of their user, in the clear and by SCRAM, also while the exchange waits for
+/// their proof.
+#[tokio::test]
+async fn a_password_is_revoked_with_its_line() {
+    let files = Files::new();
+    let chain = files.control.authenticator();
+    let credential =
+        async |user, password| Login::with(user, password).grant(&chain).await.expect("a user").credential;
+    let credentials = [
+        credential("jane", "one").await.expect("a line"),
+        credential("carl", "two").await.expect("a line"),
+        credential("ann", "three").await.expect("a line"),
+        scram(&chain, "carl", "two").await.expect("a user").credential.expect("a line"),
+    ];
+    let mut exchanges = Vec::new();
+    for _ in 0..2 {
+        let (first, client) = ScramClient::start("carl", b"two", Nonce::new([3; 18])).expect("a user");
+        let login = Login { method: Some(SCRAM_SHA_256), data: Some(first.into()), ..Login::default() };
+        let Ok(Outcome::Challenge(challenge)) = login.outcome(&chain).await else { panic!("a challenge") };
+        let (last, _) = client.handle_first(&challenge.data).expect("a challenge");
+        exchanges.push((challenge.exchange, last));
+    }
+    let mut answer = async || {
+        let (exchange, last) = exchanges.pop().expect("an exchange");
+        exchange.proceed(Some(last.into())).await.map(|_| ()).map_err(|refusal| refusal.reason)
+    };
+    let reload = |first: String, second: String| {
+        files.write("first", first);
+        files.write("second", second);
+        files.control.apply(files.control.read().expect("good files"));
+        credentials.iter().map(|credential| credential.is_revoked()).collect::<Vec<_>>()
+    };
+    // Another user, comments and another order change nothing.
+    let first = format!("# users\n{}{}{}", line("new", "four"), line("carl", "two"), line("jane", "one"));
+    assert_eq!(reload(first, line("ann", "three")), [false; 4]);
+    assert_eq!(answer().await, Ok(()));
+    let first = line("carl", "changed") + &line("jane", "one");
+    assert_eq!(reload(first, line("new", "four")), [false, true, true, true]);
+    assert_eq!(answer().await, Err(ReasonCode::NotAuthorized), "the challenge was of the former password");
 }
 
 /// Clients whose key is gone are told from those whose key stayed, whatever its `kid` and file.

@@ -39,11 +39,11 @@ const OUTPUT_BYTES: usize = 32;
 
 const SHA512_BYTES: usize = 64;
 
-/// Hash of a password, with its salt and parameters.
-#[derive(Clone)]
+/// Hash of a password, with its salt and parameters. Equality is not in constant time: it is for hashes of the file.
+#[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash(Hash);
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 enum Hash {
     Argon2id { params: Argon2idParams, salt: Box<[u8]>, output: Box<[u8]> },
     Pbkdf2Sha512 { iterations: u32, salt: Box<[u8]>, output: [u8; SHA512_BYTES] },

@@ -104,6 +104,11 @@ impl PasswordFile {
         self.by_name.contains_key(user)
     }
 
+    /// Hash of a user.
+    pub fn hash(&self, user: &str) -> Option<&Arc<PasswordHash>> {
+        self.by_name.get(user).map(|position| &self.users[*position].1)
+    }
+
     /// Finds a hash to verify against: that of the user, or for an unknown user that of another one, which never
     /// becomes [`Verdict::Right`].
     pub fn candidate(&self, user: &str) -> Candidate {

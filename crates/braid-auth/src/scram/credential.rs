@@ -33,7 +33,7 @@ pub const MAX_SALT_BYTES: usize = 64;
 ///
 /// Its text form is that of PostgreSQL, `SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY`. It
 /// suffices to pretend to be the server and to guess passwords, and not to log in.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ScramCredential {
     pub(super) iterations: u32,
     pub(super) salt: Box<[u8]>,
