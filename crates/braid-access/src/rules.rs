@@ -9,6 +9,7 @@ use braid_auth::acl::{self, Acl, AclError, Decision};
 use braid_auth::identity::Identity;
 use braid_broker::{Action, Authorize};
 use braid_proto::packet::ClientId;
+use braid_proto::topic::TopicName;
 use serde::{Deserialize, Serialize};
 
 use crate::file::{FileError, read};
@@ -128,6 +129,11 @@ impl Authorize for Rules {
                 identity.decide_filter(client_id, acl::Action::Prioritize, filter, list)
             }
         }
+    }
+
+    fn withdraws(&self, identity: &Identity, client_id: &ClientId, topic: &TopicName) -> bool {
+        let list = self.list.read().unwrap_or_else(PoisonError::into_inner).clone();
+        list.is_some_and(|list| identity.is_denied_by_name(client_id.as_str(), topic, &list))
     }
 
     fn is_revoked(&self, identity: &Identity) -> bool {

@@ -154,6 +154,13 @@ impl Identity {
         self.ask(client_id, broker, |lists, subject| acl::decide_filter(lists, subject, action, filter))
     }
 
+    /// Tests whether a rule of the broker that names this user or Client Identifier denies a PUBLISH. Rules of the client
+    /// are not asked.
+    pub fn is_denied_by_name(&self, client_id: &str, topic: &TopicName, broker: &Acl) -> bool {
+        let denied = |subject: &Subject<'_>| broker.is_denied_by_name(subject, Action::Publish, topic);
+        self.with_subject(client_id, denied)
+    }
+
     fn ask(
         &self,
         client_id: &str,
@@ -161,6 +168,14 @@ impl Identity {
         decide: impl FnOnce(&[&Acl], &Subject<'_>) -> Decision,
     ) -> Decision {
         let own = self.0.as_deref().and_then(|known| known.own.as_ref());
+        self.with_subject(client_id, |subject| match (own, broker) {
+            (Some(own), Some(broker)) => decide(&[own, broker], subject),
+            (Some(list), None) | (None, Some(list)) => decide(&[list], subject),
+            (None, None) => decide(&[], subject),
+        })
+    }
+
+    fn with_subject<T>(&self, client_id: &str, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         let groups: Vec<&str> =
             self.attributes().map_or_else(Vec::new, |known| known.groups.iter().map(AsRef::as_ref).collect());
         let subject = Subject {
@@ -170,11 +185,7 @@ impl Identity {
             listener: self.attributes().and_then(|known| known.listener.as_deref()),
             address: self.attributes().and_then(|known| known.address),
         };
-        match (own, broker) {
-            (Some(own), Some(broker)) => decide(&[own, broker], &subject),
-            (Some(list), None) | (None, Some(list)) => decide(&[list], &subject),
-            (None, None) => decide(&[], &subject),
-        }
+        ask(&subject)
     }
 
     /// Tests whether the client has rules of its own.

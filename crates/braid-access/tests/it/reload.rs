@@ -214,6 +214,29 @@ async fn what_can_change_is_asked_about() {
     }
 }
 
+/// A rule withdraws a message that rules of a token permitted if it names the user or Client Identifier.
+#[tokio::test]
+async fn a_message_is_withdrawn_by_name() {
+    let files = Files::new();
+    let identity = known("joe", Some("jwt"));
+    for (rules, expected) in [
+        ("allow all topic b\n", false),
+        ("deny all topic #\n", false),
+        ("deny publish user joe topic a\n", true),
+        ("deny publish client c1 topic #\n", true),
+        ("deny receive user joe topic a\nallow publish user joe topic a\n", false),
+    ] {
+        files.write("acl", rules);
+        files.control.apply(files.control.read().expect("good files"));
+        let topic = TopicName::parse("a").expect("a topic");
+        let withdraws = files.control.authorizer().withdraws(&identity, &ClientId::from("c1"), &topic);
+        assert_eq!(withdraws, expected, "{rules}");
+    }
+    let control = AccessControl::open(Chain::new(Vec::new(), false), None).expect("no rules");
+    let topic = TopicName::parse("a").expect("a topic");
+    assert!(!control.authorizer().withdraws(&identity, &ClientId::from("c1"), &topic));
+}
+
 /// Clients are told from others by the line of their user, in the clear and by SCRAM, also while the exchange waits for
 /// their proof.
 #[tokio::test]

@@ -252,8 +252,25 @@ impl Acl {
         self.first_match(subject, action, filter.pattern())
     }
 
+    /// Tests whether the rule that decides on a topic is a `deny` with the user or Client Identifier of the subject as
+    /// its selector.
+    pub fn is_denied_by_name(&self, subject: &Subject<'_>, action: Action, topic: &TopicName) -> bool {
+        let rule = self.first_rule(subject, action, topic.as_str());
+        rule.is_some_and(|rule| {
+            !rule.allow && (rule.selectors.user.is_some() || rule.selectors.client.is_some())
+        })
+    }
+
     /// Decides on a Topic Name, or the pattern of a Topic Filter.
     fn first_match(&self, subject: &Subject<'_>, action: Action, topic: &str) -> Decision {
+        self.first_rule(subject, action, topic).map_or(Decision::DEFAULT, |rule| Decision {
+            allowed: rule.allow,
+            line: Some(rule.line),
+            list: 0,
+        })
+    }
+
+    fn first_rule(&self, subject: &Subject<'_>, action: Action, topic: &str) -> Option<&Rule> {
         let substitutes = Substitutes::new(subject);
         let levels: Vec<_> = topic.split('/').collect();
         let assigned = subject.user.and_then(|user| self.memberships.get(user));
@@ -268,10 +285,7 @@ impl Acl {
         };
         let groups = subject.groups.iter().copied().chain(assigned.into_iter().flatten().map(AsRef::as_ref));
         let found = self.index.first(subject, groups, &levels, &substitutes, decides);
-        found.map_or(Decision::DEFAULT, |position| {
-            let Rule { line, allow, .. } = self.rules[position];
-            Decision { allowed: allow, line: Some(line), list: 0 }
-        })
+        found.map(|position| &self.rules[position])
     }
 }
 

@@ -78,6 +78,22 @@ fn can_name(tenant: Option<&Tenant>, topic: &TopicName) -> bool {
     tenant.is_none_or(|tenant| tenant.mountpoint.own_name(topic).is_some())
 }
 
+/// Asks [`Authorize::withdraws`] as [`decide`] asks about an action. A topic that the client has no name for is withdrawn.
+fn withdraws(
+    authorize: &dyn Authorize,
+    identity: &Identity,
+    client_id: &ClientId,
+    tenant: Option<&Tenant>,
+    topic: &TopicName,
+) -> bool {
+    lock_order::assert_none_held();
+    let Some(Tenant { mountpoint, client_id }) = tenant else {
+        return authorize.withdraws(identity, client_id, topic);
+    };
+    let own = mountpoint.own_name(topic).and_then(|own| TopicName::parse(own).ok());
+    own.is_none_or(|own| authorize.withdraws(identity, client_id, &own))
+}
+
 /// Authenticator and authorizer of a broker.
 pub(crate) struct Access {
     authenticate: Box<dyn Authenticate>,
@@ -179,7 +195,7 @@ impl Access {
     /// Tests whether the publisher of a retained message could publish it now. The answer is not cached.
     ///
     /// A user that is not known any more could not. The rules of a token end with it: a message that they had permitted
-    /// stays permitted.
+    /// stays permitted until a rule withdraws it.
     pub(crate) fn may_still_publish(&self, publisher: &Publisher, topic: &TopicName) -> bool {
         let Some(authorize) = &self.authorize else { return true };
         let (identity, client_id) = (publisher.identity(), publisher.client_id());
@@ -192,10 +208,13 @@ impl Access {
             let cause = "its publisher is not known any more";
             return refused(SecurityEvent::refused(Some(client_id), Some(identity), what(), cause));
         }
-        if publisher.is_granted() {
-            return true;
-        }
         let tenant = Tenant::of_session(client_id);
+        if publisher.is_granted() {
+            let is_withdrawn = withdraws(&**authorize, identity, client_id, tenant.as_ref(), topic);
+            let cause = "a rule denies it to its publisher by name";
+            let event = || SecurityEvent::refused(Some(client_id), Some(identity), what(), cause);
+            return !is_withdrawn || refused(event());
+        }
         let action = Action::Publish(topic);
         let decision = decide(&**authorize, identity, client_id, tenant.as_ref(), action);
         decision.allowed || refused(SecurityEvent::denied(client_id, identity, what(), decision))

@@ -7,6 +7,7 @@ use braid_auth::acl::{self, Acl, Decision};
 use braid_auth::identity::Identity;
 use braid_broker::{Action, Authenticate, Authentication, Authorize, Credentials};
 use braid_proto::packet::{ClientId, Connect};
+use braid_proto::topic::TopicName;
 
 /// Authenticator whose identities are the user names.
 pub(crate) struct UserNames;
@@ -72,8 +73,17 @@ impl Authorize for AclRules {
         }
     }
 
+    fn withdraws(&self, identity: &Identity, client_id: &ClientId, topic: &TopicName) -> bool {
+        let list = self.list.lock().expect("not poisoned").clone();
+        identity.is_denied_by_name(client_id.as_str(), topic, &list)
+    }
+
+    /// Users of tokens are known by their tokens alone.
     fn is_revoked(&self, identity: &Identity) -> bool {
-        identity.user().is_some() && identity.user() == *self.revoked.lock().expect("not poisoned")
+        let has_list = identity.source() != Some("jwt");
+        has_list
+            && identity.user().is_some()
+            && identity.user() == *self.revoked.lock().expect("not poisoned")
     }
 
     fn generation(&self) -> u64 {
