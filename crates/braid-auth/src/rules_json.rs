@@ -17,7 +17,7 @@
 //! - A text is a line of an access control list without selectors: the rules are about one client already.
 //! - The forms with objects are those of EMQX. `subscribe` stands for `subscribe` and `receive`, and `pub` and `sub`
 //!   are short for `publish` and `subscribe`. `${username}` and `${clientid}` become `%u` and `%c`, as whole levels.
-//! - EMQX denies what the lists of the third form do not permit, so that `deny all topic #` is their last rule.
+//! - EMQX denies what the lists of the third form do not permit, so that `deny all any-topic` is their last rule.
 //!   Behind the rules of the other forms the broker's rules follow.
 //! - Keys that narrow a rule, such as `qos`, `retain` or `ipaddr`, and topics that begin with `eq ` are refused: a rule
 //!   without them would permit more than its author meant.
@@ -147,7 +147,7 @@ impl Lines {
             return Err(Problem::Blank(number));
         }
         // Behind the effect and the actions; the parser takes no selector behind `topic`.
-        if let Some(word) = words.nth(1).filter(|word| *word != "topic") {
+        if let Some(word) = words.nth(1).filter(|word| !matches!(*word, "topic" | "any-topic")) {
             return Err(Problem::Selector(number, word.into()));
         }
         self.push(format_args!("{line}"))
@@ -184,7 +184,7 @@ impl Lines {
                 self.push_filter("allow", actions, topic.as_str().ok_or(Problem::NotTopics(key))?)?;
             }
         }
-        if self.count > 0 { self.push(format_args!("deny all topic #")) } else { Ok(()) }
+        if self.count > 0 { self.push(format_args!("deny all any-topic")) } else { Ok(()) }
     }
 
     fn push_filter(&mut self, permission: &str, actions: &str, topic: &str) -> Result<(), Problem> {

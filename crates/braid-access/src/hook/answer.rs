@@ -9,8 +9,9 @@ use serde_json::Value;
 use super::HookAnswer;
 use crate::http::{HttpProblem, HttpResponse, not_json};
 
-/// Rules of a superuser: all topics, those of the broker included, which `#` does not match.
-const SUPERUSER_RULES: &str = "allow all topic #\nallow all topic $SYS/#\n";
+/// Rules of a superuser: all topics, those included that begin with `$`, which `#` does not match. No rule permits PUBLISH
+/// to topics of the broker.
+const SUPERUSER_RULES: &str = "allow all any-topic\n";
 
 /// Maximum length of a name in MQTT, in bytes.
 const MAX_NAME: usize = 65_535;

@@ -32,7 +32,7 @@ pub(crate) enum Problem {
     FileTooLarge,
     #[error(transparent)]
     Line(#[from] LineProblem),
-    #[error("there is no rule; write at least one (`deny all topic #` permits nothing)")]
+    #[error("there is no rule; write at least one (`deny all any-topic` permits nothing)")]
     NoRule,
     #[error(
         "there are more than {MAX_RULES} rules; replace rules for single names by groups, wildcards, %u or %c"
@@ -52,7 +52,7 @@ pub(crate) enum Problem {
     RepeatedAction(Quoted),
     #[error(
         "unknown word {0}; write `user NAME`, `client ID`, `group NAME`, `listener TAG`, `address NETWORK`, \
-         `anonymous`, `names KIND` or `topic FILTER`"
+         `anonymous`, `names KIND`, `topic FILTER` or `any-topic`"
     )]
     Selector(Quoted),
     #[error("`{0}` stands twice; write a rule for each value")]

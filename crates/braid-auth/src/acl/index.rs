@@ -42,7 +42,7 @@ struct Branch {
     denies: Vec<usize>,
     /// Filters that end here, ascending.
     ended: Vec<usize>,
-    /// Filters that end with `#` here, ascending.
+    /// Filters that end with `#` here, and those of any topic, ascending.
     rest: Vec<usize>,
     /// By the next level.
     literals: HashMap<Box<str>, Node>,
@@ -121,7 +121,7 @@ impl Node {
         for position in positions {
             let positions = match rules[position].pattern.levels().get(depth) {
                 None => &mut ended,
-                Some(Level::Rest) => &mut rest,
+                Some(Level::Rest | Level::Any) => &mut rest,
                 Some(Level::Literal(literal)) => literals.entry(&**literal).or_default(),
                 Some(Level::One) => &mut one,
                 Some(Level::User) => &mut user,

@@ -5,7 +5,7 @@
 //! UTF-8 text with one rule or one group on each line, the groups first:
 //!
 //! ```text
-//! rule      = effect actions *selector "topic" FILTER
+//! rule      = effect actions *selector ( "topic" FILTER | "any-topic" )
 //! effect    = "allow" | "deny"
 //! actions   = "all" | action *( "," action )        ; no blanks around the commas
 //! action    = "publish" | "subscribe" | "receive" | "prioritize"
@@ -41,7 +41,7 @@
 //!   matches nothing for a subject whose value is absent, empty or contains `+`, `#`, `/` or NUL (CVE-2017-7650), and
 //!   also if the value begins with `$` and the level is the first one. This holds for `deny` too.
 //! - A filter matches as in a SUBSCRIBE (MQTT 4.7): a wildcard in the first level does not match topics that begin with
-//!   `$`, so that `topic #` permits nothing below `$SYS`.
+//!   `$`, so that `topic #` permits nothing below `$SYS`. `any-topic` matches every topic.
 //! - The first rule that matches decides. Without one the answer is no.
 //!
 //! A file is accepted as a whole or not at all. A file that was cut off is refused if the cut is inside a line. If it

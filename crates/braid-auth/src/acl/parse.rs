@@ -153,8 +153,8 @@ pub(super) fn parse_rule(text: &str, line: NonZeroUsize, origin: Origin) -> Resu
         word => return Err(Problem::Statement(word.into())),
     };
     let actions = parse_actions(words.keyword().ok_or(Problem::NoAction)?)?;
-    let selectors = parse_selectors(&mut words, origin)?;
-    let pattern = parse_pattern(&words.value("topic")?)?;
+    let (selectors, has_filter) = parse_selectors(&mut words, origin)?;
+    let pattern = if has_filter { parse_pattern(&words.value("topic")?)? } else { Pattern::any() };
     if let Some(word) = words.keyword() {
         return Err(Problem::Trailing(word.into()));
     }
@@ -176,10 +176,10 @@ fn parse_actions(word: &str) -> Result<[bool; ACTIONS.len()], Problem> {
     Ok(actions)
 }
 
-/// Takes the selectors and the word `topic`.
-fn parse_selectors(words: &mut Words<'_>, origin: Origin) -> Result<Selectors, Problem> {
+/// Takes the selectors and the word `topic`, which a filter follows, or `any-topic`, which is false.
+fn parse_selectors(words: &mut Words<'_>, origin: Origin) -> Result<(Selectors, bool), Problem> {
     let mut selectors = Selectors::default();
-    loop {
+    let has_filter = loop {
         let kind = match words.keyword().ok_or(Problem::NoTopic)? {
             "user" => "user",
             "client" => "client",
@@ -188,7 +188,8 @@ fn parse_selectors(words: &mut Words<'_>, origin: Origin) -> Result<Selectors, P
             "address" => "address",
             "anonymous" => "anonymous",
             "names" => "names",
-            "topic" => break,
+            "topic" => break true,
+            "any-topic" => break false,
             word => return Err(Problem::Selector(word.into())),
         };
         if origin == Origin::Client {
@@ -209,11 +210,11 @@ fn parse_selectors(words: &mut Words<'_>, origin: Origin) -> Result<Selectors, P
         if is_repeated {
             return Err(Problem::RepeatedSelector(kind));
         }
-    }
+    };
     if selectors.is_anonymous && selectors.user.is_some() {
         return Err(Problem::AnonymousUser);
     }
-    Ok(selectors)
+    Ok((selectors, has_filter))
 }
 
 fn parse_name_kind(word: &str) -> Result<NameKind, Problem> {

@@ -17,6 +17,8 @@ pub(super) enum Level {
     One,
     /// `#`.
     Rest,
+    /// Every topic, also those that begin with `$`. The only level of its pattern.
+    Any,
 }
 
 /// Relation of a rule's filter to another filter. For a Topic Name, which is a filter that matches one topic, it is
@@ -81,6 +83,11 @@ impl Pattern {
         Self(filter.split('/').map(level).collect())
     }
 
+    /// Pattern of `any-topic`.
+    pub(super) fn any() -> Self {
+        Self(vec![Level::Any])
+    }
+
     pub(super) fn levels(&self) -> &[Level] {
         &self.0
     }
@@ -94,7 +101,7 @@ impl Pattern {
         let mut relation = Relation::Covers;
         for (depth, level) in self.0.iter().enumerate() {
             match (level, others.next()) {
-                (Level::Rest, _) => return relation,
+                (Level::Rest | Level::Any, _) => return relation,
                 (_, Some("#")) => {
                     let is_matchable = self.0[depth..].iter().all(|level| level.is_matchable(substitutes));
                     return if is_matchable { Relation::Overlaps } else { Relation::Disjoint };
@@ -121,6 +128,7 @@ impl Pattern {
             Level::One | Level::Rest => other.starts_with('$'),
             Level::Literal(_) => is_dollar && matches!(*other, "+" | "#"),
             Level::User | Level::Client => is_dollar,
+            Level::Any => false,
         }
     }
 }
@@ -132,12 +140,12 @@ impl Level {
             Self::Literal(literal) => Some(literal),
             Self::User => substitutes.user,
             Self::Client => substitutes.client,
-            Self::One | Self::Rest => None,
+            Self::One | Self::Rest | Self::Any => None,
         }
     }
 
     /// False for a substitute that the subject does not have.
     fn is_matchable(&self, substitutes: &Substitutes<'_>) -> bool {
-        matches!(self, Self::One | Self::Rest) || self.literal(substitutes).is_some()
+        matches!(self, Self::One | Self::Rest | Self::Any) || self.literal(substitutes).is_some()
     }
 }

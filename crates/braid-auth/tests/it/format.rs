@@ -44,7 +44,7 @@ const BAD_LINES: &[(&[u8], &str)] = &[
     (
         b"allow all name a topic a\n",
         "acl:2: unknown word `name`; write `user NAME`, `client ID`, `group NAME`, `listener TAG`, `address NETWORK`, \
-         `anonymous`, `names KIND` or `topic FILTER`",
+         `anonymous`, `names KIND`, `topic FILTER` or `any-topic`",
     ),
     (b"allow all user a user b topic a\n", "acl:2: `user` stands twice; write a rule for each value"),
     (
@@ -160,7 +160,7 @@ fn each_bad_line_has_its_error() {
 
 #[test]
 fn a_file_without_rules_is_refused() {
-    let expected = "acl:1: there is no rule; write at least one (`deny all topic #` permits nothing)";
+    let expected = "acl:1: there is no rule; write at least one (`deny all any-topic` permits nothing)";
     for text in ["", "\n", "\r\n", "# allow all topic #\n", " \t\n\n  # x\n"] {
         assert_eq!(error(text.as_bytes()), expected, "{text:?}");
     }

@@ -1,8 +1,8 @@
 //! Rules in JSON: their lines, their errors, and texts that try to add rules.
 
-use braid_auth::acl::{Acl, Action, Subject};
+use braid_auth::acl::{self, ACTIONS, Acl, Action, Subject};
 use braid_auth::rules_json::{MAX_JSON_RULES, MAX_JSON_RULES_BYTES, rules_from_json};
-use braid_proto::topic::TopicName;
+use braid_proto::topic::{TopicFilter, TopicName};
 use serde_json::{Value, json};
 
 fn error(rules: &Value) -> String {
@@ -37,9 +37,9 @@ fn each_form_becomes_lines() {
              allow subscribe,receive topic \"b\"\n\
              allow subscribe,receive topic \"%c\"\n\
              allow all topic \"c\"\n\
-             deny all topic #\n",
+             deny all any-topic\n",
         ),
-        (json!({"sub": ["b"], "pub": []}), "allow subscribe,receive topic \"b\"\ndeny all topic #\n"),
+        (json!({"sub": ["b"], "pub": []}), "allow subscribe,receive topic \"b\"\ndeny all any-topic\n"),
     ];
     for (rules, lines) in rules {
         assert_eq!(&*rules_from_json(&rules).unwrap(), lines);
@@ -56,6 +56,40 @@ fn placeholder(number: usize, text: &str) -> String {
 fn check_errors(rows: &[(Value, &str)]) {
     for (rules, expected) in rows {
         assert_eq!(error(rules), *expected, "{rules}");
+    }
+}
+
+/// Rules that are closed leave nothing to the broker's, whose rules are behind them.
+#[test]
+fn lists_decide_about_every_topic() {
+    let many: String = (0..20).map(|number| format!("allow all topic $x/{number}\n")).collect();
+    for (broker, filler) in [("allow all any-topic\n", ""), ("allow all any-topic\n", &*many)] {
+        let broker = Acl::parse([filler, broker].concat().as_bytes(), "acl").unwrap();
+        let topics: Vec<String> = (0..20).map(|number| format!("t/{number}")).collect();
+        for own in [
+            json!({"all": ["t/1"]}),
+            json!({"all": topics}),
+            json!(["allow all topic t/1", "deny all any-topic"]),
+        ] {
+            let own = Acl::parse_own(rules_from_json(&own).unwrap().as_bytes(), "own").unwrap();
+            let subject = Subject { user: None, client_id: "c", groups: &[], listener: None, address: None };
+            for (topic, is_own) in
+                [("t/1", true), ("u", false), ("$SYS", false), ("$SYS/x", false), ("$x/1", false)]
+            {
+                let name = TopicName::parse(topic).unwrap();
+                for action in ACTIONS {
+                    let decision = acl::decide(&[&own, &broker], &subject, action, &name);
+                    assert_eq!((decision.allowed, decision.list), (is_own, 0), "{topic}");
+                    assert!(broker.decide(&subject, action, &name).allowed, "{topic}");
+                }
+            }
+            for filter in ["#", "+", "$SYS/#", "$x/+", "/#", "t/+"] {
+                let filter = TopicFilter::parse(filter).unwrap();
+                let ask = |lists: &[&Acl]| acl::decide_filter(lists, &subject, Action::Subscribe, &filter);
+                assert!(!ask(&[&own, &broker]).allowed, "{filter}");
+                assert!(ask(&[&broker]).allowed, "{filter}");
+            }
+        }
     }
 }
 
@@ -103,6 +137,10 @@ fn each_malformed_list_and_line_has_its_error() {
         (
             json!(["allow all topic a user u"]),
             "rule:1: unexpected `user` behind the filter; quote a filter with blanks, write a comment on a line of its own",
+        ),
+        (
+            json!(["allow all any-topic #"]),
+            "rule:1: unexpected `#` behind the filter; quote a filter with blanks, write a comment on a line of its own",
         ),
         (json!(["allow all"]), "rule:1: no topic; end the rule with `topic FILTER`"),
         (json!(["allow publish topic a\nallow all topic #"]), CONTROL),
