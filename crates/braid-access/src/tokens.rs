@@ -109,7 +109,10 @@ impl Tokens {
 
     /// Verifies the password of a CONNECT, if it has the form of a token.
     pub(crate) async fn verify(&self, credentials: &Credentials<'_>) -> Answer {
-        let Some(token) = credentials.password else { return Answer::Ignored };
+        // Other passwords are none of this authenticator's, also while it has no keys.
+        let Some(token) = credentials.password.filter(|password| jwt::has_form(password)) else {
+            return Answer::Ignored;
+        };
         let connect = ConnectNames { user: credentials.user_name, client_id: credentials.client_id.as_str() };
         let now = unix_now();
         let Some(verifier) = self.verifier() else {
@@ -117,7 +120,8 @@ impl Tokens {
             return Answer::Refused(Refusal::new(ReasonCode::ServerUnavailable, cause));
         };
         let (mut verdict, mut key) = verifier.verify_keyed(token, &connect, now);
-        if verdict == Verdict::Refused(jwt::Refusal::UnknownKey)
+        if let Verdict::Refused(refusal) = &verdict
+            && verifier.may_lack_key(token, refusal)
             && let Source::Url(keys) = &*self.source
             && keys.refresh_for_unknown_key().await
             && let Some(verifier) = keys.current()

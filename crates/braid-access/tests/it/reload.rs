@@ -290,7 +290,7 @@ async fn a_token_is_revoked_with_its_key() {
         AccessControl::open(Chain::new(vec![Link::Token(Arc::new(keys))], false), None).expect("no rules");
     let chain = control.authenticator();
     let credential = async |key, id| {
-        let grant = Login::with("joe", signed(key, id, CLAIMS)).grant(&chain).await.expect("a token");
+        let grant = Login::with("joe", signed(key, Some(id), CLAIMS)).grant(&chain).await.expect("a token");
         grant.credential.expect("a token has a key")
     };
     let (by_old, by_new) = (credential(&old, "old").await, credential(&new, "new").await);

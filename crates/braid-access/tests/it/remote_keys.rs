@@ -8,11 +8,16 @@ use braid_access::http::HttpOptions;
 use braid_access::remote_keys::{
     MAX_KEYS_BODY, MIN_INTERVAL, RemoteKeys, RemoteKeysError, RemoteKeysOptions,
 };
+use braid_access::{Chain, HashPool, Link, Tokens};
+use braid_auth::jwt::JwtOptions;
 use futures_util::FutureExt;
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::advance;
 
+use crate::login::{Login, line, users, write};
 use crate::server::{Server, client, options, patient, raw, reply};
+use crate::tokens::{key, key_sets, signed};
 
 const OPTIONS: RemoteKeysOptions =
     RemoteKeysOptions { refresh: Duration::from_secs(600), max_stale: Duration::from_secs(1_800) };
@@ -186,6 +191,55 @@ async fn unknown_keys_cause_one_fetch_in_thirty_seconds() {
     }
     fetched(&mut server, &keys).await;
     assert_eq!(current(&keys).as_deref(), Some("keys 2"));
+}
+
+/// Tokens of keys that came since the last fetch, of the same algorithm or another one, with a name or without.
+#[tokio::test]
+async fn a_token_that_may_lack_its_key_causes_a_fetch() {
+    let _frozen = FrozenTime::new();
+    let (old, new) = (key(1), key(2));
+    let secret = format!(r#"{{"keys":[{{"kty":"oct","kid":"s","k":"{}"}}]}}"#, "A".repeat(43));
+    let without_kid = |set: &str| set.replace(r#""kid":"old","#, "");
+    for (before, kid, expected) in [
+        (key_sets(&[(&old, "old")]), Some("new"), Some("the name is not known")),
+        (key_sets(&[(&old, "old")]), None, Some("the token has no name")),
+        (without_kid(&key_sets(&[(&old, "old")])), Some("new"), Some("the key has no name")),
+        (secret, Some("new"), Some("the algorithm has no key")),
+        (key_sets(&[(&old, "old")]), Some("old"), None),
+    ] {
+        let (mut server, answer) = serve().await;
+        set(&answer, 200, &before);
+        let tokens = Tokens::from_url(client(&server.url()), OPTIONS, JwtOptions::default()).await;
+        let chain = Chain::new(vec![Link::Token(Arc::new(tokens.expect("keys")))], false);
+        server.next().await;
+        set(&answer, 200, &key_sets(&[(&new, "new")]));
+        let login = Login::with("joe", signed(&new, kid, r#"{"sub":"joe","exp":9999999999}"#));
+        assert!(login.answer(&chain).await.starts_with("0x87"), "{expected:?}: not so soon");
+        assert_eq!(server.count(), 0);
+        pass(MIN_INTERVAL).await;
+        let said = login.answer(&chain).await;
+        assert_eq!(said == "joe by jwt", expected.is_some(), "{said} {expected:?} {before}");
+        assert_eq!(server.count(), usize::from(expected.is_some()));
+    }
+}
+
+/// Keys that are too old refuse tokens, and leave other passwords to the next authenticator.
+#[tokio::test]
+async fn passwords_that_are_no_tokens_need_no_keys() {
+    let _frozen = FrozenTime::new();
+    let folder = TempDir::new().expect("folder");
+    let file = users(&write(&folder, "users", line("jane", "right")), &HashPool::default());
+    let (server, answer) = serve().await;
+    set(&answer, 200, &key_sets(&[(&key(1), "k")]));
+    let tokens = Tokens::from_url(client(&server.url()), OPTIONS, JwtOptions::default()).await.expect("keys");
+    let chain = Chain::new(vec![Link::Token(Arc::new(tokens)), file], false);
+    set(&answer, 503, "");
+    let token = signed(&key(1), Some("k"), r#"{"sub":"joe","exp":9999999999}"#);
+    assert_eq!(Login::with("any", &token).answer(&chain).await, "joe by jwt");
+    pass(OPTIONS.max_stale + Duration::from_secs(1)).await;
+    assert!(Login::with("any", &token).answer(&chain).await.starts_with("0x88"));
+    assert_eq!(Login::with("jane", "right").answer(&chain).await, "jane by password");
+    assert!(Login::with("jane", "no.token.either").answer(&chain).await.starts_with("0x86"));
 }
 
 /// Lines of the log of this thread.

@@ -228,6 +228,10 @@ impl Keys {
     ///
     /// Keys without a `kid`, which are those of PEM files and secrets, are candidates for each token of their
     /// algorithm.
+    pub(super) fn has_kid(&self, kid: &str) -> bool {
+        self.keys.iter().any(|key| key.kid.as_deref() == Some(kid))
+    }
+
     pub(super) fn candidates(
         &self,
         algorithm: KeyAlgorithm,

@@ -57,6 +57,11 @@ pub enum Verdict {
     Accepted(Claims),
 }
 
+/// Tests whether a credential has the form of a token. Without it, the verdict is [`Verdict::NotAJwt`].
+pub fn has_form(credential: &[u8]) -> bool {
+    Header::parse(credential).is_some()
+}
+
 /// Verifier of tokens.
 #[derive(Clone, Debug)]
 pub struct Verifier {
@@ -94,6 +99,19 @@ impl Verifier {
         match claim_check::check(&claims, &self.options, connect, now) {
             Ok(claims) => (Verdict::Accepted(claims), Some(key)),
             Err(refusal) => (Verdict::Refused(refusal), Some(key)),
+        }
+    }
+
+    /// Tests whether a token may have been refused because its key is not here yet: no key is for its algorithm or has its
+    /// `kid`, or keys were tried that are not named so, because the token or the keys have no `kid`.
+    pub fn may_lack_key(&self, token: &[u8], refusal: &Refusal) -> bool {
+        match refusal {
+            Refusal::NoKey(_) | Refusal::UnknownKey => true,
+            Refusal::Signature => Header::parse(token).is_some_and(|header| {
+                let kid = header.kid().ok().flatten();
+                kid.is_none_or(|kid| !self.keys.has_kid(kid))
+            }),
+            _ => false,
         }
     }
 
