@@ -498,7 +498,7 @@ impl Driver {
     }
 
     /// Reason why the client would not be accepted any more.
-    fn revocation(&self) -> Option<&'static str> {
+    pub(super) fn revocation(&self) -> Option<&'static str> {
         if self.core.access.is_revoked(self.session.access.identity()) {
             Some("the user is not known any more")
         } else if self.link.peer().certificate.as_ref().is_some_and(PeerCertificate::is_refused) {

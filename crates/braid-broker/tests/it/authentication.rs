@@ -9,7 +9,7 @@ use braid_broker::{
     Authenticate, Authentication, Challenge, Counter, Credential, Credentials, Exchange, Grant, Outcome,
     Refusal, SecurityAction,
 };
-use braid_proto::packet::{Auth, Connect, Disconnect, Packet, ProtocolVersion, QoS, UserProperties};
+use braid_proto::packet::{Auth, Connect, Disconnect, Packet, ProtocolVersion, QoS, UserProperties, Will};
 use braid_proto::reason::ReasonCode;
 use bytes::{Bytes, BytesMut};
 use tokio::time::Instant;
@@ -546,6 +546,49 @@ async fn a_user_that_was_removed_meanwhile_is_disconnected_at_once() {
     let mut client = broker.connect(named("u", connect_v5("client"))).await;
     client.expect_disconnect(ReasonCode::NotAuthorized).await;
     assert!(is_connected(&mut broker.connect(named("v", connect_v5("client"))).await).await);
+}
+
+/// The Will of a client that is revoked is dropped, with a delay or without, whether the recheck ends the connection or
+/// the client itself. That of another client is published.
+#[tokio::test(start_paused = true)]
+async fn a_revoked_client_leaves_no_will() {
+    static CREDENTIAL: Revocable = Revocable::new();
+    let steps = Steps::default();
+    let rules = AclRules::of("allow all topic #");
+    let broker = TestBroker::start_with_rules(quiet(), steps.clone(), rules.clone());
+    let mut observer = broker.v5("observer").await;
+    observer.subscribe("w", QoS::AtMostOnce).await;
+    let clients = |credential| {
+        steps.set(Next { credential, ..Next::default() });
+        [("u", 0), ("u", 5), ("v", 0), ("v", 5)]
+    };
+    for is_credential in [true, false] {
+        let mut connected = Vec::new();
+        for (user, delay) in clients(is_credential.then_some(&CREDENTIAL)) {
+            // The others keep theirs.
+            if user == "v" {
+                steps.set(Next::default());
+            }
+            let will = Will { delay, ..will("w", user) };
+            let connect = Connect { will: Some(will), ..lasting(&format!("{user}{delay}")) };
+            connected.push(broker.connect(named(user, connect)).await);
+        }
+        match is_credential {
+            true => CREDENTIAL.revoke(),
+            false => rules.revoke("u"),
+        }
+        let [mut now, late, other_now, other_late] = <[Client; 4]>::try_from(connected).ok().expect("four");
+        late.vanish().await;
+        broker.handle.recheck_clients().await;
+        now.expect_disconnect(ReasonCode::NotAuthorized).await;
+        pass(10).await;
+        observer.expect_silence().await;
+        other_now.vanish().await;
+        assert_eq!(observer.take().await, "v");
+        other_late.vanish().await;
+        pass(10).await;
+        assert_eq!(observer.take().await, "v");
+    }
 }
 
 /// A credential that was revoked, such as the key of a token that is gone, ends its connection at the recheck and no
