@@ -1,5 +1,6 @@
 //! Chain of authenticators: the answers of each, what follows from them, and their order.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -175,6 +176,24 @@ async fn anonymous_clients_come_in_only_where_that_was_asked_for() {
             let expected = if has_link { "0x86" } else { expected };
             assert!(said.starts_with(expected), "{context}: {said}");
         }
+    }
+}
+
+/// A proxy on this machine whose header names no client does not make the client one of this machine.
+#[tokio::test]
+async fn clients_that_a_proxy_does_not_name_are_not_local() {
+    let proxy: Option<SocketAddr> = Some(([127, 0, 0, 1], 40_000).into());
+    for (address, proxy, expected) in [
+        (proxy, None, YES),
+        (Some(([127, 0, 0, 1], 40_001).into()), proxy, YES),
+        (proxy, proxy, "0x87"),
+        (Login::default().address, proxy, "0x87"),
+    ] {
+        let login = Login { address, proxy, ..Login::default() };
+        let said = login.answer(&Chain::new(Vec::new(), false)).await;
+        assert!(said.starts_with(expected), "{address:?} {proxy:?}: {said}");
+        let said = login.answer(&Chain::new(Vec::new(), true)).await;
+        assert_eq!(said, YES, "{address:?} {proxy:?}");
     }
 }
 

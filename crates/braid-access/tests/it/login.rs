@@ -29,6 +29,7 @@ pub(crate) struct Login {
     pub(crate) data: Option<Bytes>,
     pub(crate) certificate: Option<PeerCertificate>,
     pub(crate) address: Option<SocketAddr>,
+    pub(crate) proxy: Option<SocketAddr>,
     pub(crate) listener: ListenerPolicy,
 }
 
@@ -41,6 +42,7 @@ impl Default for Login {
             data: None,
             certificate: None,
             address: Some(([192, 0, 2, 7], 1).into()),
+            proxy: None,
             listener: ListenerPolicy::default(),
         }
     }
@@ -59,7 +61,7 @@ impl Login {
             certificate: self.certificate.clone(),
             tls_version: None,
             alpn: None,
-            proxy: None,
+            proxy: self.proxy,
         };
         let credentials = Credentials {
             client_id: &ClientId::from("c1"),

@@ -44,9 +44,10 @@ impl Credentials<'_> {
         }
     }
 
-    /// Tests whether the client is on this machine.
+    /// Tests whether the client is on this machine. A proxy whose header names no client has an unknown one.
     pub fn is_local(&self) -> bool {
-        self.peer.address.is_none_or(|address| is_loopback(address.ip()))
+        let is_unknown = self.peer.proxy.is_some() && self.peer.proxy == self.peer.address;
+        !is_unknown && self.peer.address.is_none_or(|address| is_loopback(address.ip()))
     }
 }
 
