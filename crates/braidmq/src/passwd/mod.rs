@@ -176,10 +176,14 @@ fn remove_user(User { file, user }: &User) -> Result<ExitCode, Failure> {
     let name = file.display().to_string();
     let locked = LockedFile::open(file)?;
     let Some(text) = remove(locked.text(), &name, user)? else { return Ok(unknown(user, &name)) };
-    locked.replace(&text)?;
     if PasswordFile::parse(&text, &name).is_err() {
-        complain(&format!("warning: no user is left in {name}: the broker refuses a file without users"));
+        // The broker would go on with the file that it has, and with the user.
+        return Err(Failure::new(format!(
+            "{user} is the last user of {name}, and the broker refuses a file without users: set another password \
+             with `braidmq passwd add`, which ends the connections of {user} at a reload too, or add another user first"
+        )));
     }
+    locked.replace(&text)?;
     print(&format!("{user} was removed from {name}"))
 }
 

@@ -80,13 +80,15 @@ fn users_are_added_verified_listed_and_removed() {
     assert_eq!(said, added(&format!("a b was removed from {name}")));
     let said = run(&["remove", "a b"], "");
     assert_eq!(said, (1, String::new(), format!("braidmq: there is no user a b in {name}\n")));
-    let (code, _, errors) = run(&["remove", "alice"], "");
-    let warning =
-        format!("braidmq: warning: no user is left in {name}: the broker refuses a file without users\n");
-    assert_eq!((code, errors), (0, warning));
-    assert_eq!(fs::read(&file).unwrap(), b"");
-    add(&file, "alice", "pencil");
-    assert_eq!(verify(&file, "alice", "pencil"), 0);
+    // The broker would refuse the file, and keep the user.
+    let before = fs::read(&file).unwrap();
+    let (code, printed, errors) = run(&["remove", "alice"], "");
+    assert_eq!((code, &*printed), (2, ""));
+    let expected =
+        format!("braidmq: alice is the last user of {name}, and the broker refuses a file without users: ");
+    assert!(errors.starts_with(&expected) && errors.lines().count() == 1, "{errors}");
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert_eq!(verify(&file, "alice", "other"), 0);
 }
 
 /// Salts are random: equal passwords have different hashes.
