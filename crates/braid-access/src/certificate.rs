@@ -17,7 +17,7 @@ const SOURCE: &str = "x509";
 pub enum CertificateName {
     /// Common Name of the subject.
     CommonName,
-    /// The only name of the Subject Alternative Name extension.
+    /// The only entry of the Subject Alternative Name extension.
     AlternativeName,
     /// SHA-256 of the certificate, as colon-separated hexadecimal.
     Fingerprint,
@@ -28,10 +28,7 @@ impl CertificateName {
     fn of(self, certificate: &PeerCertificate) -> Option<String> {
         match self {
             Self::CommonName => certificate.common_name().map(str::to_owned),
-            Self::AlternativeName => match certificate.alternative_names()[..] {
-                [name] => Some(name.to_owned()),
-                _ => None,
-            },
+            Self::AlternativeName => certificate.only_alternative_name().map(str::to_owned),
             Self::Fingerprint => Some(certificate.fingerprint_sha256()),
         }
     }

@@ -141,17 +141,17 @@ pub(crate) fn common_name(der: &[u8]) -> Option<&str> {
     name.as_str().ok().filter(|name| is_plain(name))
 }
 
-/// DNS names, e-mail addresses and URIs of a certificate's Subject Alternative Name.
-pub(crate) fn alternative_names(der: &[u8]) -> Vec<&str> {
-    let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Vec::new() };
-    let Ok(Some(extension)) = certificate.subject_alternative_name() else { return Vec::new() };
-    let mut found = Vec::new();
-    for name in &extension.value.general_names {
-        if let GeneralName::RFC822Name(name) | GeneralName::DNSName(name) | GeneralName::URI(name) = *name {
-            found.extend(Some(name).filter(|name| is_plain(name)));
+/// The only entry of a certificate's Subject Alternative Name, if it is a DNS name, e-mail address or URI. Entries of every
+/// kind count.
+pub(crate) fn only_alternative_name(der: &[u8]) -> Option<&str> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let extension = certificate.subject_alternative_name().ok()??;
+    match extension.value.general_names[..] {
+        [GeneralName::RFC822Name(name) | GeneralName::DNSName(name) | GeneralName::URI(name)] => {
+            Some(name).filter(|name| is_plain(name))
         }
+        _ => None,
     }
-    found
 }
 
 /// DNS names of a certificate's Subject Alternative Name.
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn common_and_alternative_names_are_found() {
+    fn common_names_are_found() {
         let names = vec![
             SanType::DnsName("sensor.example".try_into().expect("name")),
             SanType::IpAddress([127, 0, 0, 1].into()),
@@ -240,14 +240,39 @@ mod tests {
         ];
         let der = certificate(&["sensor-7"], names);
         assert_eq!(common_name(&der), Some("sensor-7"));
-        assert_eq!(alternative_names(&der), ["sensor.example", "urn:dev:7"]);
+        assert_eq!(only_alternative_name(&der), None);
+    }
+
+    #[test]
+    fn an_alternative_name_is_the_only_one_of_all_kinds() {
+        let dns = |name: &str| SanType::DnsName(name.try_into().expect("name"));
+        let uri = |name: &str| SanType::URI(name.try_into().expect("uri"));
+        let mail = SanType::Rfc822Name("a@b.example".try_into().expect("address"));
+        let other = SanType::OtherName((vec![1, 3, 6, 1], "x".to_owned().into()));
+        let address = SanType::IpAddress([127, 0, 0, 1].into());
+        for (names, expected) in [
+            (vec![], None),
+            (vec![dns("a.example")], Some("a.example")),
+            (vec![uri("urn:dev:7")], Some("urn:dev:7")),
+            (vec![mail], Some("a@b.example")),
+            (vec![address.clone()], None),
+            (vec![other.clone()], None),
+            (vec![dns("a\n")], None),
+            (vec![dns("a.example"), dns("b.example")], None),
+            (vec![dns("a.example"), uri("urn:dev:7")], None),
+            (vec![dns("a.example"), address], None),
+            (vec![other, dns("a.example")], None),
+            (vec![dns("a.example"), dns("b\n")], None),
+        ] {
+            assert_eq!(only_alternative_name(&certificate(&["d"], names.clone())), expected, "{names:?}");
+        }
     }
 
     #[test]
     fn certificate_without_names_has_none() {
         let der = certificate(&[], Vec::new());
         assert_eq!(common_name(&der), None);
-        assert!(alternative_names(&der).is_empty());
+        assert_eq!(only_alternative_name(&der), None);
     }
 
     #[test]
@@ -263,7 +288,7 @@ mod tests {
         for end in 0..der.len() {
             let part = der.get(..end).unwrap_or_default();
             assert_eq!(common_name(part), None, "{end} bytes");
-            assert!(alternative_names(part).is_empty(), "{end} bytes");
+            assert_eq!(only_alternative_name(part), None, "{end} bytes");
         }
     }
 }

@@ -240,10 +240,10 @@ impl PeerCertificate {
         certificate::common_name(&self.der)
     }
 
-    /// The DNS names, e-mail addresses and URIs of the Subject Alternative Name extension.
+    /// The only entry of the Subject Alternative Name extension, if it is a DNS name, e-mail address or URI.
     #[must_use]
-    pub fn alternative_names(&self) -> Vec<&str> {
-        certificate::alternative_names(&self.der)
+    pub fn only_alternative_name(&self) -> Option<&str> {
+        certificate::only_alternative_name(&self.der)
     }
 
     /// SHA-256 over the DER, as colon-separated hexadecimal.
