@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use braid_access::http::Endpoint;
 use braid_access::{AclFormat, CertificateName};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Config, ConfigError};
 
@@ -44,7 +45,7 @@ pub(crate) struct JwtConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) jwks_file: Option<PathBuf>,
     /// URL of a JSON Web Key Set.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "optional_without_secrets")]
     pub(crate) jwks_url: Option<String>,
     /// PEM file with the authorities of that URL; those of the system by default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,6 +125,7 @@ const fn common_name() -> CertificateName {
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpConfig {
     /// Address of the service.
+    #[serde(serialize_with = "without_secrets")]
     pub(crate) url: String,
     /// Milliseconds for an answer.
     #[serde(default = "timeout_ms")]
@@ -146,6 +148,22 @@ pub(crate) struct HttpConfig {
     /// Whether `http:` may leave this machine: passwords cross the network in the clear.
     #[serde(default)]
     pub(crate) allow_plain_http: bool,
+}
+
+/// Writes a URL without its query, which may have a key, and one that is not valid as the reason.
+fn without_secrets<S: Serializer>(url: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    let query = if url.contains('?') { "?hidden" } else { "" };
+    match Endpoint::parse(url, true) {
+        Ok(endpoint) => serializer.collect_str(&format_args!("{endpoint}{query}")),
+        Err(error) => serializer.collect_str(&format_args!("hidden: {error}")),
+    }
+}
+
+fn optional_without_secrets<S: Serializer>(url: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    match url {
+        Some(url) => without_secrets(url, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 const fn timeout_ms() -> u64 {

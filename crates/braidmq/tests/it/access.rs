@@ -371,7 +371,9 @@ fn the_printed_configuration_has_no_secret() {
     fs::write(path("secret"), "top secret of at least thirty-two bytes").unwrap();
     let text = format!(
         "[[authenticator]]\nkind = \"password\"\nfile = {:?}\n[[authenticator]]\nkind = \"jwt\"\nsecret_file = {:?}\n\
-         [[authenticator]]\nkind = \"http\"\nurl = \"http://localhost:1/auth\"\nheader_files = {{ X-Key = {:?} }}\n\
+         [[authenticator]]\nkind = \"jwt\"\njwks_url = \"https://id.example/keys?top secret\"\n\
+         [[authenticator]]\nkind = \"http\"\nurl = \"https://jane:top secret@id.example/\"\n\
+         [[authenticator]]\nkind = \"http\"\nurl = \"http://localhost:1/auth?key=top%20secret\"\nheader_files = {{ X-Key = {:?} }}\n\
          header_env = {{ Authorization = \"SERVICE_TOKEN\" }}\n[acl]\npermit_all = true\n",
         path("users"),
         path("secret"),
@@ -381,13 +383,22 @@ fn the_printed_configuration_has_no_secret() {
     let mut command = braidmq(&["serve", "--print-config", "--config", &path("braidmq.toml")]);
     let printed = command.env("SERVICE_TOKEN", "top secret").output().unwrap();
     let printed = String::from_utf8(printed.stdout).unwrap();
-    for part in
-        ["SERVICE_TOKEN", &path("secret"), &path("users"), "http://localhost:1/auth", "permit_all = true"]
-    {
+    for part in [
+        "SERVICE_TOKEN",
+        &path("secret"),
+        &path("users"),
+        "permit_all = true",
+        "https://id.example/keys?hidden\"",
+        "http://localhost:1/auth?hidden\"",
+        "hidden: the URL has a user name or a password",
+    ] {
         assert!(printed.contains(part), "{part} is not in\n{printed}");
     }
     assert!(
-        !printed.contains("top secret") && !printed.contains("argon2id") && !printed.contains("jane"),
+        !printed.contains("top secret")
+            && !printed.contains("top%20secret")
+            && !printed.contains("argon2id")
+            && !printed.contains("jane"),
         "{printed}"
     );
 }
