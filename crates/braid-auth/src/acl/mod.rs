@@ -73,6 +73,15 @@ pub use parse::{MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_RULES};
 pub(crate) use parse::{lines, parse_pattern};
 use pattern::{NameKind, Pattern, Relation, Substitutes};
 
+/// First level of the topics of the broker itself. No rule permits PUBLISH to them.
+pub const BROKER_LEVEL: &str = "$SYS";
+
+/// Tests whether a topic is the broker's own.
+pub fn is_broker_topic(topic: &str) -> bool {
+    // The level alone too: `$SYS/#` matches it.
+    topic.strip_prefix(BROKER_LEVEL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// Action of a client that a rule allows or denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use braid_auth::acl::Decision;
+use braid_auth::acl::{self, Decision};
 use braid_auth::identity::Identity;
 use braid_auth::publisher::Publisher;
 use braid_proto::message::Delivery;
@@ -20,9 +20,6 @@ use crate::config::LimitsConfig;
 use crate::lock_order;
 use crate::mountpoint::Tenant;
 
-/// First level of the topics of the broker itself. Clients may subscribe to them and not publish.
-const BROKER_LEVEL: &str = "$SYS";
-
 /// Latest answers that a connection caches at least, unless their topics are long; it caches twice as many at most.
 const CACHED_ANSWERS: usize = 256;
 
@@ -31,12 +28,7 @@ const CACHED_BYTES: usize = 16 << 10;
 
 /// Tests whether a topic is the broker's own.
 pub(crate) fn is_broker_topic(topic: &TopicName) -> bool {
-    is_broker_name(topic.as_str())
-}
-
-fn is_broker_name(topic: &str) -> bool {
-    // The level alone too: `$SYS/#` matches it.
-    topic.strip_prefix(BROKER_LEVEL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    acl::is_broker_topic(topic.as_str())
 }
 
 /// Tests whether a client may not publish to a topic by any rule: it is the broker's own, by the name that the client
@@ -44,7 +36,7 @@ fn is_broker_name(topic: &str) -> bool {
 fn is_unpublishable(tenant: Option<&Tenant>, topic: &TopicName) -> bool {
     match tenant {
         None => is_broker_topic(topic),
-        Some(tenant) => tenant.mountpoint.own_name(topic).is_none_or(is_broker_name),
+        Some(tenant) => tenant.mountpoint.own_name(topic).is_none_or(acl::is_broker_topic),
     }
 }
 

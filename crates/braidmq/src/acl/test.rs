@@ -13,9 +13,6 @@ use super::list::{self, List};
 use super::{DENIED, print};
 use crate::printable::printable;
 
-/// Topics of the broker itself, to which no client publishes whatever the rules are.
-const BROKER_TOPICS: &str = "$SYS/";
-
 /// Ask whether a client may do something, and which line decides
 ///
 /// Prints `allowed` or `denied`, and the line of the file that decides. For a filter that is denied, prints a topic
@@ -158,11 +155,12 @@ impl Question<'_> {
         let lists: Vec<&Acl> = self.lists.iter().map(|list| &list.acl).collect();
         let (decision, advice) = match request {
             Request::Topic(topic)
-                if self.action == Action::Publish && topic.as_str().starts_with(BROKER_TOPICS) =>
+                if self.action == Action::Publish && acl::is_broker_topic(topic.as_str()) =>
             {
+                let level = acl::BROKER_LEVEL;
                 return (
                     false,
-                    format!("topics below {BROKER_TOPICS} are the broker's: no rule permits PUBLISH"),
+                    format!("{level} and topics below it are the broker's: no rule permits PUBLISH"),
                 );
             }
             Request::Topic(topic) => (acl::decide(&lists, &self.subject, self.action, topic), None),

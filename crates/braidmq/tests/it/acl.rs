@@ -112,7 +112,12 @@ const ANSWERS: &[(&str, i32, &str)] = &[
     (
         "--acl rules --client c publish $SYS/broker",
         1,
-        "denied: publish $SYS/broker\ntopics below $SYS/ are the broker's: no rule permits PUBLISH\n",
+        "denied: publish $SYS/broker\n$SYS and topics below it are the broker's: no rule permits PUBLISH\n",
+    ),
+    (
+        "--acl rules --client c publish $SYS",
+        1,
+        "denied: publish $SYS\n$SYS and topics below it are the broker's: no rule permits PUBLISH\n",
     ),
     (
         "--acl rules --client c receive $SYS/broker",
