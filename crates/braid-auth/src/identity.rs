@@ -154,8 +154,8 @@ impl Identity {
         self.ask(client_id, broker, |lists, subject| acl::decide_filter(lists, subject, action, filter))
     }
 
-    /// Tests whether a rule of the broker that names this user or Client Identifier denies a PUBLISH. Rules of the client
-    /// are not asked.
+    /// Tests whether a rule of the broker that names this user or Client Identifier denies a PUBLISH. Rules of the
+    /// client are not asked.
     pub fn is_denied_by_name(&self, client_id: &str, topic: &TopicName, broker: &Acl) -> bool {
         let denied = |subject: &Subject<'_>| broker.is_denied_by_name(subject, Action::Publish, topic);
         self.with_subject(client_id, denied)

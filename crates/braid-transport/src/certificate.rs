@@ -141,8 +141,8 @@ pub(crate) fn common_name(der: &[u8]) -> Option<&str> {
     name.as_str().ok().filter(|name| is_plain(name))
 }
 
-/// The only entry of a certificate's Subject Alternative Name, if it is a DNS name, e-mail address or URI. Entries of every
-/// kind count.
+/// The only entry of a certificate's Subject Alternative Name, if it is a DNS name, e-mail address or URI. Entries of
+/// every kind count.
 pub(crate) fn only_alternative_name(der: &[u8]) -> Option<&str> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let extension = certificate.subject_alternative_name().ok()??;

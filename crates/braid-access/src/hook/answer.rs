@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::HookAnswer;
 use crate::http::{HttpProblem, HttpResponse, not_json};
 
-/// Rules of a superuser: all topics, those included that begin with `$`, which `#` does not match. No rule permits PUBLISH
-/// to topics of the broker.
+/// Rules of a superuser: all topics, those included that begin with `$`, which `#` does not match. No rule permits
+/// PUBLISH to topics of the broker.
 const SUPERUSER_RULES: &str = "allow all any-topic\n";
 
 /// Maximum length of a name in MQTT, in bytes.

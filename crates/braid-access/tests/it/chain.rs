@@ -349,7 +349,7 @@ async fn scram_passes_by_no_authenticator_in_front() {
         let named = granted.as_ref().map(|grant| grant.identity.user().expect("a user"));
         assert_eq!(named.map_err(String::as_str), expected, "{context}");
     }
-    assert_eq!(server.count(), 0, "the service cannot judge without a password");
+    assert_eq!(server.count(), 0, "the service cannot decide without a password");
 }
 
 /// An answer of the client that is none.

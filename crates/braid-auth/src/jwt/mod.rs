@@ -102,8 +102,8 @@ impl Verifier {
         }
     }
 
-    /// Tests whether a token may have been refused because its key is not here yet: no key is for its algorithm or has its
-    /// `kid`, or keys were tried that are not named so, because the token or the keys have no `kid`.
+    /// Tests whether a token may have been refused because its key is not here yet: no key is for its algorithm or has
+    /// its `kid`, or keys were tried that are not named so, because the token or the keys have no `kid`.
     pub fn may_lack_key(&self, token: &[u8], refusal: &Refusal) -> bool {
         match refusal {
             Refusal::NoKey(_) | Refusal::UnknownKey => true,

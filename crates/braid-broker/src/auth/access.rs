@@ -70,7 +70,8 @@ fn can_name(tenant: Option<&Tenant>, topic: &TopicName) -> bool {
     tenant.is_none_or(|tenant| tenant.mountpoint.own_name(topic).is_some())
 }
 
-/// Asks [`Authorize::withdraws`] as [`decide`] asks about an action. A topic that the client has no name for is withdrawn.
+/// Asks [`Authorize::withdraws`] as [`decide`] asks about an action. A topic that the client has no name for is
+/// withdrawn.
 fn withdraws(
     authorize: &dyn Authorize,
     identity: &Identity,

@@ -27,9 +27,9 @@ pub trait Authorize: Send + Sync + 'static {
     /// dropped.
     fn decide(&self, identity: &Identity, client_id: &ClientId, action: Action<'_>) -> Decision;
 
-    /// Tests whether a message that a client had published, by rules of its own that are gone, must not be delivered any
-    /// more: a rule of the broker denies it to this user or Client Identifier by name. Other rules come behind those of
-    /// the client, and say nothing.
+    /// Tests whether a message that a client had published, by rules of its own that are gone, must not be delivered
+    /// any more: a rule of the broker denies it to this user or Client Identifier by name. Others come behind those
+    /// of the client, and say nothing.
     fn withdraws(&self, identity: &Identity, client_id: &ClientId, topic: &TopicName) -> bool {
         let _ = (identity, client_id, topic);
         false
