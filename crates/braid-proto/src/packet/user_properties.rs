@@ -99,7 +99,7 @@ mod tests {
         let mut properties = UserProperties::from(pairs);
         assert_eq!(properties.iter().collect::<Vec<_>>(), pairs);
         assert_eq!(format!("{properties:?}"), format!("{pairs:?}"));
-        assert_eq!(properties.encoded_len(), 4 * 5 + 3 + 2 + 2 + 1);
+        assert_eq!(properties.encoded_len(), 4 * 5 + 2 + 1 + 2 + 2);
         assert_ne!(properties, pairs[..3].iter().copied().collect());
         properties.clear();
         assert!(properties.is_empty() && properties.iter().next().is_none());

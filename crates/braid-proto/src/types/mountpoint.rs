@@ -126,6 +126,7 @@ format_as_text!(Mountpoint);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::topic::MAX_LEVELS;
 
     #[test]
     fn a_text_that_is_no_mountpoint_is_refused_with_its_rule() {
@@ -205,7 +206,7 @@ mod tests {
         let mountpoint = Mountpoint::parse("t1/").unwrap();
         let long = TopicName::parse(&"x".repeat(65_533)).unwrap();
         assert_eq!(mountpoint.mount_name(&long), Err(TopicError::TooLong));
-        let deep = TopicFilter::parse(&["x"; 128].join("/")).unwrap();
+        let deep = TopicFilter::parse(&["x"; MAX_LEVELS].join("/")).unwrap();
         assert_eq!(mountpoint.mount_filter(&deep), Err(TopicError::TooManyLevels));
     }
 }
