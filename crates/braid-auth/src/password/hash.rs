@@ -1,8 +1,9 @@
 //! Hash of one password: text form, verification and creation.
 
+use std::cell::Cell;
 use std::fmt;
 
-use argon2::{Algorithm, Argon2, Params, Version};
+use argon2::{Algorithm, Argon2, Block, Params, Version};
 use base64ct::{Base64, Base64Unpadded, Encoding};
 use pbkdf2::pbkdf2_hmac_array;
 use sha2::{Digest, Sha512};
@@ -80,6 +81,15 @@ pub struct Argon2idParams {
     pub passes: u32,
     /// Degree of parallelism.
     pub lanes: u32,
+}
+
+/// Memory of argon2id that a thread keeps at most, in blocks of 1 KiB.
+const MAX_KEPT_BLOCKS: usize = 32 << 10;
+
+thread_local! {
+    /// Memory of the thread's last hash. Allocated for each, it would leave holes that the allocator does not give
+    /// back.
+    static BLOCKS: Cell<Vec<Block>> = const { Cell::new(Vec::new()) };
 }
 
 impl Default for Argon2idParams {
@@ -300,7 +310,15 @@ impl Argon2idParams {
 
     fn hash(self, password: &[u8], salt: &[u8], output: &mut [u8]) -> argon2::Result<()> {
         let params = Params::new(self.memory_kib, self.passes, self.lanes, Some(output.len()))?;
-        Argon2::new(Algorithm::Argon2id, Version::V0x13, params).hash_password_into(password, salt, output)
+        let count = params.block_count();
+        let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+        let mut blocks = BLOCKS.take();
+        blocks.resize(count, Block::default());
+        let hashed = argon2.hash_password_into_with_memory(password, salt, output, &mut blocks[..]);
+        if count <= MAX_KEPT_BLOCKS {
+            BLOCKS.set(blocks);
+        }
+        hashed
     }
 }
 
