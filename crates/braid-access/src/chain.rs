@@ -58,9 +58,7 @@ impl Link {
             Self::Http(hook) => hook.verify(credentials).await,
         }
     }
-}
 
-impl Link {
     /// Tests whether clients may get rules of their own.
     pub(crate) const fn gives_rules(&self) -> bool {
         matches!(self, Self::Token(_) | Self::Http(_))

@@ -118,17 +118,7 @@ impl Authorize for Rules {
         if list.is_none() && !identity.has_rules() {
             return Decision { allowed: true, line: None, list: 0 };
         }
-        let (client_id, list) = (client_id.as_str(), list.as_deref());
-        match action {
-            Action::Publish(topic) => identity.decide(client_id, acl::Action::Publish, topic, list),
-            Action::Receive(topic) => identity.decide(client_id, acl::Action::Receive, topic, list),
-            Action::Subscribe(filter) => {
-                identity.decide_filter(client_id, acl::Action::Subscribe, filter, list)
-            }
-            Action::Prioritize(filter) => {
-                identity.decide_filter(client_id, acl::Action::Prioritize, filter, list)
-            }
-        }
+        action.decide(identity, client_id.as_str(), list.as_deref())
     }
 
     fn withdraws(&self, identity: &Identity, client_id: &ClientId, topic: &TopicName) -> bool {

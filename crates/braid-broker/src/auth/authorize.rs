@@ -1,6 +1,6 @@
 //! Seam of permission: the actions of a client, and the authorizer that is asked about them.
 
-use braid_auth::acl::Decision;
+use braid_auth::acl::{self, Acl, Decision};
 use braid_auth::identity::Identity;
 use braid_proto::packet::ClientId;
 use braid_proto::topic::{TopicFilter, TopicName};
@@ -16,6 +16,22 @@ pub enum Action<'a> {
     Receive(&'a TopicName),
     /// A priority above the usual one for the deliveries of this filter.
     Prioritize(&'a TopicFilter),
+}
+
+impl Action<'_> {
+    /// Decision of the client's own rules, and of an access control list, about this action.
+    pub fn decide(self, identity: &Identity, client_id: &str, list: Option<&Acl>) -> Decision {
+        match self {
+            Self::Publish(topic) => identity.decide(client_id, acl::Action::Publish, topic, list),
+            Self::Receive(topic) => identity.decide(client_id, acl::Action::Receive, topic, list),
+            Self::Subscribe(filter) => {
+                identity.decide_filter(client_id, acl::Action::Subscribe, filter, list)
+            }
+            Self::Prioritize(filter) => {
+                identity.decide_filter(client_id, acl::Action::Prioritize, filter, list)
+            }
+        }
+    }
 }
 
 /// Authorizer of what clients do.

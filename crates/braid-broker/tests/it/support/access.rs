@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use braid_auth::acl::{self, Acl, Decision};
+use braid_auth::acl::{Acl, Decision};
 use braid_auth::identity::Identity;
 use braid_broker::{Action, Authenticate, Authentication, Authorize, Credentials};
 use braid_proto::packet::{ClientId, Connect};
@@ -60,17 +60,7 @@ fn parse(rules: &str) -> Arc<Acl> {
 impl Authorize for AclRules {
     fn decide(&self, identity: &Identity, client_id: &ClientId, action: Action<'_>) -> Decision {
         let list = self.list.lock().expect("not poisoned").clone();
-        let (client_id, list) = (client_id.as_str(), Some(&*list));
-        match action {
-            Action::Publish(topic) => identity.decide(client_id, acl::Action::Publish, topic, list),
-            Action::Receive(topic) => identity.decide(client_id, acl::Action::Receive, topic, list),
-            Action::Subscribe(filter) => {
-                identity.decide_filter(client_id, acl::Action::Subscribe, filter, list)
-            }
-            Action::Prioritize(filter) => {
-                identity.decide_filter(client_id, acl::Action::Prioritize, filter, list)
-            }
-        }
+        action.decide(identity, client_id.as_str(), Some(&list))
     }
 
     fn withdraws(&self, identity: &Identity, client_id: &ClientId, topic: &TopicName) -> bool {
