@@ -246,7 +246,7 @@ impl Handle {
     ) -> Result<(), BanError> {
         let Core { access, sessions, .. } = &*self.core;
         let client_id = match &target {
-            BanTarget::Client(client_id) | BanTarget::ClientAt(client_id, _) => Some(client_id.clone()),
+            BanTarget::Client(client_id) | BanTarget::ClientAt(client_id, ..) => Some(client_id.clone()),
             BanTarget::User(_) | BanTarget::Addresses(_) => None,
         };
         // First: a client that connects meanwhile finds the ban itself.

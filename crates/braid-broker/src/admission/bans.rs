@@ -34,8 +34,9 @@ pub enum BanTarget {
     User(Box<str>),
     /// Addresses of a network. An IPv4 network in its IPv6 form means the IPv4 network.
     Addresses(IpNet),
-    /// Client Identifier at the addresses of a network. Bans for flapping have this form.
-    ClientAt(ClientId, IpNet),
+    /// Client Identifier of exactly this user, or of none, at the addresses of a network. Bans for flapping have this
+    /// form.
+    ClientAt(ClientId, Option<Box<str>>, IpNet),
 }
 
 impl BanTarget {
@@ -43,21 +44,24 @@ impl BanTarget {
     fn normalize(self) -> Self {
         match self {
             Self::Addresses(network) => Self::Addresses(normalize(network)),
-            Self::ClientAt(client_id, network) => Self::ClientAt(client_id, normalize(network)),
+            Self::ClientAt(client_id, user, network) => Self::ClientAt(client_id, user, normalize(network)),
             Self::Client(_) | Self::User(_) => self,
         }
     }
 
     fn network(&self) -> Option<IpNet> {
         match self {
-            Self::Addresses(network) | Self::ClientAt(_, network) => Some(*network),
+            Self::Addresses(network) | Self::ClientAt(_, _, network) => Some(*network),
             Self::Client(_) | Self::User(_) => None,
         }
     }
 
     fn text_len(&self) -> usize {
         match self {
-            Self::Client(client_id) | Self::ClientAt(client_id, _) => client_id.as_str().len(),
+            Self::Client(client_id) => client_id.as_str().len(),
+            Self::ClientAt(client_id, user, _) => {
+                client_id.as_str().len() + user.as_ref().map_or(0, |user| user.len())
+            }
             Self::User(user) => user.len(),
             Self::Addresses(_) => 0,
         }
@@ -206,14 +210,14 @@ impl BanList {
         };
         let Subject { client_id, user, address } = subject;
         let client = || client_id.and_then(|client_id| lookup(BanTarget::Client(client_id.clone())));
-        let user = || user.and_then(|user| lookup(BanTarget::User(user.into())));
+        let banned_user = || user.and_then(|user| lookup(BanTarget::User(user.into())));
         let ip = address.map(|address| address.ip().to_canonical());
         let network = |network: IpNet| {
-            let at = || client_id.and_then(|id| lookup(BanTarget::ClientAt(id.clone(), network)));
-            lookup(BanTarget::Addresses(network)).or_else(at)
+            let at = |id: &ClientId| lookup(BanTarget::ClientAt(id.clone(), user.map(Box::from), network));
+            lookup(BanTarget::Addresses(network)).or_else(|| client_id.and_then(at))
         };
         let networks = || ip.and_then(|ip| self.networks(ip).find_map(network));
-        client().or_else(user).or_else(networks)
+        client().or_else(banned_user).or_else(networks)
     }
 
     /// The networks with an address that may be banned, by the prefix lengths of those that are.
@@ -312,7 +316,7 @@ mod tests {
     #[test]
     fn a_target_means_exactly_its_clients() {
         let client = ClientId::from("a");
-        let cases: [(BanTarget, &[Case]); 8] = [
+        let cases: [(BanTarget, &[Case]); 9] = [
             (
                 BanTarget::Client(client.clone()),
                 &[
@@ -360,11 +364,20 @@ mod tests {
             ),
             (BanTarget::Addresses(net("::/0")), &[("a", None, "::1", true), ("a", None, "1.2.3.4", false)]),
             (
-                BanTarget::ClientAt(client, net("10.0.0.1/32")),
+                BanTarget::ClientAt(client.clone(), None, net("10.0.0.1/32")),
                 &[
                     ("a", None, "10.0.0.1", true),
+                    ("a", Some("eve"), "10.0.0.1", false),
                     ("a", None, "10.0.0.2", false),
                     ("b", None, "10.0.0.1", false),
+                ],
+            ),
+            (
+                BanTarget::ClientAt(client, Some("eve".into()), net("10.0.0.1/32")),
+                &[
+                    ("a", Some("eve"), "10.0.0.1", true),
+                    ("a", Some("v"), "10.0.0.1", false),
+                    ("a", None, "10.0.0.1", false),
                 ],
             ),
         ];
@@ -468,7 +481,7 @@ mod tests {
         let long = "x".repeat(MAX_REASON + 1);
         assert_eq!(list.set(target(0), None, &long, now), Err(BanError::ReasonTooLong));
         // Bans for flapping have their own bound, and none is refused.
-        let flapping = |text: &str| BanTarget::ClientAt(ClientId::from(text), net("10.0.0.1/32"));
+        let flapping = |text: &str| BanTarget::ClientAt(ClientId::from(text), None, net("10.0.0.1/32"));
         let ban = |list: &mut BanList, text: &str, second| {
             list.set_flapping(flapping(text), Duration::from_secs(300), at(second));
         };
@@ -495,7 +508,7 @@ mod tests {
     fn the_ban_for_flapping_that_ends_first_makes_room() {
         let (mut list, now) = (BanList::default(), Instant::now());
         let target = |number: u64| {
-            BanTarget::ClientAt(ClientId::from(format!("{number}").as_str()), net("10.0.0.1/32"))
+            BanTarget::ClientAt(ClientId::from(format!("{number}").as_str()), None, net("10.0.0.1/32"))
         };
         let secs = |number: u64| Duration::from_secs(if number == 0 { u64::MAX } else { 100_000 - number });
         let most = MAX_FLAPPING_BANS as u64;
@@ -515,7 +528,7 @@ mod tests {
     #[test]
     fn a_ban_for_flapping_does_not_shorten_one_that_was_set() {
         let (mut list, now) = (BanList::default(), Instant::now());
-        let target = || BanTarget::ClientAt(ClientId::from("a"), net("10.0.0.1/32"));
+        let target = || BanTarget::ClientAt(ClientId::from("a"), None, net("10.0.0.1/32"));
         list.set(target(), None, "for ever", now).unwrap();
         list.set_flapping(target(), Duration::from_secs(1), now);
         assert_eq!((list.list(now).len(), list.list(now)[0].remaining), (1, None));

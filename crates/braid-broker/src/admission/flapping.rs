@@ -12,17 +12,19 @@ use crate::config::LimitsConfig;
 /// Clients that are remembered at least; twice as many at most. Each takes about 40 bytes.
 const REMEMBERED_CLIENTS: usize = 32 * 1024;
 
-/// Counts the connects of each client at each address in a window of time, which begins with the first of them.
+/// Client to which connects are counted: Client Identifier, user and address.
 ///
-/// The key is the Client Identifier with the address: behind one address translation there may be thousands of clients,
-/// and a client elsewhere must not be able to get another banned by using its identifier. Nor must one behind the same
-/// address translation: only the connect of a client that got the session of its identifier counts.
+/// Behind one address translation there may be thousands of clients, and a client elsewhere, or another user at the same
+/// address, must not be able to get a client banned by using its identifier.
+type Connecting<'a> = (&'a ClientId, Option<&'a str>, AddressKey);
+
+/// Counts the connects of each client in a window of time, which begins with the first of them.
 #[derive(Debug)]
 pub(super) struct FlappingDetector {
     /// Connects in a window that are not flapping.
     most: u64,
     window: Duration,
-    /// Client Identifiers have up to 64 KiB: a keyed hash stands for them.
+    /// Names have up to 64 KiB: a keyed hash stands for them.
     connects: RecentMap<u64, Window>,
     hasher: RandomState,
 }
@@ -44,8 +46,9 @@ impl FlappingDetector {
     }
 
     /// Counts a connect. True if it is one too many; then counting begins anew.
-    pub(super) fn note_connect(&mut self, client_id: &ClientId, address: AddressKey, now: Instant) -> bool {
-        let key = self.hasher.hash_one((client_id.as_str(), address));
+    pub(super) fn note_connect(&mut self, client: Connecting<'_>, now: Instant) -> bool {
+        let (client_id, user, address) = client;
+        let key = self.hasher.hash_one((client_id.as_str(), user, address));
         let window = self.connects.touch(key, || Window { began: now, connects: 0 });
         if now.saturating_duration_since(window.began) >= self.window {
             *window = Window { began: now, connects: 0 };
@@ -82,17 +85,28 @@ mod tests {
         for second in [0, 60, 120] {
             let at = |tenths: u64| start + Duration::from_secs(second) + Duration::from_millis(tenths * 100);
             for connect in 0..15 {
-                assert!(!detector.note_connect(&client, HERE, at(connect * 10)), "{connect} in {second}");
+                assert!(
+                    !detector.note_connect((&client, None, HERE), at(connect * 10)),
+                    "{connect} in {second}"
+                );
                 detector.expire(at(connect * 10));
             }
         }
         let late = start + Duration::from_secs(179);
-        let others = [("other", HERE), ("client", AddressKey::V4([10, 0, 0, 2]))];
-        for (client, address) in others {
-            assert!(!detector.note_connect(&ClientId::from(client), address, late), "{client} {address:?}");
+        let others = [
+            ("other", None, HERE),
+            ("client", Some("eve"), HERE),
+            ("client", None, AddressKey::V4([10, 0, 0, 2])),
+        ];
+        for (client, user, address) in others {
+            let client = ClientId::from(client);
+            assert!(
+                !detector.note_connect((&client, user, address), late),
+                "{client:?} {user:?} {address:?}"
+            );
         }
-        assert!(detector.note_connect(&client, HERE, late));
-        assert!(!detector.note_connect(&client, HERE, late), "counted anew");
+        assert!(detector.note_connect((&client, None, HERE), late));
+        assert!(!detector.note_connect((&client, None, HERE), late), "counted anew");
         detector.expire(late + Duration::from_secs(60));
         assert_eq!(detector.connects.len(), 0);
     }

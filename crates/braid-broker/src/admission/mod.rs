@@ -149,15 +149,16 @@ impl AdmissionControl {
     pub(crate) fn note_connect(
         &self,
         client_id: &ClientId,
+        user: Option<&str>,
         address: Option<SocketAddr>,
         now: Instant,
     ) -> bool {
         let key = address.filter(|_| self.detects_flapping).and_then(AddressKey::of);
         let Some(key) = key else { return false };
         self.change(|state| {
-            let is_flapping = state.flapping.note_connect(client_id, key, now);
+            let is_flapping = state.flapping.note_connect((client_id, user, key), now);
             if is_flapping {
-                let target = BanTarget::ClientAt(client_id.clone(), key.network());
+                let target = BanTarget::ClientAt(client_id.clone(), user.map(Box::from), key.network());
                 state.bans.set_flapping(target, self.flapping_ban, now);
             }
             is_flapping
@@ -238,7 +239,9 @@ mod tests {
         for address in [None, at("127.0.0.1:1"), at("[::1]:1"), at("[::ffff:127.0.0.1]:1")] {
             for _ in 0..10 {
                 assert_eq!(control.admit(address, now), Ok(Admitted::default()));
-                assert!(control.check(address, now).is_ok() && !control.note_connect(&client, address, now));
+                assert!(
+                    control.check(address, now).is_ok() && !control.note_connect(&client, None, address, now)
+                );
             }
         }
         let network = BanTarget::Addresses("127.0.0.0/8".parse().unwrap());
@@ -258,7 +261,7 @@ mod tests {
         let client = ClientId::from("client");
         for _ in 0..1000 {
             assert_eq!(control.admit(address, now), Ok(Admitted::default()));
-            assert!(!control.note_connect(&client, address, now));
+            assert!(!control.note_connect(&client, None, address, now));
         }
     }
 
@@ -282,7 +285,7 @@ mod tests {
         let limits = LimitsConfig { flapping_connects: 2, flapping_ban_secs: 300, ..LimitsConfig::default() };
         let (control, now) = (AdmissionControl::new(&limits), Instant::now());
         let (client, address) = (ClientId::from("client"), at("[2001:db8::5]:5"));
-        let connects: Vec<_> = (0..3).map(|_| control.note_connect(&client, address, now)).collect();
+        let connects: Vec<_> = (0..3).map(|_| control.note_connect(&client, None, address, now)).collect();
         assert_eq!(connects, [false, false, true]);
         let is_banned = |address, secs| {
             let subject = Subject { client_id: Some(&client), user: None, address };

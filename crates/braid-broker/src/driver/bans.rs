@@ -31,8 +31,7 @@ pub(super) fn check_bans(
     Err(ReasonCode::Banned)
 }
 
-/// Counts the connect of a client that has claimed its session: one that may not have it, or whose early CONNECT waits
-/// for the confirmation of the handshake, does not count.
+/// Counts the connect of a client that was authenticated.
 ///
 /// # Errors
 /// The client has connected too often and is banned from now on. The refusal is recorded.
@@ -42,7 +41,7 @@ pub(super) fn note_connect(
     identity: &Identity,
     address: Option<SocketAddr>,
 ) -> Result<(), ReasonCode> {
-    if !core.access.admission.note_connect(client_id, address, clock::now()) {
+    if !core.access.admission.note_connect(client_id, identity.user(), address, clock::now()) {
         return Ok(());
     }
     core.statistics.add(Counter::FlappingBans, 1);

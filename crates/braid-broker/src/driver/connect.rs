@@ -207,6 +207,11 @@ pub(super) async fn claim_session(
         }
         return Err(ReasonCode::QuotaExceeded.into());
     }
+    // One connect too many does not take the session over. An early CONNECT that waits for the confirmation does not
+    // count yet: it may be a replay.
+    if !is_early {
+        note_connect(core, client_id, access.identity(), peer.address)?;
+    }
     let claim = if is_early {
         core.sessions.claim_new(client_id, &access, connection).await
     } else {
@@ -219,7 +224,9 @@ pub(super) async fn claim_session(
     tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %peer.transport,
         present = claim.present, "connected");
     claim.entry.set_merges(connect.version.is_v5());
-    let refusal = match note_connect(core, client_id, access.identity(), peer.address) {
+    let is_flapping =
+        if is_early { note_connect(core, client_id, access.identity(), peer.address) } else { Ok(()) };
+    let refusal = match is_flapping {
         Ok(()) => open(core, server, &claim.entry, access.identity()).await.err().map(|error| {
             tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
             ReasonCode::ServerUnavailable
