@@ -29,7 +29,6 @@ pub fn password_file(data: &[u8]) {
         let parsed = PasswordHash::parse(hash).expect("it was accepted");
         assert_eq!((parsed.to_text().as_str(), parsed.kind()), (*hash, *kind));
         assert!(!format!("{file:?} {parsed:?} {kind}").contains(hash));
-        assert_eq!(file.candidate(user).memory_bytes(), parsed.memory_bytes());
     }
     let hash = PasswordHash::parse(HASH).expect("a hash");
     let edited = upsert(data, "file", USER, &hash).expect("it was accepted");

@@ -248,14 +248,6 @@ impl PasswordHash {
         if let Hash::Scram(credential) = &self.0 { Some(credential) } else { None }
     }
 
-    /// Memory that a verification takes, in bytes.
-    pub fn memory_bytes(&self) -> usize {
-        match &self.0 {
-            Hash::Argon2id { params, .. } => (params.memory_kib as usize) << 10,
-            _ => 0,
-        }
-    }
-
     /// Verifies a password, which takes as long as the parameters say. False also if it is longer than
     /// [`MAX_PASSWORD_BYTES`], or if there is no memory for argon2id.
     pub fn verify(&self, password: &[u8]) -> bool {

@@ -138,11 +138,6 @@ impl PasswordFile {
         }
     }
 
-    /// Largest memory that one verification takes, in bytes.
-    pub fn max_memory_bytes(&self) -> usize {
-        self.users.iter().map(|(_, hash)| hash.memory_bytes()).max().unwrap_or_default()
-    }
-
     /// Number below `count`, which is not 0, always the same for an unknown user.
     fn model(&self, user: &str, count: usize) -> usize {
         let digest = Sha256::new().chain_update(self.model_key).chain_update(user).finalize();
@@ -165,11 +160,6 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Memory that the verification takes, in bytes.
-    pub fn memory_bytes(&self) -> usize {
-        self.hash.memory_bytes()
-    }
-
     /// Verifies a password, which takes as long as the parameters of the hash say.
     pub fn verify(&self, password: &[u8]) -> Verdict {
         match (self.hash.verify(password), self.is_known) {

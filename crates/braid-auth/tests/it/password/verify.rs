@@ -35,8 +35,6 @@ fn kinds_and_costs_are_shown_without_secrets() {
         "u6 scram-sha-256 i=4096",
     ];
     assert_eq!(kinds, expected);
-    assert_eq!(file.max_memory_bytes(), 47_104 << 10);
-    assert_eq!(file.candidate("u0").memory_bytes(), 19_456 << 10);
     let shown = format!("{file:?} {:?} {:?}", file.scram("u6"), HASHES.map(PasswordHash::parse));
     assert!(file.contains("u0") && !file.contains("u") && !file.contains(""));
     assert!(shown.contains("iterations: 101") && shown.contains("memory_kib: 19456"), "{shown}");
@@ -99,14 +97,13 @@ fn an_unknown_user_costs_as_much_as_a_known_one() {
     let mut costs = HashMap::new();
     for number in 0..7_000 {
         let name = format!("unknown {number}");
-        let memory = file.candidate(&name).memory_bytes();
-        assert_eq!(file.candidate(&name).memory_bytes(), memory, "the same each time");
-        *costs.entry(memory).or_insert(0_u32) += 1;
+        let cost = format!("{:?}", file.candidate(&name));
+        assert_eq!(format!("{:?}", file.candidate(&name)), cost, "the same each time");
+        *costs.entry(cost).or_insert(0_u32) += 1;
     }
-    let expected =
-        [(0, 3_000), (8 << 10, 1_000), (64 << 10, 1_000), (19_456 << 10, 1_000), (47_104 << 10, 1_000)];
-    for (memory, count) in expected {
-        assert!(costs[&memory].abs_diff(count) < 200, "{memory}: {} of 7000", costs[&memory]);
+    assert_eq!(costs.len(), HASHES.len(), "{costs:?}");
+    for (cost, count) in costs {
+        assert!(count.abs_diff(1_000) < 200, "{cost}: {count} of 7000");
     }
     for number in 0..30 {
         assert_eq!(file.verify(&format!("unknown {number}"), b"pencil"), Verdict::Unknown);
