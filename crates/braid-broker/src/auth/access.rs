@@ -9,8 +9,8 @@ use braid_auth::publisher::Publisher;
 use braid_proto::message::Delivery;
 use braid_proto::packet::ClientId;
 use braid_proto::topic::{Mountpoint, TopicFilter, TopicName};
-use hashbrown::HashMap;
 
+use super::answers::{AnswerCache, Direction, TopicHasher};
 use super::audit::{Audit, SecurityAction, SecurityEvent};
 use super::authenticate::{Authenticate, Authentication, Credentials};
 use super::authorize::{Action, Authorize};
@@ -19,12 +19,6 @@ use crate::admission::AdmissionControl;
 use crate::config::LimitsConfig;
 use crate::lock_order;
 use crate::mountpoint::Tenant;
-
-/// Latest answers that a connection caches at least, unless their topics are long; it caches twice as many at most.
-const CACHED_ANSWERS: usize = 256;
-
-/// Bytes of the topics of half of the cache, above which it takes no more.
-const CACHED_BYTES: usize = 16 << 10;
 
 /// Tests whether a topic is the broker's own.
 pub(crate) fn is_broker_topic(topic: &TopicName) -> bool {
@@ -92,6 +86,8 @@ pub(crate) struct Access {
     authenticate: Box<dyn Authenticate>,
     /// `None` if it permits everything.
     authorize: Option<Arc<dyn Authorize>>,
+    /// Hash of the topics that connections cache answers about.
+    hasher: TopicHasher,
     pub(crate) audit: Audit,
     /// Limits of addresses, and bans.
     pub(crate) admission: AdmissionControl,
@@ -101,7 +97,7 @@ impl Access {
     pub(crate) fn new(authenticate: Box<dyn Authenticate>, authorize: Arc<dyn Authorize>) -> Self {
         let authorize = Some(authorize).filter(|authorize| !authorize.permits_everything());
         let admission = AdmissionControl::new(&LimitsConfig::default());
-        Self { authenticate, authorize, audit: Audit::default(), admission }
+        Self { authenticate, authorize, hasher: TopicHasher::new(), audit: Audit::default(), admission }
     }
 
     pub(crate) fn with_limits(self, limits: &LimitsConfig) -> Self {
@@ -243,52 +239,6 @@ struct Answers {
     generation: u64,
     cache: AnswerCache,
     publishers: OwnPublishers,
-}
-
-/// Cache of answers that drops those which were not used lately: the older half goes when the newer half is full. A
-/// connection that uses more topics in turn asks the authorizer about each message.
-#[derive(Default)]
-struct AnswerCache {
-    /// Latest answer of each direction: most topics follow themselves.
-    latest: [Option<(TopicName, bool)>; 2],
-    newer: HashMap<(Direction, TopicName), bool>,
-    /// Bytes of the topics of the newer half.
-    bytes: usize,
-    older: HashMap<(Direction, TopicName), bool>,
-}
-
-impl AnswerCache {
-    fn answer(&mut self, direction: Direction, topic: &TopicName, ask: impl FnOnce() -> bool) -> bool {
-        if let Some((_, answer)) =
-            self.latest[direction as usize].as_ref().filter(|(latest, _)| latest == topic)
-        {
-            return *answer;
-        }
-        let answer = self.find(direction, topic, ask);
-        self.latest[direction as usize] = Some((topic.clone(), answer));
-        answer
-    }
-
-    fn find(&mut self, direction: Direction, topic: &TopicName, ask: impl FnOnce() -> bool) -> bool {
-        let question = (direction, topic.clone());
-        if let Some(answer) = self.newer.get(&question) {
-            return *answer;
-        }
-        if self.newer.len() >= CACHED_ANSWERS || self.bytes >= CACHED_BYTES {
-            self.older = std::mem::take(&mut self.newer);
-            self.bytes = 0;
-        }
-        let answer = self.older.get(&question).copied().unwrap_or_else(ask);
-        self.bytes += topic.as_str().len();
-        self.newer.insert(question, answer);
-        answer
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Direction {
-    Publish,
-    Receive,
 }
 
 impl Client {
@@ -433,7 +383,7 @@ impl ClientAccess {
             answers.generation = generation;
             answers.cache = AnswerCache::default();
         }
-        answers.cache.answer(direction, topic, || match direction {
+        answers.cache.answer(&client.access.hasher, direction, topic, || match direction {
             Direction::Publish => client
                 .is_permitted(identity, Action::Publish(topic), || SecurityAction::Publish(topic.clone())),
             Direction::Receive => client
@@ -456,7 +406,12 @@ impl fmt::Debug for Answers {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    use braid_auth::acl::Acl;
+    use braid_auth::identity::Attributes;
+    use fastrand::Rng;
 
     use super::*;
     use crate::auth::{Anonymous, PermitAll};
@@ -492,40 +447,83 @@ mod tests {
         assert!(!client.may_publish(&topic) && !client.may_receive(&topic));
     }
 
-    #[test]
-    fn the_cache_is_bounded_and_keeps_what_is_asked_often() {
-        let (mut answers, mut asked) = (AnswerCache::default(), 0);
-        let hot = TopicName::parse("hot").unwrap();
-        for number in 0..5 * CACHED_ANSWERS {
-            let cold = TopicName::parse(&format!("cold/{number}")).unwrap();
-            assert!(!answers.answer(Direction::Publish, &hot, || false));
-            answers.answer(Direction::Receive, &cold, || true);
-            answers.answer(Direction::Receive, &hot, || {
-                asked += 1;
-                true
-            });
-            assert!(answers.newer.len() <= CACHED_ANSWERS && answers.older.len() <= CACHED_ANSWERS);
-        }
-        assert_eq!(asked, 1);
+    /// Authorizer by lists, of which each generation has the next one.
+    struct Lists {
+        lists: Vec<Acl>,
+        generation: AtomicU64,
     }
 
+    impl Authorize for Lists {
+        fn decide(&self, identity: &Identity, client_id: &ClientId, action: Action<'_>) -> Decision {
+            let list = usize::try_from(self.generation()).unwrap() % self.lists.len();
+            action.decide(identity, client_id.as_str(), Some(&self.lists[list]))
+        }
+
+        fn generation(&self) -> u64 {
+            self.generation.load(Ordering::Relaxed)
+        }
+    }
+
+    fn random_list(random: &mut Rng) -> Acl {
+        let mut text = String::new();
+        for _ in 0..random.usize(1..12) {
+            let mut pick = |words: &[&'static str]| words[random.usize(..words.len())];
+            let (effect, actions) = (pick(&["allow", "allow", "deny"]), pick(&["all", "publish", "receive"]));
+            let selector = pick(&["", "", "user u0", "client c", "anonymous"]);
+            let filter = pick(&["#", "a/#", "a/+", "+/b/#", "%u/#", "+/%c", "a/b", "$SYS/#", "b/a/+/#"]);
+            let _ = writeln!(text, "{effect} {actions} {selector} topic {filter}");
+        }
+        Acl::parse(text.as_bytes(), "list").unwrap()
+    }
+
+    /// Random questions, reloads and re-authentications, against decisions of which none is cached.
     #[test]
-    fn topics_in_turn_are_asked_about_once_and_long_ones_take_little_memory() {
-        let asked = |count: usize, len: usize| {
-            let (mut answers, mut asked) = (AnswerCache::default(), 0);
-            for number in (0..count).cycle().take(3 * count) {
-                let topic = TopicName::parse(&format!("{number:0len$}")).unwrap();
-                answers.answer(Direction::Receive, &topic, || {
-                    asked += 1;
-                    true
-                });
-                let bytes = [&answers.newer, &answers.older].map(|half| half.len() * len);
-                assert!(bytes.iter().all(|bytes| *bytes < CACHED_BYTES + len), "{bytes:?}");
+    fn cached_answers_are_the_decisions_of_the_rules_in_force() {
+        let own = |rules: &str| Attributes { rules: Some(rules.into()), ..Attributes::default() };
+        let own = |rules: &str| Identity::new(own(rules)).unwrap();
+        let identities = [
+            Identity::anonymous(),
+            Identity::named("u0"),
+            Identity::named("u1"),
+            own("deny receive topic a/+/#\nallow all topic b/#"),
+        ];
+        let (mut random, mut answers) = (Rng::with_seed(1), [0; 2]);
+        for client_id in ["c", "acme/\0c"].repeat(20) {
+            let client_id = ClientId::from(client_id);
+            let lists = (0..4).map(|_| random_list(&mut random)).collect();
+            let rules = Arc::new(Lists { lists, generation: AtomicU64::new(0) });
+            let access = Arc::new(Access::new(Box::new(Anonymous::default()), rules.clone()));
+            let mut client = access.client(identities[0].clone(), &client_id);
+            let tenant = Tenant::of_session(&client_id);
+            for _ in 0..2000 {
+                match random.u8(..200) {
+                    0 => _ = rules.generation.fetch_add(1, Ordering::Relaxed),
+                    1 => client.set_identity(identities[random.usize(..identities.len())].clone()),
+                    _ => {}
+                }
+                let mut levels: Vec<_> = (0..random.usize(1..5))
+                    .map(|_| ["a", "b", "u0", "c", "$SYS"][random.usize(..5)])
+                    .collect();
+                if tenant.is_some() && random.u8(..8) > 0 {
+                    levels.insert(0, "acme");
+                }
+                let topic = TopicName::parse(&levels.join("/")).unwrap();
+                let expected = |action| {
+                    let identity = client.identity();
+                    decide(&*rules, identity, &client_id, tenant.as_ref(), action).allowed
+                };
+                let is_publish = random.bool();
+                let (expected, answer) = if is_publish {
+                    let is_unpublishable = is_unpublishable(tenant.as_ref(), &topic);
+                    (!is_unpublishable && expected(Action::Publish(&topic)), client.may_publish(&topic))
+                } else {
+                    (expected(Action::Receive(&topic)), client.may_receive(&topic))
+                };
+                assert_eq!(answer, expected, "{:?}: {is_publish} {levels:?}", client.identity());
+                answers[usize::from(expected)] += 1;
             }
-            asked
-        };
-        assert_eq!(asked(CACHED_ANSWERS, 40), CACHED_ANSWERS);
-        assert_eq!(asked(CACHED_ANSWERS, 4000), 3 * CACHED_ANSWERS);
+        }
+        assert!(answers.iter().all(|count| *count > 10_000), "{answers:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! rules for the broker's own topics below `$SYS/` are asked here as well.
 
 mod access;
+mod answers;
 pub(crate) mod audit;
 mod authenticate;
 mod authorize;
