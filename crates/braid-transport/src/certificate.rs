@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::RootCertStore;
-use rustls::crypto::hash::HashAlgorithm;
+use rustls::crypto::hash::{self, HashAlgorithm};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 
 use crate::error::CertificateError;
 
@@ -38,16 +39,32 @@ impl CertificateFiles {
 /// other tools print it.
 #[must_use]
 pub fn fingerprint_sha256(der: &[u8]) -> String {
-    let suites = ring::ALL_CIPHER_SUITES;
-    let sha256 = suites
-        .iter()
-        .filter_map(|suite| suite.tls13())
-        .map(|suite| suite.common.hash_provider)
-        .find(|hash| hash.algorithm() == HashAlgorithm::SHA256);
-    let Some(sha256) = sha256 else { return String::new() };
-    let digest = sha256.hash(der);
+    let Some(digest) = sha256([der]) else { return String::new() };
     let pairs: Vec<String> = digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
     pairs.join(":")
+}
+
+/// SHA-256 over all parts. `None` if the provider has no such hash.
+pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Option<hash::Output> {
+    let suites = ring::ALL_CIPHER_SUITES;
+    let mut hashes = suites.iter().filter_map(|suite| suite.tls13()).map(|suite| suite.common.hash_provider);
+    let mut context = hashes.find(|hash| hash.algorithm() == HashAlgorithm::SHA256)?.start();
+    parts.into_iter().for_each(|part| context.update(part));
+    Some(context.finish())
+}
+
+/// Time in which all certificates are valid, in seconds since the Unix epoch. Empty if one cannot be parsed.
+pub(crate) fn validity<'a>(certificates: impl IntoIterator<Item = &'a [u8]>) -> Range<u64> {
+    let of_one = |der| {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let validity = &certificate.tbs_certificate.validity;
+        let seconds = |time: &ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
+        Some(seconds(&validity.not_before)..seconds(&validity.not_after))
+    };
+    certificates
+        .into_iter()
+        .map(|der| of_one(der).unwrap_or(0..0))
+        .fold(0..u64::MAX, |all, one| all.start.max(one.start)..all.end.min(one.end))
 }
 
 /// The self-signed pair of a development server in `dir` (`cert.pem`, `key.pem`), made with the DNS

@@ -227,7 +227,7 @@ impl PeerCertificate {
     }
 
     /// Tests whether the server would refuse the certificate by now: it is on a revocation list, its authority is gone,
-    /// or it has expired. Verifies signatures. False at a client.
+    /// or it has expired. Verifies signatures once after each change of authorities and lists. False at a client.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.verification.as_ref().is_some_and(|verification| verification.is_refused(&self.der))

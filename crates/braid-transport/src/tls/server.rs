@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Acceptor, ServerSessionMemoryCache};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::client_auth::client_verifier;
+use super::client_auth::{ClientVerifier, client_verifier};
 use super::keylog::KeyFile;
 use super::resolver::CertificateResolver;
 use super::{ALPN_HTTP, ALPN_MQTT, provider};
@@ -147,7 +146,7 @@ struct Configs {
     http: Arc<ServerConfig>,
     quic: Arc<ServerConfig>,
     /// `None` where no certificate is asked for.
-    client_verifier: Option<Arc<dyn ClientCertVerifier>>,
+    client_verifier: Option<ClientVerifier>,
 }
 
 impl ServerTls {
@@ -205,7 +204,7 @@ impl ServerTls {
     }
 
     /// Verifier of client certificates that is in force; `None` where none is asked for.
-    pub(super) fn client_verifier(&self) -> Option<Arc<dyn ClientCertVerifier>> {
+    pub(super) fn client_verifier(&self) -> Option<ClientVerifier> {
         self.current().client_verifier
     }
 
@@ -281,7 +280,7 @@ impl Configs {
                 .with_protocol_versions(versions)
                 .map_err(|error| CertificateError::config(&error))?;
             let builder = match &verifier {
-                Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
+                Some(client) => builder.with_client_cert_verifier(Arc::clone(&client.verifier)),
                 None => builder.with_no_client_auth(),
             };
             let resolver = Arc::clone(&resolver);

@@ -9,7 +9,7 @@ use braid_transport::quic::QuicOptions;
 use braid_transport::sim::Network;
 use braid_transport::{
     CertificateFiles, ClientAuth, ClientTls, HandshakeError, ListenOptions, Listener, ListenerKind,
-    ServerTls, ServerTlsOptions,
+    PeerCertificate, ServerTls, ServerTlsOptions,
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
@@ -217,6 +217,34 @@ async fn reload_revokes_and_a_list_that_cannot_be_used_leaves_the_old_one() {
         crate::support::carry(&mut client, &mut server, b"a connection of before").await;
         let client_side = client.peer.certificate.as_ref().expect("the server has one");
         assert!(!client_side.is_refused(), "a client does not verify again");
+    }
+}
+
+#[tokio::test]
+async fn reload_with_another_authority_refuses_and_with_the_old_one_accepts_again() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let ca = pki.path().join("clients.pem");
+    let is_refused_with = |tls: &ServerTls, authority: &Pki, certificate: &PeerCertificate| {
+        fs::copy(authority.ca(), &ca).expect("copy");
+        tls.reload().expect("reload");
+        // The second answer is that of the first.
+        let refused = [(); 2].map(|()| certificate.is_refused());
+        assert_eq!(refused[0], refused[1]);
+        refused[0]
+    };
+    fs::copy(pki.ca(), &ca).expect("copy");
+    let options = ServerTlsOptions {
+        client_auth: ClientAuth::Required { ca: ca.clone() },
+        ..ServerTlsOptions::new(pki.issue("server", &["localhost"]))
+    };
+    let tls = ServerTls::new(options).expect("load");
+    for kind in kinds(&tls) {
+        let mut listener = bind(kind);
+        let (server, _client) = pair(&mut listener, &identified(&pki, &client(&pki, 7))).await;
+        let certificate = server.peer.certificate.clone().expect("the client has one");
+        for (authority, is_refused) in [(&pki, false), (&other, true), (&pki, false)] {
+            assert_eq!(is_refused_with(&tls, authority, &certificate), is_refused);
+        }
     }
 }
 
