@@ -12,6 +12,7 @@ use braid_proto::session::Subscription;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, Walked};
 use braid_store::{Change, Commit};
+use hashbrown::HashMap;
 
 use crate::auth::{Permitted, is_broker_topic};
 use crate::lock_order::{Ordered, Rank};
@@ -74,11 +75,42 @@ impl RetainedMessage {
             None => Err(publisher),
         }
     }
+}
 
-    /// Bytes that it counts for. A publisher counts fully for each of its messages: shared by all of a connection, it
-    /// may be kept by one.
-    fn cost(&self) -> usize {
-        message_cost(&self.message) + self.publisher.as_ref().map_or(0, |publisher| publisher.cost())
+/// Publishers of retained messages, by their text: all messages of one share it, which counts once.
+#[derive(Debug, Default)]
+struct Publishers(HashMap<Arc<str>, CountedPublisher>);
+
+#[derive(Debug)]
+struct CountedPublisher {
+    publisher: Arc<Publisher>,
+    messages: usize,
+}
+
+impl Publishers {
+    /// Bytes that one more message of a publisher takes.
+    fn cost_of_one_more(&self, publisher: Option<&Arc<Publisher>>) -> usize {
+        let publisher = publisher.filter(|publisher| !self.0.contains_key(publisher.encoded()));
+        publisher.map_or(0, |publisher| publisher.cost())
+    }
+
+    /// Counts one more message of a publisher, and returns the shared one.
+    fn add(&mut self, publisher: Arc<Publisher>) -> Arc<Publisher> {
+        let text = publisher.encoded().clone();
+        let counted = self.0.entry(text).or_insert(CountedPublisher { publisher, messages: 0 });
+        counted.messages += 1;
+        counted.publisher.clone()
+    }
+
+    /// Removes one message of a publisher, and returns the bytes that are free now.
+    fn remove(&mut self, publisher: &Publisher) -> usize {
+        let Some(counted) = self.0.get_mut(publisher.encoded()) else { return 0 };
+        counted.messages -= 1;
+        if counted.messages > 0 {
+            return 0;
+        }
+        self.0.remove(publisher.encoded());
+        publisher.cost()
     }
 }
 
@@ -96,16 +128,18 @@ pub(crate) struct RetainedMessages {
 #[derive(Debug)]
 struct Index {
     messages: Retained<RetainedMessage>,
+    publishers: Publishers,
     /// Topics of messages with a Message Expiry Interval, by deadline.
     expiring: BTreeSet<(Instant, TopicName)>,
-    /// Approximate bytes of all messages.
+    /// Approximate bytes of all messages and publishers.
     bytes: usize,
     memory: Arc<Memory>,
 }
 
 impl Index {
-    fn insert(&mut self, retained: RetainedMessage) {
-        self.bytes += retained.cost();
+    fn insert(&mut self, mut retained: RetainedMessage) {
+        self.bytes += self.cost_of_insertion(&retained);
+        retained.publisher = retained.publisher.map(|publisher| self.publishers.add(publisher));
         let message = retained.message.clone();
         message.begin_offline();
         self.memory.note_retained(resting_bytes(&message), 0);
@@ -128,8 +162,9 @@ impl Index {
 
     /// Accounts for a message that is no longer retained; `replaced_until` is the deadline of its successor.
     fn end_offline(&mut self, old: &RetainedMessage, replaced_until: Option<Instant>) {
-        self.bytes -= old.cost();
+        let of_publisher = old.publisher.as_ref().map_or(0, |publisher| self.publishers.remove(publisher));
         let old = &old.message;
+        self.bytes -= message_cost(old) + of_publisher;
         old.end_offline();
         self.memory.note_retained(0, resting_bytes(old));
         if let Some(at) = old.expires_at.filter(|at| Some(*at) != replaced_until) {
@@ -137,9 +172,14 @@ impl Index {
         }
     }
 
+    fn cost_of_insertion(&self, retained: &RetainedMessage) -> usize {
+        message_cost(&retained.message) + self.publishers.cost_of_one_more(retained.publisher.as_ref())
+    }
+
+    /// Tests whether a message can be inserted. The publisher of the one that it replaces counts as if it stayed.
     fn has_room(&self, retained: &RetainedMessage, capacity: QueueLimits) -> bool {
-        let old = self.messages.get(&retained.message.topic).map(RetainedMessage::cost);
-        let bytes = self.bytes - old.unwrap_or(0) + retained.cost();
+        let old = self.messages.get(&retained.message.topic).map(|old| message_cost(&old.message));
+        let bytes = self.bytes - old.unwrap_or(0) + self.cost_of_insertion(retained);
         bytes <= capacity.bytes && (old.is_some() || self.messages.len() < capacity.messages)
     }
 }
@@ -151,7 +191,13 @@ fn resting_bytes(message: &Message) -> usize {
 
 impl RetainedMessages {
     pub(crate) fn new(capacity: QueueLimits, memory: Arc<Memory>) -> Self {
-        let index = Index { messages: Retained::default(), expiring: BTreeSet::new(), bytes: 0, memory };
+        let index = Index {
+            messages: Retained::default(),
+            publishers: Publishers::default(),
+            expiring: BTreeSet::new(),
+            bytes: 0,
+            memory,
+        };
         Self { index: RwLock::new(index), capacity }
     }
 
@@ -274,9 +320,11 @@ impl Retaining<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use braid_proto::packet::QoS;
+    use braid_auth::identity::Identity;
+    use braid_proto::packet::{ClientId, QoS};
     use braid_store::{Lsn, MemoryStore};
 
     use super::*;
@@ -293,6 +341,62 @@ mod tests {
         let mut change = retained.change(persist);
         assert!(change.set(message, None));
         drop(change.commit());
+    }
+
+    fn publisher(name: &str) -> Permitted {
+        let identity = Identity::named(name);
+        let publisher = Arc::new(Publisher::new(&identity, ClientId::from(name), false));
+        Permitted { publisher, generation: 0 }
+    }
+
+    /// Random messages of publishers with long names, each made anew as by another connection, against a sum over all.
+    #[test]
+    fn publishers_are_shared_by_their_messages_and_count_once() {
+        const CAPACITY: usize = 300_000;
+        let names = ["a", "b", "c", "d"].map(|name| name.repeat(20_000));
+        let memory = Arc::new(Memory::new(&LimitsConfig::default()));
+        let retained = RetainedMessages::new(QueueLimits { messages: 1000, bytes: CAPACITY }, memory);
+        let persist = Persist::new(Arc::new(MemoryStore::new()), Lsn::new(1));
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut model: BTreeMap<String, (usize, Option<usize>)> = BTreeMap::new();
+        let sum = |model: &BTreeMap<String, (usize, Option<usize>)>| {
+            let used: BTreeSet<_> = model.values().filter_map(|(_, by)| *by).collect();
+            let of_messages: usize = model.values().map(|(cost, _)| cost).sum();
+            of_messages + used.into_iter().map(|by| publisher(&names[by]).publisher.cost()).sum::<usize>()
+        };
+        let mut outcomes = [0; 2];
+        for _ in 0..2000 {
+            let topic = format!("t/{}", random.u8(..6));
+            if random.u8(..4) == 0 {
+                retained.change(&persist).index.remove(&TopicName::parse(&topic).unwrap());
+                model.remove(&topic);
+            } else {
+                let by = Some(random.usize(..=names.len())).filter(|by| *by < names.len());
+                let payload = vec![0; random.usize(1..40_000)].into();
+                let name = TopicName::parse(&topic).unwrap();
+                let message = Message::new(name, payload, QoS::AtMostOnce, true);
+                let mut after = model.clone();
+                after.insert(topic.clone(), (message_cost(&message), by));
+                // The publisher of a replaced message counts as if it stayed.
+                let mut both = after.clone();
+                both.extend(model.get(&topic).map(|(_, by)| ("replaced".to_owned(), (0, *by))));
+                let has_room = sum(&both) <= CAPACITY;
+                let set =
+                    retained.change(&persist).set(&Arc::new(message), by.map(|by| publisher(&names[by])));
+                assert_eq!(set, has_room);
+                outcomes[usize::from(set)] += 1;
+                if set {
+                    model = after;
+                }
+            }
+            let index = retained.read();
+            assert_eq!(index.bytes, sum(&model));
+            for counted in index.publishers.0.values() {
+                // One in the table, and one for each message.
+                assert_eq!(Arc::strong_count(&counted.publisher), 1 + counted.messages);
+            }
+        }
+        assert!(outcomes.iter().all(|count| *count > 100), "{outcomes:?}");
     }
 
     #[test]
