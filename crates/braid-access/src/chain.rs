@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 
 use braid_auth::claims::Claims;
 use braid_auth::identity::{Attributes, Identity};
-use braid_broker::{Anonymous, Authenticate, Authentication, Credentials, Grant, Outcome, Refusal};
+use braid_broker::{Anonymous, Authenticate, Authentication, Credentials, Expiry, Grant, Outcome, Refusal};
 use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 
@@ -183,18 +183,23 @@ pub(crate) fn accept(
 
 /// Accepts a client with the claims of a token or service. Those that name another Client Identifier than CONNECT
 /// replace it.
-pub(crate) fn grant_claims(credentials: &Credentials<'_>, source: &str, claims: Claims, now: u64) -> Answer {
+pub(crate) fn grant_claims(credentials: &Credentials<'_>, source: &str, claims: Claims) -> Answer {
     let Claims { user, client_id, groups, rules, mountpoint, expires_at } = claims;
     let user = user.as_deref().or(credentials.user_name);
     let attributes = Attributes { groups, rules, mountpoint, ..credentials.attributes() };
     let complete = |grant: &mut Grant| {
         grant.client_id = client_id.as_deref().map(ClientId::from);
-        grant.expires_in = expires_at.map(|end| Duration::from_secs(end.saturating_sub(now)));
+        grant.expiry = expires_at.map(|end| Expiry::new(Duration::from_secs(end), wall_clock));
     };
     accept(attributes, source, user, complete).map_or_else(Answer::Refused, Answer::Accepted)
 }
 
 /// Time in seconds since the Unix epoch; 0 before it.
 pub(crate) fn unix_now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    wall_clock().as_secs()
+}
+
+/// Time since the Unix epoch; zero before it.
+fn wall_clock() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

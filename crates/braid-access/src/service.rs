@@ -24,9 +24,8 @@ impl Hook {
             listener: listener.tag.as_deref(),
             cert_common_name: peer.certificate.as_ref().and_then(PeerCertificate::common_name),
         };
-        let now = unix_now();
-        match self.ask(&question, now).await {
-            Ok(HookAnswer::Allow(claims)) => grant_claims(credentials, SOURCE, claims, now),
+        match self.ask(&question, unix_now()).await {
+            Ok(HookAnswer::Allow(claims)) => grant_claims(credentials, SOURCE, claims),
             Ok(HookAnswer::Ignore) => Answer::Ignored,
             Ok(HookAnswer::Deny) => {
                 Answer::Refused(Refusal::new(ReasonCode::NotAuthorized, "the service denies it"))

@@ -134,7 +134,7 @@ impl Tokens {
                 Answer::Refused(Refusal::new(ReasonCode::NotAuthorized, refusal.to_string()))
             }
             Verdict::Accepted(claims) => {
-                let mut answer = grant_claims(credentials, SOURCE, claims, now);
+                let mut answer = grant_claims(credentials, SOURCE, claims);
                 if let Answer::Accepted(grant) = &mut answer {
                     let credential =
                         |key| -> Box<dyn Credential> { Box::new(TokenKey { tokens: self.clone(), key }) };

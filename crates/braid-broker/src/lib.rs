@@ -40,7 +40,7 @@ mod token_bucket;
 pub use admission::{Ban, BanError, BanTarget};
 pub use auth::{
     Action, Anonymous, Authenticate, Authentication, Authorize, Challenge, Credential, Credentials, Exchange,
-    Grant, Outcome, PermitAll, Refusal, SecurityAction, SecurityEvent,
+    Expiry, Grant, Outcome, PermitAll, Refusal, SecurityAction, SecurityEvent,
 };
 pub use broker::{Broker, Handle};
 pub use config::{

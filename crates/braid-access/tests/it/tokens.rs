@@ -135,7 +135,7 @@ async fn facts_about_a_client_are_those_of_its_token_or_service() {
             Login::with("joe", "x").grant(&Chain::new(vec![Link::Http(Arc::new(hook))], false)).await
         };
         let grant = grant.unwrap_or_else(|refusal| panic!("{claims}: {refusal:?}"));
-        match (grant.expires_in, seconds) {
+        match (grant.expiry.map(|expiry| expiry.left()), seconds) {
             (None, None) => {}
             (Some(left), Some(seconds)) => {
                 assert!((u64::saturating_sub(seconds, 20)..=seconds).contains(&left.as_secs()), "{claims}: {left:?}");

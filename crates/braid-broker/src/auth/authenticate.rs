@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::time::Duration;
 
 use braid_auth::identity::{Attributes, Identity};
 use braid_proto::packet::ClientId;
@@ -12,6 +11,7 @@ use braid_proto::reason::ReasonCode;
 use braid_transport::Peer;
 use bytes::Bytes;
 
+use super::expiry::Expiry;
 use crate::listener_policy::ListenerPolicy;
 
 /// Credentials of a client: of its CONNECT and link, or of an AUTH that begins a re-authentication, which has neither
@@ -85,8 +85,8 @@ pub struct Grant {
     pub identity: Identity,
     /// Client Identifier instead of the one in CONNECT.
     pub client_id: Option<ClientId>,
-    /// Time after which the connection is closed, with 0x87 (Not authorized).
-    pub expires_in: Option<Duration>,
+    /// End of the credentials, at which the connection is closed with 0x87 (Not authorized).
+    pub expiry: Option<Expiry>,
     /// Last data of the Authentication Method.
     pub data: Option<Bytes>,
     /// Credential that may be revoked while the client is connected; `None` for those that [`Authorize::is_revoked`]

@@ -8,6 +8,7 @@ mod answers;
 pub(crate) mod audit;
 mod authenticate;
 mod authorize;
+mod expiry;
 mod publisher;
 
 pub(crate) use access::{Access, ClientAccess, is_broker_topic};
@@ -17,4 +18,6 @@ pub use authenticate::{
     Refusal,
 };
 pub use authorize::{Action, Authorize, PermitAll};
+pub use expiry::Expiry;
+pub(crate) use expiry::ExpiryTimer;
 pub(crate) use publisher::Permitted;

@@ -1,7 +1,7 @@
 //! Beginning of a connection: handshake of the transport, and the decision about CONNECT.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use braid_auth::identity::Identity;
 use braid_proto::connection::{Acceptance, Server};
@@ -12,7 +12,7 @@ use braid_transport::{Incoming, Link, Peer};
 
 use super::bans::{check_bans, note_connect};
 use super::subscribe::{FilterProgress, Recheck};
-use crate::auth::{Authentication, ClientAccess, Credential, Exchange, Grant, Outcome, Refusal};
+use crate::auth::{Authentication, ClientAccess, Credential, Exchange, ExpiryTimer, Grant, Outcome, Refusal};
 use crate::core::Core;
 use crate::listener_policy::ListenerPolicy;
 use crate::mountpoint::{self, Unmountable};
@@ -47,8 +47,8 @@ pub(super) struct SessionBinding {
     pub(super) entry: Option<Arc<SessionEntry>>,
     /// Identity of the client, and what it may do.
     pub(super) access: ClientAccess,
-    /// End of the validity of its credentials.
-    pub(super) expires_at: Option<Instant>,
+    /// End of its credentials. Boxed: most have none.
+    pub(super) expiry: Option<Box<ExpiryTimer>>,
     /// SUBSCRIBE or UNSUBSCRIBE that is handled in part.
     pub(super) progress: Option<Box<FilterProgress>>,
     /// Check of its subscriptions against rules that have changed, until it is over.
@@ -75,7 +75,7 @@ impl SessionBinding {
             policy,
             entry: None,
             access: ClientAccess::default(),
-            expires_at: None,
+            expiry: None,
             progress: None,
             recheck: None,
             credential: None,

@@ -23,7 +23,7 @@ use super::read_limits::{MemoryBackpressure, UrgentAllowance};
 use super::subscribe::{FILTERS_IN_TURN, Handled, SubscriptionHandler};
 use crate::admission::Subject;
 use crate::auth::{
-    Challenge, ClientAccess, Credentials, Grant, Outcome, Refusal, SecurityAction, SecurityEvent,
+    Challenge, ClientAccess, Credentials, ExpiryTimer, Grant, Outcome, Refusal, SecurityAction, SecurityEvent,
 };
 use crate::clock;
 use crate::core::Core;
@@ -408,7 +408,7 @@ impl Driver {
 
     /// Accepts the CONNECT of a client that was authenticated, if it may have its session.
     async fn accept(&mut self, connect: &Connect, mut grant: Grant) {
-        let (connection, expires_in) = (self.session.connection, grant.expires_in);
+        let (connection, expiry) = (self.session.connection, grant.expiry);
         let credential = grant.credential.take();
         let admitted = match admit(&mut self.server, &self.session.policy, connect, &grant) {
             Ok(admitted) => admitted,
@@ -436,7 +436,7 @@ impl Driver {
         self.session.access = access;
         self.session.credential = credential;
         self.session.entry = Some(claim.entry);
-        self.session.expires_at = expires_in.and_then(|expires_in| clock::now().checked_add(expires_in));
+        self.session.expiry = expiry.map(|expiry| Box::new(ExpiryTimer::new(expiry, clock::now())));
         self.retained.resume(claim.pending_retained);
         self.core.statistics.client_came();
         // After a refusal this only gives the session back.
@@ -458,7 +458,7 @@ impl Driver {
     }
 
     /// Ends a re-authentication with success, if the client is still the same user.
-    fn reauthenticate(&mut self, Grant { identity, expires_in, data, credential, .. }: Grant) {
+    fn reauthenticate(&mut self, Grant { identity, expiry, data, credential, .. }: Grant) {
         if !self.session.access.owns(Some(&identity)) || !self.keeps_mountpoint(&identity) {
             return self.server.disconnect(ReasonCode::NotAuthorized);
         }
@@ -467,7 +467,7 @@ impl Driver {
         }
         self.session.access.set_identity(identity);
         self.session.credential = credential;
-        self.session.expires_at = expires_in.and_then(|expires_in| clock::now().checked_add(expires_in));
+        self.session.expiry = expiry.map(|expiry| Box::new(ExpiryTimer::new(expiry, clock::now())));
         self.server.finish_reauthentication(data);
         self.recheck_subscriptions();
     }
@@ -481,7 +481,7 @@ impl Driver {
 
     /// Closes a connection whose credentials have expired.
     pub(super) fn expire(&mut self) {
-        self.session.expires_at = None;
+        self.session.expiry = None;
         let cause = "its credentials have expired";
         self.end_for(SecurityAction::Expired, cause, ReasonCode::NotAuthorized);
     }

@@ -43,6 +43,7 @@ use self::events::{PublishIngress, Question};
 use self::read_gate::ReadGate;
 use self::retained_sender::RetainedSender;
 use self::stream_scheduler::StreamScheduler;
+use crate::auth::ExpiryTimer;
 use crate::clock;
 use crate::config::EarlyPublishConfig;
 use crate::connection_guard::ConnectionGuard;
@@ -291,7 +292,7 @@ impl Driver {
         }
         let times = [
             self.next_timeout(),
-            self.session.expires_at,
+            self.session.expiry.as_deref().map(ExpiryTimer::next_timeout),
             self.acks.next_timeout(),
             self.gate.next_timeout(&self.read_input(now)),
         ];
@@ -305,7 +306,7 @@ impl Driver {
     ///
     /// Those of the protocol machine measure how long the client sent nothing: they wait for a turn that read first.
     fn handle_due(&mut self, now: Instant, has_tried_to_read: bool) {
-        if self.session.expires_at.is_some_and(|at| at <= now) {
+        if self.session.expiry.as_mut().is_some_and(|expiry| expiry.handle_timeout(now)) {
             self.expire();
         }
         if has_tried_to_read && self.next_timeout().is_some_and(|at| at <= now) {

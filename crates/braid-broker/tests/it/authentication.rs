@@ -1,13 +1,14 @@
 //! Enhanced authentication (MQTT 5, 4.12), and the time for which credentials are valid.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use braid_auth::identity::{Attributes, Identity};
 use braid_broker::{
-    Authenticate, Authentication, Challenge, Counter, Credential, Credentials, Exchange, Grant, Outcome,
-    Refusal, SecurityAction,
+    Authenticate, Authentication, Challenge, Counter, Credential, Credentials, Exchange, Expiry, Grant,
+    Outcome, Refusal, SecurityAction,
 };
 use braid_proto::packet::{Auth, Connect, Disconnect, Packet, ProtocolVersion, QoS, UserProperties, Will};
 use braid_proto::reason::ReasonCode;
@@ -73,7 +74,8 @@ impl Steps {
             Attributes { user: user.map(Into::into), rules: rules.map(Into::into), ..Attributes::default() };
         let identity = Identity::new(attributes).expect("valid rules");
         let credential = credential.map(|credential| -> Box<dyn Credential> { Box::new(credential) });
-        Ok(Outcome::Accepted(Box::new(Grant { identity, expires_in, data, client_id: None, credential })))
+        let expiry = expires_in.map(|left| Expiry::new(wall_clock() + left, wall_clock));
+        Ok(Outcome::Accepted(Box::new(Grant { identity, expiry, data, client_id: None, credential })))
     }
 
     fn challenge(&self, user: String, number: u8) -> Result<Outcome, Refusal> {
@@ -110,7 +112,24 @@ impl Exchange for Step {
     }
 }
 
+thread_local! {
+    /// Start of the virtual clock, and the wall clock then.
+    static WALL_CLOCK: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
+}
+
+/// Wall clock of the tests, which runs with the virtual one and jumps with [`jump`].
+fn wall_clock() -> Duration {
+    let (start, wall) = WALL_CLOCK.get().expect("set by `start`");
+    wall + start.elapsed()
+}
+
+fn jump(seconds: i64) {
+    let (start, wall) = WALL_CLOCK.get().expect("set by `start`");
+    WALL_CLOCK.set(Some((start, Duration::from_secs(wall.as_secs().saturating_add_signed(seconds)))));
+}
+
 fn start(steps: &Steps) -> TestBroker {
+    WALL_CLOCK.set(Some((Instant::now(), Duration::from_secs(1_800_000_000))));
     TestBroker::start_with_rule(quiet(), steps.clone())
 }
 
@@ -474,6 +493,25 @@ async fn credentials_expire_at_their_time() {
     steps.set(Next { expires_in: Some(Duration::ZERO), ..Next::default() });
     let mut client = broker.connect(connect_v5("client")).await;
     client.expect_disconnect(ReasonCode::NotAuthorized).await;
+}
+
+/// Credentials of 300 s whose wall clock jumps after 100 s, and the time at which the connection ends: a jump forwards
+/// is noticed after 120 s.
+#[tokio::test(start_paused = true)]
+async fn credentials_end_by_the_wall_clock_that_jumps() {
+    let steps = Steps::default();
+    let broker = start(&steps);
+    for (jumps, ends_after) in
+        [(&[0][..], 300), (&[150], 150), (&[2000], 120), (&[-50], 350), (&[2000, -2000], 300)]
+    {
+        steps.set(Next { expires_in: Some(Duration::from_secs(300)), ..Next::default() });
+        let mut client = connect(&broker, by_steps("u", connect_v5("client"))).await;
+        let start = Instant::now();
+        pass(100).await;
+        jumps.iter().copied().for_each(jump);
+        client.expect_disconnect(ReasonCode::NotAuthorized).await;
+        assert_eq!(start.elapsed().as_secs(), ends_after, "{jumps:?}");
+    }
 }
 
 /// A re-authentication sets the time anew: longer, shorter or without end.
