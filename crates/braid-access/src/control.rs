@@ -1,14 +1,17 @@
 //! Access control of a broker: its chain of authenticators and its rules, reloaded together.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use braid_auth::acl::Acl;
 use braid_auth::password::PasswordFile;
+use futures_util::future::select_all;
+use tokio::sync::watch;
 
 use crate::chain::{Chain, Link};
 use crate::file::FileError;
 use crate::rules::{AclFile, Rules};
-use crate::tokens::Keys;
+use crate::tokens::{Keys, Tokens};
 
 /// Access control of a broker.
 #[derive(Clone, Debug)]
@@ -23,6 +26,29 @@ pub struct Reloaded {
     users: Vec<PasswordFile>,
     keys: Vec<Option<Keys>>,
     list: Option<Acl>,
+}
+
+/// Notices of other keys of tokens from URLs.
+#[derive(Debug)]
+pub struct KeyChanges(Vec<watch::Receiver<()>>);
+
+impl KeyChanges {
+    /// Waits until a URL has brought other keys than before. Cancel safe; never ready without URLs.
+    pub async fn changed(&mut self) {
+        let waits = self.0.iter_mut().map(|changes| {
+            Box::pin(async {
+                // An error: the chain has been dropped.
+                if changes.changed().await.is_err() {
+                    pending::<()>().await;
+                }
+            })
+        });
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() {
+            pending::<()>().await;
+        }
+        select_all(waits).await;
+    }
 }
 
 impl AccessControl {
@@ -44,6 +70,11 @@ impl AccessControl {
     /// Authorizer of the broker.
     pub fn authorizer(&self) -> Arc<Rules> {
         self.rules.clone()
+    }
+
+    /// Notices of other keys from URLs. The broker's clients are to be checked again after each.
+    pub fn key_changes(&self) -> KeyChanges {
+        KeyChanges(self.chain.links().iter().filter_map(Link::tokens).filter_map(Tokens::changes).collect())
     }
 
     /// Reads all files again. Blocks; nothing changes.

@@ -24,7 +24,7 @@ mod tokens;
 
 pub use certificate::{CertificateName, Certificates};
 pub use chain::{Chain, Link};
-pub use control::{AccessControl, Reloaded};
+pub use control::{AccessControl, KeyChanges, Reloaded};
 pub use file::{FileError, read as read_file};
 pub use password::{SCRAM_SHA_256, Users};
 pub use pool::{Busy, HashPool, MAX_WAITING};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -58,6 +59,7 @@ pub enum RemoteKeysError {
 /// `K` is the parsed form of a key set, such as the verifier of tokens.
 pub struct RemoteKeys<K> {
     state: watch::Receiver<KeysState<K>>,
+    changes: watch::Receiver<()>,
     wanted: Arc<Notify>,
     max_stale: Duration,
     refresher: AbortHandle,
@@ -110,13 +112,16 @@ impl<K: Send + Sync + 'static> RemoteKeys<K> {
             return Err(RemoteKeysError::MaxStale { max_stale, least });
         }
         let began = Instant::now();
-        let keys = Arc::new(fetch(&client, &parse).await?);
+        let (keys, body) = fetch(&client, &parse).await?;
+        let keys = Arc::new(keys);
         let state = KeysState { keys, fetched: began, attempted: began, is_fetching: false, attempts: 0 };
         let (sender, receiver) = watch::channel(state);
+        let (changed, changes) = watch::channel(());
         let wanted = Arc::new(Notify::new());
-        let refresher = Refresher { client, options, parse, state: sender, wanted: Arc::clone(&wanted) };
+        let refresher =
+            Refresher { client, options, parse, body, state: sender, changed, wanted: Arc::clone(&wanted) };
         let refresher = tokio::spawn(refresher.run()).abort_handle();
-        Ok(Self { state: receiver, wanted, max_stale, refresher })
+        Ok(Self { state: receiver, changes, wanted, max_stale, refresher })
     }
 
     /// The last keys that were fetched; `None` if they are too old to be trusted.
@@ -124,6 +129,11 @@ impl<K: Send + Sync + 'static> RemoteKeys<K> {
     pub fn current(&self) -> Option<Arc<K>> {
         let state = self.state.borrow();
         (state.fetched.elapsed() <= self.max_stale).then(|| Arc::clone(&state.keys))
+    }
+
+    /// Notices of fetches that brought other keys.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.clone()
     }
 
     /// Fetches the keys because a token names none of the current ones; true if a fetch has ended since the call, so
@@ -152,7 +162,10 @@ struct Refresher<K, F> {
     client: HttpClient,
     options: RemoteKeysOptions,
     parse: F,
+    /// Last response with keys.
+    body: Bytes,
     state: watch::Sender<KeysState<K>>,
+    changed: watch::Sender<()>,
     wanted: Arc<Notify>,
 }
 
@@ -167,7 +180,7 @@ enum FetchHealth {
 }
 
 impl<K, F: Fn(&[u8]) -> Result<K, String>> Refresher<K, F> {
-    async fn run(self) {
+    async fn run(mut self) {
         let RemoteKeysOptions { refresh, max_stale } = self.options;
         let mut health = FetchHealth::Well;
         loop {
@@ -190,26 +203,31 @@ impl<K, F: Fn(&[u8]) -> Result<K, String>> Refresher<K, F> {
         self.state.borrow().attempted.elapsed()
     }
 
-    async fn fetch(&self) -> Result<(), HttpError> {
+    async fn fetch(&mut self) -> Result<(), HttpError> {
         let began = Instant::now();
         self.state.send_modify(|state| {
             state.attempted = began;
             state.is_fetching = true;
         });
         let result = fetch(&self.client, &self.parse).await;
-        let mut failure = None;
+        let (keys, result) = match result {
+            Ok((keys, body)) => (Some((keys, body)), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let is_changed = keys.as_ref().is_some_and(|(_, body)| *body != self.body);
         self.state.send_modify(|state| {
             state.is_fetching = false;
             state.attempts += 1;
-            match result {
-                Ok(keys) => {
-                    state.keys = Arc::new(keys);
-                    state.fetched = began;
-                }
-                Err(error) => failure = Some(error),
+            if let Some((keys, body)) = keys {
+                state.keys = Arc::new(keys);
+                state.fetched = began;
+                self.body = body;
             }
         });
-        failure.map_or(Ok(()), Err)
+        if is_changed {
+            self.changed.send_replace(());
+        }
+        result
     }
 
     /// Logs each change of health once.
@@ -238,13 +256,17 @@ impl<K, F: Fn(&[u8]) -> Result<K, String>> Refresher<K, F> {
     }
 }
 
-async fn fetch<K>(client: &HttpClient, parse: impl Fn(&[u8]) -> Result<K, String>) -> Result<K, HttpError> {
+/// Keys of the response, and its body.
+async fn fetch<K>(
+    client: &HttpClient,
+    parse: impl Fn(&[u8]) -> Result<K, String>,
+) -> Result<(K, Bytes), HttpError> {
     let response = client.get().await?;
     let keys = match response.status {
         200 => parse(&response.body).map_err(|reason| describe(&response.body, reason)),
         status => Err(HttpProblem::Status { status }),
     };
-    keys.map_err(|problem| client.error(problem))
+    keys.map(|keys| (keys, response.body)).map_err(|problem| client.error(problem))
 }
 
 fn describe(body: &[u8], reason: String) -> HttpProblem {

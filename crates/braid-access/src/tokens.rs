@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use braid_auth::jwt::{self, ConnectNames, JwtOptions, KeyFingerprint, OptionsError, Verdict, Verifier};
 use braid_broker::{Credential, Credentials, Refusal};
 use braid_proto::reason::ReasonCode;
+use tokio::sync::watch;
 
 use crate::chain::{Answer, grant_claims, unix_now};
 use crate::file::{FileError, read};
@@ -87,6 +88,14 @@ impl Tokens {
             Verifier::new(keys, options.clone()).map_err(|error| error.to_string())
         };
         Ok(Self { source: Arc::new(Source::Url(RemoteKeys::start(client, remote, parse).await?)) })
+    }
+
+    /// Notices of other keys from a URL; `None` for keys of a file.
+    pub(crate) fn changes(&self) -> Option<watch::Receiver<()>> {
+        match &*self.source {
+            Source::File { .. } => None,
+            Source::Url(keys) => Some(keys.changes()),
+        }
     }
 
     /// Reads the keys of the file again; `None` for keys of a URL, which are fetched by themselves.

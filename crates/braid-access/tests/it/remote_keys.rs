@@ -8,7 +8,7 @@ use braid_access::http::HttpOptions;
 use braid_access::remote_keys::{
     MAX_KEYS_BODY, MIN_INTERVAL, RemoteKeys, RemoteKeysError, RemoteKeysOptions,
 };
-use braid_access::{Chain, HashPool, Link, Tokens};
+use braid_access::{AccessControl, Chain, HashPool, Link, Tokens};
 use braid_auth::jwt::JwtOptions;
 use futures_util::FutureExt;
 use tempfile::TempDir;
@@ -221,6 +221,33 @@ async fn a_token_that_may_lack_its_key_causes_a_fetch() {
         assert_eq!(said == "joe by jwt", expected.is_some(), "{said} {expected:?} {before}");
         assert_eq!(server.count(), usize::from(expected.is_some()));
     }
+}
+
+/// The key of a connected client may be gone.
+#[tokio::test]
+async fn other_keys_are_noticed_and_the_same_are_not() {
+    let _frozen = FrozenTime::new();
+    let (mut server, answer) = serve().await;
+    set(&answer, 200, &key_sets(&[(&key(1), "old")]));
+    let tokens = Tokens::from_url(client(&server.url()), OPTIONS, JwtOptions::default()).await.expect("keys");
+    server.next().await;
+    let chain = Chain::new(vec![Link::Token(Arc::new(tokens))], false);
+    let mut changes = AccessControl::open(chain.clone(), None).expect("no files").key_changes();
+    let token = signed(&key(1), Some("old"), r#"{"sub":"joe","exp":9999999999}"#);
+    let grant = Login::with("joe", &token).grant(&chain).await.expect("accepted");
+    let credential = grant.credential.expect("a credential");
+    let unknown = Login::with("joe", signed(&key(3), Some("new"), r#"{"sub":"joe","exp":9999999999}"#));
+    for (status, seed, is_changed) in [(200, 1, false), (503, 2, false), (200, 2, true), (200, 2, false)] {
+        set(&answer, status, &key_sets(&[(&key(seed), "old")]));
+        pass(MIN_INTERVAL).await;
+        // It waits for the end of a fetch.
+        assert!(unknown.answer(&chain).await.starts_with("0x87"));
+        server.next().await;
+        assert_eq!(changes.changed().now_or_never().is_some(), is_changed, "{status} {seed}");
+        assert_eq!(credential.is_revoked(), (status, seed) == (200, 2));
+    }
+    let mut none = AccessControl::open(Chain::new(Vec::new(), true), None).expect("no files").key_changes();
+    assert!(none.changed().now_or_never().is_none());
 }
 
 /// Keys that are too old refuse tokens, and leave other passwords to the next authenticator.

@@ -348,6 +348,7 @@ async fn serve(
         handle.fail(&store.failed().await);
         std::future::pending().await
     };
+    let mut key_changes = control.key_changes();
     tokio::pin!(running, failed);
     let served = loop {
         tokio::select! {
@@ -359,6 +360,10 @@ async fn serve(
                     break Ok(());
                 }
                 handle.stop();
+            }
+            () = key_changes.changed() => {
+                tracing::info!("other keys of tokens were fetched: clients are checked again");
+                handle.recheck_clients().await;
             }
             _ = hang_up.recv() => {
                 let files = ReloadedFiles { certificate: certificate.as_ref(), control: &control, bans: &mut bans };
