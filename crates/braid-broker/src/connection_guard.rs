@@ -1,15 +1,18 @@
 //! Guards of connections, which count them and the connections of their addresses.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use braid_auth::identity::Identity;
+use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 
-use crate::admission::{AddressKey, AddressLimit, AddressRefusal};
+use crate::admission::{AddressKey, AddressRefusal};
 use crate::auth::{SecurityAction, SecurityEvent};
 use crate::clock::now;
 use crate::core::Core;
-use crate::statistics::Counter;
+use crate::limit::Limit;
 
 /// Guard of a connection: counts it, and the connections of its address, for as long as its task lives, however that
 /// ends.
@@ -52,12 +55,12 @@ impl ConnectionGuard {
             return Ok(None);
         }
         let admitted = self.core.access.admission.admit(address, now());
-        let admitted = admitted.inspect_err(|refusal| note_refusal(&self.core, address, refusal))?;
+        let admitted = admitted.inspect_err(|refusal| note_refusal(&self.core, None, address, refusal))?;
         self.key = admitted.key;
         if !admitted.is_answered {
             return Ok(None);
         }
-        note_refusal(&self.core, address, &AddressRefusal::Exceeds(AddressLimit::Rate));
+        note_refusal(&self.core, None, address, &AddressRefusal::Exceeds(Limit::AddressRate));
         Ok(Some(ReasonCode::ConnectionRateExceeded))
     }
 }
@@ -74,23 +77,24 @@ impl Drop for ConnectionGuard {
     }
 }
 
-/// Counts and records a connection that is refused because of its address.
-pub(crate) fn note_refusal(core: &Core, address: Option<SocketAddr>, refusal: &AddressRefusal) {
-    let (counter, action, cause) = match refusal {
-        AddressRefusal::Banned(reason) => {
-            (Counter::BannedRefused, SecurityAction::Banned, String::from(&**reason))
+/// Counts and records a connection that is refused because of its address, or of a ban of its client.
+pub(crate) fn note_refusal(
+    core: &Core,
+    client: Option<(&ClientId, &Identity)>,
+    address: Option<SocketAddr>,
+    refusal: &AddressRefusal,
+) {
+    let (action, cause) = match refusal {
+        AddressRefusal::Banned(reason) => (SecurityAction::Banned, Cow::Owned(String::from(&**reason))),
+        AddressRefusal::Exceeds(Limit::AddressConnections) => {
+            (SecurityAction::Limited, "the limit of connections of the address is reached".into())
         }
-        AddressRefusal::Exceeds(AddressLimit::Connections) => {
-            let cause = "the limit of connections of the address is reached";
-            (Counter::AddressesCrowded, SecurityAction::Limited, cause.to_owned())
-        }
-        AddressRefusal::Exceeds(AddressLimit::Rate) => {
-            let cause = "connections come too fast from the address";
-            (Counter::RateExceeded, SecurityAction::Limited, cause.to_owned())
+        AddressRefusal::Exceeds(_) => {
+            (SecurityAction::Limited, "connections come too fast from the address".into())
         }
     };
-    core.statistics.add(Counter::ConnectionsRefused, 1);
-    core.statistics.add(counter, 1);
-    let event = SecurityEvent::refused(None, None, action, cause);
+    core.statistics.refuse_connection(refusal.limit());
+    let (client_id, identity) = client.unzip();
+    let event = SecurityEvent::refused(client_id, identity, action, cause);
     core.access.audit.record(event.with_address(address));
 }

@@ -85,14 +85,30 @@ impl Dispatcher {
         let mut retaining = None;
         refuse(messages, tokens, &mut set_reason, |message| {
             // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
-            let has_room = !message.retain
-                || retaining
-                    .get_or_insert_with(|| self.retained.change(&self.persist))
-                    .set(message, publishers.pop_front().flatten());
-            (!has_room).then_some(ReasonCode::QuotaExceeded)
+            if !message.retain {
+                return None;
+            }
+            let retaining = retaining.get_or_insert_with(|| self.retained.change(&self.persist));
+            self.retain(retaining, message, publishers.pop_front().flatten()).err()
         });
         self.statistics.add(Counter::MessagesDropped, (received - messages.len()) as u64);
         retaining.and_then(Retaining::commit)
+    }
+
+    /// Retains a message.
+    ///
+    /// # Errors
+    /// The Reason Code of its acknowledgement: a limit is reached, which is counted.
+    fn retain(
+        &self,
+        retaining: &mut Retaining<'_>,
+        message: &Arc<Message>,
+        publisher: Option<Permitted>,
+    ) -> Result<(), ReasonCode> {
+        retaining.set(message, publisher).map_err(|limit| {
+            self.statistics.reach(limit);
+            ReasonCode::QuotaExceeded
+        })
     }
 
     /// Publishes a batch to every subscriber, in order, and tells through `reached` whether each message had one.
@@ -164,7 +180,8 @@ impl Dispatcher {
         let [message] = message;
         if message.retain {
             let mut retaining = self.retained.change(&self.persist);
-            retaining.set(&message, permitted);
+            // A Will that is not retained is published all the same.
+            let _ = self.retain(&mut retaining, &message, permitted);
             drop(retaining.commit());
         }
         self.publish(&mut RouteCache::default(), publisher, &[message], changes, |_, _| {});

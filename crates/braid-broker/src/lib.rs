@@ -15,6 +15,7 @@ mod core;
 mod dispatch;
 mod driver;
 mod health;
+mod limit;
 mod listen;
 mod listener_policy;
 mod lock_order;
@@ -47,6 +48,7 @@ pub use config::{
     BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, QueueOverflow, StreamsConfig, SysConfig,
 };
 pub use health::{Health, HealthMonitor, HealthStatus};
+pub use limit::Limit;
 pub use listen::BrokerListener;
 pub use listener_policy::ListenerPolicy;
 pub use mountpoint::{MountpointTemplate, MountpointTemplateError};

@@ -13,9 +13,9 @@ use crate::clock::now;
 use crate::connection_guard::{self, ConnectionGuard};
 use crate::core::Core;
 use crate::driver;
+use crate::limit::Limit;
 use crate::listener_policy::ListenerPolicy;
 use crate::log_throttle::LogThrottle;
-use crate::statistics::Counter;
 
 /// Pause after an accept failed for want of a resource of the process, such as descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -93,7 +93,7 @@ fn admit(
     limit_log: &mut LogThrottle,
 ) -> Option<(ConnectionGuard, Option<ReasonCode>)> {
     if core.statistics.connections() >= core.config.limits.connections as u64 {
-        core.statistics.add(Counter::ConnectionsRefused, 1);
+        core.statistics.refuse_connection(Limit::Connections);
         if let Some(refused) = limit_log.note(1, now()) {
             tracing::warn!(from = ?address, refused, "the limit of connections is reached");
         }
@@ -105,7 +105,7 @@ fn admit(
         guard.admit(address).ok()?
     } else {
         let checked = core.access.admission.check(address, now());
-        checked.map_err(|refusal| connection_guard::note_refusal(core, address, &refusal)).ok()?;
+        checked.map_err(|refusal| connection_guard::note_refusal(core, None, address, &refusal)).ok()?;
         None
     };
     if answer.is_some() {
@@ -115,8 +115,7 @@ fn admit(
     }
     let decision = rate.map_or(RateDecision::Accept, |rate| rate.admit(now()));
     if decision != RateDecision::Accept {
-        core.statistics.add(Counter::ConnectionsRefused, 1);
-        core.statistics.add(Counter::RateExceeded, 1);
+        core.statistics.refuse_connection(Limit::ListenerRate);
     }
     match decision {
         RateDecision::Accept => Some((guard.accepted(), None)),

@@ -9,6 +9,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use crate::core::Core;
+use crate::limit::Limit;
 use crate::memory::Level;
 use crate::queue::session_queue::Signal;
 use crate::registry::{SessionEntry, SessionKey};
@@ -144,6 +145,7 @@ impl Overload {
             "disconnected: memory is short, and the client is slow and holds the most"
         );
         core.statistics.add(Counter::ClientsOverwhelmed, 1);
+        core.statistics.reach(Limit::StuckClients);
         if let Some(waker) = entry.queue.signal(Signal::Close(ReasonCode::QuotaExceeded)) {
             waker.wake();
         }

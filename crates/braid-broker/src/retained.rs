@@ -15,6 +15,7 @@ use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
 use crate::auth::{Permitted, is_broker_topic};
+use crate::limit::Limit;
 use crate::lock_order::{Ordered, Rank};
 use crate::memory::Memory;
 use crate::persist::Persist;
@@ -177,10 +178,19 @@ impl Index {
     }
 
     /// Tests whether a message can be inserted. The publisher of the one that it replaces counts as if it stayed.
-    fn has_room(&self, retained: &RetainedMessage, capacity: QueueLimits) -> bool {
+    ///
+    /// # Errors
+    /// The limit that it would exceed.
+    fn check_room(&self, retained: &RetainedMessage, capacity: QueueLimits) -> Result<(), Limit> {
         let old = self.messages.get(&retained.message.topic).map(|old| message_cost(&old.message));
         let bytes = self.bytes - old.unwrap_or(0) + self.cost_of_insertion(retained);
-        bytes <= capacity.bytes && (old.is_some() || self.messages.len() < capacity.messages)
+        if old.is_none() && self.messages.len() >= capacity.messages {
+            Err(Limit::RetainedMessages)
+        } else if bytes > capacity.bytes {
+            Err(Limit::RetainedBytes)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -288,8 +298,11 @@ pub(crate) struct Retaining<'a> {
 
 impl Retaining<'_> {
     /// Retains a message with RETAIN: it replaces the topic's message [MQTT-3.3.1-5], and an empty payload removes
-    /// it [MQTT-3.3.1-6], [MQTT-3.3.1-7]. False: there is no room for another topic.
-    pub(crate) fn set(&mut self, message: &Arc<Message>, publisher: Option<Permitted>) -> bool {
+    /// it [MQTT-3.3.1-6], [MQTT-3.3.1-7].
+    ///
+    /// # Errors
+    /// The limit that it would exceed. Nothing has changed.
+    pub(crate) fn set(&mut self, message: &Arc<Message>, publisher: Option<Permitted>) -> Result<(), Limit> {
         let topic = &message.topic;
         // The broker's own topics describe its present run only: no store has them.
         let is_stored = !is_broker_topic(topic);
@@ -297,19 +310,19 @@ impl Retaining<'_> {
             if self.index.remove(topic) && is_stored {
                 self.changes.push(Change::RetainCleared { topic: topic.clone() });
             }
-            return true;
+            return Ok(());
         }
         let publisher_text = publisher.as_ref().map(|permitted| permitted.publisher.encoded().clone());
         let retained = RetainedMessage::new(message.clone(), publisher);
         // They are few as well, and known before any of a client's.
-        if is_stored && !self.index.has_room(&retained, self.capacity) {
-            return false;
+        if is_stored {
+            self.index.check_room(&retained, self.capacity)?;
         }
         self.index.insert(retained);
         if is_stored {
             self.persist.retain(&mut self.changes, message, publisher_text);
         }
-        true
+        Ok(())
     }
 
     /// Hands the changes to the store; `None` when there are none.
@@ -339,7 +352,7 @@ mod tests {
 
     fn retain(retained: &RetainedMessages, persist: &Persist, message: &Arc<Message>) {
         let mut change = retained.change(persist);
-        assert!(change.set(message, None));
+        assert_eq!(change.set(message, None), Ok(()));
         drop(change.commit());
     }
 
@@ -383,9 +396,9 @@ mod tests {
                 let has_room = sum(&both) <= CAPACITY;
                 let set =
                     retained.change(&persist).set(&Arc::new(message), by.map(|by| publisher(&names[by])));
-                assert_eq!(set, has_room);
-                outcomes[usize::from(set)] += 1;
-                if set {
+                assert_eq!(set, if has_room { Ok(()) } else { Err(Limit::RetainedBytes) });
+                outcomes[usize::from(has_room)] += 1;
+                if has_room {
                     model = after;
                 }
             }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_transport::EndpointHealth;
 
+use crate::limit::Limit;
 use crate::time_slice::BusyConnections;
 
 /// Counter of events since the broker's start.
@@ -30,14 +31,8 @@ pub enum Counter {
     BytesReceived,
     /// Bytes sent to clients.
     BytesSent,
-    /// Connections that were refused because there were too many, they came too fast or memory was short.
+    /// Connections that were refused at a limit, or for a ban.
     ConnectionsRefused,
-    /// Refused connections of addresses that had as many as one may have.
-    AddressesCrowded,
-    /// Refused connections that came too fast, to a listener or from an address.
-    RateExceeded,
-    /// Refused connections from banned addresses, or of banned clients and users.
-    BannedRefused,
     /// Bans of clients that connected too often.
     FlappingBans,
     /// Clients that were disconnected by a ban.
@@ -56,6 +51,7 @@ impl Counter {
 #[derive(Debug, Default)]
 pub struct Statistics {
     counters: [AtomicU64; Counter::COUNT],
+    limits: [AtomicU64; Limit::TOPICS.len()],
     connections: AtomicU64,
     clients: AtomicU64,
     busy: BusyConnections,
@@ -73,6 +69,22 @@ impl Statistics {
         if events > 0 {
             self.counters[counter as usize].fetch_add(events, Ordering::Relaxed);
         }
+    }
+
+    /// Times that a limit was reached since the start.
+    pub fn reached(&self, limit: Limit) -> u64 {
+        self.limits[limit as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts that a limit was reached. To be called where the limit decides.
+    pub(crate) fn reach(&self, limit: Limit) {
+        self.limits[limit as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that is refused at a limit.
+    pub(crate) fn refuse_connection(&self, limit: Limit) {
+        self.add(Counter::ConnectionsRefused, 1);
+        self.reach(limit);
     }
 
     /// Open connections.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::core::Core;
 use crate::health::{memory_state, spool_state, store_state};
+use crate::limit::Limit;
 use crate::memory::Level;
 use crate::statistics::Counter;
 
@@ -57,15 +58,12 @@ fn values(core: &Core) -> Vec<(&'static str, String)> {
     let spool = core.server_options.spool.as_ref();
     let (spooled, refused) = spool.map_or((0, 0), |spool| (spool.used(), spool.refused()));
     let store = core.persist.store();
-    let values: [(&str, u64); 32] = [
+    let values: [(&str, u64); 29] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
         ("connections/total", statistics.get(Counter::ConnectionsTotal)),
         ("connections/refused", statistics.get(Counter::ConnectionsRefused)),
-        ("connections/refused/address", statistics.get(Counter::AddressesCrowded)),
-        ("connections/refused/rate", statistics.get(Counter::RateExceeded)),
-        ("connections/refused/banned", statistics.get(Counter::BannedRefused)),
         ("clients/banned/flapping", statistics.get(Counter::FlappingBans)),
         ("clients/disconnected/banned", statistics.get(Counter::ClientsBanned)),
         ("security/refused", core.access.audit.total()),
@@ -91,7 +89,9 @@ fn values(core: &Core) -> Vec<(&'static str, String)> {
         ("store/bytes", store.size()),
         ("store/ahead", store.wal_groups()),
     ];
-    let mut texts: Vec<_> = values.into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
+    let limits = Limit::TOPICS.into_iter().map(|(limit, topic)| (topic, statistics.reached(limit)));
+    let values = values.into_iter().chain(limits);
+    let mut texts: Vec<_> = values.map(|(topic, value)| (topic, value.to_string())).collect();
     texts.push(("memory/state", memory_state(core.memory.level()).to_owned()));
     texts.push(("spool/state", spool_state(statistics).to_owned()));
     texts.push(("uptime", format!("{} seconds", core.lifecycle.started.elapsed().as_secs())));
@@ -114,7 +114,7 @@ mod tests {
 
     /// The last column of the table.
     #[test]
-    fn topics_of_the_table_of_limits_exist() {
+    fn the_table_of_limits_has_topics_that_exist_and_each_counter_of_a_limit() {
         let core = Core::in_memory(BrokerConfig::default());
         let values = values(&core);
         let page = include_str!("../../../docs/limits.md");
@@ -123,6 +123,7 @@ mod tests {
         let columns = table.lines().filter_map(|row| row.strip_suffix('|')?.rsplit('|').next());
         let topics: Vec<_> = columns.flat_map(|column| column.split('`').skip(1).step_by(2)).collect();
         assert!(topics.len() > 10);
+        assert_eq!(Limit::TOPICS.into_iter().find(|(_, topic)| !topics.contains(topic)), None);
         for topic in topics {
             assert!(topic == STORE_STATE || values.iter().any(|(name, _)| *name == topic), "{topic}");
         }

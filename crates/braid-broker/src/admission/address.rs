@@ -10,6 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::rate::{ConnectionRate, RateDecision};
 use super::recent::RecentMap;
 use crate::config::LimitsConfig;
+use crate::limit::Limit;
 
 /// Addresses whose rate is remembered at least; twice as many at most. Each takes about 60 bytes.
 const REMEMBERED_RATES: usize = 32 * 1024;
@@ -45,13 +46,6 @@ impl AddressKey {
     }
 }
 
-/// Limit that an address exceeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AddressLimit {
-    Connections,
-    Rate,
-}
-
 /// Connections of each address, and their rates.
 #[derive(Debug)]
 pub(super) struct AddressLimits {
@@ -85,11 +79,11 @@ impl AddressLimits {
     }
 
     /// The limit that the next connection would exceed, answered connections included. Counts nothing.
-    pub(super) fn check(&self, key: AddressKey, now: Instant) -> Result<(), AddressLimit> {
+    pub(super) fn check(&self, key: AddressKey, now: Instant) -> Result<(), Limit> {
         if !self.has_room(key) {
-            Err(AddressLimit::Connections)
+            Err(Limit::AddressConnections)
         } else if self.rates.peek(key).is_some_and(|rate| rate.is_exhausted(now)) {
-            Err(AddressLimit::Rate)
+            Err(Limit::AddressRate)
         } else {
             Ok(())
         }
@@ -100,16 +94,16 @@ impl AddressLimits {
     ///
     /// # Errors
     /// The limit that it exceeds. It is not counted as a connection.
-    pub(super) fn admit(&mut self, key: AddressKey, now: Instant) -> Result<bool, AddressLimit> {
+    pub(super) fn admit(&mut self, key: AddressKey, now: Instant) -> Result<bool, Limit> {
         if !self.has_room(key) {
-            return Err(AddressLimit::Connections);
+            return Err(Limit::AddressConnections);
         }
         let mut is_answered = false;
         if let Some(new) = ConnectionRate::new(self.per_second, now) {
             match self.rates.touch(key, || new).admit(now) {
                 RateDecision::Accept => {}
                 RateDecision::Answer => is_answered = true,
-                RateDecision::Refuse => return Err(AddressLimit::Rate),
+                RateDecision::Refuse => return Err(Limit::AddressRate),
             }
         }
         if self.most_connections > 0 {
@@ -190,12 +184,12 @@ mod tests {
                 }
                 _ => {
                     let expected = if open[at] == most {
-                        Err(AddressLimit::Connections)
+                        Err(Limit::AddressConnections)
                     } else {
                         match rates[at].admit(now) {
                             RateDecision::Accept => Ok(false),
                             RateDecision::Answer => Ok(true),
-                            RateDecision::Refuse => Err(AddressLimit::Rate),
+                            RateDecision::Refuse => Err(Limit::AddressRate),
                         }
                     };
                     assert_eq!(limiter.check(keys[at], now).err(), expected.err());
@@ -204,8 +198,8 @@ mod tests {
                     seen[match expected {
                         Ok(false) => 0,
                         Ok(true) => 1,
-                        Err(AddressLimit::Rate) => 2,
-                        Err(AddressLimit::Connections) => 3,
+                        Err(Limit::AddressRate) => 2,
+                        Err(_) => 3,
                     }] += 1;
                 }
             }

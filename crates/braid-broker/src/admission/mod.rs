@@ -15,21 +15,32 @@ use std::time::{Duration, Instant};
 
 use braid_proto::packet::ClientId;
 
+pub(crate) use self::address::AddressKey;
 use self::address::AddressLimits;
-pub(crate) use self::address::{AddressKey, AddressLimit};
 use self::bans::BanList;
 pub use self::bans::{Ban, BanError, BanTarget};
 pub(crate) use self::bans::{FLAPPING, Subject};
 use self::flapping::FlappingDetector;
 pub(crate) use self::rate::{ConnectionRate, RateDecision};
 use crate::config::LimitsConfig;
+use crate::limit::Limit;
 use crate::lock_order::{Ordered, Rank};
 
-/// Reason why a connection is refused because of its address.
+/// Reason why a connection is refused because of its address, or of a ban of its client or user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AddressRefusal {
     Banned(Arc<str>),
-    Exceeds(AddressLimit),
+    Exceeds(Limit),
+}
+
+impl AddressRefusal {
+    /// Limit whose counter counts it.
+    pub(crate) const fn limit(&self) -> Limit {
+        match self {
+            Self::Banned(_) => Limit::Bans,
+            Self::Exceeds(limit) => *limit,
+        }
+    }
 }
 
 /// Connection whose address was admitted.
@@ -269,7 +280,7 @@ mod tests {
     fn a_check_counts_nothing_and_a_release_makes_room() {
         let limits = LimitsConfig { connections_per_address: 1, ..LimitsConfig::default() };
         let (control, now, address) = (AdmissionControl::new(&limits), Instant::now(), at("10.0.0.1:5"));
-        let full = AddressRefusal::Exceeds(AddressLimit::Connections);
+        let full = AddressRefusal::Exceeds(Limit::AddressConnections);
         for _ in 0..3 {
             assert!((0..5).all(|_| control.check(address, now).is_ok()));
             let admitted = control.admit(address, now).unwrap();

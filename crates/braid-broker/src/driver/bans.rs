@@ -9,9 +9,9 @@ use braid_auth::identity::Identity;
 use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 
-use crate::admission::{FLAPPING, Subject};
-use crate::auth::{SecurityAction, SecurityEvent};
+use crate::admission::{AddressRefusal, FLAPPING, Subject};
 use crate::clock;
+use crate::connection_guard::note_refusal;
 use crate::core::Core;
 use crate::statistics::Counter;
 
@@ -27,7 +27,7 @@ pub(super) fn check_bans(
 ) -> Result<(), ReasonCode> {
     let subject = Subject { client_id: Some(client_id), user: identity.user(), address };
     let Some(cause) = core.access.admission.find_ban(subject, clock::now()) else { return Ok(()) };
-    note_refusal(core, client_id, identity, address, &cause);
+    note_refusal(core, Some((client_id, identity)), address, &AddressRefusal::Banned(cause));
     Err(ReasonCode::Banned)
 }
 
@@ -45,20 +45,6 @@ pub(super) fn note_connect(
         return Ok(());
     }
     core.statistics.add(Counter::FlappingBans, 1);
-    note_refusal(core, client_id, identity, address, FLAPPING);
+    note_refusal(core, Some((client_id, identity)), address, &AddressRefusal::Banned(FLAPPING.into()));
     Err(ReasonCode::Banned)
-}
-
-fn note_refusal(
-    core: &Core,
-    client_id: &ClientId,
-    identity: &Identity,
-    address: Option<SocketAddr>,
-    cause: &str,
-) {
-    core.statistics.add(Counter::ConnectionsRefused, 1);
-    core.statistics.add(Counter::BannedRefused, 1);
-    let cause = String::from(cause);
-    let event = SecurityEvent::refused(Some(client_id), Some(identity), SecurityAction::Banned, cause);
-    core.access.audit.record(event.with_address(address));
 }

@@ -14,12 +14,13 @@ use super::bans::{check_bans, note_connect};
 use super::subscribe::{FilterProgress, Recheck};
 use crate::auth::{Authentication, ClientAccess, Credential, Exchange, ExpiryTimer, Grant, Outcome, Refusal};
 use crate::core::Core;
+use crate::limit::Limit;
 use crate::listener_policy::ListenerPolicy;
 use crate::mountpoint::{self, Unmountable};
 use crate::persist::DurableProgress;
 use crate::registry::{ConnectionId, SessionEntry};
 use crate::sessions::Claim;
-use crate::statistics::Counter;
+use crate::statistics::Statistics;
 
 /// Link of a connection whose handshake succeeds within the time for CONNECT.
 pub(super) async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link> {
@@ -34,7 +35,10 @@ pub(super) async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link>
         Ok(Ok(link)) => return Some(link),
         // Anyone can cause these lines as often as connections are accepted.
         Ok(Err(error)) => tracing::debug!(from, %error, "handshake failed"),
-        Err(_) => tracing::debug!(from, "handshake took too long"),
+        Err(_) => {
+            core.statistics.reach(Limit::ConnectTimeout);
+            tracing::debug!(from, "handshake took too long");
+        }
     }
     None
 }
@@ -118,6 +122,7 @@ pub(super) async fn authenticate(
     let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
     let answer = tokio::time::timeout(limit, authentication).await;
     answer.unwrap_or_else(|_| {
+        core.statistics.reach(Limit::AuthenticationTimeout);
         Err(Refusal::new(ReasonCode::ServerUnavailable, "the authenticator took too long"))
     })
 }
@@ -152,6 +157,7 @@ pub(super) struct Admitted<'a> {
 /// The Reason Code of the refusal, with its cause.
 pub(super) fn admit<'a>(
     server: &mut Server,
+    statistics: &Statistics,
     policy: &ListenerPolicy,
     connect: &'a Connect,
     grant: &'a Grant,
@@ -171,9 +177,10 @@ pub(super) fn admit<'a>(
     let mountpoint = mountpoint::of_client(policy, &grant.identity, &own).map_err(refused)?;
     let client_id = mountpoint::session_id(mountpoint.as_ref(), &own);
     if let Some(mountpoint) = mountpoint {
-        server
-            .mount(mountpoint)
-            .map_err(|error| Refusal::new(ReasonCode::TopicNameInvalid, format!("its Will: {error}")))?;
+        server.mount(mountpoint).map_err(|error| {
+            Limit::of_topic(error).into_iter().for_each(|limit| statistics.reach(limit));
+            Refusal::new(ReasonCode::TopicNameInvalid, format!("its Will: {error}"))
+        })?;
     }
     Ok(Admitted { connect, grant, client_id, assigned: is_assigned.then_some(own) })
 }
@@ -201,7 +208,7 @@ pub(super) async fn claim_session(
         return Err(ReasonCode::NotAuthorized.into());
     }
     if !core.sessions.registry.has_room_for(client_id, core.config.limits.sessions) {
-        core.statistics.add(Counter::ConnectionsRefused, 1);
+        core.statistics.refuse_connection(Limit::Sessions);
         if let Some(refused) = core.lifecycle.note_session_limit() {
             tracing::warn!(refused, "the limit of sessions is reached");
         }

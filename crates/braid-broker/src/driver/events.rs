@@ -28,6 +28,7 @@ use crate::auth::{
 use crate::clock;
 use crate::core::Core;
 use crate::dispatch::Congested;
+use crate::limit::Limit;
 use crate::mountpoint;
 use crate::registry::SessionKey;
 use crate::routing::RouteCache;
@@ -139,7 +140,7 @@ impl PublishIngress {
         let dispatched = core.dispatcher.publish(&mut self.routes, publisher, messages, changes, reached);
         self.fan_out = (dispatched.matches / messages.len().max(1)).max(1);
         let rate = core.config.limits.urgent_bytes_per_second;
-        let is_exempt = self.urgent.take(dispatched.urgent.bytes, rate, now);
+        let is_exempt = self.urgent.take(dispatched.urgent.bytes, rate, &core.statistics, now);
         if let Some(acks) = acks {
             let waits = |congested: &Congested| !(congested.is_urgent && is_exempt);
             for Congested { entry, until, messages, .. } in dispatched.congested.into_iter().filter(waits) {
@@ -191,6 +192,7 @@ impl Driver {
                     continue;
                 }
                 Event::StreamViolated(stream, violation) => {
+                    self.note_violation(violation);
                     let (client, peer) = (self.session.client(), peer_name(self.link.peer()));
                     tracing::debug!(client, peer, %stream, cause = %violation, "stream ended");
                 }
@@ -323,8 +325,9 @@ impl Driver {
         if let Some(reason) = refusal.or_else(memory) {
             let (client, peer) = (connect.client_id.as_str(), self.link.peer());
             tracing::debug!(client, peer = peer_name(peer), %reason, "refused");
-            let is_new = refusal.is_none();
-            self.core.statistics.add(Counter::ConnectionsRefused, u64::from(is_new));
+            if refusal.is_none() {
+                self.core.statistics.refuse_connection(Limit::MemoryHigh);
+            }
             return self.server.reject(reason);
         }
         // Before the authentication, whose answer must not get old. A session that begins meanwhile is found
@@ -410,10 +413,11 @@ impl Driver {
     async fn accept(&mut self, connect: &Connect, mut grant: Grant) {
         let (connection, expiry) = (self.session.connection, grant.expiry);
         let credential = grant.credential.take();
-        let admitted = match admit(&mut self.server, &self.session.policy, connect, &grant) {
-            Ok(admitted) => admitted,
-            Err(refusal) => return self.refuse(Some(connect), refusal),
-        };
+        let admitted =
+            match admit(&mut self.server, &self.core.statistics, &self.session.policy, connect, &grant) {
+                Ok(admitted) => admitted,
+                Err(refusal) => return self.refuse(Some(connect), refusal),
+            };
         let claimed = loop {
             let (core, peer, is_early) = (&self.core, self.link.peer(), self.link.is_early());
             match claim_session(core, &self.server, peer, connection, &admitted, is_early).await {

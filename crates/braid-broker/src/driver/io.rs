@@ -16,6 +16,7 @@ use super::delivery_sender::{has_room, next_delivery};
 use super::read_gate::ReadInput;
 use super::stream_scheduler::OpenedStream;
 use crate::clock;
+use crate::limit::Limit;
 use crate::statistics::Counter;
 
 /// Size of the read buffer. Many packets fit, and the next connection finds the buffer in the cache.
@@ -99,7 +100,7 @@ impl Driver {
             let mut buffer = ReadBuf::new(&mut buffer[..size]);
             let (server, acks, pressure) = (&self.server, &self.acks, &self.ingress.pressure);
             let input = ReadInput { server, acks, pressure, memory, has_events, now };
-            let mut filter = self.gate.filter(input);
+            let mut filter = self.gate.filter(input, &self.core.statistics);
             let outcome = ready!(self.link.poll_read(context, &mut buffer, &mut filter));
             drop(filter);
             match outcome {
@@ -124,6 +125,8 @@ impl Driver {
                 let limit = self.core.config.limits.streams_per_second;
                 if self.streams.as_mut().is_some_and(|streams| streams.open(stream, limit, now)) {
                     self.begin_stream(OpenedStream { stream, is_stopped: false });
+                } else {
+                    self.core.statistics.reach(Limit::StreamRate);
                 }
             }
             Read::Finished(stream) => self.server.handle_stream_finished(stream),
@@ -202,6 +205,7 @@ impl Driver {
 
     fn forget_stream(&mut self, stream: StreamKey) {
         self.ingress.pressure.handle_stream_ended(stream);
+        self.gate.forget(stream);
         if let Some(streams) = &mut self.streams {
             streams.forget(stream);
         }

@@ -31,6 +31,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::{Cause, Server};
+use braid_proto::error::Violation;
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::SessionExpiry;
 use braid_transport::{Incoming, Link};
@@ -48,6 +49,7 @@ use crate::clock;
 use crate::config::EarlyPublishConfig;
 use crate::connection_guard::ConnectionGuard;
 use crate::core::Core;
+use crate::limit::Limit;
 use crate::listener_policy::ListenerPolicy;
 use crate::queue::egress::EgressQueue;
 use crate::queue::session_queue::Signal;
@@ -331,6 +333,7 @@ impl Driver {
         self.open_waiting_streams(now);
         if self.timer.confirm_by.is_some_and(|by| by <= now) {
             self.timer.confirm_by = None;
+            self.core.statistics.reach(Limit::ConnectTimeout);
             tracing::info!(
                 peer = peer_name(self.link.peer()),
                 "early data, and a handshake that was not finished in time"
@@ -348,6 +351,13 @@ impl Driver {
         }
         self.close.link_ended = true;
         self.server.handle_link_closed();
+    }
+
+    /// Counts the limit that a violation exceeds, if it does.
+    fn note_violation(&self, violation: Violation) {
+        if let Some(limit) = Limit::of_violation(violation, self.session.entry.is_some()) {
+            self.core.statistics.reach(limit);
+        }
     }
 
     /// Gives the session back as soon as the connection is closed: a connection that takes it over does not wait for
@@ -368,6 +378,7 @@ impl Driver {
         self.close.decide(end.cause, self.server.version().is_some());
         let (client, peer) = (self.session.client(), self.link.peer());
         if let Cause::Violation(violation) = end.cause {
+            self.note_violation(violation);
             tracing::info!(client, peer = peer_name(peer), cause = %violation, "connection closed");
         } else {
             tracing::debug!(client, peer = peer_name(peer), cause = %end.cause, "connection closed");

@@ -11,7 +11,9 @@ use braid_proto::stream::StreamKey;
 use super::ack_pipeline::AckPipeline;
 use super::read_limits::{MemoryBackpressure, PublishRateLimiter};
 use crate::config::LimitsConfig;
+use crate::limit::Limit;
 use crate::memory::Memory;
+use crate::statistics::Statistics;
 use crate::time_slice::{BusyConnections, TimeSlice};
 
 /// Upper bound of small packets in the outbox of a stream, bytes: a client that does not take its acknowledgements
@@ -40,11 +42,23 @@ pub(super) struct ReadInput<'a> {
 
 /// Gate between the link and the protocol machine.
 pub(super) struct ReadGate {
-    /// Streams with something to read that the last call of [`ReadGate::filter`] refused.
-    refused: Vec<StreamKey>,
+    refused: RefusedStreams,
     probe: Option<KeepAliveProbe>,
     rate: Option<Box<PublishRateLimiter>>,
     slice: TimeSlice,
+}
+
+/// Streams that are not read, in the order of their keys: those that the last call of [`ReadGate::filter`] refused, and
+/// those that were refused for a limit before and have not been read since. Each is counted once per limit.
+#[derive(Default)]
+struct RefusedStreams(Vec<RefusedStream>);
+
+struct RefusedStream {
+    stream: StreamKey,
+    /// Last limit that was counted for it.
+    limit: Option<Limit>,
+    /// The last call refused it.
+    is_current: bool,
 }
 
 /// Watches for bytes on streams that are not read.
@@ -64,19 +78,85 @@ impl ReadInput<'_> {
     }
 
     fn allows(&self, rate: Option<&PublishRateLimiter>, stream: StreamKey) -> bool {
-        !self.has_events
-            && self.server.is_reading(stream)
-            && self.server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
-            && (stream.is_control() || self.server.unwritten_packets_on(StreamKey::CONTROL) <= CONTROL_LIMIT)
-            && !self.acks.is_paused(stream)
-            && self.paused_until(rate, stream) == [None; 2]
+        self.check(rate, stream).is_ok()
+    }
+
+    /// Checks that a stream may be read.
+    ///
+    /// # Errors
+    /// The limit that forbids it; `None` for a reason that is no limit.
+    fn check(&self, rate: Option<&PublishRateLimiter>, stream: StreamKey) -> Result<(), Option<Limit>> {
+        if self.has_events {
+            return Err(None);
+        }
+        if let Some(obstacle) = self.server.read_obstacle(stream) {
+            return Err(Limit::of_obstacle(obstacle));
+        }
+        if self.server.unwritten_packets_on(stream) > OUTBOX_LIMIT {
+            return Err(Some(Limit::Unwritten));
+        }
+        if !stream.is_control() && self.server.unwritten_packets_on(StreamKey::CONTROL) > CONTROL_LIMIT {
+            return Err(Some(Limit::ControlUnwritten));
+        }
+        if self.acks.is_paused(stream) {
+            return Err(None);
+        }
+        if let Some(limit) = rate.and_then(|rate| rate.exceeded(stream, self.now)) {
+            return Err(Some(limit));
+        }
+        let pause = self.pressure.paused_until(self.memory, stream, self.now);
+        pause.map_or(Ok(()), |_| Err(Some(Limit::MemoryLow)))
+    }
+}
+
+impl RefusedStreams {
+    fn find(&self, stream: StreamKey) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&stream, |refused| refused.stream)
+    }
+
+    fn begin_call(&mut self) {
+        self.0.retain_mut(|refused| {
+            refused.is_current = false;
+            refused.limit.is_some()
+        });
+    }
+
+    /// Notes a refusal, and counts its limit unless that has refused the stream since it was read last.
+    fn note(&mut self, stream: StreamKey, limit: Option<Limit>, statistics: &Statistics) {
+        let at = self.find(stream).unwrap_or_else(|at| {
+            self.0.insert(at, RefusedStream { stream, limit: None, is_current: true });
+            at
+        });
+        let Some(refused) = self.0.get_mut(at) else { return };
+        refused.is_current = true;
+        if let Some(limit) = limit.filter(|_| limit != refused.limit) {
+            refused.limit = Some(limit);
+            statistics.reach(limit);
+        }
+    }
+
+    fn forget(&mut self, stream: StreamKey) {
+        if !self.0.is_empty()
+            && let Ok(at) = self.find(stream)
+        {
+            self.0.remove(at);
+        }
+    }
+
+    /// Streams that the last call refused.
+    fn current(&self) -> impl Iterator<Item = StreamKey> {
+        self.0.iter().filter(|refused| refused.is_current).map(|refused| refused.stream)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.current().next().is_none()
     }
 }
 
 impl ReadGate {
     pub(super) fn new(limits: &LimitsConfig, now: Instant) -> Self {
         Self {
-            refused: Vec::new(),
+            refused: RefusedStreams::default(),
             probe: None,
             rate: PublishRateLimiter::new(limits, now),
             slice: TimeSlice::new(),
@@ -85,23 +165,36 @@ impl ReadGate {
 
     // -- Decision ----------------------------------------------------------------------------------
 
-    /// Filter for one [`Link::poll_read`](braid_transport::Link::poll_read). Remembers the streams that it refuses.
-    pub(super) fn filter<'a>(&'a mut self, input: ReadInput<'a>) -> impl FnMut(StreamKey) -> bool + 'a {
+    /// Filter for one [`Link::poll_read`](braid_transport::Link::poll_read). Remembers the streams that it refuses, and
+    /// counts the limits for which it does.
+    pub(super) fn filter<'a>(
+        &'a mut self,
+        input: ReadInput<'a>,
+        statistics: &'a Statistics,
+    ) -> impl FnMut(StreamKey) -> bool + 'a {
         let Self { refused, rate, .. } = self;
-        refused.clear();
-        move |stream| {
-            let is_allowed = input.allows(rate.as_deref(), stream);
-            if !is_allowed {
-                refused.push(stream);
+        refused.begin_call();
+        move |stream| match input.check(rate.as_deref(), stream) {
+            Ok(()) => {
+                refused.forget(stream);
+                true
             }
-            is_allowed
+            Err(limit) => {
+                refused.note(stream, limit, statistics);
+                false
+            }
         }
+    }
+
+    /// Forgets a stream that has ended.
+    pub(super) fn forget(&mut self, stream: StreamKey) {
+        self.refused.forget(stream);
     }
 
     /// True when a stream that was refused may be read by now. No waker tells of that: the reason may have gone in the
     /// same turn.
     pub(super) fn has_reopened(&self, input: &ReadInput<'_>) -> bool {
-        self.refused.iter().any(|stream| input.allows(self.rate.as_deref(), *stream))
+        self.refused.current().any(|stream| input.allows(self.rate.as_deref(), stream))
     }
 
     /// True when each read must be counted before the next one.
@@ -197,8 +290,8 @@ impl ReadGate {
 
     /// Time of the next probe, or when a refused stream may be read again.
     pub(super) fn next_timeout(&self, input: &ReadInput<'_>) -> Option<Instant> {
-        let paused = |stream: &StreamKey| input.paused_until(self.rate.as_deref(), *stream);
-        let resumes = self.refused.iter().flat_map(paused);
+        let paused = |stream| input.paused_until(self.rate.as_deref(), stream);
+        let resumes = self.refused.current().flat_map(paused);
         let probe = self.probe.as_ref().map(|probe| probe.next);
         resumes.chain([probe]).flatten().min()
     }
@@ -222,6 +315,7 @@ mod tests {
         server: Server,
         acks: AckPipeline,
         memory: Memory,
+        statistics: Statistics,
         now: Instant,
     }
 
@@ -236,7 +330,7 @@ mod tests {
             server.accept(Session::default(), &acceptance, now, |_| true);
             let (gate, acks) = (ReadGate::new(limits, now), AckPipeline::default());
             let (pressure, memory) = (MemoryBackpressure::default(), Memory::new(limits));
-            Self { gate, pressure, server, acks, memory, now }
+            Self { gate, pressure, server, acks, memory, statistics: Statistics::default(), now }
         }
 
         fn input(&self) -> ReadInput<'_> {
@@ -246,9 +340,11 @@ mod tests {
 
         /// A read of the link that has something on this stream: whether the gate lets it pass.
         fn read(&mut self, stream: StreamKey) -> bool {
-            let Self { gate, pressure, server, acks, memory, now } = self;
+            let Self { gate, pressure, server, acks, memory, statistics, now } = self;
             let has_events = server.has_events();
-            gate.filter(ReadInput { server, acks, pressure, memory, has_events, now: *now })(stream)
+            gate.filter(ReadInput { server, acks, pressure, memory, has_events, now: *now }, statistics)(
+                stream,
+            )
         }
 
         /// The end of a turn, at which `unread` bytes wait on all streams.

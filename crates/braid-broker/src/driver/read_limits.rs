@@ -14,7 +14,9 @@ use braid_proto::stream::StreamKey;
 use tokio::sync::futures::OwnedNotified;
 
 use crate::config::LimitsConfig;
+use crate::limit::Limit;
 use crate::memory::Memory;
+use crate::statistics::Statistics;
 use crate::token_bucket::TokenBucket;
 
 // === PublishRateLimiter ===
@@ -57,12 +59,27 @@ impl PublishRateLimiter {
         usize::try_from(per_second).unwrap_or(usize::MAX).max(MIN_LIMITED_READ).min(max)
     }
 
-    /// End of the pause of a stream; `None` when it may be read.
-    pub(super) fn paused_until(&self, stream: StreamKey, now: Instant) -> Option<Instant> {
+    /// Ends of the pauses of a stream, for its bytes and for its PUBLISH packets.
+    fn pauses(&self, stream: StreamKey, now: Instant) -> [Option<Instant>; 2] {
         let bytes = self.bytes.as_ref().and_then(|bucket| bucket.in_debt_until(now));
         let applies = !stream.is_control() || self.limits_control;
         let publishes = self.publishes.as_ref().filter(|_| applies);
-        bytes.max(publishes.and_then(|bucket| bucket.in_debt_until(now)))
+        [bytes, publishes.and_then(|bucket| bucket.in_debt_until(now))]
+    }
+
+    /// End of the pause of a stream; `None` when it may be read.
+    pub(super) fn paused_until(&self, stream: StreamKey, now: Instant) -> Option<Instant> {
+        let [bytes, publishes] = self.pauses(stream, now);
+        bytes.max(publishes)
+    }
+
+    /// Limit that pauses a stream for longest.
+    pub(super) fn exceeded(&self, stream: StreamKey, now: Instant) -> Option<Limit> {
+        match self.pauses(stream, now) {
+            [None, None] => None,
+            [bytes, publishes] if bytes >= publishes => Some(Limit::PublishByteRate),
+            _ => Some(Limit::PublishRate),
+        }
     }
 
     pub(super) fn note_bytes(&mut self, stream: StreamKey, bytes: usize, now: Instant) {
@@ -97,13 +114,22 @@ pub(super) struct UrgentAllowance(Option<Box<TokenBucket>>);
 
 impl UrgentAllowance {
     /// Takes the bytes of urgent messages. True if they are exempt; `per_second` 0 exempts all of them.
-    pub(super) fn take(&mut self, bytes: usize, per_second: u64, now: Instant) -> bool {
+    pub(super) fn take(
+        &mut self,
+        bytes: usize,
+        per_second: u64,
+        statistics: &Statistics,
+        now: Instant,
+    ) -> bool {
         if self.0.is_none() && bytes > 0 {
             self.0 = TokenBucket::new(per_second, now).map(Box::new);
         }
         let Some(bucket) = &mut self.0 else { return true };
         let is_exempt = bucket.in_debt_until(now).is_none();
         bucket.take(bytes as u64, now);
+        if is_exempt && bucket.in_debt_until(now).is_some() {
+            statistics.reach(Limit::UrgentByteRate);
+        }
         is_exempt
     }
 }
@@ -319,15 +345,23 @@ mod tests {
     #[test]
     fn urgent_messages_are_exempt_up_to_their_rate() {
         let (mut now, mut allowance) = (Instant::now(), UrgentAllowance::default());
-        assert!((0..10).all(|_| allowance.take(1 << 40, 0, now)), "no rate");
-        for _ in 0..3 {
-            assert!(allowance.take(600, 1000, now) && allowance.take(600, 1000, now), "a burst of a second");
-            assert!(!allowance.take(100, 1000, now) && !allowance.take(0, 1000, now), "300 bytes too many");
+        let statistics = Statistics::default();
+        assert!((0..10).all(|_| allowance.take(1 << 40, 0, &statistics, now)), "no rate");
+        for round in 1..=3 {
+            assert!(
+                allowance.take(600, 1000, &statistics, now) && allowance.take(600, 1000, &statistics, now),
+                "a burst of a second"
+            );
+            assert!(
+                !allowance.take(100, 1000, &statistics, now) && !allowance.take(0, 1000, &statistics, now),
+                "300 bytes too many"
+            );
             now += Duration::from_millis(299);
-            assert!(!allowance.take(0, 1000, now));
+            assert!(!allowance.take(0, 1000, &statistics, now));
             now += Duration::from_millis(1);
-            assert!(allowance.take(0, 1000, now));
+            assert!(allowance.take(0, 1000, &statistics, now));
             now += Duration::from_secs(1);
+            assert_eq!(statistics.reached(Limit::UrgentByteRate), round);
         }
     }
 

@@ -7,7 +7,7 @@ use braid_proto::packet::{Subscribe, SubscribeEntry, Unsubscribe, UserProperties
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Subscription, Subscriptions};
 use braid_proto::stream::{Priority, StreamKey};
-use braid_proto::topic::TopicFilter;
+use braid_proto::topic::{TopicError, TopicFilter};
 use braid_router::replays_at_subscribe;
 use braid_store::{Change, StoredSubscription};
 
@@ -16,6 +16,7 @@ use super::retained_sender::RetainedSender;
 use crate::auth::ClientAccess;
 use crate::config::LimitsConfig;
 use crate::core::Core;
+use crate::limit::Limit;
 use crate::persist;
 use crate::registry::SessionEntry;
 use crate::routing::FILTERS_AT_ONCE;
@@ -208,9 +209,13 @@ impl SubscriptionHandler<'_> {
                 priority,
                 bound: true,
             };
-            let SubscribeEntry { filter: Ok(filter), qos, .. } = entry else {
-                codes.push(ReasonCode::TopicFilterInvalid);
-                continue;
+            let SubscribeEntry { filter, qos, .. } = entry;
+            let filter = match filter {
+                Ok(filter) => filter,
+                Err(error) => {
+                    codes.push(refuse_filter(self.core, *error));
+                    continue;
+                }
             };
             if !self.access.may_subscribe(filter) {
                 codes.push(ReasonCode::NotAuthorized);
@@ -218,8 +223,13 @@ impl SubscriptionHandler<'_> {
             }
             let subscription =
                 Subscription { priority: granted_priority(self.access, filter, priority), ..subscription };
-            let is_full = subscriptions.len() >= most || bytes_with(subscriptions, filter) > most_bytes;
-            if is_full && !subscriptions.replaces(filter, on) {
+            let limit = if subscriptions.len() >= most {
+                Some(Limit::Subscriptions)
+            } else {
+                (bytes_with(subscriptions, filter) > most_bytes).then_some(Limit::SubscriptionBytes)
+            };
+            if let Some(limit) = limit.filter(|_| !subscriptions.replaces(filter, on)) {
+                self.core.statistics.reach(limit);
                 codes.push(ReasonCode::QuotaExceeded);
                 continue;
             }
@@ -251,9 +261,12 @@ impl SubscriptionHandler<'_> {
         let mut ended = Vec::new();
         self.core.routing.change(|router| {
             for filter in unsubscribe.filters.iter().skip(before).take(*filters_left) {
-                let Ok(filter) = filter else {
-                    codes.push(ReasonCode::TopicFilterInvalid);
-                    continue;
+                let filter = match filter {
+                    Ok(filter) => filter,
+                    Err(error) => {
+                        codes.push(refuse_filter(self.core, *error));
+                        continue;
+                    }
                 };
                 let removed = if is_strict {
                     subscriptions.remove_on(filter, on).into_iter().collect()
@@ -350,6 +363,14 @@ impl SubscriptionHandler<'_> {
         self.core.sessions.move_subscriptions(self.entry, &session.subscriptions, &moved);
         self.retained.redirect(ended);
     }
+}
+
+/// Reason Code for a string that is no Topic Filter. Counts the limit that it exceeds, if it does.
+fn refuse_filter(core: &Core, error: TopicError) -> ReasonCode {
+    if let Some(limit) = Limit::of_topic(error) {
+        core.statistics.reach(limit);
+    }
+    ReasonCode::TopicFilterInvalid
 }
 
 /// Memory of the subscriptions of a session with one more, bytes, about. The text counts twice: the router keeps a copy

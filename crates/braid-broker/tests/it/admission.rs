@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use braid_auth::identity::Identity;
 use braid_broker::{
-    Authenticate, Authentication, BanError, BanTarget, BrokerConfig, Counter, Credentials, LimitsConfig,
-    Outcome, SecurityAction,
+    Authenticate, Authentication, BanError, BanTarget, BrokerConfig, Counter, Credentials, Limit,
+    LimitsConfig, Outcome, SecurityAction,
 };
 use braid_proto::packet::{ClientId, Connect, Packet, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;
@@ -30,7 +30,11 @@ fn address(text: &str) -> SocketAddr {
 }
 
 /// Answer to a CONNECT from this address; `None` if the connection is closed without one. The link lives on.
-async fn answer(broker: &TestBroker, from: &str, connect: Connect) -> (Option<ReasonCode>, Client) {
+pub(crate) async fn answer(
+    broker: &TestBroker,
+    from: &str,
+    connect: Connect,
+) -> (Option<ReasonCode>, Client) {
     let mut client = broker.link_from(address(from), connect.version).await;
     let mut bytes = bytes::BytesMut::new();
     Packet::Connect(Box::new(connect.clone())).encode(connect.version, &mut bytes);
@@ -73,7 +77,7 @@ async fn connections_of_an_address_are_limited_and_their_end_makes_room() {
     for (here, same_host, elsewhere) in
         [("10.0.0.1", "10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")]
     {
-        let before = broker.statistics().get(Counter::AddressesCrowded);
+        let before = broker.statistics().reached(Limit::AddressConnections);
         let (first, second) = (
             answer(&broker, here, connect_v5("1")).await,
             broker.link_from(address(here), ProtocolVersion::V5).await,
@@ -86,7 +90,7 @@ async fn connections_of_an_address_are_limited_and_their_end_makes_room() {
             "a link without CONNECT counts too"
         );
         assert_eq!(reason(&broker, elsewhere, connect_v5("4")).await, ACCEPTED);
-        assert_eq!(broker.statistics().get(Counter::AddressesCrowded), before + 1);
+        assert_eq!(broker.statistics().reached(Limit::AddressConnections), before + 1);
         let event = events.try_recv().expect("a security event");
         assert_eq!((&event.action, event.address), (&SecurityAction::Limited, Some(address(same_host))));
         drop(second);
@@ -121,7 +125,7 @@ async fn connects_of_an_address_have_a_rate_and_use_nothing_of_the_listener() {
         assert_eq!(answers[..4], [ACCEPTED, ACCEPTED, v5, v3]);
         assert!(answers[4..].iter().all(Option::is_none), "{answers:?}");
         assert_eq!(reason(&broker, "10.0.0.2", connect_v5("other")).await, ACCEPTED);
-        assert_eq!(broker.statistics().get(Counter::RateExceeded), 18 * round);
+        assert_eq!(broker.statistics().reached(Limit::AddressRate), 18 * round);
         assert_eq!(broker.statistics().get(Counter::ConnectionsRefused), 18 * round);
         wait(Duration::from_secs(2)).await;
     }
@@ -141,7 +145,8 @@ async fn answers_to_an_address_count_for_the_listener() {
         answers.push(reason(&broker, "10.0.0.1", connect_v5(&number.to_string())).await);
     }
     assert_eq!(answers, [ACCEPTED, Some(ReasonCode::ConnectionRateExceeded), None, None]);
-    assert_eq!(broker.statistics().get(Counter::RateExceeded), 3);
+    let reached = [Limit::AddressRate, Limit::ListenerRate].map(|limit| broker.statistics().reached(limit));
+    assert_eq!(reached, [2, 1]);
 }
 
 /// The address of a QUIC client is proved by its handshake: before that nothing is counted.
@@ -158,12 +163,12 @@ async fn limits_of_an_address_hold_on_quic() {
     let (first, _second) = (connect("1").await, connect("2").await);
     let connector = broker.connector("host", QuicOptions::client());
     assert!(connector.connect().await.is_err(), "refused without a handshake");
-    assert_eq!(broker.memory.statistics().get(Counter::AddressesCrowded), 1);
+    assert_eq!(broker.memory.statistics().reached(Limit::AddressConnections), 1);
     let _other = broker.v5("other").await;
     first.disconnect().await.expect("an orderly end");
     pass(5).await;
     let _third = connect("3").await;
-    assert_eq!(broker.memory.statistics().get(Counter::AddressesCrowded), 1);
+    assert_eq!(broker.memory.statistics().reached(Limit::AddressConnections), 1);
 }
 
 /// Behind a proxy the limits mean the client's address, which its header tells.
@@ -189,7 +194,7 @@ async fn limits_of_an_address_hold_behind_a_proxy() {
     let second = answer("192.0.2.7").await;
     let other = answer("192.0.2.8").await;
     assert_eq!((first.0, second.0, other.0), (true, false, true));
-    assert_eq!(broker.statistics().get(Counter::AddressesCrowded), 1);
+    assert_eq!(broker.statistics().reached(Limit::AddressConnections), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,7 +215,7 @@ async fn a_flapping_client_is_banned_at_its_address_and_no_other() {
         "return code 5"
     );
     let statistics = broker.statistics();
-    assert_eq!((statistics.get(Counter::FlappingBans), statistics.get(Counter::BannedRefused)), (1, 2));
+    assert_eq!((statistics.get(Counter::FlappingBans), statistics.reached(Limit::Bans)), (1, 2));
     let event = events.try_recv().expect("a security event");
     assert_eq!((&event.action, &*event.cause), (&SecurityAction::Banned, "the client connected too often"));
     assert_eq!(event.client_id.as_ref().map(ClientId::as_str), Some("client"));
@@ -308,7 +313,7 @@ async fn a_ban_disconnects_and_refuses_whom_it_means() {
         let is_address = matches!(target, BanTarget::Addresses(_));
         let expected = if is_address { None } else { BANNED };
         assert_eq!(reason(&broker, "10.0.0.1", eve()).await, expected, "{target:?}");
-        assert_eq!(broker.statistics().get(Counter::BannedRefused), 1, "{target:?}");
+        assert_eq!(broker.statistics().reached(Limit::Bans), 1, "{target:?}");
         assert_eq!(broker.statistics().get(Counter::ConnectionsRefused), 1, "{target:?}");
         assert!(broker.handle.unban(target.clone()) && !broker.handle.unban(target.clone()));
         assert_eq!(reason(&broker, "10.0.0.1", eve()).await, ACCEPTED, "{target:?}");
@@ -357,5 +362,5 @@ async fn a_client_that_moves_to_a_banned_address_is_disconnected() {
     ban("0.0.0.0/0").await;
     let connector = broker.connector("another", QuicOptions::client());
     assert!(connector.connect().await.is_err(), "refused without a handshake");
-    assert_eq!(broker.memory.statistics().get(Counter::BannedRefused), 1);
+    assert_eq!(broker.memory.statistics().reached(Limit::Bans), 1);
 }

@@ -14,6 +14,7 @@ mod durable_acks;
 mod fairness;
 mod filters;
 mod flow;
+mod limits;
 mod malformed;
 mod memory;
 mod message_expiry;

@@ -24,7 +24,7 @@ use crate::message::Delivery;
 use crate::types::{PacketId, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, SendError, ServerProof};
-pub use server::{Acceptance, EarlyPublish, End, Event, Server, ServerOptions};
+pub use server::{Acceptance, EarlyPublish, End, Event, ReadObstacle, Server, ServerOptions};
 pub use stream::Outbox;
 
 /// Reason for the end of a connection.

@@ -323,6 +323,11 @@ impl Streams {
         packet
     }
 
+    /// Whether a data stream has not ended in both directions.
+    pub(crate) fn is_known(&self, key: StreamKey) -> bool {
+        self.data.find(key).is_some()
+    }
+
     /// Whether more of a data stream may be read: incomplete packets must not fill the memory. [BQ-45]
     pub(crate) fn is_reading(&self, key: StreamKey) -> bool {
         let Some(data) = self.data.find(key) else { return false };

@@ -50,6 +50,19 @@ pub enum Event {
     Complete(PacketId, ReasonCode),
 }
 
+/// Reason why no more bytes of a stream may be handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadObstacle {
+    /// The driver decides about a CONNECT, or an AUTH before CONNACK; events are held until the handshake of the
+    /// transport is confirmed; the connection has ended, or the stream. A data stream is not read before the CONNECT is
+    /// accepted. [BQ-13]
+    State,
+    /// As many acknowledgements are pending as the Receive Maximum allows. [BQ-23]
+    Unacknowledged,
+    /// Incomplete packets on the data streams are too large. [BQ-45]
+    PartialBytes,
+}
+
 /// Protocol machine of a server.
 ///
 /// ```text
@@ -125,22 +138,30 @@ impl Server {
 
     // -- Getters -----------------------------------------------------------------------------------
 
-    /// Whether more bytes of a stream may be handled. False while the driver decides about a CONNECT or an AUTH before
-    /// CONNACK, while as many
-    /// acknowledgements are pending as the Receive Maximum allows [BQ-23], and at the end; on a data stream also before
-    /// the CONNECT is accepted [BQ-13] and while incomplete packets are too large [BQ-45].
+    /// Whether more bytes of a stream may be handled: there is no [`Server::read_obstacle`].
     pub fn is_reading(&self, stream: StreamKey) -> bool {
-        match &self.state {
+        self.read_obstacle(stream).is_none()
+    }
+
+    /// Reason why no more bytes of a stream may be handled now.
+    pub fn read_obstacle(&self, stream: StreamKey) -> Option<ReadObstacle> {
+        let is_reading = match &self.state {
             State::Listening => stream.is_control(), // [BQ-3]
             State::Deciding(deciding) => stream.is_control() && deciding.is_challenged(),
             State::Closed(_) => false,
             State::Established(established) => {
-                let exchange = &established.exchange;
-                exchange.is_reading(stream)
-                    && !self.holds_early()
-                    && (stream.is_control() || exchange.streams.is_reading(stream))
+                let Exchange { streams, .. } = &established.exchange;
+                if !stream.is_control() && !streams.is_reading(stream) {
+                    let is_known = streams.is_known(stream);
+                    return Some(if is_known { ReadObstacle::PartialBytes } else { ReadObstacle::State });
+                }
+                if !established.exchange.is_reading(stream) {
+                    return Some(ReadObstacle::Unacknowledged);
+                }
+                !self.holds_early()
             }
-        }
+        };
+        (!is_reading).then_some(ReadObstacle::State)
     }
 
     /// Stream for packets that belong to `stream`: itself, or the control stream when it has ended. [BQ-42]
