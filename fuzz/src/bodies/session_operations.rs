@@ -41,6 +41,8 @@ struct World {
     used: BTreeSet<StreamKey>,
     /// Streams that the client has stopped and may still write. [BQ-33]
     stopped: BTreeSet<StreamKey>,
+    /// Streams that the client has finished: QUIC has no bytes behind a FIN.
+    finished: BTreeSet<StreamKey>,
 }
 
 impl World {
@@ -58,6 +60,7 @@ impl World {
             connacks: 0,
             used: BTreeSet::new(),
             stopped: BTreeSet::new(),
+            finished: BTreeSet::new(),
         };
         world.connect(ProtocolVersion::V5);
         world
@@ -115,7 +118,10 @@ impl World {
     fn operate_stream(&mut self, operation: u8, on: StreamKey, byte: u8) {
         match operation {
             0..6 => self.open(on),
-            6 => self.server.handle_stream_finished(on),
+            6 => {
+                self.finished.insert(on);
+                self.server.handle_stream_finished(on);
+            }
             7 => {
                 self.stopped.insert(on);
                 self.server.handle_stream_stopped(on);
@@ -147,7 +153,9 @@ impl World {
     }
 
     fn read(&mut self, on: StreamKey, bytes: &[u8]) {
-        self.server.handle_bytes(on, bytes, self.now);
+        if on.is_control() || !self.finished.contains(&on) {
+            self.server.handle_bytes(on, bytes, self.now);
+        }
     }
 
     fn publish(&mut self, on: StreamKey, qos: u8, id: u8) {
@@ -191,6 +199,7 @@ impl World {
         self.connacks = 0;
         self.used.clear();
         self.stopped.clear();
+        self.finished.clear();
         let mut connect = Connect::new(version, "c");
         connect.clean_start = false;
         if version.is_v5() {
