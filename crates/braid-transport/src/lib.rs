@@ -12,6 +12,7 @@
 mod certificate;
 mod connect;
 mod error;
+pub mod http;
 mod incoming;
 mod link;
 mod listener;

@@ -1,18 +1,22 @@
 //! Endpoint of a client: one per connection.
 
 use std::fmt::Display;
+use std::future::{Future, ready};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use noq::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig};
-use noq::{ClientConfig, ConnectionError, Endpoint, TransportErrorCode, VarInt};
+use noq::{ClientConfig, Connection, ConnectionError, Endpoint, TransportErrorCode, VarInt};
 use tokio::time::timeout;
 
 use super::config::{self, QuicOptions, Transport};
-use super::connection::{Established, Multi};
+use super::congestion::controller::SharedGate;
+use super::connection::{Confirmed, Established, Multi, peer};
 use super::early::taken_by_server;
+use super::http3::Http3Connection;
 use super::panic_guard::{Broken, PanicGuard};
 use super::runtime::{Failures, GuardedRuntime};
 use super::simulated;
@@ -36,7 +40,19 @@ pub(crate) async fn connect(
 ) -> Result<Link, ConnectError> {
     let addresses = tcp::reachable_from(options.local, host, addresses)?;
     let open = |address| system_endpoint(address, options.local);
-    Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses).await
+    Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses, control_stream).await
+}
+
+/// Connects to the first address of `host` that answers, for HTTP/3.
+pub(crate) async fn connect_http3(
+    (host, port): (&str, u16),
+    addresses: &[SocketAddr],
+    tls: &ClientTls,
+    options: &ConnectOptions,
+) -> Result<Http3Connection, ConnectError> {
+    let addresses = tcp::reachable_from(options.local, host, addresses)?;
+    let open = |address| system_endpoint(address, options.local);
+    Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses, http3).await
 }
 
 /// Connects from a simulated host to `server`, whose certificate names `host`.
@@ -48,7 +64,7 @@ pub(crate) async fn connect_simulated(
     options: &QuicOptions,
 ) -> Result<Link, ConnectError> {
     let open = |_| simulated::endpoint_on(from, from.attach(None)?, None);
-    Attempt::new(host, server.port(), tls, options, &open)?.race(vec![server]).await
+    Attempt::new(host, server.port(), tls, options, &open)?.race(vec![server], control_stream).await
 }
 
 /// An endpoint of its own for a connection to `address`.
@@ -75,6 +91,48 @@ fn no_answer(address: SocketAddr) -> io::Error {
 enum Failure {
     Unreachable(io::Error),
     Final(ConnectError),
+}
+
+/// A connection that is established, or begun with early data.
+struct Connected {
+    connection: Connection,
+    address: SocketAddr,
+    endpoint: Endpoint,
+    failures: Failures,
+    options: Arc<QuicOptions>,
+    gate: Option<Arc<SharedGate>>,
+    confirmed: Option<Confirmed>,
+}
+
+type Finish<T> = fn(Connected) -> Pin<Box<dyn Future<Output = Result<T, ConnectionError>> + Send>>;
+
+/// Opens the control stream of MQTT.
+fn control_stream(
+    connected: Connected,
+) -> Pin<Box<dyn Future<Output = Result<Link, ConnectionError>> + Send>> {
+    Box::pin(async move {
+        let Connected { connection, address, endpoint, failures, options, gate, confirmed } = connected;
+        let control = connection.open_bi().await?;
+        let endpoint = Some(endpoint);
+        Ok(Link::Multi(Multi::new(Established {
+            control,
+            connection,
+            address,
+            endpoint,
+            failures,
+            options,
+            gate,
+            confirmed,
+        })))
+    })
+}
+
+fn http3(
+    connected: Connected,
+) -> Pin<Box<dyn Future<Output = Result<Http3Connection, ConnectionError>> + Send>> {
+    let Connected { connection, address, endpoint, failures, .. } = connected;
+    let peer = peer(&connection, address);
+    Box::pin(ready(Ok(Http3Connection::new(connection, peer, Some(endpoint), failures))))
 }
 
 struct Attempt<'a> {
@@ -115,23 +173,32 @@ impl<'a> Attempt<'a> {
         Ok(Self { host, port, tls, config, early, transport, open })
     }
 
-    async fn race(&self, mut addresses: Vec<SocketAddr>) -> Result<Link, ConnectError> {
+    /// `finish`: makes the result of a connection.
+    async fn race<T>(
+        &self,
+        mut addresses: Vec<SocketAddr>,
+        finish: Finish<T>,
+    ) -> Result<T, ConnectError> {
         self.tls.warn_if_insecure(self.host);
         if let Some((early, _)) = &self.early {
             addresses.sort_by_key(|address| address != early);
         }
-        match race(addresses, |address| self.within_limit(address)).await {
-            Ok(Ok(link)) => Ok(link),
+        match race(addresses, |address| self.within_limit(address, finish)).await {
+            Ok(Ok(connected)) => Ok(connected),
             Ok(Err(error)) => Err(error),
             Err(last) => Err(ConnectError::unreachable(self.host, self.port, last)),
         }
     }
 
-    /// Result that decides the race: a link, or an answer that other addresses would give as well. An error of this
+    /// Result that decides the race: a connection, or an answer that other addresses would give as well. An error of this
     /// function is for this address alone.
-    async fn within_limit(&self, address: SocketAddr) -> io::Result<Result<Link, ConnectError>> {
-        match timeout(ATTEMPT, PanicGuard::new(self.at(address))).await {
-            Ok(Ok(Ok(link))) => Ok(Ok(link)),
+    async fn within_limit<T>(
+        &self,
+        address: SocketAddr,
+        finish: Finish<T>,
+    ) -> io::Result<Result<T, ConnectError>> {
+        match timeout(ATTEMPT, PanicGuard::new(self.at(address, finish))).await {
+            Ok(Ok(Ok(connected))) => Ok(Ok(connected)),
             Ok(Ok(Err(Failure::Final(error)))) => Ok(Err(error)),
             Ok(Ok(Err(Failure::Unreachable(error)))) => Err(error),
             Ok(Err(Broken)) => Err(Broken.into()),
@@ -139,7 +206,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn at(&self, address: SocketAddr) -> Result<Link, Failure> {
+    async fn at<T>(&self, address: SocketAddr, finish: Finish<T>) -> Result<T, Failure> {
         let local = |error: io::Error| {
             Failure::Unreachable(io::Error::new(error.kind(), format!("{error} ({address})")))
         };
@@ -167,17 +234,9 @@ impl<'a> Attempt<'a> {
                 (connection, None)
             }
         };
-        let control = connection.open_bi().await.map_err(|error| self.explain(&error, address))?;
-        Ok(Link::Multi(Multi::new(Established {
-            control,
-            connection,
-            address,
-            endpoint: Some(endpoint),
-            failures,
-            options: Arc::clone(&self.transport.options),
-            gate,
-            confirmed,
-        })))
+        let options = Arc::clone(&self.transport.options);
+        let connected = Connected { connection, address, endpoint, failures, options, gate, confirmed };
+        finish(connected).await.map_err(|error| self.explain(&error, address))
     }
 
     /// Before a packet was sent.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use noq::crypto::rustls::QuicServerConfig;
-use noq::{Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode, VarInt};
+use noq::{Connecting, Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode, VarInt};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
@@ -17,13 +17,16 @@ use tokio::time::timeout;
 use super::amplification::{AmplificationLimit, ValidatingCrypto};
 use super::codes::{self, code};
 use super::config::{self, QuicOptions, Transport};
-use super::connection::{Established, Multi, chain};
+use super::congestion::controller::SharedGate;
+use super::connection::{Established, Multi, chain, peer};
 use super::early::confirmed_by_client;
+use super::http3::Http3Connection;
 use super::panic_guard::{Broken, PanicGuard, guarded, is_sound};
 use super::runtime::{Failures, GuardedRuntime};
 use super::simulated;
 use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
+use crate::http::ALPN_H3;
 use crate::link::Link;
 use crate::sim::{Attached, Host};
 use crate::tcp;
@@ -308,7 +311,27 @@ impl QuicIncoming {
             .unwrap_or_else(|Broken| Err(HandshakeError::Io(Broken.into())))
     }
 
-    async fn establish(self) -> Result<Link, HandshakeError> {
+    /// Shakes hands for HTTP/3.
+    pub(crate) async fn handshake_http3(self) -> Result<Http3Connection, HandshakeError> {
+        PanicGuard::new(self.establish_http3())
+            .await
+            .unwrap_or_else(|Broken| Err(HandshakeError::Io(Broken.into())))
+    }
+
+    async fn establish_http3(self) -> Result<Http3Connection, HandshakeError> {
+        // Counted until the end of the handshake.
+        let Begun { connecting, offered, address, tls, options, failures, handshakes: _held, gate: _ } =
+            self.begin()?;
+        let connection =
+            connecting.await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
+        let mut peer = peer(&connection, address);
+        peer.certificate = certificate;
+        Ok(Http3Connection::new(connection, peer, None, failures))
+    }
+
+    /// Answers the first packet.
+    fn begin(self) -> Result<Begun, HandshakeError> {
         let address = self.peer_address();
         let Self { incoming, mut config, transport, tls, handshakes, failures, limit } = self;
         let limited = limit.connection(incoming.remote_address(), incoming.remote_address_validated());
@@ -318,9 +341,17 @@ impl QuicIncoming {
             Arc::make_mut(&mut config).transport_config(transport);
             gate
         });
-        let offered = offered_protocols(&incoming);
-        let failed = |error| explain(&error, &offered, &tls, transport.options.alpn);
-        let connecting = incoming.accept_with(config).map_err(failed)?;
+        let (offered, options) = (offered_protocols(&incoming), transport.options);
+        let connecting = incoming
+            .accept_with(config)
+            .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        Ok(Begun { connecting, offered, address, tls, options, failures, handshakes, gate })
+    }
+
+    async fn establish(self) -> Result<Link, HandshakeError> {
+        let Begun { connecting, offered, address, tls, options, failures, handshakes, gate } =
+            self.begin()?;
+        let failed = |error| explain(&error, &offered, &tls, options.alpn);
         // Early data has to wait for a certificate: its sender is known only after the handshake.
         let begun = if tls.asks_for_certificates() { Err(connecting) } else { connecting.into_0rtt() };
         let connection = match begun {
@@ -351,13 +382,26 @@ impl QuicIncoming {
             address,
             endpoint: None,
             failures,
-            options: transport.options,
+            options,
             gate,
             confirmed,
         });
         multi.peer.certificate = certificate;
         Ok(Link::Multi(multi))
     }
+}
+
+/// A connection whose handshake has begun.
+struct Begun {
+    connecting: Connecting,
+    /// Application protocols of the client, for messages.
+    offered: String,
+    address: SocketAddr,
+    tls: ServerTls,
+    options: Arc<QuicOptions>,
+    failures: Failures,
+    handshakes: Handshakes,
+    gate: Option<Arc<SharedGate>>,
 }
 
 /// A connection without a control stream. When it is no longer waited for, that is no normal end. [BQ-6], [BQ-40]
@@ -380,7 +424,8 @@ fn crypto(
     config: &rustls::ServerConfig,
     options: &QuicOptions,
 ) -> Result<Arc<QuicServerConfig>, CertificateError> {
-    let has_own_alpn = tls.own_alpn().is_some();
+    // The options of TLS name the protocols of MQTT.
+    let has_own_alpn = tls.own_alpn().is_some() && options.alpn != ALPN_H3;
     let mut tls = config.clone();
     if !has_own_alpn {
         tls.alpn_protocols = vec![options.alpn.as_bytes().to_vec()];
@@ -422,7 +467,7 @@ fn explain(error: &ConnectionError, offered: &str, tls: &ServerTls, alpn: &str) 
         ConnectionError::TransportError(error)
             if error.code == TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL) =>
         {
-            let spoken = tls.own_alpn().unwrap_or_else(|| alpn.to_owned());
+            let spoken = tls.own_alpn().filter(|_| alpn != ALPN_H3).unwrap_or_else(|| alpn.to_owned());
             // [BQ-1]
             tracing::info!(offered, spoken, "QUIC client without a common application protocol");
             HandshakeError::Alpn { offered: offered.to_owned(), spoken }

@@ -12,6 +12,7 @@ mod connection;
 mod drain;
 mod early;
 mod endpoint;
+pub(crate) mod http3;
 mod panic_guard;
 #[cfg(test)]
 mod panic_tests;
@@ -26,7 +27,7 @@ pub use connection::Multi;
 pub use early::is_early_data_rejected;
 pub use endpoint::EndpointHealth;
 
-pub(crate) use connect::{connect, connect_simulated};
+pub(crate) use connect::{connect, connect_http3, connect_simulated};
 pub(crate) use connection::ConnectionState;
 pub(crate) use endpoint::{QuicIncoming, QuicListener};
 pub(crate) use simulated::endpoint_on;

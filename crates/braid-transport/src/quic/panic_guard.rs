@@ -19,6 +19,7 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Error of a call in which the library panicked.
@@ -39,6 +40,61 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Broken> {
 /// Tests whether a connection's state can still be locked, and its handles be dropped.
 pub(super) fn is_sound(connection: &noq::Connection) -> bool {
     guarded(|| connection.close_reason()).is_ok()
+}
+
+/// Two handles of a connection, the fewest with which a panic of its task does not abort. Forgotten, not dropped, once
+/// the library has panicked in the connection.
+pub(super) struct SharedConnection(Option<[noq::Connection; 2]>);
+
+impl SharedConnection {
+    pub(super) fn new(connection: noq::Connection) -> Arc<Self> {
+        Arc::new(Self(Some([connection.clone(), connection])))
+    }
+
+    /// The connection; `None` never while it is shared.
+    pub(super) fn handle(&self) -> Option<&noq::Connection> {
+        self.0.as_ref().map(|[connection, _]| connection)
+    }
+
+    pub(super) fn is_sound(&self) -> bool {
+        self.handle().is_some_and(is_sound)
+    }
+}
+
+impl Drop for SharedConnection {
+    fn drop(&mut self) {
+        if !self.is_sound() {
+            std::mem::forget(self.0.take());
+        }
+    }
+}
+
+/// Part of a connection, such as a stream. Forgotten, not dropped, once the library has panicked in the connection.
+pub(super) struct Part<T> {
+    value: Option<T>,
+    connection: Arc<SharedConnection>,
+}
+
+impl<T> Part<T> {
+    pub(super) fn new(value: T, connection: &Arc<SharedConnection>) -> Self {
+        Self { value: Some(value), connection: Arc::clone(connection) }
+    }
+
+    pub(super) fn with<R>(&mut self, call: impl FnOnce(&mut T) -> R) -> Result<R, Broken> {
+        let value = self.value.as_mut().ok_or(Broken)?;
+        guarded(|| call(value)).inspect_err(|_| std::mem::forget(self.value.take()))
+    }
+}
+
+impl<T> Drop for Part<T> {
+    fn drop(&mut self) {
+        let value = self.value.take();
+        if self.connection.is_sound() {
+            let _ = guarded(move || drop(value));
+        } else {
+            std::mem::forget(value);
+        }
+    }
 }
 
 /// Future that is forgotten when it panics.

@@ -14,7 +14,7 @@ use rustls::{
     CertificateError as CertificateDefect, ClientConfig, ConfigBuilder, DigitallySignedStruct, Error,
     RootCertStore, SignatureScheme, SupportedProtocolVersion,
 };
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -121,12 +121,12 @@ impl ClientTls {
     }
 
     /// The client's side of a TLS handshake.
-    pub(crate) async fn connect(
+    pub(crate) async fn connect<T: AsyncRead + AsyncWrite + Unpin>(
         &self,
-        io: TcpStream,
+        io: T,
         host: &str,
         transport: Transport,
-    ) -> Result<TlsStream<TcpStream>, ConnectError> {
+    ) -> Result<TlsStream<T>, ConnectError> {
         let (slot, alpn) = if transport.is_websocket() {
             (&self.shared.http, Some(ALPN_HTTP))
         } else {

@@ -7,8 +7,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::server::{Acceptor, ServerSessionMemoryCache};
 use rustls::{ServerConfig, SupportedProtocolVersion};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tokio_rustls::server::TlsStream;
 
 use super::client_auth::{ClientVerifier, client_verifier};
@@ -17,6 +18,7 @@ use super::resolver::CertificateResolver;
 use super::{ALPN_HTTP, ALPN_MQTT, provider};
 use crate::certificate::CertificateFiles;
 use crate::error::{CertificateError, HandshakeError};
+use crate::http::ALPN_TLS;
 use crate::transport::Transport;
 
 /// Sessions a server remembers for resumption; each costs some hundred bytes.
@@ -144,6 +146,8 @@ struct Configs {
     any: Arc<ServerConfig>,
     mqtt: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
+    /// HTTP/1.1 and 2.
+    web: Arc<ServerConfig>,
     quic: Arc<ServerConfig>,
     /// `None` where no certificate is asked for.
     client_verifier: Option<ClientVerifier>,
@@ -236,6 +240,15 @@ impl ServerTls {
         start.into_stream(if is_named { named } else { any }).await.map_err(|error| self.refused(error))
     }
 
+    /// The server's side of a TLS handshake for HTTP/1.1 and 2.
+    pub(crate) async fn accept_http<T: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        io: T,
+    ) -> Result<TlsStream<T>, HandshakeError> {
+        let acceptor = TlsAcceptor::from(self.current().web);
+        acceptor.accept(io).await.map_err(|error| self.refused(error))
+    }
+
     /// Error of a handshake: tokio-rustls wraps TLS errors in I/O errors.
     fn refused(&self, error: std::io::Error) -> HandshakeError {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
@@ -304,6 +317,7 @@ impl Configs {
         Ok(Self {
             mqtt: with_alpn(alpn),
             http: with_alpn(vec![ALPN_HTTP.as_bytes().to_vec()]),
+            web: with_alpn(ALPN_TLS.map(|name| name.as_bytes().to_vec()).to_vec()),
             any: Arc::new(base),
             quic: Arc::new(quic),
             client_verifier: verifier,

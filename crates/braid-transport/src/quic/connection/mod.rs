@@ -164,7 +164,7 @@ pub(super) fn chain(connection: &noq::Connection) -> Option<Vec<CertificateDer<'
 }
 
 /// The peer as the handshake has shown it.
-fn peer(connection: &noq::Connection, address: SocketAddr) -> Peer {
+pub(super) fn peer(connection: &noq::Connection, address: SocketAddr) -> Peer {
     let handshake =
         connection.handshake_data().and_then(|handshake| handshake.downcast::<HandshakeData>().ok());
     let chain = chain(connection);

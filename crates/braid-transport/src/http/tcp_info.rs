@@ -1,0 +1,96 @@
+//! `TCP_INFO`: the kernel's measurements of a TCP connection.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+/// Measurements of a TCP connection (`struct tcp_info` of Linux).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time.
+    pub srtt: Duration,
+    /// Mean deviation of the round-trip time.
+    pub rttvar: Duration,
+    /// Timeouts in a row without an acknowledgement.
+    pub retransmits: u8,
+    /// Segments that are lost and not yet sent again.
+    pub lost: u32,
+    /// Segments that were sent again since the connection began.
+    pub total_retrans: u32,
+    /// Segments with data that were sent, again included.
+    pub data_segments_sent: u32,
+    /// Slow start threshold, segments; `0x7fffffff` until the first loss.
+    pub snd_ssthresh: u32,
+    /// Congestion window, segments.
+    pub snd_cwnd: u32,
+    /// Most recent rate of delivery, bytes per second; 0 until it is known.
+    pub delivery_rate: u64,
+}
+
+/// Reads the measurements of a connection whose socket belongs to another value.
+#[derive(Clone, Debug)]
+pub struct TcpProbe(Weak<TcpStream>);
+
+impl TcpProbe {
+    pub(super) fn new(socket: &Arc<TcpStream>) -> Self {
+        Self(Arc::downgrade(socket))
+    }
+
+    /// The measurements now; one system call.
+    ///
+    /// # Errors
+    /// The socket is closed, or the system is not Linux.
+    pub fn sample(&self) -> io::Result<TcpInfo> {
+        let socket = self.0.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        read(&socket).map(|bytes| TcpInfo::parse(&bytes))
+    }
+}
+
+/// Bytes that are read of the structure. An older kernel fills fewer; the rest stays zero.
+const SIZE: usize = 192;
+
+impl TcpInfo {
+    /// `bytes`: the structure as in `linux/tcp.h`, whose fields never move.
+    fn parse(bytes: &[u8; SIZE]) -> Self {
+        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+        let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+        Self {
+            srtt: Duration::from_micros(u32_at(68).into()),
+            rttvar: Duration::from_micros(u32_at(72).into()),
+            retransmits: bytes[2],
+            lost: u32_at(32),
+            total_retrans: u32_at(100),
+            data_segments_sent: u32_at(156),
+            snd_ssthresh: u32_at(76),
+            snd_cwnd: u32_at(80),
+            delivery_rate: u64_at(160),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "getsockopt(TCP_INFO) into a local buffer; rustix, socket2 and std lack it")]
+fn read(socket: &TcpStream) -> io::Result<[u8; SIZE]> {
+    use std::os::fd::AsRawFd;
+
+    let mut bytes = [0_u8; SIZE];
+    let mut length = SIZE as libc::socklen_t;
+    // SAFETY: the buffer has `length` bytes, and the socket is open as long as it is borrowed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            bytes.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn read(_socket: &TcpStream) -> io::Result<[u8; SIZE]> {
+    Err(io::ErrorKind::Unsupported.into())
+}

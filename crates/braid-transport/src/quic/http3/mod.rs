@@ -1,0 +1,305 @@
+//! QUIC connection for the `h3` crate: its transport traits on the QUIC library, behind the panic guard.
+
+mod frame_limit;
+mod stream;
+
+use std::fmt;
+use std::future::{Future, pending};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Buf;
+use h3::error::Code;
+use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming};
+use noq::{ConnectionError, Endpoint, PathId, RecvStream, SendStream, VarInt};
+
+pub use self::stream::{Http3Bidi, Http3Recv, Http3Send};
+
+use self::frame_limit::FrameLimit;
+use super::panic_guard::{Broken, PanicGuard, Part, SharedConnection, guarded};
+use super::runtime::Failures;
+use crate::transport::Peer;
+
+/// Unidirectional streams that a peer may open: control, two of QPACK, and some of unknown types. `h3` keeps an entry
+/// for each whose type has not arrived.
+const UNI_STREAMS: usize = 64;
+
+/// Measurements of a QUIC connection on its first path. The library gives no deviation of the round-trip time and no
+/// number of probe timeouts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathStats {
+    /// Smoothed round-trip time.
+    pub srtt: Duration,
+    /// Packets that were sent.
+    pub sent_packets: u64,
+    /// Packets that were declared lost, without probes of the path MTU.
+    pub lost_packets: u64,
+    /// Events on which the congestion controller backed off.
+    pub congestion_events: u64,
+    /// Congestion window, bytes.
+    pub cwnd: u64,
+    /// Rate that the congestion controller estimates, bytes per second; `None` if it does not.
+    pub rate: Option<u64>,
+    /// Payload of a datagram that the path carries, bytes.
+    pub mtu: u16,
+}
+
+/// Reads the measurements of a connection that belongs to another value.
+#[derive(Clone)]
+pub struct PathProbe(Weak<SharedConnection>);
+
+impl PathProbe {
+    /// The measurements now.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub fn sample(&self) -> io::Result<PathStats> {
+        let closed = || io::Error::from(io::ErrorKind::NotConnected);
+        let connection = self.0.upgrade().ok_or_else(closed)?;
+        let stats = guarded(|| connection.handle()?.path_stats(PathId::ZERO))?.ok_or_else(closed)?;
+        Ok(PathStats {
+            srtt: stats.rtt,
+            sent_packets: stats.sent_packets,
+            lost_packets: stats.lost_packets.saturating_sub(stats.lost_plpmtud_probes),
+            congestion_events: stats.congestion_events,
+            cwnd: stats.cwnd,
+            rate: stats.bandwidth_estimate.map(|bits| bits / 8),
+            mtu: stats.current_mtu,
+        })
+    }
+}
+
+impl fmt::Debug for PathProbe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PathProbe").finish_non_exhaustive()
+    }
+}
+
+type Opening<T> = Pin<Box<PanicGuard<Pin<Box<dyn Future<Output = Result<T, ConnectionError>> + Send>>>>>;
+
+/// Established QUIC connection, of either end, to be served or used by `h3`.
+pub struct Http3Connection {
+    open: Http3Open,
+    accepting_bidi: Option<Opening<(SendStream, RecvStream)>>,
+    accepting_uni: Option<Opening<RecvStream>>,
+    /// Resolves when the library has panicked in this connection.
+    failed: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    uni_streams: usize,
+    peer: Peer,
+    /// The endpoint of a client.
+    _endpoint: Option<Part<Endpoint>>,
+}
+
+impl Http3Connection {
+    pub(super) fn new(
+        connection: noq::Connection,
+        peer: Peer,
+        endpoint: Option<Endpoint>,
+        failures: Failures,
+    ) -> Self {
+        let shared = SharedConnection::new(connection);
+        Self {
+            _endpoint: endpoint.map(|endpoint| Part::new(endpoint, &shared)),
+            failed: Box::pin(failed(Arc::clone(&shared), failures)),
+            open: Http3Open { shared, bidi: None, uni: None },
+            accepting_bidi: None,
+            accepting_uni: None,
+            uni_streams: 0,
+            peer,
+        }
+    }
+
+    /// The other end.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Measurements of the path.
+    #[must_use]
+    pub fn probe(&self) -> PathProbe {
+        PathProbe(Arc::downgrade(&self.open.shared))
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Result<(), ConnectionErrorIncoming> {
+        match self.failed.as_mut().poll(cx) {
+            Poll::Ready(()) => Err(broken()),
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Http3Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http3Connection").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// Resolves when a task of the library has panicked, and it was that of this connection.
+async fn failed(connection: Arc<SharedConnection>, mut failures: Failures) {
+    loop {
+        if failures.changed().await.is_err() {
+            return pending().await;
+        }
+        if !connection.is_sound() {
+            return;
+        }
+    }
+}
+
+/// Opens streams on a connection.
+pub struct Http3Open {
+    shared: Arc<SharedConnection>,
+    bidi: Option<Opening<(SendStream, RecvStream)>>,
+    uni: Option<Opening<SendStream>>,
+}
+
+impl Clone for Http3Open {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), bidi: None, uni: None }
+    }
+}
+
+impl fmt::Debug for Http3Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http3Open").finish_non_exhaustive()
+    }
+}
+
+/// Polls the future in `slot`, which `call` makes of the connection if there is none.
+fn poll_slot<T, F>(
+    slot: &mut Option<Opening<T>>,
+    shared: &Arc<SharedConnection>,
+    cx: &mut Context<'_>,
+    call: fn(Arc<SharedConnection>) -> F,
+) -> Poll<Result<T, ConnectionErrorIncoming>>
+where
+    F: Future<Output = Result<T, ConnectionError>> + Send + 'static,
+{
+    let future = slot.get_or_insert_with(|| Box::pin(PanicGuard::new(Box::pin(call(Arc::clone(shared))))));
+    let outcome = ready!(future.as_mut().poll(cx));
+    *slot = None;
+    Poll::Ready(outcome.map_err(|Broken| broken())?.map_err(|error| lost(&error)))
+}
+
+/// Calls an asynchronous method of the connection in a future that owns it.
+macro_rules! on_connection {
+    ($method:ident) => {
+        |shared: Arc<SharedConnection>| async move {
+            match shared.handle() {
+                Some(connection) => connection.$method().await,
+                None => Err(ConnectionError::LocallyClosed),
+            }
+        }
+    };
+}
+
+impl<B: Buf> quic::Connection<B> for Http3Connection {
+    type RecvStream = Http3Recv;
+    type OpenStreams = Http3Open;
+
+    fn poll_accept_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::RecvStream, ConnectionErrorIncoming>> {
+        self.poll_failed(cx)?;
+        loop {
+            let shared = &self.open.shared;
+            let recv = ready!(poll_slot(&mut self.accepting_uni, shared, cx, on_connection!(accept_uni)))?;
+            self.uni_streams += 1;
+            let recv = Http3Recv::new(recv, FrameLimit::uni(), shared);
+            if self.uni_streams <= UNI_STREAMS {
+                return Poll::Ready(Ok(recv));
+            }
+            // Dropped: the peer is told to stop.
+        }
+    }
+
+    fn poll_accept_bidi(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::BidiStream, ConnectionErrorIncoming>> {
+        self.poll_failed(cx)?;
+        let shared = &self.open.shared;
+        let streams = ready!(poll_slot(&mut self.accepting_bidi, shared, cx, on_connection!(accept_bi)))?;
+        Poll::Ready(Ok(Http3Bidi::new(streams, shared)))
+    }
+
+    fn opener(&self) -> Self::OpenStreams {
+        self.open.clone()
+    }
+}
+
+impl<B: Buf> quic::OpenStreams<B> for Http3Connection {
+    type BidiStream = Http3Bidi<B>;
+    type SendStream = Http3Send<B>;
+
+    fn poll_open_bidi(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::BidiStream, StreamErrorIncoming>> {
+        self.open.poll_open_bidi(cx)
+    }
+
+    fn poll_open_send(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::SendStream, StreamErrorIncoming>> {
+        self.open.poll_open_send(cx)
+    }
+
+    fn close(&mut self, code: Code, reason: &[u8]) {
+        quic::OpenStreams::<B>::close(&mut self.open, code, reason);
+    }
+}
+
+impl<B: Buf> quic::OpenStreams<B> for Http3Open {
+    type BidiStream = Http3Bidi<B>;
+    type SendStream = Http3Send<B>;
+
+    fn poll_open_bidi(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::BidiStream, StreamErrorIncoming>> {
+        let streams = ready!(poll_slot(&mut self.bidi, &self.shared, cx, on_connection!(open_bi)));
+        let streams = streams.map_err(on_stream)?;
+        Poll::Ready(Ok(Http3Bidi::new(streams, &self.shared)))
+    }
+
+    fn poll_open_send(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::SendStream, StreamErrorIncoming>> {
+        let send = ready!(poll_slot(&mut self.uni, &self.shared, cx, on_connection!(open_uni)));
+        let send = send.map_err(on_stream)?;
+        // Settings and GOAWAY do not wait for bodies.
+        let _ = guarded(|| send.set_priority(1));
+        Poll::Ready(Ok(Http3Send::new(send, &self.shared)))
+    }
+
+    fn close(&mut self, code: Code, reason: &[u8]) {
+        let code = VarInt::from_u64(code.value()).unwrap_or(VarInt::MAX);
+        let _ = guarded(|| self.shared.handle().map(|connection| connection.close(code, reason)));
+    }
+}
+
+fn broken() -> ConnectionErrorIncoming {
+    ConnectionErrorIncoming::InternalError(io::Error::from(Broken).to_string())
+}
+
+fn lost(error: &ConnectionError) -> ConnectionErrorIncoming {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            ConnectionErrorIncoming::ApplicationClose { error_code: close.error_code.into_inner() }
+        }
+        ConnectionError::TimedOut => ConnectionErrorIncoming::Timeout,
+        error => ConnectionErrorIncoming::Undefined(Arc::new(error.clone())),
+    }
+}
+
+fn on_stream(connection_error: ConnectionErrorIncoming) -> StreamErrorIncoming {
+    StreamErrorIncoming::ConnectionErrorIncoming { connection_error }
+}

@@ -1,0 +1,238 @@
+//! Streams of a connection for `h3`.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h3::quic::{self, StreamErrorIncoming, StreamId, WriteBuf};
+use noq::{ReadError, RecvStream, SendStream, VarInt, WriteError};
+
+use super::frame_limit::FrameLimit;
+use super::{broken, lost, on_stream};
+use crate::quic::panic_guard::{Part, SharedConnection};
+
+/// Bytes of one read at most.
+const CHUNK: usize = 64 << 10;
+
+fn id(id: noq::StreamId) -> StreamId {
+    match StreamId::try_from(u64::from(VarInt::from(id))) {
+        Ok(id) => id,
+        Err(error) => unreachable!("both libraries count streams to 2^62: {error}"),
+    }
+}
+
+fn code(code: u64) -> VarInt {
+    VarInt::from_u64(code).unwrap_or(VarInt::MAX)
+}
+
+/// Sending half of a stream.
+pub struct Http3Send<B> {
+    stream: Part<SendStream>,
+    id: StreamId,
+    writing: Option<WriteBuf<B>>,
+}
+
+impl<B> Http3Send<B> {
+    pub(super) fn new(stream: SendStream, connection: &Arc<SharedConnection>) -> Self {
+        Self { id: id(stream.id()), stream: Part::new(stream, connection), writing: None }
+    }
+
+    fn poll_write(
+        stream: &mut Part<SendStream>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<Result<usize, StreamErrorIncoming>> {
+        let written = stream.with(|stream| Pin::new(stream).poll_write(cx, bytes));
+        Poll::Ready(match ready!(written.map_err(|_| on_stream(broken()))?) {
+            Ok(written) => Ok(written),
+            Err(WriteError::Stopped(code)) => {
+                Err(StreamErrorIncoming::StreamTerminated { error_code: code.into_inner() })
+            }
+            Err(WriteError::ConnectionLost(error)) => Err(on_stream(lost(&error))),
+            Err(error) => Err(StreamErrorIncoming::Unknown(Box::new(error))),
+        })
+    }
+}
+
+impl<B: Buf> quic::SendStream<B> for Http3Send<B> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        while let Some(writing) = self.writing.as_mut().filter(|writing| writing.has_remaining()) {
+            let written = ready!(Self::poll_write(&mut self.stream, cx, writing.chunk()))?;
+            writing.advance(written);
+        }
+        self.writing = None;
+        Poll::Ready(Ok(()))
+    }
+
+    fn send_data<T: Into<WriteBuf<B>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
+        if self.writing.is_some() {
+            let reason = "a write began before the last one was complete".to_owned();
+            return Err(on_stream(quic::ConnectionErrorIncoming::InternalError(reason)));
+        }
+        self.writing = Some(data.into());
+        Ok(())
+    }
+
+    fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        // An error means that the stream has ended.
+        Poll::Ready(match self.stream.with(SendStream::finish) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(on_stream(broken())),
+        })
+    }
+
+    fn reset(&mut self, reset_code: u64) {
+        let _ = self.stream.with(|stream| stream.reset(code(reset_code)));
+    }
+
+    fn send_id(&self) -> StreamId {
+        self.id
+    }
+}
+
+impl<B: Buf> quic::SendStreamUnframed<B> for Http3Send<B> {
+    fn poll_send<D: Buf>(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &mut D,
+    ) -> Poll<Result<usize, StreamErrorIncoming>> {
+        let written = ready!(Self::poll_write(&mut self.stream, cx, bytes.chunk()))?;
+        bytes.advance(written);
+        Poll::Ready(Ok(written))
+    }
+}
+
+impl<B> fmt::Debug for Http3Send<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http3Send").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Receiving half of a stream.
+pub struct Http3Recv {
+    stream: Part<RecvStream>,
+    id: StreamId,
+    filter: FrameLimit,
+    is_finished: bool,
+}
+
+impl Http3Recv {
+    pub(super) fn new(stream: RecvStream, filter: FrameLimit, connection: &Arc<SharedConnection>) -> Self {
+        Self { id: id(stream.id()), stream: Part::new(stream, connection), filter, is_finished: false }
+    }
+}
+
+impl quic::RecvStream for Http3Recv {
+    type Buf = Bytes;
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
+        while !self.is_finished {
+            let read = self.stream.with(|stream| pin!(stream.read_chunk(CHUNK)).poll(cx));
+            let bytes = match ready!(read.map_err(|_| on_stream(broken()))?) {
+                Ok(Some(chunk)) => self.filter.filter(chunk),
+                Ok(None) => {
+                    self.is_finished = true;
+                    self.filter.finish()
+                }
+                Err(ReadError::Reset(code)) => {
+                    let error_code = code.into_inner();
+                    return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code }));
+                }
+                Err(ReadError::ConnectionLost(error)) => return Poll::Ready(Err(on_stream(lost(&error)))),
+                Err(error) => return Poll::Ready(Err(StreamErrorIncoming::Unknown(Box::new(error)))),
+            };
+            if !bytes.is_empty() {
+                return Poll::Ready(Ok(Some(bytes)));
+            }
+        }
+        Poll::Ready(Ok(None))
+    }
+
+    fn stop_sending(&mut self, error_code: u64) {
+        let _ = self.stream.with(|stream| stream.stop(code(error_code)));
+    }
+
+    fn recv_id(&self) -> StreamId {
+        self.id
+    }
+}
+
+impl fmt::Debug for Http3Recv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http3Recv").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Both halves of a stream.
+#[derive(Debug)]
+pub struct Http3Bidi<B> {
+    send: Http3Send<B>,
+    recv: Http3Recv,
+}
+
+impl<B> Http3Bidi<B> {
+    pub(super) fn new((send, recv): (SendStream, RecvStream), connection: &Arc<SharedConnection>) -> Self {
+        let recv = Http3Recv::new(recv, FrameLimit::bidi(), connection);
+        Self { send: Http3Send::new(send, connection), recv }
+    }
+}
+
+impl<B: Buf> quic::BidiStream<B> for Http3Bidi<B> {
+    type SendStream = Http3Send<B>;
+    type RecvStream = Http3Recv;
+
+    fn split(self) -> (Self::SendStream, Self::RecvStream) {
+        (self.send, self.recv)
+    }
+}
+
+impl<B: Buf> quic::SendStream<B> for Http3Bidi<B> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        self.send.poll_ready(cx)
+    }
+
+    fn send_data<T: Into<WriteBuf<B>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
+        self.send.send_data(data)
+    }
+
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        self.send.poll_finish(cx)
+    }
+
+    fn reset(&mut self, reset_code: u64) {
+        self.send.reset(reset_code);
+    }
+
+    fn send_id(&self) -> StreamId {
+        self.send.send_id()
+    }
+}
+
+impl<B: Buf> quic::SendStreamUnframed<B> for Http3Bidi<B> {
+    fn poll_send<D: Buf>(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &mut D,
+    ) -> Poll<Result<usize, StreamErrorIncoming>> {
+        self.send.poll_send(cx, bytes)
+    }
+}
+
+impl<B: Buf> quic::RecvStream for Http3Bidi<B> {
+    type Buf = Bytes;
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
+        self.recv.poll_data(cx)
+    }
+
+    fn stop_sending(&mut self, error_code: u64) {
+        self.recv.stop_sending(error_code);
+    }
+
+    fn recv_id(&self) -> StreamId {
+        self.recv.recv_id()
+    }
+}
