@@ -21,8 +21,8 @@ announce = @printf '\n=== %s\n' "$(1)"
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: compiler ## Build BraidMQ and start the broker on loopback
-	cargo run --release --package braidmq -- serve $(ARGS)
+run: compiler ## Build BraidMQ and start the broker on loopback, with HTTP on 18083
+	cargo run --release --package braidmq -- serve --http 127.0.0.1:18083 $(ARGS)
 
 test: tools format-check lint unit tidy spec deny lab peers torture summary ## Run all checks of CI, in the order of CI
 

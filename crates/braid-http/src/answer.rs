@@ -7,7 +7,7 @@ use hyper::{Method, Request, Response, StatusCode};
 
 use crate::state::HealthState;
 
-const PATHS: &str = "the paths are /health, /ready, /status and /live\n";
+const PATHS: &str = "the paths are /health/ready, /health/live, /health, /ready, /status and /live\n";
 
 /// Kind of a health probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,8 +21,8 @@ enum Probe {
 fn probe(path: &str) -> Option<Probe> {
     match path {
         // The last path is that of EMQX, which load balancers are configured with.
-        "/health" | "/ready" | "/status" | "/api/v5/status" => Some(Probe::Ready),
-        "/live" => Some(Probe::Live),
+        "/health" | "/health/ready" | "/ready" | "/status" | "/api/v5/status" => Some(Probe::Ready),
+        "/health/live" | "/live" => Some(Probe::Live),
         _ => None,
     }
 }

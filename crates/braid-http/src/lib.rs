@@ -1,11 +1,20 @@
-//! Health over HTTP, for load balancers and process supervisors.
+//! HTTP beside MQTT: health for load balancers, files, and a reverse proxy, over HTTP/1.1, 2 and 3.
 //!
-//! This crate never changes anything in the broker, never reads the body of a request, never authenticates (its report
-//! holds no data of clients, and the operator chooses its address), and shares no thread with clients.
+//! This crate never changes anything in the broker, and shares no thread with MQTT clients. [`Server`] is the front: it
+//! takes any [`axum::Router`], checks each request before it is routed, and asks [`Upgrade`] before each response.
+//! [`HealthServer`] is a smaller one for health probes alone, which runs while the broker starts and stops.
 
 mod answer;
+mod front;
+mod problem;
+mod route;
 mod server;
 mod state;
+mod upgrade;
 
+pub use front::{Client, Limits, Server, ServerOptions, StartError};
+pub use problem::problem;
+pub use route::{Route, RouteError, RouteTarget, Upstream, UpstreamError, router};
 pub use server::{HealthServer, ServerError};
 pub use state::HealthState;
+pub use upgrade::{Advice, Exchange, NoUpgrade, PathSample, Upgrade};

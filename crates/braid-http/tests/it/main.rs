@@ -1,5 +1,6 @@
-//! Tests of health over HTTP with a real broker.
+//! Tests of the HTTP servers over sockets.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod front;
 mod health;

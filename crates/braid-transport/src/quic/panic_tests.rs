@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use braid_proto::stream::StreamKey;
+use bytes::Bytes;
+use h3::quic::{Connection, OpenStreams, RecvStream, SendStreamUnframed};
 use noq::udp::{RecvMeta, Transmit};
 use noq::{AsyncTimer, AsyncUdpSocket, Runtime, UdpSender};
 use tokio::io::ReadBuf;
@@ -22,6 +24,7 @@ use super::config::QuicOptions;
 use super::endpoint::{EndpointHealth, QuicListener};
 use super::runtime::GuardedRuntime;
 use crate::certificate::self_signed;
+use crate::http::{Http3Bidi, Http3Connection, connect_http3};
 use crate::link::Link;
 use crate::tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};
 use crate::transport::{Dir, Read, Transport};
@@ -154,16 +157,21 @@ async fn read(link: &mut Link) -> io::Result<u8> {
 
 /// A listener on this runtime, and the configuration of its clients.
 fn listen(runtime: Arc<FaultyRuntime>) -> (QuicListener, ClientTls) {
+    listen_with(runtime, &QuicOptions::server())
+}
+
+fn listen_with(runtime: Arc<FaultyRuntime>, options: &QuicOptions) -> (QuicListener, ClientTls) {
     let dir = tempfile::tempdir().expect("directory");
     let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("pair");
     let ca_files = vec![files.certificate.clone()];
-    let client = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
+    let alpn = vec![options.alpn.to_owned()];
+    let client = ClientTls::new(ClientTlsOptions { ca_files, alpn, ..ClientTlsOptions::default() });
     client.check().expect("the files are read before they are deleted");
     let server = ServerTls::load(files, ClientAuth::None).expect("load");
     let failures = runtime.guarded.failures();
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-    let (limit, options) = (AmplificationLimit::default(), QuicOptions::server());
-    let listener = QuicListener::bind_on(runtime, failures, limit, server, anywhere, &options).expect("bind");
+    let limit = AmplificationLimit::default();
+    let listener = QuicListener::bind_on(runtime, failures, limit, server, anywhere, options).expect("bind");
     (listener, client)
 }
 
@@ -220,6 +228,62 @@ async fn a_panic_of_the_stack_ends_one_connection_and_nothing_else() {
     let (mut server, mut client) = pair(&mut listener, &client).await;
     write(&mut server, data, b"y").await.expect("write");
     assert_eq!(read(&mut client).await.expect("read"), b'y');
+}
+
+#[tokio::test]
+async fn a_panic_of_the_stack_ends_one_connection_of_http3() {
+    let runtime = Arc::new(FaultyRuntime::default());
+    let victim = Arc::clone(&runtime.victim);
+    let options = QuicOptions::http3_server(8, Duration::from_secs(60));
+    let (mut listener, tls) = listen_with(runtime, &options);
+    let address = listener.local_addr().expect("address");
+    let mut pairs = Vec::new();
+    for _ in 0..2 {
+        let tls = tls.clone();
+        let client = tokio::spawn(async move {
+            let quic = QuicOptions::http3_client();
+            let options = ConnectOptions { quic, ..ConnectOptions::default() };
+            connect_http3("localhost", &[address], &tls, &options).await.expect("connect")
+        });
+        let accepted = listener.accept().await.expect("accept").handshake_http3().await.expect("handshake");
+        let mut client = client.await.expect("join");
+        let mut stream = open(&mut client).await;
+        send(&mut stream, b"\0\x01x").await.expect("written");
+        let mut server = accepted;
+        let stream_of_server = accept(&mut server).await.expect("a stream");
+        pairs.push((server, stream_of_server, client, stream));
+    }
+    let (mut struck, mut its_stream, _client, _stream) = pairs.remove(0);
+    *victim.lock().expect("not poisoned") = struck.peer().address;
+    let _ = send(&mut its_stream, b"\0\x01y").await;
+    let error = accept(&mut struck).await.expect_err("broken");
+    assert!(error.contains("the QUIC stack failed"), "{error}");
+    let error = send(&mut its_stream, b"more").await.expect_err("broken");
+    assert!(error.contains("the QUIC stack failed"), "{error}");
+    assert!(struck.probe().sample().is_err());
+    OpenStreams::<Bytes>::close(&mut struck, h3::error::Code::H3_NO_ERROR, b"");
+    drop((its_stream, struck));
+
+    let (_spared, mut its_stream, _client, mut stream) = pairs.remove(0);
+    send(&mut its_stream, b"\0\x01z").await.expect("written");
+    let data = poll_fn(|cx| stream.poll_data(cx)).await.expect("read").expect("bytes");
+    assert_eq!(data, b"\0\x01z"[..]);
+}
+
+async fn open(connection: &mut Http3Connection) -> Http3Bidi<Bytes> {
+    poll_fn(|cx| OpenStreams::<Bytes>::poll_open_bidi(connection, cx)).await.expect("open")
+}
+
+async fn accept(connection: &mut Http3Connection) -> Result<Http3Bidi<Bytes>, String> {
+    poll_fn(|cx| Connection::<Bytes>::poll_accept_bidi(connection, cx)).await.map_err(|error| error.to_string())
+}
+
+async fn send(stream: &mut Http3Bidi<Bytes>, bytes: &'static [u8]) -> Result<(), String> {
+    let mut bytes = Bytes::from_static(bytes);
+    while !bytes.is_empty() {
+        poll_fn(|cx| stream.poll_send(cx, &mut bytes)).await.map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

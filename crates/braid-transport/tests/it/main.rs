@@ -6,6 +6,7 @@ mod certificates;
 mod echo;
 mod ends;
 mod gate;
+mod http;
 mod initial;
 mod keylog;
 mod mem;

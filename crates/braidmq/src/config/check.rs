@@ -52,6 +52,7 @@ impl Config {
         range("spool.threshold", self.spool.threshold as u64, 65_536, 268_435_455)?;
         self.listener.iter().try_for_each(super::ListenerConfig::check)?;
         self.check_access()?;
+        self.http.check()?;
         let level = self.log.level.as_str();
         let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
         if is_bare_word && !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
@@ -61,7 +62,7 @@ impl Config {
     }
 }
 
-fn range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+pub(super) fn range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
     if (least..=most).contains(&value) {
         return Ok(());
     }

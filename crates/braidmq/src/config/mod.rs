@@ -2,6 +2,7 @@
 
 mod access;
 mod check;
+mod http;
 mod listener;
 mod merge;
 pub(crate) mod parse;
@@ -18,6 +19,7 @@ use braid_transport::Transport;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use access::{AclConfig, AuthenticatorConfig, BansConfig, HttpConfig, JwtConfig};
+pub(crate) use http::FrontConfig;
 pub(crate) use listener::ListenerConfig;
 pub(crate) use merge::{Layers, environment, merge};
 pub(crate) use parse::ConfigError;
@@ -40,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) listener: Vec<ListenerConfig>,
     /// Health over HTTP.
     pub(crate) health: HealthConfig,
+    /// HTTP front.
+    pub(crate) http: FrontConfig,
     /// Origins of web pages that may connect.
     pub(crate) websocket: WebSocketConfig,
     /// Certificates for TLS, secure WebSocket and QUIC.
@@ -77,6 +81,7 @@ impl Default for Config {
             listeners: ListenersConfig::default(),
             listener: Vec::new(),
             health: HealthConfig::default(),
+            http: FrontConfig::default(),
             websocket: WebSocketConfig::default(),
             tls: TlsConfig::default(),
             quic: QuicConfig::default(),

@@ -15,12 +15,14 @@ use crate::config::{Config, DurabilityConfig};
 pub(super) struct Addresses {
     mqtt: Vec<(Transport, SocketAddr)>,
     health: Vec<SocketAddr>,
+    http: Vec<SocketAddr>,
 }
 
 impl Addresses {
-    pub(super) fn of(listeners: &[BrokerListener], health: &[SocketAddr]) -> Self {
+    pub(super) fn of(listeners: &[BrokerListener], health: &[SocketAddr], http: &[SocketAddr]) -> Self {
         let address = |one: &BrokerListener| Some((one.listener.transport(), one.listener.local_addr()?));
-        Self { mqtt: listeners.iter().filter_map(address).collect(), health: health.to_owned() }
+        let mqtt = listeners.iter().filter_map(address).collect();
+        Self { mqtt, health: health.to_owned(), http: http.to_owned() }
     }
 }
 
@@ -47,6 +49,13 @@ fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate
     }
     for address in &addresses.health {
         let _ = writeln!(out, "  http  http://{address}/health");
+    }
+    for address in &addresses.http {
+        let _ = match (config.http.tls, config.http.http3) {
+            (true, true) => writeln!(out, "  https https://{address}/ (HTTP/1.1, 2 and 3)"),
+            (true, false) => writeln!(out, "  https https://{address}/ (HTTP/1.1 and 2)"),
+            (false, _) => writeln!(out, "  http  http://{address}/ (HTTP/1.1 and 2)"),
+        };
     }
     if let Some(certificate) = certificate {
         let kind = if certificate.is_self_signed { "self-signed certificate" } else { "certificate" };

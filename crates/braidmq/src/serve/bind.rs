@@ -56,7 +56,7 @@ pub(super) fn addresses(option: &'static str, given: &[String]) -> Result<Vec<So
 }
 
 fn needs_certificate(config: &Config) -> bool {
-    config.addresses().any(|(transport, _)| transport.is_encrypted())
+    config.addresses().any(|(transport, _)| transport.is_encrypted()) || config.http.uses_common_certificate()
 }
 
 /// True if [`certificate`] writes to the data directory.
@@ -65,7 +65,7 @@ pub(super) fn makes_certificate(config: &Config) -> bool {
     needs_certificate(config) && is_ours && !is_self_signed_there(&config.data_dir)
 }
 
-/// The certificate for TLS, secure WebSocket and QUIC; `None` when no listener needs one.
+/// The certificate for TLS, secure WebSocket, QUIC and HTTP; `None` when no listener needs one.
 pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartError> {
     if !needs_certificate(config) {
         return Ok(None);
@@ -110,22 +110,31 @@ fn tls(
     } else {
         config.tls.crl.clone()
     };
+    Ok(ServerTls::new(ServerTlsOptions {
+        files: files.clone(),
+        additional: additional(config),
+        client_auth,
+        crl,
+        min_version: min_version(config),
+        alpn: config.tls.alpn.clone(),
+        key_log: key_log(),
+    })?)
+}
+
+/// Certificates that clients ask for by name.
+pub(super) fn additional(config: &Config) -> Vec<CertificateFiles> {
     let pair = |one: &AdditionalCertificate| CertificateFiles {
         certificate: one.certificate.clone(),
         key: one.key.clone(),
     };
-    Ok(ServerTls::new(ServerTlsOptions {
-        files: files.clone(),
-        additional: config.tls.additional.iter().map(pair).collect(),
-        client_auth,
-        crl,
-        min_version: match config.tls.min_version {
-            MinTlsVersion::Tls12 => TlsVersion::V1_2,
-            MinTlsVersion::Tls13 => TlsVersion::V1_3,
-        },
-        alpn: config.tls.alpn.clone(),
-        key_log: key_log(),
-    })?)
+    config.tls.additional.iter().map(pair).collect()
+}
+
+pub(super) fn min_version(config: &Config) -> TlsVersion {
+    match config.tls.min_version {
+        MinTlsVersion::Tls12 => TlsVersion::V1_2,
+        MinTlsVersion::Tls13 => TlsVersion::V1_3,
+    }
 }
 
 /// Binds every listener, or none if one of them fails.

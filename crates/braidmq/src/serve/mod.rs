@@ -4,6 +4,7 @@ mod access;
 mod banner;
 mod bans;
 mod bind;
+mod http;
 mod logging;
 mod progress;
 mod store;
@@ -25,6 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::bans::FileBans;
 use self::bind::Certificate;
+use self::http::Front;
 use self::store::{Built, ProcessStore};
 use crate::config::{Config, ConfigError, Layers, ListenersConfig, environment, merge};
 
@@ -72,6 +74,9 @@ pub(crate) struct Args {
     /// Answer GET /health over HTTP here: 200 while this broker accepts clients, else 503; repeatable
     #[arg(long, value_name = "HOST:PORT")]
     health: Vec<String>,
+    /// Serve HTTP here: health, and the routes of the configuration; repeatable
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Vec<String>,
     /// Keep certificates and messages in this directory
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -123,6 +128,10 @@ enum StartError {
     Bind(#[from] braid_transport::BindError),
     #[error(transparent)]
     Health(#[from] braid_http::ServerError),
+    #[error(transparent)]
+    Http(#[from] braid_http::StartError),
+    #[error("http.route: {0}")]
+    Route(#[from] braid_http::RouteError),
     #[error("log.level {level:?}: {problem}; write for example info, or warn,braid_broker=debug")]
     LogLevel { level: String, problem: String },
     #[error("no listener is configured: name one with --tcp, --tls, --ws, --wss or --quic")]
@@ -180,7 +189,7 @@ fn try_run(args: &Args) -> Result<(), Failure> {
         .map_err(|source| StartError::System { what: "to start threads", source })?;
     let status = Status { health, addresses: server.as_ref().map_or(&[], HealthServer::addresses) };
     let served = runtime.block_on(serve(args, &config, &reload_level, &status));
-    let Some(Ended { served, store, monitor }) = served? else {
+    let Some(Ended { served, store, monitor, front }) = served? else {
         // Opening the store may be interrupted, as by a crash.
         runtime.shutdown_background();
         return Ok(());
@@ -192,6 +201,7 @@ fn try_run(args: &Args) -> Result<(), Failure> {
         // The broker is dropped; the probe reports this error until the process ends.
         status.health.serving(monitor.unclosed(error.clone()));
     }
+    front.stop();
     served.and(closed).map_err(|error| Failure::of_store(config.data_dir, error))
 }
 
@@ -225,6 +235,9 @@ fn configure(args: &Args) -> Result<Config, StartError> {
     }
     if !args.health.is_empty() {
         config.health.bind = bind::addresses("--health", &args.health)?;
+    }
+    if !args.http.is_empty() {
+        config.http.listen = bind::addresses("--http", &args.http)?;
     }
     if let Some(data_dir) = &args.data_dir {
         config.data_dir.clone_from(data_dir);
@@ -287,6 +300,8 @@ struct Ended {
     /// To be closed.
     store: ProcessStore,
     monitor: HealthMonitor,
+    /// To be stopped.
+    front: Front,
 }
 
 /// Serves until a signal or a failure of the store; `None` when a signal came before it began.
@@ -321,7 +336,8 @@ async fn serve(
     let certificate = bind::certificate(config)?;
     // Before the store is read, so that a port in use is reported at once. Clients that connect meanwhile wait.
     let listeners = bind::listeners(config, certificate.as_ref())?;
-    let addresses = banner::Addresses::of(&listeners, status.addresses);
+    let front = Front::start(config, certificate.as_ref(), &status.health)?;
+    let addresses = banner::Addresses::of(&listeners, status.addresses, front.addresses());
     let build = {
         let (config, health, control) = (config.clone(), status.health.clone(), control.clone());
         move || opened.map_or_else(|| store::open(&config, health), Ok)?.build(&config, &control, listeners)
@@ -366,7 +382,8 @@ async fn serve(
                 handle.recheck_clients().await;
             }
             _ = hang_up.recv() => {
-                let files = ReloadedFiles { certificate: certificate.as_ref(), control: &control, bans: &mut bans };
+                let certificate = certificate.as_ref();
+                let files = ReloadedFiles { certificate, front: &front, control: &control, bans: &mut bans };
                 match reload(args, reload_level, files, &handle).await {
                     Ok(()) => tracing::info!("users, rules, bans, certificates and log level reloaded"),
                     Err(error) => tracing::error!(%error, "nothing reloaded, all stays as it is"),
@@ -374,7 +391,7 @@ async fn serve(
             }
         }
     };
-    Ok(Some(Ended { served, store: store.clone(), monitor }))
+    Ok(Some(Ended { served, store: store.clone(), monitor, front }))
 }
 
 /// Warns of files with messages or keys that other users of the machine can reach. The broker creates none: an earlier
@@ -394,6 +411,7 @@ fn warn_of_exposed_files(config: &Config) {
 /// Owners of what is read again by a reload.
 struct ReloadedFiles<'a> {
     certificate: Option<&'a Certificate>,
+    front: &'a Front,
     control: &'a AccessControl,
     bans: &'a mut FileBans,
 }
@@ -402,7 +420,7 @@ struct ReloadedFiles<'a> {
 async fn reload(
     args: &Args,
     reload_level: &logging::Reload,
-    ReloadedFiles { certificate, control, bans }: ReloadedFiles<'_>,
+    ReloadedFiles { certificate, front, control, bans }: ReloadedFiles<'_>,
     handle: &Handle,
 ) -> Result<(), String> {
     let reading = control.clone();
@@ -412,11 +430,13 @@ async fn reload(
     let level = configure(args).map_err(|error| error.to_string())?.log.level;
     let certificates = certificate.map(Certificate::begin_reload).transpose();
     let certificates = certificates.map_err(|error| error.to_string())?;
+    let of_front = front.begin_reload().map_err(|error| error.to_string())?;
     reload_level.set(&level).map_err(|error| error.to_string())?;
     // All is valid: from here on it is put in force.
     if let Some(put_in_force) = certificates {
         put_in_force();
     }
+    of_front();
     let _ = bans.apply(banned, handle);
     let applying = control.clone();
     // Former users and rules are freed there.

@@ -10,6 +10,7 @@ mod capture;
 mod client;
 mod explain;
 mod health;
+mod http;
 mod lab;
 mod memory;
 mod passwd;

@@ -1,0 +1,371 @@
+//! HTTP server: one address for HTTP/1.1 and 2 on TCP and HTTP/3 on UDP, on threads of its own.
+
+mod body;
+mod guard;
+mod http3;
+mod idle;
+mod limits;
+mod tcp;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::{ALT_SVC, HOST};
+use axum::http::uri::Authority;
+use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
+use bytes::Bytes;
+use braid_transport::http::{Http3Listener, HttpListener};
+use braid_transport::quic::QuicOptions;
+use braid_transport::{BindError, ServerTls};
+use thiserror::Error;
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, watch};
+use tower_service::Service;
+
+pub use self::limits::Limits;
+
+use self::body::LimitedBody;
+use self::guard::Guard;
+use self::limits::ConnectionCount;
+use crate::problem::problem;
+use crate::upgrade::{Exchange, NoUpgrade, Probe, Upgrade};
+
+/// TCP connections that the system queues for `accept`.
+const ACCEPT_QUEUE: u32 = 1024;
+
+/// Pause after a failed accept, most likely for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Ports that the system chooses for TCP until one is free on UDP too.
+const PORT_TRIES: usize = 16;
+
+/// Failure to start the server.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The address is in use, or does not belong to this host.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The address is not on loopback, and there is no TLS.
+    #[error(
+        "HTTP without TLS listens on loopback addresses only, and {address} is none: use 127.0.0.1 or [::1], or turn \
+         TLS on"
+    )]
+    Plain {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// HTTP/3 is asked for, and there is no TLS.
+    #[error("HTTP/3 on {address} needs TLS: turn TLS on, or HTTP/3 off")]
+    Http3WithoutTls {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The operating system refused threads.
+    #[error("the system refuses threads for HTTP: {0}")]
+    Threads(#[from] io::Error),
+}
+
+/// Options of the server.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// Addresses for TCP and, with HTTP/3, UDP.
+    pub listen: Vec<SocketAddr>,
+    /// Certificates; `None` for plain HTTP, on loopback addresses only.
+    pub tls: Option<ServerTls>,
+    /// Whether HTTP/3 is served; needs TLS.
+    pub http3: bool,
+    /// Limits.
+    pub limits: Limits,
+    /// Host names that requests to loopback addresses may have, beside `localhost` and loopback addresses.
+    pub hosts: Vec<String>,
+    /// Paths that pages of other origins may write to, with all below them.
+    pub cross_origin: Vec<String>,
+    /// Threads.
+    pub threads: usize,
+    /// Policy of the automatic upgrade.
+    pub upgrade: Arc<dyn Upgrade>,
+}
+
+impl ServerOptions {
+    /// Options of a server without TLS.
+    #[must_use]
+    pub fn new(listen: Vec<SocketAddr>) -> Self {
+        Self {
+            listen,
+            tls: None,
+            http3: false,
+            limits: Limits::default(),
+            hosts: Vec::new(),
+            cross_origin: Vec::new(),
+            threads: 1,
+            upgrade: Arc::new(NoUpgrade),
+        }
+    }
+}
+
+/// Client of a request, as an extension of it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Host and port that it asked for.
+    pub authority: Option<Authority>,
+    /// True on TLS and QUIC.
+    pub is_encrypted: bool,
+}
+
+/// HTTP server, from its start until [`Server::stop`].
+pub struct Server {
+    addresses: Vec<SocketAddr>,
+    stop: watch::Sender<bool>,
+    drain: Duration,
+    /// Taken when it ends.
+    runtime: Option<Runtime>,
+}
+
+impl Server {
+    /// Listens on all addresses and answers by `router`, on threads of its own: busy threads of MQTT clients do not
+    /// delay it, nor does it delay them.
+    ///
+    /// # Errors
+    /// Every [`StartError`]; then no address is listened on.
+    pub fn start(options: &ServerOptions, router: Router) -> Result<Self, StartError> {
+        let exposed = options.listen.iter().find(|address| !is_loopback(address));
+        if let (Some(address), None) = (exposed, &options.tls) {
+            return Err(StartError::Plain { address: *address });
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(options.threads.max(1))
+            .thread_name("http")
+            .enable_all()
+            .build()?;
+        let inside = runtime.enter();
+        let bound = options.listen.iter().map(|address| bind(*address, options));
+        let bound = bound.collect::<Result<Vec<_>, _>>();
+        drop(inside);
+        let bound = match bound {
+            Ok(bound) => bound,
+            Err(error) => {
+                // The caller may be a task, which must not wait for threads.
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
+        let (stop, stopped) = watch::channel(false);
+        let front = Arc::new(Front {
+            router,
+            guard: Guard { hosts: options.hosts.clone(), cross_origin: options.cross_origin.clone() },
+            count: ConnectionCount::new(&options.limits),
+            limits: options.limits.clone(),
+            upgrade: Arc::clone(&options.upgrade),
+            numbers: AtomicU64::new(1),
+            stopped,
+        });
+        let mut addresses = Vec::with_capacity(bound.len());
+        for (tcp, quic) in bound {
+            addresses.push(tcp.local_addr());
+            runtime.spawn(tcp::accept(tcp, Arc::clone(&front)));
+            if let Some(quic) = quic {
+                runtime.spawn(http3::accept(quic, Arc::clone(&front)));
+            }
+        }
+        tracing::debug!(?addresses, "listening for HTTP");
+        Ok(Self { addresses, stop, drain: options.limits.drain, runtime: Some(runtime) })
+    }
+
+    /// The addresses on which it listens.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Ends gracefully: no new connections, GOAWAY on those that exist, and time for requests in flight. Blocks, so it must
+    /// not be called in a task.
+    pub fn stop(mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        self.stop.send_replace(true);
+        runtime.block_on(async {
+            // Every task of a connection holds a receiver.
+            let _ = tokio::time::timeout(self.drain + ACCEPT_PAUSE, self.stop.closed()).await;
+        });
+        runtime.shutdown_background();
+    }
+}
+
+/// Ends without grace.
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+fn is_loopback(address: &SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+type Bound = (HttpListener, Option<Http3Listener>);
+
+/// Binds the same port on TCP and UDP.
+fn bind(address: SocketAddr, options: &ServerOptions) -> Result<Bound, StartError> {
+    let listen = || HttpListener::bind(address, options.tls.clone(), ACCEPT_QUEUE);
+    if !options.http3 {
+        return Ok((listen()?, None));
+    }
+    let Some(tls) = &options.tls else { return Err(StartError::Http3WithoutTls { address }) };
+    let quic = QuicOptions::http3_server(options.limits.streams, options.limits.idle_timeout);
+    let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
+    loop {
+        let tcp = listen()?;
+        match Http3Listener::bind(tcp.local_addr(), tls.clone(), &quic) {
+            Ok(quic) => return Ok((tcp, Some(quic))),
+            Err(error) if tries == 1 => return Err(error.into()),
+            Err(_) => tries -= 1,
+        }
+    }
+}
+
+/// Shared state of all connections.
+struct Front {
+    router: Router,
+    guard: Guard,
+    count: ConnectionCount,
+    limits: Limits,
+    upgrade: Arc<dyn Upgrade>,
+    numbers: AtomicU64,
+    stopped: watch::Receiver<bool>,
+}
+
+/// One connection. Its end is reported to the policy of the upgrade.
+struct Connection {
+    front: Arc<Front>,
+    number: u64,
+    client: SocketAddr,
+    /// It came to a loopback address.
+    is_loopback: bool,
+    is_encrypted: bool,
+    probe: Probe,
+    /// Signalled when the policy wants it to end.
+    goaway: Notify,
+}
+
+impl Connection {
+    fn new(
+        front: &Arc<Front>,
+        client: SocketAddr,
+        listener: SocketAddr,
+        is_encrypted: bool,
+        probe: Probe,
+    ) -> Arc<Self> {
+        let number = front.numbers.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self {
+            front: Arc::clone(front),
+            number,
+            client,
+            // A client of loopback is on this host, whatever address it used.
+            is_loopback: is_loopback(&listener) || is_loopback(&client),
+            is_encrypted,
+            probe,
+            goaway: Notify::new(),
+        })
+    }
+
+    /// Resolves when the connection has to end gracefully.
+    async fn ending(&self) {
+        let mut stopped = self.front.stopped.clone();
+        tokio::select! {
+            () = self.goaway.notified() => {}
+            // An error: the server is gone.
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+        }
+    }
+
+    /// Answers a request.
+    async fn answer<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+    {
+        let (front, version) = (&*self.front, request.version());
+        let checked = front.guard.check(&request, self.is_loopback, &front.limits);
+        let (mut response, authority) = match checked {
+            Ok(authority) => (self.route(request, authority.clone()).await, authority),
+            Err(refused) => (refused, None),
+        };
+        let advice = front.upgrade.advise(&Exchange {
+            connection: self.number,
+            client: self.client,
+            authority: authority.as_ref().map(Authority::as_str),
+            version,
+            is_encrypted: self.is_encrypted,
+            probe: &self.probe,
+        });
+        if let Some(alt_svc) = advice.alt_svc {
+            response.headers_mut().insert(ALT_SVC, alt_svc);
+        }
+        if advice.goaway {
+            self.goaway.notify_one();
+        }
+        response
+    }
+
+    async fn route<B>(&self, request: Request<B>, authority: Option<Authority>) -> Response<Body>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+    {
+        let (mut parts, body) = request.into_parts();
+        let declared = guard::content_length(&parts.headers).unwrap_or_default();
+        let (body, outcome) = LimitedBody::new(body, declared, &self.front.limits);
+        // One form for all versions: routes find the host in `Host` and in `Client`.
+        if let Some(host) = authority.as_ref().and_then(|host| HeaderValue::try_from(host.as_str()).ok())
+            && parts.version >= Version::HTTP_2
+        {
+            parts.headers.insert(HOST, host);
+        }
+        parts.extensions.insert(Client {
+            address: self.client,
+            authority,
+            is_encrypted: self.is_encrypted,
+        });
+        parts.extensions.insert(outcome.clone());
+        let request = Request::from_parts(parts, Body::new(body));
+        let response = match self.front.router.clone().call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        match outcome.failure() {
+            // The reason for the route's error.
+            Some(failure) if !response.status().is_success() => {
+                problem(failure.status(), &failure.to_string())
+            }
+            _ => response,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.front.upgrade.closed(self.number);
+    }
+}
+
+/// Fallback for paths without a route.
+pub(crate) async fn not_found() -> Response<Body> {
+    problem(StatusCode::NOT_FOUND, "there is nothing at this path")
+}
+
+/// Fallback for methods that a route has not.
+pub(crate) async fn method_not_allowed() -> Response<Body> {
+    problem(StatusCode::METHOD_NOT_ALLOWED, "the resource has no such method")
+}

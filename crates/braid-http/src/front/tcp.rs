@@ -1,0 +1,90 @@
+//! HTTP/1.1 and 2 on TCP and TLS.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use braid_transport::http::{HttpIncoming, HttpListener};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::time::{sleep, timeout};
+
+use super::idle::IdleTimeout;
+use super::limits::{Limits, Permit};
+use super::{ACCEPT_PAUSE, Connection, Front};
+use crate::upgrade::Probe;
+
+/// Fields of a head on HTTP/1.1; above: 431.
+const FIELDS: usize = 100;
+
+/// Streams that the client has reset before they were answered; above: GOAWAY (rapid reset, CVE-2023-44487).
+const PENDING_RESETS: usize = 20;
+
+/// Streams that were reset for errors of the client; above: GOAWAY (CVE-2025-8671).
+const ERROR_RESETS: usize = 100;
+
+/// Accepts until the server stops.
+pub(super) async fn accept(listener: HttpListener, front: Arc<Front>) {
+    let (mut stopped, address) = (front.stopped.clone(), listener.local_addr());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+        };
+        let Ok(incoming) = accepted else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        // Without a permit it is closed.
+        if let Some(permit) = front.count.admit(incoming.peer_address().ip()) {
+            tokio::spawn(serve(incoming, address, permit, Arc::clone(&front)));
+        }
+    }
+}
+
+fn builder(limits: &Limits, alpn: Option<&str>) -> auto::Builder<TokioExecutor> {
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_timeout)
+        .max_buf_size(limits.head_bytes)
+        .max_headers(FIELDS)
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(PENDING_RESETS)
+        .max_local_error_reset_streams(ERROR_RESETS);
+    match alpn {
+        Some("h2") => http.http2_only(),
+        Some(_) => http.http1_only(),
+        None => http,
+    }
+}
+
+async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, front: Arc<Front>) {
+    let (client, limits) = (incoming.peer_address(), &front.limits);
+    // Errors concern this connection only.
+    let Ok(Ok(stream)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
+    let is_encrypted = stream.peer.transport.is_encrypted();
+    let connection = Connection::new(&front, client, listener, is_encrypted, Probe::Tcp(stream.probe));
+    let http = builder(limits, stream.peer.alpn.as_deref());
+    let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit);
+    let service = {
+        let connection = Arc::clone(&connection);
+        service_fn(move |request: Request<Incoming>| {
+            let connection = Arc::clone(&connection);
+            async move { Ok::<_, Infallible>(connection.answer(request).await) }
+        })
+    };
+    let serving = http.serve_connection_with_upgrades(TokioIo::new(io), service);
+    tokio::pin!(serving);
+    tokio::select! {
+        _ = serving.as_mut() => return,
+        () = connection.ending() => serving.as_mut().graceful_shutdown(),
+    }
+    let _ = timeout(limits.drain, serving).await;
+}

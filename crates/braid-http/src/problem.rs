@@ -1,0 +1,18 @@
+//! Error responses: `application/problem+json` (RFC 9457).
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use axum::http::{Response, StatusCode};
+
+/// Response with status, title and `detail`, which is shown to clients: no paths of the host, no errors of libraries.
+#[must_use]
+pub fn problem(status: StatusCode, detail: &str) -> Response<Body> {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let body = serde_json::json!({ "title": title, "status": status.as_u16(), "detail": detail });
+    let mut response = Response::new(Body::from(format!("{body}\n")));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

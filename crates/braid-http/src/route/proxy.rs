@@ -1,0 +1,258 @@
+//! Reverse proxy to another HTTP server.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::uri::{Authority, PathAndQuery, Scheme};
+use axum::http::{Request, Response, StatusCode, Uri, Version};
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use thiserror::Error;
+use tokio::io::copy_bidirectional;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::remove_hop_by_hop;
+use crate::front::{Client, Limits};
+use crate::problem::problem;
+
+/// Time for the TCP connection to an upstream.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Idle connections to an upstream that are kept, and for how long. Most servers close theirs after a minute or more.
+const IDLE_CONNECTIONS: usize = 32;
+const IDLE_TIME: Duration = Duration::from_secs(30);
+
+/// Bytes of the head of an upstream's response.
+const HEAD: usize = 64 << 10;
+
+/// Address of another HTTP server, such as `http://127.0.0.1:8080`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream(Authority);
+
+/// Text that is no upstream.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0:?} is no upstream: write http://HOST:PORT, without a path")]
+pub struct UpstreamError(String);
+
+impl FromStr for Upstream {
+    type Err = UpstreamError;
+
+    fn from_str(text: &str) -> Result<Self, UpstreamError> {
+        let refused = || UpstreamError(text.to_owned());
+        let uri: Uri = text.parse().map_err(|_| refused())?;
+        let has_path = uri.path_and_query().is_some_and(|path| path.as_str() != "/");
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+        match authority {
+            Some(authority) if uri.scheme() == Some(&Scheme::HTTP) && !has_path => Ok(Self(authority.clone())),
+            _ => Err(refused()),
+        }
+    }
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}", self.0)
+    }
+}
+
+/// Reverse proxy. Clones share the connections to the upstream.
+#[derive(Clone)]
+pub(super) struct Proxy {
+    upstream: Upstream,
+    client: HttpClient<HttpConnector, Body>,
+    time: Duration,
+}
+
+impl Proxy {
+    pub(super) fn new(upstream: Upstream, limits: &Limits) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT.min(limits.upstream_timeout)));
+        connector.set_nodelay(true);
+        let client = HttpClient::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIME)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .http1_max_buf_size(HEAD)
+            .build(connector);
+        Self { upstream, client, time: limits.upstream_timeout }
+    }
+
+    async fn answer(&self, mut request: Request<Body>) -> Response<Body> {
+        let upgrade = websocket(&request).then(|| request.extensions_mut().remove::<OnUpgrade>()).flatten();
+        let Some(request) = self.forwarded(request, upgrade.is_some()) else {
+            return problem(StatusCode::BAD_REQUEST, "the target of the request cannot be forwarded");
+        };
+        let mut response = match timeout(self.time, self.client.request(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                let upstream = &self.upstream;
+                tracing::debug!(error = &error as &dyn Error, %upstream, "an upstream gives no response");
+                return problem(StatusCode::BAD_GATEWAY, "the server behind this path gives no valid response");
+            }
+            Err(_elapsed) => {
+                return problem(StatusCode::GATEWAY_TIMEOUT, "the server behind this path is too slow");
+            }
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Some(client) = upgrade else {
+                let detail = "the server behind this path changes the protocol unasked";
+                return problem(StatusCode::BAD_GATEWAY, detail);
+            };
+            let upstream = hyper::upgrade::on(&mut response);
+            tokio::spawn(tunnel(client, upstream));
+            return response.map(|_| Body::empty());
+        }
+        remove_hop_by_hop(response.headers_mut());
+        let time = self.time;
+        response.map(|body| Body::new(TimedBody { body, time, timer: None }))
+    }
+
+    /// The request for the upstream: HTTP/1.1, without fields of the client's connection.
+    fn forwarded(&self, request: Request<Body>, is_upgrade: bool) -> Option<Request<Body>> {
+        let (mut parts, body) = request.into_parts();
+        let client = parts.extensions.get::<Client>().cloned();
+        let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let mut uri = axum::http::uri::Parts::default();
+        (uri.scheme, uri.authority, uri.path_and_query) =
+            (Some(Scheme::HTTP), Some(self.upstream.0.clone()), Some(path));
+        parts.uri = Uri::from_parts(uri).ok()?;
+        let received = std::mem::replace(&mut parts.version, Version::HTTP_11);
+        parts.extensions.clear();
+        remove_hop_by_hop(&mut parts.headers);
+        // The server has answered it already.
+        parts.headers.remove(header::EXPECT);
+        if is_upgrade {
+            parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+            parts.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        }
+        add_forwarded(&mut parts.headers, client.as_ref(), received);
+        Some(Request::from_parts(parts, body))
+    }
+}
+
+/// Tests for a WebSocket handshake. RFC 6455, 4.2.1
+fn websocket(request: &Request<Body>) -> bool {
+    let has = |name: HeaderName, token: &str| {
+        let values = request.headers().get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|value| value.trim().eq_ignore_ascii_case(token))
+    };
+    request.version() == Version::HTTP_11
+        && has(header::CONNECTION, "upgrade")
+        && has(header::UPGRADE, "websocket")
+}
+
+/// Replaces what the client says about itself by what is known. RFC 7239, and `Via` of RFC 9110, 7.6.3
+fn add_forwarded(headers: &mut HeaderMap, client: Option<&Client>, received: Version) {
+    for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"] {
+        headers.remove(name);
+    }
+    let version = match received {
+        Version::HTTP_2 => "2.0",
+        Version::HTTP_3 => "3.0",
+        Version::HTTP_10 => "1.0",
+        _ => "1.1",
+    };
+    let mut put = |name: &'static str, value: &str| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.append(HeaderName::from_static(name), value);
+        }
+    };
+    put("via", &format!("{version} braidmq"));
+    let Some(client) = client else { return };
+    let (ip, proto) = (client.address.ip(), if client.is_encrypted { "https" } else { "http" });
+    let node = match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("\"[{ip}]\""),
+    };
+    let host = client.authority.as_ref().map(Authority::as_str).unwrap_or_default();
+    put("forwarded", &format!("for={node};host=\"{host}\";proto={proto}"));
+    put("x-forwarded-for", &ip.to_string());
+    put("x-forwarded-host", host);
+    put("x-forwarded-proto", proto);
+}
+
+/// Carries bytes between client and upstream after the change of the protocol.
+async fn tunnel(client: OnUpgrade, upstream: OnUpgrade) {
+    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
+    // An error ends both.
+    let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(upstream)).await;
+}
+
+/// Body of an upstream's response, with a time limit between its parts.
+struct TimedBody {
+    body: Incoming,
+    time: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl HttpBody for TimedBody {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            let end = Instant::now() + self.time;
+            if let Some(timer) = &mut self.timer {
+                timer.as_mut().reset(end);
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let time = self.time;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(time)));
+        timer.as_mut().poll(cx).map(|()| Some(Err("the upstream is too slow".into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl tower_service::Service<Request<Body>> for Proxy {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let proxy = self.clone();
+        Box::pin(async move { Ok(proxy.answer(request).await) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upstreams_are_origins() {
+        for text in ["http://127.0.0.1:8080", "http://localhost/", "http://[::1]:80"] {
+            assert!(text.parse::<Upstream>().is_ok(), "{text}");
+        }
+        for text in ["127.0.0.1:8080", "https://a", "http://a/b", "http://a?b", "http://u:p@a", "http://", "a b", ""] {
+            assert_eq!(text.parse::<Upstream>(), Err(UpstreamError(text.to_owned())), "{text}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+mod ending;
+mod hostile;
+mod proxy;
+mod same;
+mod support;

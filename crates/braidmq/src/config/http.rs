@@ -1,0 +1,246 @@
+//! Keys of the HTTP front: `[http]` and `[[http.route]]`.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use braid_http::{Limits, Route, RouteTarget, Upstream};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::ConfigError;
+use super::check::{range, refused};
+
+/// HTTP front. No address is listened on by default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct FrontConfig {
+    /// Addresses, `HOST:PORT` with an IP address as host; TCP and, with HTTP/3, UDP.
+    pub(crate) listen: Vec<SocketAddr>,
+    /// Whether connections are encrypted; without it addresses are on loopback.
+    pub(crate) tls: bool,
+    /// Certificate and key; without them those of `[tls]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<PathBuf>,
+    /// Whether HTTP/3 is served, if connections are encrypted.
+    pub(crate) http3: bool,
+    /// Host names of requests to loopback addresses, beside `localhost`.
+    pub(crate) hosts: Vec<String>,
+    pub(crate) limits: FrontLimits,
+    /// Routes: `[[http.route]]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) route: Vec<RouteConfig>,
+}
+
+impl Default for FrontConfig {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            tls: false,
+            certificate: None,
+            key: None,
+            http3: true,
+            hosts: Vec::new(),
+            limits: FrontLimits::default(),
+            route: Vec::new(),
+        }
+    }
+}
+
+/// Limits of the front and its threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct FrontLimits {
+    pub(crate) threads: usize,
+    pub(crate) connections: usize,
+    pub(crate) connections_per_address: usize,
+    /// Requests in flight on a connection of HTTP/2 or 3.
+    pub(crate) streams: u32,
+    pub(crate) head_bytes: usize,
+    pub(crate) uri_bytes: usize,
+    pub(crate) body_bytes: u64,
+    pub(crate) head_secs: u64,
+    pub(crate) body_secs: u64,
+    pub(crate) idle_secs: u64,
+    pub(crate) upstream_secs: u64,
+}
+
+impl Default for FrontLimits {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            threads: 1,
+            connections: limits.connections,
+            connections_per_address: limits.connections_per_address,
+            streams: limits.streams,
+            head_bytes: limits.head_bytes,
+            uri_bytes: limits.uri_bytes,
+            body_bytes: limits.body_bytes,
+            head_secs: limits.head_timeout.as_secs(),
+            body_secs: limits.body_timeout.as_secs(),
+            idle_secs: limits.idle_timeout.as_secs(),
+            upstream_secs: limits.upstream_timeout.as_secs(),
+        }
+    }
+}
+
+/// Route to a directory or another server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RouteConfig {
+    pub(crate) path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) directory: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "text", deserialize_with = "parsed")]
+    pub(crate) upstream: Option<Upstream>,
+    /// Whether pages of other origins may write there.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) cross_origin: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a reference")]
+fn text<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn parsed<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: FromStr<Err: Display>,
+    D: Deserializer<'de>,
+{
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+impl FrontConfig {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        for (key, value, least, most) in [
+            ("threads", limits.threads as u64, 1, 64),
+            ("connections", limits.connections as u64, 1, u64::MAX),
+            ("connections_per_address", limits.connections_per_address as u64, 1, u64::MAX),
+            ("streams", limits.streams.into(), 1, 65_535),
+            ("head_bytes", limits.head_bytes as u64, 8192, 65_536),
+            ("uri_bytes", limits.uri_bytes as u64, 64, 65_000),
+            ("body_bytes", limits.body_bytes, 0, u64::MAX),
+            ("head_secs", limits.head_secs, 1, 3600),
+            ("body_secs", limits.body_secs, 1, 3600),
+            ("idle_secs", limits.idle_secs, 1, 86_400),
+            ("upstream_secs", limits.upstream_secs, 1, 86_400),
+        ] {
+            range(&format!("http.limits.{key}"), value, least, most)?;
+        }
+        let missing = match (&self.certificate, &self.key) {
+            (Some(_), None) => Some("http.key"),
+            (None, Some(_)) => Some("http.certificate"),
+            _ => None,
+        };
+        if let Some(missing) = missing {
+            return Err(refused(missing, "is missing: give certificate and key, or neither".to_owned()));
+        }
+        if self.certificate.is_some() && !self.tls {
+            return Err(refused("http.certificate", "there is none without http.tls = true".to_owned()));
+        }
+        if !self.tls
+            && let Some(address) = self.listen.iter().find(|one| !one.ip().to_canonical().is_loopback())
+        {
+            let problem = format!(
+                "{address} is not on loopback, and nothing is encrypted: set http.tls = true, or listen on 127.0.0.1"
+            );
+            return Err(refused("http.listen", problem));
+        }
+        self.routes().map(drop)
+    }
+
+    /// The routes, in the order of the file.
+    pub(crate) fn routes(&self) -> Result<Vec<Route>, ConfigError> {
+        self.route.iter().map(RouteConfig::route).collect()
+    }
+
+    /// Paths that pages of other origins may write to.
+    pub(crate) fn cross_origin(&self) -> Vec<String> {
+        self.route.iter().filter(|route| route.cross_origin).map(|route| route.path.clone()).collect()
+    }
+
+    pub(crate) fn limits(&self, drain_secs: u64) -> Limits {
+        let limits = &self.limits;
+        Limits {
+            connections: limits.connections,
+            connections_per_address: limits.connections_per_address,
+            streams: limits.streams,
+            head_bytes: limits.head_bytes,
+            uri_bytes: limits.uri_bytes,
+            body_bytes: limits.body_bytes,
+            head_timeout: Duration::from_secs(limits.head_secs),
+            body_timeout: Duration::from_secs(limits.body_secs),
+            idle_timeout: Duration::from_secs(limits.idle_secs),
+            upstream_timeout: Duration::from_secs(limits.upstream_secs),
+            drain: Duration::from_secs(drain_secs),
+        }
+    }
+
+    /// True if the certificate of `[tls]` is used.
+    pub(crate) fn uses_common_certificate(&self) -> bool {
+        self.tls && self.certificate.is_none() && !self.listen.is_empty()
+    }
+}
+
+impl RouteConfig {
+    fn route(&self) -> Result<Route, ConfigError> {
+        let place = format!("http.route {}", self.path);
+        let target = match (&self.directory, &self.upstream) {
+            (Some(directory), None) => RouteTarget::Directory(directory.clone()),
+            (None, Some(upstream)) => RouteTarget::Upstream(upstream.clone()),
+            _ => {
+                return Err(refused(&place, "name either a directory or an upstream".to_owned()));
+            }
+        };
+        let route = Route { path: self.path.clone(), target };
+        route.check().map_err(|error| refused(&place, error.to_string()))?;
+        Ok(route)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        match toml::from_str::<FrontConfig>(text) {
+            Ok(config) => config.check().unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn values_are_checked() {
+        for (text, expected) in [
+            ("listen = ['0.0.0.0:1']", "http.listen: 0.0.0.0:1 is not on loopback"),
+            ("tls = true\ncertificate = 'a'", "http.key: is missing"),
+            ("certificate = 'a'\nkey = 'b'", "http.certificate: there is none without http.tls"),
+            ("limits.head_bytes = 100", "http.limits.head_bytes: 100 is out of range; it may be 8192 to 65536"),
+            ("[[route]]\npath = '/a'", "http.route /a: name either a directory or an upstream"),
+            ("[[route]]\npath = '/api/x'\ndirectory = 'd'", "is a path of the broker's own"),
+            ("[[route]]\npath = '/a'\nupstream = 'https://a'", "write http://HOST:PORT"),
+            ("[[route]]\npath = '/a'\nupstraem = 'x'", "unknown field"),
+        ] {
+            assert!(error(text).contains(expected), "{text}: {}", error(text));
+        }
+        let text = "listen = ['127.0.0.1:1']\n[[route]]\npath = '/a'\nupstream = 'http://localhost:1'\ncross_origin = true\n";
+        let config: FrontConfig = toml::from_str(text).unwrap();
+        assert!(config.check().is_ok());
+        assert_eq!(config.cross_origin(), ["/a"]);
+        assert_eq!(toml::from_str::<FrontConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
+    }
+}

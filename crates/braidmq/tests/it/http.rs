@@ -1,0 +1,93 @@
+//! `braidmq serve --http`: the HTTP front of a broker, from its configuration.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use braid_transport::http::{connect_http, connect_http3};
+use braid_transport::quic::QuicOptions;
+use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions};
+
+use crate::broker::braidmq;
+use crate::serve::{refusal_of, signal, start_command};
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// `HOST:PORT` in the line of the banner with this scheme.
+fn address(banner: &[String], scheme: &str) -> String {
+    let line = banner.iter().find(|line| line.contains(scheme)).unwrap();
+    line.split_once(scheme).unwrap().1.split('/').next().unwrap().to_owned()
+}
+
+#[test]
+fn the_front_serves_health_and_files_without_tls() {
+    let data = tempfile::tempdir().unwrap();
+    let (files, config) = (data.path().join("files"), data.path().join("config.toml"));
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("page.html"), "<p>page</p>").unwrap();
+    let text = format!("[[http.route]]\npath = \"/pages\"\ndirectory = {files:?}\n");
+    fs::write(&config, text).unwrap();
+    let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    command.arg("--config").arg(&config).arg("--data-dir").arg(data.path().join("data"));
+    let (mut broker, banner) = start_command(&mut command);
+    let address = address(&banner, "http://");
+    let answer = get(&address, "/health/ready");
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"clients\":0"), "{answer}");
+    let answer = get(&address, "/pages/page.html");
+    assert!(answer.contains("text/html") && answer.ends_with("<p>page</p>"), "{answer}");
+    signal(&broker, "-TERM");
+    assert_eq!(broker.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn with_tls_every_version_is_at_one_port() {
+    let data = tempfile::tempdir().unwrap();
+    let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    command.args(["--set", "http.tls=true"]).arg("--data-dir").arg(data.path());
+    let (_broker, banner) = start_command(&mut command);
+    assert!(banner.iter().any(|line| line.contains("(HTTP/1.1, 2 and 3)")), "{banner:?}");
+    let address: SocketAddr = address(&banner, "https://").parse().unwrap();
+    let tls = |alpn: &str| {
+        let ca_files = vec![data.path().join("cert.pem")];
+        ClientTls::new(ClientTlsOptions { ca_files, alpn: vec![alpn.to_owned()], ..ClientTlsOptions::default() })
+    };
+    let options = ConnectOptions { quic: QuicOptions::http3_client(), ..ConnectOptions::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        for alpn in ["http/1.1", "h2"] {
+            let stream = connect_http("localhost", &[address], Some(&tls(alpn)), &options).await.unwrap();
+            assert_eq!(stream.peer.alpn.as_deref(), Some(alpn));
+        }
+        let connection = connect_http3("localhost", &[address], &tls("h3"), &options).await.unwrap();
+        assert_eq!(connection.peer().alpn.as_deref(), Some("h3"));
+    });
+}
+
+#[test]
+fn a_wrong_front_is_refused() {
+    let data = tempfile::tempdir().unwrap();
+    for (arguments, expected) in [
+        (&["--http", "0.0.0.0:0"][..], "http.listen: 0.0.0.0:0 is not on loopback, and nothing is encrypted"),
+        (&["--http", "127.0.0.1:0", "--set", "http.key=a"], "http.certificate: is missing"),
+        (
+            &["--http", "127.0.0.1:0", "--set", "http.route=[{path='/a', directory='/no/such'}]"],
+            "http.route: the directory /no/such of the route /a cannot be opened",
+        ),
+        (&["--set", "http.limits.streams=0"], "http.limits.streams: 0 is out of range"),
+    ] {
+        let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0"]);
+        let (code, said) = refusal_of(command.args(arguments).arg("--data-dir").arg(data.path()));
+        assert!(code == 2 && said.contains(expected), "{said}");
+    }
+    let config = data.path().join("config.toml");
+    fs::write(&config, "[[http.route]]\npath = \"/a\"\nupstream = \"ftp://b\"\n").unwrap();
+    let mut command = braidmq(&["serve", "--config"]);
+    let (_, said) = refusal_of(command.arg(&config));
+    assert!(said.contains("config.toml:3: \"ftp://b\" is no upstream: write http://HOST:PORT"), "{said}");
+}
