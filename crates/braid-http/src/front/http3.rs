@@ -41,7 +41,7 @@ pub(super) async fn accept(mut listener: Http3Listener, front: Arc<Front>) {
         let incoming = match accepted {
             Ok(incoming) => incoming,
             Err(error) => {
-                tracing::warn!(%error, "HTTP/3");
+                tracing::warn!(%error, "HTTP/3 cannot accept connections");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -69,8 +69,9 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
     let mut opener = h3::quic::Connection::<Bytes>::opener(&quic);
     let mut http = server::builder();
     http.max_field_section_size(limits.head_bytes as u64);
-    let Ok(Ok(server)) = timeout(limits.head_timeout, http.build(quic)).await else { return };
-    if requests(server, &connection).await.is_err() {
+    let Ok(Ok(mut server)) = timeout(limits.head_timeout, http.build(quic)).await else { return };
+    if requests(&mut server, &connection).await.is_err() {
+        // Before the server closes it without an error.
         let reason = b"too many requests were broken off";
         OpenStreams::<Bytes>::close(&mut opener, Code::H3_EXCESSIVE_LOAD, reason);
     }
@@ -80,7 +81,7 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
 struct ExcessiveLoad;
 
 /// Answers the requests of a connection until its end.
-async fn requests(mut server: Server, connection: &Arc<Connection>) -> Result<(), ExcessiveLoad> {
+async fn requests(server: &mut Server, connection: &Arc<Connection>) -> Result<(), ExcessiveLoad> {
     let limits = &connection.front.limits;
     let (mut tasks, mut complete, mut broken) = (JoinSet::new(), 0_u64, 0_u64);
     let ending = connection.ending();
@@ -177,12 +178,13 @@ async fn send_body(send: &mut Send, mut body: Body) -> Result<(), StreamError> {
 /// Fields that hyper adds and removes on the other versions.
 fn with_fields(mut response: Response<Body>) -> Response<Body> {
     let length = response.body().size_hint().exact();
-    let has_body = !response.status().is_informational() && response.status() != 204 && response.status() != 304;
+    let has_body =
+        !response.status().is_informational() && response.status() != 204 && response.status() != 304;
     let headers = response.headers_mut();
     remove_hop_by_hop(headers);
     headers.remove(CONNECTION);
     headers.remove(TRANSFER_ENCODING);
-    if let Some(length) = length.filter(|_| has_body && !headers.contains_key(CONTENT_LENGTH)) {
+    if let Some(length) = length.filter(|length| *length > 0 && !headers.contains_key(CONTENT_LENGTH)) {
         headers.insert(CONTENT_LENGTH, length.into());
     }
     if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())) {
@@ -229,4 +231,3 @@ impl hyper::body::Body for Incoming {
         matches!(self.first, Some(None))
     }
 }
-

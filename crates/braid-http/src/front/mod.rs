@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{ALT_SVC, HOST};
+use axum::http::header::{ALT_SVC, CONTENT_LENGTH, HOST};
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
-use bytes::Bytes;
 use braid_transport::http::{Http3Listener, HttpListener};
 use braid_transport::quic::QuicOptions;
 use braid_transport::{BindError, ServerTls};
+use bytes::Bytes;
 use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
@@ -311,6 +311,10 @@ impl Connection {
             is_encrypted: self.is_encrypted,
             probe: &self.probe,
         });
+        if matches!(response.status(), StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT) {
+            // axum says 0, which would be the length of the content that is not sent.
+            response.headers_mut().remove(CONTENT_LENGTH);
+        }
         if let Some(alt_svc) = advice.alt_svc {
             response.headers_mut().insert(ALT_SVC, alt_svc);
         }
@@ -333,11 +337,7 @@ impl Connection {
         {
             parts.headers.insert(HOST, host);
         }
-        parts.extensions.insert(Client {
-            address: self.client,
-            authority,
-            is_encrypted: self.is_encrypted,
-        });
+        parts.extensions.insert(Client { address: self.client, authority, is_encrypted: self.is_encrypted });
         parts.extensions.insert(outcome.clone());
         let request = Request::from_parts(parts, Body::new(body));
         let response = match self.front.router.clone().call(request).await {

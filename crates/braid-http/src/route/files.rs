@@ -180,13 +180,18 @@ fn look(directory: &OwnedFd, name: &str) -> io::Result<Lookup> {
     let (size, nanos) = (metadata.len(), metadata.mtime_nsec());
     let etag = format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), size, metadata.mtime(), nanos);
     let content = if size <= SMALL {
-        let mut bytes = vec![0; usize::try_from(size).unwrap_or_default()];
+        let mut bytes = vec![0; small(size)];
         file.read_exact_at(&mut bytes, 0)?;
         Content::Small(bytes.into())
     } else {
         Content::Large(Arc::new(file))
     };
     Ok(Lookup::File(Found { content, size, modified: metadata.modified()?, etag }))
+}
+
+/// Number of bytes up to [`SMALL`].
+fn small(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or_default()
 }
 
 /// Relative, so that no path can name another host.
@@ -275,8 +280,7 @@ impl Found {
     fn body(&self, from: u64, to: u64) -> Body {
         let file = match &self.content {
             Content::Small(bytes) => {
-                // Within `usize`: the file is small.
-                return Body::from(bytes.slice(from as usize..to as usize));
+                return Body::from(bytes.slice(small(from)..small(to)));
             }
             Content::Large(file) => Arc::clone(file),
         };
@@ -285,7 +289,7 @@ impl Found {
                 return Ok::<_, io::Error>(None);
             }
             let read = spawn_blocking(move || {
-                let mut bytes = vec![0; (to - from).min(SMALL) as usize];
+                let mut bytes = vec![0; small((to - from).min(SMALL))];
                 // A file that became shorter breaks the response off.
                 file.read_exact_at(&mut bytes, from)?;
                 Ok::<_, io::Error>((file, bytes))

@@ -80,7 +80,9 @@ impl Route {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-._~".contains(c);
         let has_odd_segment = || path.split('/').skip(1).any(|part| matches!(part, "" | "." | ".."));
         if !path.chars().all(is_plain) || (!path.is_empty() && has_odd_segment()) {
-            return refused("has characters other than letters, digits and -._~, or an empty segment or dots");
+            return refused(
+                "has characters other than letters, digits and -._~, or an empty segment or dots",
+            );
         }
         let is_within = |reserved: &str| {
             path.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -56,7 +56,9 @@ impl FromStr for Upstream {
         let has_path = uri.path_and_query().is_some_and(|path| path.as_str() != "/");
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
         match authority {
-            Some(authority) if uri.scheme() == Some(&Scheme::HTTP) && !has_path => Ok(Self(authority.clone())),
+            Some(authority) if uri.scheme() == Some(&Scheme::HTTP) && !has_path => {
+                Ok(Self(authority.clone()))
+            }
             _ => Err(refused()),
         }
     }
@@ -100,7 +102,10 @@ impl Proxy {
             Ok(Err(error)) => {
                 let upstream = &self.upstream;
                 tracing::debug!(error = &error as &dyn Error, %upstream, "an upstream gives no response");
-                return problem(StatusCode::BAD_GATEWAY, "the server behind this path gives no valid response");
+                return problem(
+                    StatusCode::BAD_GATEWAY,
+                    "the server behind this path gives no valid response",
+                );
             }
             Err(_elapsed) => {
                 return problem(StatusCode::GATEWAY_TIMEOUT, "the server behind this path is too slow");
@@ -251,7 +256,9 @@ mod tests {
         for text in ["http://127.0.0.1:8080", "http://localhost/", "http://[::1]:80"] {
             assert!(text.parse::<Upstream>().is_ok(), "{text}");
         }
-        for text in ["127.0.0.1:8080", "https://a", "http://a/b", "http://a?b", "http://u:p@a", "http://", "a b", ""] {
+        for text in
+            ["127.0.0.1:8080", "https://a", "http://a/b", "http://a?b", "http://u:p@a", "http://", "a b", ""]
+        {
             assert_eq!(text.parse::<Upstream>(), Err(UpstreamError(text.to_owned())), "{text}");
         }
     }

@@ -15,7 +15,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
 pub use self::tcp_info::{TcpInfo, TcpProbe};
-pub use crate::quic::http3::{Http3Bidi, Http3Connection, Http3Open, Http3Recv, Http3Send, PathProbe, PathStats};
+pub use crate::quic::http3::{
+    Http3Bidi, Http3Connection, Http3Open, Http3Recv, Http3Send, PathProbe, PathStats,
+};
 
 use self::stream::SharedTcp;
 use crate::error::{BindError, ConnectError, HandshakeError};
@@ -30,6 +32,10 @@ pub const ALPN_H3: &str = "h3";
 
 /// Application protocols over TLS, the preferred one first.
 pub(crate) const ALPN_TLS: [&str; 2] = ["h2", "http/1.1"];
+
+/// Unread bytes of one request's body, and of those of a connection: as large as hyper's for HTTP/2.
+const STREAM_WINDOW: u32 = 1 << 20;
+pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 
 /// Byte stream for HTTP/1.1 or 2.
 pub struct HttpStream {
@@ -194,6 +200,7 @@ impl QuicOptions {
     #[must_use]
     pub fn http3_server(streams: u32, idle: Duration) -> Self {
         Self {
+            stream_receive_window: STREAM_WINDOW,
             bidi_streams: streams,
             // Control stream, QPACK streams, and few of unknown types, which are refused.
             uni_streams: 8,

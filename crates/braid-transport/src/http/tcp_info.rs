@@ -49,11 +49,13 @@ impl TcpProbe {
 }
 
 /// Bytes that are read of the structure. An older kernel fills fewer; the rest stays zero.
-const SIZE: usize = 192;
+const SIZE: u16 = 192;
+
+type Bytes = [u8; SIZE as usize];
 
 impl TcpInfo {
     /// `bytes`: the structure as in `linux/tcp.h`, whose fields never move.
-    fn parse(bytes: &[u8; SIZE]) -> Self {
+    fn parse(bytes: &Bytes) -> Self {
         let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
         let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
         Self {
@@ -72,11 +74,11 @@ impl TcpInfo {
 
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "getsockopt(TCP_INFO) into a local buffer; rustix, socket2 and std lack it")]
-fn read(socket: &TcpStream) -> io::Result<[u8; SIZE]> {
+fn read(socket: &TcpStream) -> io::Result<Bytes> {
     use std::os::fd::AsRawFd;
 
-    let mut bytes = [0_u8; SIZE];
-    let mut length = SIZE as libc::socklen_t;
+    let mut bytes: Bytes = [0; SIZE as usize];
+    let mut length = libc::socklen_t::from(SIZE);
     // SAFETY: the buffer has `length` bytes, and the socket is open as long as it is borrowed.
     let result = unsafe {
         libc::getsockopt(
@@ -91,6 +93,6 @@ fn read(socket: &TcpStream) -> io::Result<[u8; SIZE]> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn read(_socket: &TcpStream) -> io::Result<[u8; SIZE]> {
+fn read(_socket: &TcpStream) -> io::Result<Bytes> {
     Err(io::ErrorKind::Unsupported.into())
 }

@@ -174,11 +174,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// `finish`: makes the result of a connection.
-    async fn race<T>(
-        &self,
-        mut addresses: Vec<SocketAddr>,
-        finish: Finish<T>,
-    ) -> Result<T, ConnectError> {
+    async fn race<T>(&self, mut addresses: Vec<SocketAddr>, finish: Finish<T>) -> Result<T, ConnectError> {
         self.tls.warn_if_insecure(self.host);
         if let Some((early, _)) = &self.early {
             addresses.sort_by_key(|address| address != early);

@@ -9,7 +9,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use noq::crypto::rustls::QuicServerConfig;
-use noq::{Connecting, Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode, VarInt};
+use noq::{
+    Connecting, Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode, VarInt,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
@@ -26,7 +28,7 @@ use super::runtime::{Failures, GuardedRuntime};
 use super::simulated;
 use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
-use crate::http::ALPN_H3;
+use crate::http::{ALPN_H3, CONNECTION_WINDOW};
 use crate::link::Link;
 use crate::sim::{Attached, Host};
 use crate::tcp;
@@ -322,8 +324,8 @@ impl QuicIncoming {
         // Counted until the end of the handshake.
         let Begun { connecting, offered, address, tls, options, failures, handshakes: _held, gate: _ } =
             self.begin()?;
-        let connection =
-            connecting.await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        let connection = connecting.await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        connection.set_receive_window(VarInt::from_u32(CONNECTION_WINDOW));
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
         let mut peer = peer(&connection, address);
         peer.certificate = certificate;
@@ -342,9 +344,8 @@ impl QuicIncoming {
             gate
         });
         let (offered, options) = (offered_protocols(&incoming), transport.options);
-        let connecting = incoming
-            .accept_with(config)
-            .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        let connecting =
+            incoming.accept_with(config).map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
         Ok(Begun { connecting, offered, address, tls, options, failures, handshakes, gate })
     }
 

@@ -275,7 +275,9 @@ async fn open(connection: &mut Http3Connection) -> Http3Bidi<Bytes> {
 }
 
 async fn accept(connection: &mut Http3Connection) -> Result<Http3Bidi<Bytes>, String> {
-    poll_fn(|cx| Connection::<Bytes>::poll_accept_bidi(connection, cx)).await.map_err(|error| error.to_string())
+    poll_fn(|cx| Connection::<Bytes>::poll_accept_bidi(connection, cx))
+        .await
+        .map_err(|error| error.to_string())
 }
 
 async fn send(stream: &mut Http3Bidi<Bytes>, bytes: &'static [u8]) -> Result<(), String> {

@@ -9,8 +9,8 @@ use rustls::server::{Acceptor, ServerSessionMemoryCache};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::client_auth::{ClientVerifier, client_verifier};
 use super::keylog::KeyFile;

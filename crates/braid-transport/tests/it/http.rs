@@ -21,12 +21,14 @@ fn client(pki: &Pki, alpn: &[&str]) -> ClientTls {
 }
 
 /// Both ends of a new connection: server, client.
-async fn streams(server: Option<ServerTls>, client: Option<&ClientTls>) -> Result<[HttpStream; 2], ConnectError> {
+async fn streams(
+    server: Option<ServerTls>,
+    client: Option<&ClientTls>,
+) -> Result<[HttpStream; 2], ConnectError> {
     let listener = HttpListener::bind(loopback(), server, 16).expect("bind");
-    let (address, options) = (listener.local_addr(), ConnectOptions::default());
+    let (address, options) = ([listener.local_addr()], ConnectOptions::default());
     let accept = async { listener.accept().await.expect("accept").handshake().await };
-    let (accepted, connected) =
-        tokio::join!(accept, connect_http("localhost", &[address], client, &options));
+    let (accepted, connected) = tokio::join!(accept, connect_http("localhost", &address, client, &options));
     let connected = connected?;
     Ok([accepted.expect("handshake"), connected])
 }
@@ -66,7 +68,10 @@ async fn a_stream_carries_bytes_agrees_on_a_version_and_is_measured() {
     assert!(client.probe.sample().is_err(), "the probe does not keep the socket");
 }
 
-async fn connect_to(listener: &mut Http3Listener, tls: &ClientTls) -> Result<[Http3Connection; 2], ConnectError> {
+async fn connect_to(
+    listener: &mut Http3Listener,
+    tls: &ClientTls,
+) -> Result<[Http3Connection; 2], ConnectError> {
     let address = listener.local_addr().expect("address");
     let options = ConnectOptions { quic: QuicOptions::http3_client(), ..ConnectOptions::default() };
     let accept = async { listener.accept().await.expect("accept").handshake().await };
@@ -77,7 +82,9 @@ async fn connect_to(listener: &mut Http3Listener, tls: &ClientTls) -> Result<[Ht
 }
 
 async fn accept(connection: &mut Http3Connection) -> Result<Http3Bidi<Bytes>, String> {
-    poll_fn(|cx| Connection::<Bytes>::poll_accept_bidi(connection, cx)).await.map_err(|error| error.to_string())
+    poll_fn(|cx| Connection::<Bytes>::poll_accept_bidi(connection, cx))
+        .await
+        .map_err(|error| error.to_string())
 }
 
 async fn open(connection: &mut Http3Connection) -> Http3Bidi<Bytes> {
@@ -97,8 +104,7 @@ async fn a_connection_carries_streams_and_is_measured() {
     let error = connect_to(&mut listener, &client(&pki, &["mqtt-x"])).await.expect_err("no h3");
     assert!(error.to_string().contains("mqtt-x"), "{error}");
 
-    let [mut server, mut client] =
-        connect_to(&mut listener, &client(&pki, &["h3"])).await.expect("connect");
+    let [mut server, mut client] = connect_to(&mut listener, &client(&pki, &["h3"])).await.expect("connect");
     assert_eq!(server.peer().alpn.as_deref(), Some("h3"));
     let mut asking = open(&mut client).await;
     // A DATA frame, so that nothing of it is held back.

@@ -94,19 +94,22 @@ pub(crate) struct RouteConfig {
     pub(crate) path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) directory: Option<PathBuf>,
-    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "text", deserialize_with = "parsed")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "text",
+        deserialize_with = "parsed"
+    )]
     pub(crate) upstream: Option<Upstream>,
     /// Whether pages of other origins may write there.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) cross_origin: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(value: &bool) -> bool {
     !value
 }
 
-#[expect(clippy::ref_option, reason = "serde passes a reference")]
 fn text<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.collect_str(value),
@@ -229,7 +232,10 @@ mod tests {
             ("listen = ['0.0.0.0:1']", "http.listen: 0.0.0.0:1 is not on loopback"),
             ("tls = true\ncertificate = 'a'", "http.key: is missing"),
             ("certificate = 'a'\nkey = 'b'", "http.certificate: there is none without http.tls"),
-            ("limits.head_bytes = 100", "http.limits.head_bytes: 100 is out of range; it may be 8192 to 65536"),
+            (
+                "limits.head_bytes = 100",
+                "http.limits.head_bytes: 100 is out of range; it may be 8192 to 65536",
+            ),
             ("[[route]]\npath = '/a'", "http.route /a: name either a directory or an upstream"),
             ("[[route]]\npath = '/api/x'\ndirectory = 'd'", "is a path of the broker's own"),
             ("[[route]]\npath = '/a'\nupstream = 'https://a'", "write http://HOST:PORT"),

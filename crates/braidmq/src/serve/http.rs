@@ -48,7 +48,7 @@ impl Front {
     }
 
     /// Reads the certificate again, and changes nothing. To call what is returned puts it in force.
-    pub(super) fn begin_reload(&self) -> Result<impl FnOnce() + use<>, CertificateError> {
+    pub(super) fn begin_reload(&self) -> Result<impl FnOnce(), CertificateError> {
         let read = self.tls.as_ref().map(ServerTls::begin_reload).transpose()?;
         Ok(|| read.into_iter().for_each(|put_in_force| put_in_force()))
     }

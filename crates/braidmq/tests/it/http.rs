@@ -55,7 +55,11 @@ fn with_tls_every_version_is_at_one_port() {
     let address: SocketAddr = address(&banner, "https://").parse().unwrap();
     let tls = |alpn: &str| {
         let ca_files = vec![data.path().join("cert.pem")];
-        ClientTls::new(ClientTlsOptions { ca_files, alpn: vec![alpn.to_owned()], ..ClientTlsOptions::default() })
+        ClientTls::new(ClientTlsOptions {
+            ca_files,
+            alpn: vec![alpn.to_owned()],
+            ..ClientTlsOptions::default()
+        })
     };
     let options = ConnectOptions { quic: QuicOptions::http3_client(), ..ConnectOptions::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

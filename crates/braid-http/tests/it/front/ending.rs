@@ -18,7 +18,8 @@ fn a_request_in_flight_is_answered_when_the_server_stops() {
             b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ndone".to_vec()
         });
         let front = Front::start(Limits::default(), Some(upstream.address));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let mut client = runtime.block_on(Client::connect(&front, version));
         let asking = runtime.spawn(async move {
             let first = client.send(&Ask::get("/app")).await;
@@ -54,7 +55,9 @@ impl Upgrade for Policy {
         assert_eq!(exchange.authority, Some("localhost"));
         let is_measured = match exchange.path() {
             Some(PathSample::Tcp(info)) => info.snd_cwnd > 0 && !info.srtt.is_zero(),
-            Some(PathSample::Quic(stats)) => stats.cwnd > 0 && stats.sent_packets > 0 && !stats.srtt.is_zero(),
+            Some(PathSample::Quic(stats)) => {
+                stats.cwnd > 0 && stats.sent_packets > 0 && !stats.srtt.is_zero()
+            }
             None => false,
         };
         let mut seen = self.seen.lock().unwrap();
@@ -74,7 +77,8 @@ fn the_policy_advertises_and_ends_connections() {
     let policy = Arc::new(Policy::default());
     let front = Front::with_upgrade(Arc::<Policy>::clone(&policy));
     block_on(async {
-        for (version, alt_svc) in VERSIONS.into_iter().zip(["h3=\":1\"; ma=60", "h3=\":1\"; ma=60", "clear"]) {
+        for (version, alt_svc) in VERSIONS.into_iter().zip(["h3=\":1\"; ma=60", "h3=\":1\"; ma=60", "clear"])
+        {
             let mut client = Client::connect(&front, version).await;
             for _ in 0..2 {
                 let answer = client.send(&Ask::get("/live")).await.unwrap();

@@ -23,7 +23,8 @@ fn malformed_heads_are_refused() {
     let uri = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", "a".repeat(9000));
     let fields = format!("GET /live HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "a: b\r\n".repeat(100));
     let large = format!("GET /live HTTP/1.1\r\nHost: localhost\r\na: {}\r\n\r\n", "b".repeat(40_000));
-    let with = |line: &str| format!("POST /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{line}\r\n\r\n");
+    let with =
+        |line: &str| format!("POST /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{line}\r\n\r\n");
     for (request, expected) in [
         (long_url, 431),
         (uri, 414),
@@ -41,7 +42,11 @@ fn malformed_heads_are_refused() {
         ("GET /live HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(), 400),
         ("GET /live HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(), 400),
         ("GET /live\r\n\r\n".to_owned(), 400),
-        ("GET http://evil.example/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".to_owned(), 400),
+        (
+            "GET http://evil.example/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                .to_owned(),
+            400,
+        ),
         ("CONNECT localhost:1 HTTP/1.1\r\nHost: localhost:1\r\nConnection: close\r\n\r\n".to_owned(), 501),
         ("\u{10}\u{c}\0\u{4}MQTT\u{4}\u{2}\0\0\0\0".to_owned(), 400),
         ("GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".to_owned(), 200),
@@ -150,7 +155,10 @@ fn floods_on_http2_end_the_connection() {
     let received = http2(&front, &continuations);
     assert!(goaway(&received).is_some_and(|code| code != 0), "{received:?}");
 
-    assert_eq!(status(&front.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")), 200);
+    assert_eq!(
+        status(&front.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")),
+        200
+    );
 }
 
 // === HTTP/3 by hand ===
@@ -159,8 +167,8 @@ fn floods_on_http2_end_the_connection() {
 fn large_and_wrong_field_sections_on_http3_are_refused() {
     let front = Front::start(Limits::default(), None);
     block_on(async {
-        // Before SETTINGS arrive the client knows no limit.
-        for size in [40_000, 1 << 20] {
+        // Before SETTINGS arrive the client knows no limit. The second frame is too long for `h3`.
+        for size in [40_000, 100_000] {
             let (mut driver, mut send) = h3::client::new(front.quic().await).await.unwrap();
             let ask = Ask::get("/live").header("a", &"b".repeat(size));
             let mut stream = send.send_request(ask.request("h3", ())).await.unwrap();
@@ -171,7 +179,8 @@ fn large_and_wrong_field_sections_on_http3_are_refused() {
             assert_eq!(again.recv_response().await.unwrap().status(), 200);
         }
         // A field of the dynamic table, which has no entry: Required Insert Count 1.
-        for block in [&b"\x02\x00\x80"[..], b"\x00\x00\x80", b"\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
+        for block in [&b"\x02\x00\x80"[..], b"\x00\x00\x80", b"\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff"]
+        {
             let mut connection = front.quic().await;
             let mut opener = h3::quic::Connection::<Bytes>::opener(&connection);
             let mut stream = open_bidi(&mut opener).await;

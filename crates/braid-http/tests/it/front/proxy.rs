@@ -19,7 +19,9 @@ fn a_websocket_passes_through() {
         assert!(head.contains("connection: upgrade") && head.contains("upgrade: websocket"), "{head}");
         assert!(head.contains("sec-websocket-key: x"), "{head}");
         stream
-            .write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+            .write_all(
+                b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+            )
             .unwrap();
         let mut bytes = [0; 4];
         stream.read_exact(&mut bytes).unwrap();
@@ -99,7 +101,9 @@ fn an_upstream_that_stops_within_its_response_breaks_it_off() {
 fn two_lengths_are_one_request() {
     let upstream = Upstream::start(|_| b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec());
     let front = Front::plain(Limits::default(), Some(upstream.address));
-    for lengths in ["Content-Length: 6\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 6"] {
+    for lengths in
+        ["Content-Length: 6\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 6"]
+    {
         let request = format!(
             "POST /app HTTP/1.1\r\nHost: localhost\r\n{lengths}\r\n\r\n0\r\n\r\nGET /app/smuggled HTTP/1.1\r\nHost: \
              localhost\r\n\r\n"

@@ -12,7 +12,8 @@ use super::support::{ANY, Ask, Front, Upstream, VERSIONS, block_on, route};
 async fn same(front: &Front, ask: &Ask) -> super::support::Answer {
     let mut answers = Vec::new();
     for version in VERSIONS {
-        let mut answer = front.send(version, ask).await.unwrap_or_else(|error| panic!("{version} {ask:?}: {error}"));
+        let mut answer =
+            front.send(version, ask).await.unwrap_or_else(|error| panic!("{version} {ask:?}: {error}"));
         assert!(answer.headers.remove("date").is_some(), "{version} {ask:?}");
         // Of one connection.
         answer.headers.remove("connection");
@@ -38,9 +39,12 @@ async fn same(front: &Front, ask: &Ask) -> super::support::Answer {
 fn files_and_errors_are_the_same_over_all_versions() {
     let front = Front::start(Limits { body_bytes: 1000, ..Limits::default() }, None);
     let large: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
-    for (name, content) in
-        [("index.html", &b"<p>index</p>"[..]), ("sub/index.html", b"sub"), ("a b.txt", b"0123456789"), ("large", &large)]
-    {
+    for (name, content) in [
+        ("index.html", &b"<p>index</p>"[..]),
+        ("sub/index.html", b"sub"),
+        ("a b.txt", b"0123456789"),
+        ("large", &large),
+    ] {
         fs::write(front.file(name), content).unwrap();
     }
     fs::write(front.dir.path().join("secret"), "secret").unwrap();
@@ -60,12 +64,20 @@ fn files_and_errors_are_the_same_over_all_versions() {
             (Ask::new("HEAD", "/files/a%20b.txt"), 200, ""),
             (get("/files/a%20b.txt").header("range", "bytes=2-4"), 206, "234"),
             (get("/files/a%20b.txt").header("range", "bytes=-2"), 206, "89"),
-            (get("/files/a%20b.txt").header("range", "bytes=2-4").header("if-range", "\"other\""), 200, "0123456789"),
+            (
+                get("/files/a%20b.txt").header("range", "bytes=2-4").header("if-range", "\"other\""),
+                200,
+                "0123456789",
+            ),
             (get("/files/a%20b.txt").header("if-none-match", &format!("\"x\", W/{tag}")), 304, ""),
             (get("/files/a%20b.txt").header("if-none-match", "*"), 304, ""),
             (get("/files/a%20b.txt").header("if-none-match", "\"x\""), 200, "0123456789"),
             (get("/files/a%20b.txt").header("if-modified-since", "Sun, 06 Nov 2089 08:49:37 GMT"), 304, ""),
-            (get("/files/a%20b.txt").header("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT"), 200, "0123456789"),
+            (
+                get("/files/a%20b.txt").header("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT"),
+                200,
+                "0123456789",
+            ),
             (get("/files/a%20b.txt").header("range", "bytes=10-"), 416, "*"),
             (get("/files"), 301, "*"),
             (get("/files/sub"), 301, "*"),
@@ -105,11 +117,13 @@ fn files_and_errors_are_the_same_over_all_versions() {
 
 #[test]
 fn a_proxy_is_the_same_over_all_versions() {
-    let upstream = Upstream::start(|line| match line.split(' ').nth(1).unwrap() {
+    let upstream = Upstream::start(|line| {
+        match line.split(' ').nth(1).unwrap() {
         "/app/short" => b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort".to_vec(),
         "/app/garbage" => b"nonsense\r\n\r\n".to_vec(),
         "/app/none" => Vec::new(),
         _ => b"HTTP/1.1 201 Created\r\nx-mine: 1\r\nconnection: x-hop\r\nx-hop: 1\r\ncontent-length: 5\r\n\r\nhello".to_vec(),
+    }
     });
     let front = Front::start(Limits { body_bytes: 1000, ..Limits::default() }, Some(upstream.address));
     block_on(async {
@@ -166,12 +180,19 @@ fn wrong_options_are_refused_at_the_start() {
     let taken = std::net::TcpListener::bind(ANY).unwrap();
     let mut options = ServerOptions::new(vec![taken.local_addr().unwrap()]);
     options.threads = 2;
-    let error = Server::start(&options, router(Default::default(), &[], &options.limits).unwrap()).unwrap_err();
+    let error =
+        Server::start(&options, router(Default::default(), &[], &options.limits).unwrap()).unwrap_err();
     assert!(error.to_string().contains("is in use"), "{error}");
     for (routes, expected) in [
-        (vec![route("/a", RouteTarget::Directory("/no/such".into()))], "the directory /no/such of the route /a"),
         (
-            vec![route("/a", RouteTarget::Directory("/".into())), route("/a/", RouteTarget::Directory("/".into()))],
+            vec![route("/a", RouteTarget::Directory("/no/such".into()))],
+            "the directory /no/such of the route /a",
+        ),
+        (
+            vec![
+                route("/a", RouteTarget::Directory("/".into())),
+                route("/a/", RouteTarget::Directory("/".into())),
+            ],
             "is there twice",
         ),
     ] {

@@ -12,9 +12,7 @@ use std::thread;
 use braid_http::{HealthState, Limits, Route, RouteTarget, Server, ServerOptions, Upgrade, router};
 use braid_transport::http::{Http3Connection, HttpStream, connect_http, connect_http3};
 use braid_transport::quic::QuicOptions;
-use braid_transport::{
-    ClientAuth, ClientTls, ClientTlsOptions, ConnectOptions, ServerTls, self_signed,
-};
+use braid_transport::{ClientAuth, ClientTls, ClientTlsOptions, ConnectOptions, ServerTls, self_signed};
 use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -24,8 +22,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tempfile::TempDir;
 
-pub(super) const ANY: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 pub(super) const VERSIONS: [&str; 3] = ["http/1.1", "h2", "h3"];
 
@@ -307,10 +304,17 @@ fn read_request(stream: &TcpStream) -> Option<String> {
 }
 
 /// A future of `h3` traits, which have `poll` functions only.
-pub(super) async fn open_bidi(opener: &mut braid_transport::http::Http3Open) -> braid_transport::http::Http3Bidi<Bytes> {
+pub(super) async fn open_bidi(
+    opener: &mut braid_transport::http::Http3Open,
+) -> braid_transport::http::Http3Bidi<Bytes> {
     poll_fn(|cx| h3::quic::OpenStreams::<Bytes>::poll_open_bidi(opener, cx)).await.unwrap()
 }
 
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
 }
