@@ -1,0 +1,113 @@
+// Views that are one table: bans, listeners, configuration, decisions of autoquic.
+
+import { change, every, get, query } from './api.js'
+import { card, confirm, field, h, notify, select, setText, table } from './dom.js'
+import { clock, count, milliseconds, percent } from './format.js'
+
+const REFRESH = 5000
+const rowsOf = (answer) => answer.items ?? answer
+const code = (text) => h('code', text)
+
+// === Bans ===
+
+const TARGETS = ['client', 'user', 'addresses']
+
+export function bans(view) {
+	const { attempt, body } = view
+	const target = select(TARGETS.map((name) => [name, name]))
+	const value = h('input', { required: true, autocomplete: 'off', spellcheck: 'false' })
+	const minutes = h('input', { type: 'number', min: 1, placeholder: 'for good' })
+	const reason = h('input', { autocomplete: 'off' })
+	const targetOf = (ban) => TARGETS.find((name) => ban[name])
+	const list = table('Bans', [
+		['Kind', targetOf],
+		['Banned', (ban) => code(ban[targetOf(ban)])],
+		['Until', (ban) => (ban.expires_at ? clock(ban.expires_at) : 'it is lifted')],
+		['Reason', (ban) => ban.reason],
+		['', (ban) => h('button', { 'aria-label': `Lift the ban of ${ban[targetOf(ban)]}`, click: async () => {
+			const name = targetOf(ban)
+			if (!(await confirm('Lift the ban?', `The ${name} ${ban[name]} may connect again.`, 'Lift the ban'))) return
+			attempt(change('DELETE', `bans${query({ [name]: ban[name] })}`), refresh)
+		} }, 'Lift …')],
+	], 'Nobody is banned.')
+	const form = h('form.inline', { submit: (event) => {
+		event.preventDefault()
+		const ban = { [target.value]: value.value.trim() }
+		if (minutes.value) ban.secs = Number(minutes.value) * 60
+		if (reason.value) ban.reason = reason.value
+		attempt(change('POST', 'bans', ban), () => {
+			notify(`${value.value} is banned`)
+			form.reset()
+			refresh()
+		})
+	} }, field('Kind', target), field('Client, user or network', value), field('Minutes', minutes), field('Reason', reason), h('button.danger', 'Ban'))
+	body.append(card('Add a ban', null, form), h('div.card', list.element))
+	const refresh = every(REFRESH, async () => list.set(rowsOf(await get('bans'))), view)
+}
+
+// === Listeners ===
+
+export function listeners(view) {
+	const { body } = view
+	const list = table('Listeners', [
+		['Name', (one) => one.name],
+		['Kind', (one) => one.kind.toUpperCase()],
+		['Address', (one) => code(one.address)],
+		['State', (one) => (one.available ? '● listening' : h('strong.bad', '✕ not available'))],
+		['Connections', (one) => count(one.connections), 'number'],
+		['Restarts', (one) => count(one.restarts), 'number'],
+	], 'No listener.')
+	body.append(h('div.card', list.element))
+	every(REFRESH, async () => list.set(rowsOf(await get('listeners'))), view)
+}
+
+// === Configuration ===
+
+/** Settings as [name, value] with names as in `--set`. */
+const flatten = (value, prefix = '') => (value === null || typeof value !== 'object' || Array.isArray(value) ? [[prefix.slice(1), JSON.stringify(value)]]
+	: Object.entries(value).flatMap(([name, inner]) => flatten(inner, `${prefix}.${name}`)))
+
+export function config(view) {
+	const { attempt, head, body } = view
+	let settings = []
+	const search = h('input', { type: 'search', autocomplete: 'off', input: () => draw() })
+	const list = table('Settings', [['Setting', ([name]) => code(name)], ['Value', ([, value]) => code(value)]], 'No setting has this in its name or value.')
+	const draw = () => list.set(settings.filter((pair) => pair.join(' ').includes(search.value.trim())))
+	const reload = h('button', { click: async () => {
+		if (!(await confirm('Read the configuration again?', 'Certificates, users, rules and bans are read from their files. If one is not valid, nothing changes.', 'Reload'))) return
+		attempt(change('POST', 'reload'), ({ reloaded }) => {
+			notify(reloaded.length ? `Reloaded: ${reloaded.join(', ')}` : 'Nothing had changed')
+			refresh()
+		})
+	} }, 'Reload …')
+	head.append(h('div.actions', reload))
+	body.append(h('div.filters', field('Find', search)), h('div.card', list.element))
+	const refresh = every(60000, async () => {
+		settings = flatten(await get('config'))
+		draw()
+	}, view)
+}
+
+// === Autoquic ===
+
+export function autoquic(view) {
+	const { head, body } = view
+	const mode = h('span.chip', '–')
+	const two = (first, second) => h('div', first, h('br'), h('span.muted', second))
+	const path = (one, predicted) => two(one ? `${milliseconds(one.srtt_ms)} · ${percent(one.loss_ratio)}` : '–', milliseconds(predicted))
+	const list = table('Decisions', [
+		['Network, origin', (one) => two(code(one.network), one.origin)],
+		['Protocol, since', (one) => two(h('strong', one.protocol === 'quic' ? '◆ QUIC' : '▬ TCP'), clock(one.since))],
+		['Samples', (one) => count(one.samples), 'number'],
+		['TCP: RTT · loss', (one) => path(one.tcp, one.predicted_tcp_ms), 'number'],
+		['QUIC: RTT · loss', (one) => path(one.quic, one.predicted_quic_ms), 'number'],
+		['Reason', (one) => one.reason],
+	], 'No decision yet. They begin when HTTP clients connect.')
+	head.append(mode)
+	body.append(h('p.muted', 'The protocol that the broker offers to HTTP clients of each network, and why. Below the figures of a path stands the predicted time of a page.'), h('div.card', list.element))
+	every(REFRESH, async () => {
+		const answer = await get('autoquic')
+		setText(mode, `mode ${answer.mode}`)
+		list.set(answer.networks)
+	}, view)
+}
