@@ -92,7 +92,7 @@ export class Mock {
     const found = {
       'GET overview': () => world.overview(),
       'GET clients': () => this.#clients(request, response, url, parts),
-      'DELETE clients': () => world.disconnect(parts[1], url.searchParams.get('session') === 'true') || notFound(`No client ${parts[1]}`),
+      'DELETE clients': () => this.mqtt.disconnect(parts[1]) || world.disconnect(parts[1], url.searchParams.get('session') === 'true') || notFound(`No client ${parts[1]}`),
       'GET topics': () => world.topics(url.searchParams.get('prefix') ?? ''),
       'GET retained': () => world.retained(parts[1]) ?? notFound(`Nothing is retained for ${parts[1]}`),
       'DELETE retained': () => world.deleteRetained(parts[1]) || notFound(`Nothing is retained for ${parts[1]}`),

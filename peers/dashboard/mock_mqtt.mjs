@@ -153,7 +153,14 @@ export class MqttServer {
   client(id) {
     const found = [...this.connections].find(({ clientId }) => clientId === id)
     return found && { client_id: id, mountpoint: null, user: null, address: '127.0.0.1:50000', transport: 'ws', version: '5.0', connected: true, connected_at: found.connectedAt, disconnected_at: null,
-      clean_start: true, expiry_secs: 0, keep_alive_secs: 30, subscriptions: found.filters.size, queued_messages: 0, queued_bytes: 0, inflight: 0, dropped: 0, streams: 1, index: -1 }
+      clean_start: true, expiry_secs: 0, keep_alive_secs: 30, subscriptions: found.filters.size, queued_messages: 0, queued_bytes: 0, inflight: 0, dropped: 0, streams: 1, index: -1, filters: [...found.filters.keys()] }
+  }
+
+  /** Ends the connection of a client; false without one. */
+  disconnect(id) {
+    const found = [...this.connections].find(({ clientId }) => clientId === id)
+    found?.socket.destroy()
+    return found !== undefined
   }
 
   close() {

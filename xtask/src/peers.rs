@@ -1,4 +1,4 @@
-//! Third-party clients against a real broker process: mosquitto-clients, paho-mqtt, MQTT.js, aioquic.
+//! Third-party clients against a real broker process: mosquitto-clients, paho-mqtt, MQTT.js, aioquic, Chromium.
 //!
 //! The cases themselves are scripts in `peers/`. This module installs what they need, starts the broker with its
 //! defaults and with other settings, runs one suite after the other with the ports in its environment, and sums up.
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     no_install: bool,
 }
 
-/// Every suite; those of QUIC need a listener that mosquitto does not have.
+/// Every suite; those of QUIC and of the dashboard need what mosquitto does not have.
 const SUITES: &[Suite] = &[
     Suite { script: "run_mosquitto_clients.py", limit: Duration::from_secs(600) },
     Suite { script: "run_raw.py", limit: Duration::from_secs(600) },
@@ -63,6 +63,7 @@ const SUITES: &[Suite] = &[
     Suite { script: "run_mqttjs.mjs", limit: Duration::from_secs(600) },
     Suite { script: "run_quic.py", limit: Duration::from_secs(300) },
     Suite { script: "run_streams.py", limit: Duration::from_secs(600) },
+    Suite { script: "run_dashboard.mjs", limit: Duration::from_secs(900) },
 ];
 
 /// Runs every suite. False when a case failed.
@@ -92,8 +93,8 @@ fn peers(args: &Args) -> Result<Tally, String> {
     }
     let mut tally = Tally::default();
     for suite in SUITES {
-        if suite.needs_quic() && args.broker == Kind::Mosquitto {
-            println!("# {}: mosquitto has no QUIC listener", suite.script);
+        if suite.needs_braidmq() && args.broker == Kind::Mosquitto {
+            println!("# {}: mosquitto has neither QUIC nor the dashboard", suite.script);
             continue;
         }
         suite.run(root, &home, &brokers, &args.only, &mut tally);

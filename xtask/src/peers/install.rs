@@ -15,6 +15,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("python3", "python3"),
     ("node", "nodejs"),
     ("npm", "npm"),
+    ("chromium", "chromium"),
 ];
 
 /// Makes every client available under `home`, from the pinned lists in `sources`.
@@ -75,10 +76,13 @@ fn node_modules(sources: &Path, home: &Path) -> Result<(), String> {
         succeed(Command::new("npm").args(["ci", "--ignore-scripts", "--silent"]).current_dir(home))?;
         fs::copy(&wanted, &installed).map_err(|error| format!("{}: {error}", installed.display()))?;
     }
-    let manifest = fs::read_to_string(home.join("node_modules/mqtt/package.json")).unwrap_or_default();
-    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap_or_default();
-    let version = manifest["version"].as_str().ok_or("npm ci did not install mqtt")?;
-    println!("# node: mqtt=={version}");
+    for name in ["mqtt", "playwright-core", "axe-core"] {
+        let manifest =
+            fs::read_to_string(home.join("node_modules").join(name).join("package.json")).unwrap_or_default();
+        let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap_or_default();
+        let version = manifest["version"].as_str().ok_or_else(|| format!("npm ci did not install {name}"))?;
+        println!("# node: {name}=={version}");
+    }
     Ok(())
 }
 

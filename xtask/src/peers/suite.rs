@@ -17,9 +17,9 @@ pub(super) struct Suite {
 }
 
 impl Suite {
-    /// True if its cases need QUIC.
-    pub(super) fn needs_quic(&self) -> bool {
-        matches!(self.script, "run_quic.py" | "run_streams.py")
+    /// True if its cases need QUIC or the dashboard.
+    pub(super) fn needs_braidmq(&self) -> bool {
+        matches!(self.script, "run_quic.py" | "run_streams.py" | "run_dashboard.mjs")
     }
 
     /// Runs the script to its end or its limit. An exit code of failure without a failed case is a failure too.

@@ -64,7 +64,7 @@ export function facts(labels) {
 
 // === Dialogs ===
 
-/** Opens a modal dialog; true if `label` was chosen, false after Cancel or Escape. */
+/** Opens a dialog; true if `label` was chosen. */
 export function modal(title, body, label, kind = 'primary') {
 	const id = uniqueId('dialog')
 	const cancel = h('button', { type: 'button', click: () => dialog.close('') }, 'Cancel')
@@ -96,13 +96,19 @@ export function notify(text) {
 export function table(label, columns, nothing) {
 	const body = h('tbody')
 	const line = (tag, attributes, cell) => h('tr', columns.map((column) => h(tag, { ...attributes, class: column[2] }, cell(column))))
-	const region = h('div.scroll', { tabindex: 0, role: 'region', 'aria-label': label },
+	const region = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': label },
 		h('table', h('caption.hidden', label), h('thead', line('th', { scope: 'col' }, ([label]) => label)), body))
 	const none = empty(nothing)
 	none.hidden = true
+	let before
 	const set = (rows) => {
-		// A row that has the focus stays.
-		if (!body.contains(document.activeElement)) body.replaceChildren(...rows.map((row) => line('td', {}, ([, cell]) => cell(row) ?? '–')))
+		const now = JSON.stringify(rows)
+		if (now === before) return
+		before = now
+		const at = [...body.rows].findIndex((row) => row.contains(document.activeElement))
+		body.replaceChildren(...rows.map((row) => line('td', {}, ([, cell]) => cell(row) ?? '–')))
+		// The focus goes on to the row at the same place.
+		if (at >= 0) (body.rows[Math.min(at, rows.length - 1)]?.querySelector('button') ?? document.getElementById('main')).focus()
 		none.hidden = rows.length > 0
 		region.hidden = rows.length === 0
 	}

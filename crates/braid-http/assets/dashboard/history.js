@@ -4,23 +4,22 @@ export const SPAN_SECS = 300
 
 const samples = []
 const listeners = new Set()
+let last = null
 
 /** Adds an answer and tells the listeners. */
 export function add(overview) {
 	const at = Date.now() / 1000
 	samples.push({ at, rates: overview.rates })
 	while (samples[0].at < at - SPAN_SECS - 10) samples.shift()
-	latest = overview
+	last = overview
 	for (const listener of listeners) listener(overview)
 }
-
-let latest = null
 
 /** Calls the listener with the last answer and every further one. */
 export function listen(listener, signal) {
 	listeners.add(listener)
 	signal?.addEventListener('abort', () => listeners.delete(listener))
-	if (latest) listener(latest)
+	if (last) listener(last)
 }
 
 /** Milliseconds since the last answer. */

@@ -77,7 +77,7 @@ function shape(context, name, x, y, size) {
 class Lane {
 	visible = true
 	flows = [new Flow(), new Flow()]
-	canvas = h('canvas', { 'aria-hidden': 'true' })
+	canvas = h('canvas', { width: 0, 'aria-hidden': 'true' })
 	name = h('h3')
 	priority = h('span.priority')
 	kind = h('span.muted')

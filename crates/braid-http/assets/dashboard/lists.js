@@ -8,8 +8,6 @@ const REFRESH = 5000
 const rowsOf = (answer) => answer.items ?? answer
 const code = (text) => h('code', text)
 
-// === Bans ===
-
 const TARGETS = ['client', 'user', 'addresses']
 
 export function bans(view) {
@@ -24,7 +22,7 @@ export function bans(view) {
 		['Banned', (ban) => code(ban[targetOf(ban)])],
 		['Until', (ban) => (ban.expires_at ? clock(ban.expires_at) : 'it is lifted')],
 		['Reason', (ban) => ban.reason],
-		['', (ban) => h('button', { 'aria-label': `Lift the ban of ${ban[targetOf(ban)]}`, click: async () => {
+		['Action', (ban) => h('button', { 'aria-label': `Lift the ban of ${ban[targetOf(ban)]}`, click: async () => {
 			const name = targetOf(ban)
 			if (!(await confirm('Lift the ban?', `The ${name} ${ban[name]} may connect again.`, 'Lift the ban'))) return
 			attempt(change('DELETE', `bans${query({ [name]: ban[name] })}`), refresh)
@@ -45,8 +43,6 @@ export function bans(view) {
 	const refresh = every(REFRESH, async () => list.set(rowsOf(await get('bans'))), view)
 }
 
-// === Listeners ===
-
 export function listeners(view) {
 	const { body } = view
 	const list = table('Listeners', [
@@ -60,8 +56,6 @@ export function listeners(view) {
 	body.append(h('div.card', list.element))
 	every(REFRESH, async () => list.set(rowsOf(await get('listeners'))), view)
 }
-
-// === Configuration ===
 
 /** Settings as [name, value] with names as in `--set`. */
 const flatten = (value, prefix = '') => (value === null || typeof value !== 'object' || Array.isArray(value) ? [[prefix.slice(1), JSON.stringify(value)]]
@@ -87,8 +81,6 @@ export function config(view) {
 		draw()
 	}, view)
 }
-
-// === Autoquic ===
 
 export function autoquic(view) {
 	const { head, body } = view

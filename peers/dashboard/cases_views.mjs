@@ -1,0 +1,288 @@
+// Views, navigation, size, errors and sign-in.
+
+import { EDGE } from './world.mjs'
+import { VIEWS, expect, require, scenario } from './stage.mjs'
+
+/** Bytes of all files of the dashboard. */
+const SIZE_LIMIT = 100 * 1024
+
+// === Views ===
+
+/** Text that a view of the mock shows, beside its heading. */
+const CONTENT = {
+  '': '10.?000|600', clients: '600 clients', topics: 'plant', console: 'not connected', events: 'Kinds',
+  bans: 'scanner-3', listeners: 'not available', config: 'limits.streams', autoquic: '34 % faster',
+}
+
+for (const [hash, heading] of VIEWS) {
+  scenario(`views/${hash || 'overview'}`, {}, async (stage) => {
+    await stage.visit(hash, heading)
+    await stage.signIn()
+    if (stage.mock) await stage.text('main', CONTENT[hash])
+    await stage.text('#status', '^(✓|!|■|✕)\\s*\\w+')
+    expect(await stage.page.locator('nav [aria-current=page]').innerText(), heading, 'current view')
+    expect(await stage.problem(), '', 'errors')
+  })
+}
+
+scenario('views/back', { mockOnly: true }, async (stage) => {
+  const { page } = stage
+  await stage.visit('', 'Overview')
+  await page.getByRole('link', { name: 'Clients' }).click()
+  await page.getByLabel('Client begins with').fill(EDGE)
+  await stage.text('.view-head', '1 client$')
+  await page.getByRole('link', { name: EDGE }).click()
+  await stage.text('h1', EDGE)
+  await page.goBack()
+  await stage.text('h1', 'Clients')
+  expect(await page.getByLabel('Client begins with').inputValue(), EDGE, 'the filter after Back')
+  await page.goBack()
+  await stage.text('h1', 'Overview')
+})
+
+scenario('overview/figures', {}, async (stage) => {
+  await stage.visit('')
+  await stage.signIn()
+  await stage.until(async () => {
+    const shown = document.querySelector('.figure strong')?.innerText
+    return shown !== undefined && shown !== '–' && document.querySelector('.plot path.line')?.getAttribute('d')?.includes('L')
+  }, null, 'two samples in a chart')
+})
+
+scenario('overview/refusing', { mockOnly: true }, async (stage) => {
+  Object.assign(stage.mock.world, { status: 'refusing', reasons: ['memory is above the high watermark'] })
+  await stage.visit('')
+  await stage.text('.reasons', 'The broker is refusing\\s+memory is above')
+  await stage.text('#status', '^!\\s*refusing')
+})
+
+scenario('views/theme', {}, async (stage) => {
+  const { page } = stage
+  const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor)
+  await stage.visit('')
+  const light = await background()
+  await page.getByRole('button', { name: 'Dark' }).click()
+  const dark = await background()
+  require(light !== dark, `both schemes have the background ${light}`)
+  await page.reload()
+  expect(await background(), dark, 'background after a reload')
+  await page.emulateMedia({ colorScheme: 'dark' })
+  await page.getByRole('button', { name: 'Light' }).click()
+  expect(await background(), light, 'light although the system is dark')
+})
+
+scenario('views/size', {}, async (stage) => {
+  const sizes = new Map()
+  stage.page.on('response', (response) => {
+    const { pathname } = new URL(response.url())
+    if (!pathname.startsWith('/api/')) sizes.set(pathname, response.body().then((body) => body.length))
+  })
+  await stage.visit('')
+  await stage.page.waitForLoadState('load')
+  const total = (await Promise.all(sizes.values())).reduce((sum, size) => sum + size, 0)
+  console.log(`# dashboard: ${total} bytes in ${sizes.size} files`)
+  require(sizes.size > 10, `only ${sizes.size} files were loaded`)
+  require(total <= SIZE_LIMIT, `${total} bytes, allowed are ${SIZE_LIMIT}`)
+})
+
+scenario('views/hostile-text', { mockOnly: true }, async (stage) => {
+  const { world, mqtt } = stage.mock
+  const hostile = '<img src=x onerror=alert(1)>'
+  world.clients.unshift({ ...world.client(EDGE), client_id: hostile, user: hostile })
+  world.bans.push({ client: hostile, reason: hostile, expires_at: null })
+  for (const hash of ['clients', `clients/${encodeURIComponent(hostile)}`, 'bans']) {
+    await stage.visit(hash)
+    await stage.text('main', '<img src=x onerror')
+  }
+  await stage.visit('events')
+  await stage.until(() => document.querySelector('.view-head').innerText.includes('0 shown'), null, 'the list of events')
+  await expectEvent(stage, { at: 1, client_id: hostile, cause: hostile })
+  await stage.text('main', '<img src=x onerror')
+  require(mqtt.connections.size === 0, 'no MQTT connection')
+})
+
+/** Tells an event until the page, which connects meanwhile, shows one. */
+async function expectEvent(stage, data) {
+  while (stage.mock.openStreams === 0) await new Promise(setImmediate)
+  stage.mock.world.tell('refused', data)
+}
+
+// === Clients ===
+
+scenario('clients/filter', { mockOnly: true }, async (stage) => {
+  const { page } = stage
+  await stage.visit('clients')
+  await page.getByLabel('Transport').selectOption('quic')
+  await page.getByLabel('State').selectOption('true')
+  const wanted = stage.mock.world.clients.filter((one) => one.transport === 'quic').length
+  await stage.text('.view-head', `^Clients\\s+${wanted} clients`)
+  const transports = await page.locator('.vrows [role=row]:not([hidden]) .transport').allInnerTexts()
+  expect([...new Set(transports)], ['QUIC'], 'transports')
+  await page.getByLabel('User').fill('nobody')
+  await stage.text('main', 'No client matches')
+})
+
+scenario('clients/changes', { mockOnly: true }, async (stage) => {
+  // The pages on screen are read again, also if clients came before them.
+  const { world } = stage.mock
+  await stage.page.clock.install()
+  await stage.visit('clients')
+  await stage.text('.view-head', '600 clients')
+  world.clients.unshift({ ...world.clients[0], client_id: 'aaa-first' })
+  await stage.page.clock.runFor(5100)
+  await stage.text('.view-head', '601 clients')
+  await stage.text('.vrows', 'aaa-first')
+})
+
+scenario('clients/scroll', { mockOnly: true, clients: 10_000 }, async (stage) => {
+  const { page } = stage
+  await stage.visit('clients')
+  await stage.text('.view-head', '10,000 clients')
+  const grid = page.getByRole('grid', { name: 'Clients' })
+  await grid.focus()
+  await page.keyboard.press('End')
+  const last = stage.mock.world.clients.at(-1).client_id
+  await stage.text('[aria-selected=true]', last)
+  expect(await grid.getAttribute('aria-rowcount'), '10001', 'rows of the grid with its head')
+  const rows = await page.locator('.vrows [role=row]').count()
+  require(rows < 100, `${rows} rows in the document`)
+  const frames = await page.evaluate(() => new Promise((done) => {
+    const list = document.querySelector('.vlist')
+    const times = []
+    let before = performance.now()
+    list.scrollTop = 0
+    const step = (now) => {
+      times.push(now - before)
+      before = now
+      list.scrollTop += 1700
+      if (times.length < 200) requestAnimationFrame(step)
+      else done(times.slice(1).sort((left, right) => left - right))
+    }
+    requestAnimationFrame(step)
+  }))
+  const text = (value) => `${value.toFixed(1)} ms`
+  console.log(`# dashboard: 10,000 clients scrolled in 200 frames: median ${text(frames[100])}, 99th percentile ${text(frames[197])}, longest ${text(frames.at(-1))}`)
+  require(!(await page.locator('.vrows').innerText()).includes('loading'), 'rows that were loaded are shown at once')
+})
+
+// === Errors and sign-in ===
+
+scenario('errors/shown', { mockOnly: true }, async (stage) => {
+  const { page } = stage
+  stage.tolerated = [/Failed to load resource/]
+  const answers = [
+    [{ status: 503, contentType: 'application/problem+json', body: JSON.stringify({ type: 'about:blank', title: 'Service Unavailable', status: 503, detail: 'The store has failed' }) }, 'Service Unavailable: The store has failed'],
+    [{ status: 502, contentType: 'text/html', body: '<h1>Bad gateway</h1>' }, 'The broker answered with status 502.'],
+    [null, 'The broker does not answer.'],
+  ]
+  for (const [answer, wanted] of answers) {
+    await page.route('**/api/v1/**', (route) => (answer ? route.fulfill(answer) : route.abort()))
+    await stage.visit('listeners')
+    await page.reload()
+    await stage.text('main > .problem', wanted.replaceAll('.', '\\.'))
+    await page.unroute('**/api/v1/**')
+  }
+  await stage.text('#status', '^✕\\s*no answer')
+  await stage.until(() => document.querySelector('main > .problem').hidden, null, 'the error goes when the broker answers again')
+})
+
+scenario('errors/client-unknown', { mockOnly: true }, async (stage) => {
+  stage.tolerated = [/404/]
+  await stage.visit('clients/nobody%2F1')
+  await stage.text('main > .problem', 'Not Found: No client nobody/1$')
+})
+
+scenario('errors/viewer', { mockOnly: true }, async (stage) => {
+  const { page } = stage
+  stage.tolerated = [/403/]
+  stage.mock.isViewer = true
+  await stage.visit('bans')
+  await page.getByRole('button', { name: 'Lift the ban of scanner-3' }).click()
+  await page.getByRole('dialog').getByRole('button', { name: 'Lift the ban' }).click()
+  await stage.text('main > .problem', 'Forbidden: The role viewer may only read')
+  expect(stage.mock.world.bans.length, 2, 'bans')
+})
+
+scenario('sign-in/password', { mockOnly: true }, async (stage) => {
+  const { page, mock } = stage
+  stage.tolerated = [/401/]
+  Object.assign(mock, { user: 'ops', password: 'pässword:1' })
+  const answer = async (password, keep = false) => {
+    await page.getByLabel('User', { exact: true }).fill('ops')
+    await page.getByLabel('Password', { exact: true }).fill(password)
+    if (keep) await page.getByLabel('Keep until this tab is closed').check()
+    await page.keyboard.press('Enter')
+  }
+  await stage.visit('listeners')
+  await page.getByRole('dialog', { name: 'Sign in' }).waitFor()
+  await answer('wrong')
+  await stage.text('dialog [role=alert]', 'did not accept')
+  await answer('pässword:1')
+  await stage.text('main', 'not available')
+  await stage.text('#session', 'Sign out ops')
+  expect(await page.evaluate(() => [sessionStorage.length, Object.keys(localStorage).filter((key) => key !== 'braidmq-theme')]), [0, []], 'what is stored')
+  await page.reload()
+  await page.getByRole('dialog', { name: 'Sign in' }).waitFor()
+  await answer('pässword:1', true)
+  await stage.text('main', 'not available')
+  await page.reload()
+  await stage.text('main', 'not available')
+  await page.getByRole('button', { name: 'Sign out ops' }).click()
+  await page.getByRole('dialog', { name: 'Sign in' }).waitFor()
+})
+
+scenario('sign-in/declined', { mockOnly: true }, async (stage) => {
+  const { page, mock } = stage
+  stage.tolerated = [/401/]
+  Object.assign(mock, { user: 'ops', password: 'x' })
+  await page.clock.install()
+  await stage.visit('listeners')
+  await page.getByRole('dialog', { name: 'Sign in' }).waitFor()
+  await page.keyboard.press('Escape')
+  await stage.text('main > .problem', 'Sign in to see this\\.')
+  await page.clock.runFor(20_000)
+  expect(await page.getByRole('dialog').count(), 0, 'dialogs after further polls')
+  await page.getByRole('button', { name: 'Sign in' }).click()
+  await page.getByLabel('Token', { exact: true }).check()
+  await page.getByLabel('Token (JWT)').fill(' a.b.c ')
+  const request = page.waitForRequest((one) => one.headers().authorization === 'Bearer a.b.c')
+  await page.getByRole('dialog').getByRole('button', { name: 'Sign in' }).click()
+  await request
+})
+
+// === Bans and configuration ===
+
+scenario('bans/add-and-lift', { mockOnly: true }, async (stage) => {
+  const { page, mock } = stage
+  await stage.visit('bans')
+  await page.getByLabel('Kind').selectOption('addresses')
+  await page.getByLabel('Client, user or network').fill('2001:db8::/32')
+  await page.getByLabel('Minutes').fill('30')
+  await page.getByRole('button', { name: 'Ban', exact: true }).click()
+  await stage.text('main', '2001:db8::/32')
+  expect(mock.world.bans[2].addresses, '2001:db8::/32', 'banned')
+  await page.getByRole('button', { name: 'Lift the ban of 2001:db8::/32' }).click()
+  await page.keyboard.press('Escape')
+  expect(mock.world.bans.length, 3, 'bans after Escape')
+  await page.getByRole('button', { name: 'Lift the ban of 2001:db8::/32' }).click()
+  await page.getByRole('dialog').getByRole('button', { name: 'Lift the ban' }).click()
+  await stage.until(() => !document.querySelector('main').innerText.includes('2001:db8'), null, 'the ban is gone')
+  expect(await page.evaluate(() => document.activeElement.getAttribute('aria-label')), 'Lift the ban of 203.0.113.0/24', 'the focus after the row is gone')
+})
+
+scenario('config/reload', { mockOnly: true }, async (stage) => {
+  const { page, mock } = stage
+  stage.tolerated = [/422/]
+  const reload = async () => {
+    await page.getByRole('button', { name: 'Reload …' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Reload' }).click()
+  }
+  await stage.visit('config')
+  await reload()
+  await stage.text('#notices', 'Reloaded: certificates, rules')
+  mock.world.brokenFile = 'rules.acl:7: the action is missing'
+  await reload()
+  await stage.text('main > .problem', 'rules\\.acl:7')
+  await page.getByLabel('Find').fill('bbr')
+  await stage.until(() => document.querySelectorAll('tbody tr').length === 1, null, 'one setting is left')
+})

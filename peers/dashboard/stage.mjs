@@ -1,0 +1,126 @@
+// Stage of one case of the dashboard: a mock of its own or the broker, a fresh page, and what no page may do.
+
+import { createRequire } from 'node:module'
+
+import { Mismatch, expect, require } from '../mqttjs/suite.mjs'
+import { Mock } from './mock.mjs'
+
+const modules = createRequire(`${process.env.PEERS_NODE_MODULES}/`)
+const { chromium } = modules('playwright-core')
+export const AXE = modules.resolve('axe-core/axe.min.js')
+
+/** URL of a broker with an HTTP listener; without it each case has a mock. */
+const BROKER_URL = process.env.PEERS_DASHBOARD
+const WAIT = 8000
+const FLAGS = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync']
+/** Views: path in the hash and heading. */
+export const VIEWS = [
+  ['', 'Overview'], ['clients', 'Clients'], ['topics', 'Topics'], ['console', 'Console'], ['events', 'Events'],
+  ['bans', 'Bans'], ['listeners', 'Listeners'], ['config', 'Configuration'], ['autoquic', 'Auto QUIC'],
+]
+
+export const cases = []
+let browser = null
+
+/** The browser of all cases; a missing one fails every case. */
+export async function launch() {
+  browser ??= await chromium.launch({ executablePath: process.env.PEERS_CHROMIUM ?? '/usr/bin/chromium', args: FLAGS })
+  return browser
+}
+
+export async function close() {
+  await browser?.close()
+}
+
+export class Stage {
+  #problems = []
+  #contexts = []
+  /** Messages of the console that a case provokes. */
+  tolerated = []
+
+  async begin(mock) {
+    this.mock = mock
+    this.url = mock?.url ?? BROKER_URL
+    this.page = await this.open()
+  }
+
+  /** Opens another page in a context of its own. */
+  async open(options = {}) {
+    const context = await (await launch()).newContext({ viewport: { width: 1280, height: 800 }, ...options })
+    this.#contexts.push(context)
+    const page = await context.newPage()
+    page.setDefaultTimeout(WAIT)
+    await page.addInitScript(() => {
+      document.addEventListener('securitypolicyviolation', (event) => console.error(`CSP violation: ${event.violatedDirective} ${event.blockedURI}`))
+    })
+    page.on('pageerror', (error) => this.#problems.push(`exception: ${error.message}`))
+    page.on('console', (message) => {
+      if (message.type() === 'error' || message.type() === 'warning') this.#problems.push(`console: ${message.text()}`)
+    })
+    page.on('request', (request) => {
+      if (!request.url().startsWith(this.url) && !request.url().startsWith('data:')) this.#problems.push(`request to ${request.url()}`)
+    })
+    return page
+  }
+
+  /** Opens a view and waits for its heading. */
+  async visit(hash, heading = null, page = this.page) {
+    await page.goto(`${this.url}#/${hash}`)
+    await page.locator('h1', heading === null ? {} : { hasText: heading }).waitFor()
+  }
+
+  /** Waits until the function of the page is true. */
+  async until(body, argument, what) {
+    await this.page.waitForFunction(body, argument, { timeout: WAIT, polling: 50 }).catch(() => {
+      throw new Mismatch(`not within ${WAIT / 1000} s: ${what}`)
+    })
+  }
+
+  /** Waits until the text of the first element is as wanted. */
+  async text(selector, wanted) {
+    await this.until(([one, pattern]) => new RegExp(pattern, 'u').test(document.querySelector(one)?.innerText ?? ''), [selector, wanted], `${wanted} in ${selector}`)
+  }
+
+  /** Signs in to the broker if the environment has credentials. */
+  async signIn(page = this.page) {
+    const [user, password] = [process.env.PEERS_DASHBOARD_USER, process.env.PEERS_DASHBOARD_PASSWORD]
+    if (this.mock || !user) return
+    await page.getByRole('button', { name: 'Sign in' }).click()
+    await page.getByLabel('User', { exact: true }).fill(user)
+    await page.getByLabel('Password', { exact: true }).fill(password ?? '')
+    await page.getByRole('dialog').getByRole('button', { name: 'Sign in' }).click()
+  }
+
+  /** The errors that the page shows. */
+  problem() {
+    return this.page.locator('main > .problem').innerText()
+  }
+
+  async end(isFine) {
+    for (const context of this.#contexts) await context.close()
+    await this.mock?.close()
+    const found = this.#problems.filter((text) => !this.tolerated.some((pattern) => pattern.test(text)))
+    if (isFine) expect(found, [], 'exceptions, errors in the console, violations of the policy, foreign requests')
+  }
+}
+
+/** Adds a case. `mockOnly` cases need what only the mock can do, and are left out for a broker. */
+export function scenario(label, { mockOnly = false, clients = 600, ...options }, body) {
+  if (mockOnly && BROKER_URL) return
+  cases.push({
+    name: `dashboard/${label}`,
+    body: async () => {
+      const stage = new Stage()
+      let isFine = false
+      await stage.begin(BROKER_URL ? null : await Mock.start({ clients, ...options }))
+      try {
+        await body(stage)
+        isFine = true
+      } finally {
+        await stage.end(isFine)
+      }
+    },
+  })
+}
+
+export { expect, require }
