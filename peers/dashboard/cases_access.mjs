@@ -80,7 +80,7 @@ scenario('access/keyboard', { mockOnly: true }, async (stage) => {
   expect(await focused().then((text) => text.split('\n')[0]), 'Client', 'the grid has the focus')
   const second = stage.mock.world.clients[2].client_id
   await press('ArrowDown', 2)
-  await stage.text('[aria-selected=true]', second)
+  await stage.text('.vrow[aria-selected=true]:not([hidden])', second)
   require(await isOutlined(page), 'the chosen row has no visible focus')
   await press('PageDown')
   await press('Home')

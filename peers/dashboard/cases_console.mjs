@@ -51,7 +51,13 @@ scenario('console/binary-and-bound', FAST, async (stage) => {
   await stage.text('.messages li pre', '0000 {2}00 ff 41 0a +\\.\\.A\\.')
   for (let at = 0; at < 300; at += 1) stage.mock.mqtt.publish(`t/${at}`, Buffer.from(String(at)))
   await stage.text('.messages li', 't/299')
-  expect(await stage.page.locator('.messages li').count(), 200, 'messages that are kept')
+  const kept = () => stage.page.locator('.messages li').count()
+  expect(await kept(), 200, 'messages on the page')
+  for (const hash of ['listeners', 'console']) {
+    await stage.page.evaluate((to) => { location.hash = `#/${to}` }, hash)
+    await stage.text('h1', hash === 'console' ? 'Console' : 'Listeners')
+  }
+  expect(await kept(), 200, 'messages that are kept')
   // A payload of many frames and larger than what is shown.
   stage.mock.mqtt.publish('large', Buffer.alloc(300_000, 'x'))
   await stage.text('.messages li', '… 229 KiB more')

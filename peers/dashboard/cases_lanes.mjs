@@ -44,6 +44,7 @@ scenario('lanes/waits', FAST, async (stage) => {
   await stage.text(lane(16), '▮ waits for\\s*stream 4')
   await stage.text(lane(4), 'acknowledgements \\(Receive Maximum\\)')
   require(!(await page.locator(lane(8)).getAttribute('class')).includes('blocked'), 'stream 8 is open')
+  expect(await page.locator('ol .lane.blocked').evaluateAll((found) => found.map((one) => one.dataset.stream)), ['4', '16', '20'], 'closed lanes')
   expect(await page.locator('.links path').count(), 2, 'brackets')
   await page.locator(lane(20)).getByRole('button', { name: 'behind stream 8' }).click()
   expect(await page.evaluate(() => document.activeElement.dataset.stream), '8', 'focused lane')
@@ -54,7 +55,7 @@ scenario('lanes/rates', FAST, async (stage) => {
   await stage.text(lane(20), '→ out\\s+\\d+ KiB/s')
   await stage.text(lane(20), '← in\\s+0 B/s')
   await stage.text('main', 'holding: bulk waits')
-  await stage.text('main', 'policed at 10 Mbit/s')
+  await stage.text('main', 'Kind of path\\s+policed at 10 Mbit/s')
   await stage.text('main', 'plant/hamburg/edge-07/offline')
 })
 
@@ -124,6 +125,15 @@ scenario('client/disconnect', FAST, async (stage) => {
   await page.getByRole('dialog').getByRole('button', { name: 'Delete the session' }).click()
   await stage.text('main > .problem', 'Not Found')
   expect(mock.world.client(EDGE), undefined, 'the session')
+})
+
+scenario('hidden/view-that-was-left', FAST, async (stage) => {
+  const { mock } = stage
+  await stage.visit(`clients/${EDGE}`)
+  await stage.text(lane(20), 'bulk')
+  expect(mock.openStreams, 1, 'streams of the lanes')
+  await stage.visit('listeners', 'Listeners')
+  while (mock.openStreams > 0) await new Promise(setImmediate)
 })
 
 scenario('hidden/nothing-is-fetched', FAST, async (stage) => {

@@ -70,11 +70,9 @@ export function modal(title, body, label, kind = 'primary') {
 	const cancel = h('button', { type: 'button', click: () => dialog.close('') }, 'Cancel')
 	const dialog = h('dialog', { 'aria-labelledby': id },
 		h('form', { method: 'dialog' }, h('h2', { id }, title), body, h('div.actions', cancel, h('button', { class: kind, value: 'yes' }, label))))
-	const opener = document.activeElement
 	return new Promise((resolve) => {
 		dialog.addEventListener('close', () => {
 			dialog.remove()
-			opener.focus()
 			resolve(dialog.returnValue === 'yes')
 		})
 		document.body.append(dialog)
