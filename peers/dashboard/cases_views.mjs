@@ -140,6 +140,11 @@ scenario('clients/changes', { mockOnly: true }, async (stage) => {
   await stage.text('.vrows', 'aaa-first')
   await stage.page.keyboard.press('End')
   await stage.text('.vrow[aria-selected=true]:not([hidden])', last)
+  await stage.page.clock.runFor(5100)
+  await stage.text('.view-head', '601 clients')
+  // The client between the two pages is in the second one now.
+  await stage.page.evaluate(() => { document.querySelector('.vlist').scrollTop = 490 * 34 })
+  await stage.text('.vrows', world.clients[500].client_id)
 })
 
 scenario('clients/scroll', { mockOnly: true, clients: 10_000 }, async (stage) => {

@@ -102,7 +102,12 @@ export function virtualList(label, path, columns, { filter, href, onCount }) {
 
 	/** Reads the pages on screen again. */
 	const refresh = async () => {
-		if (failed || !pages.length) return reload()
+		if (!pages.length) return reload()
+		if (failed) {
+			failed = null
+			await load()
+			if (failed) throw failed
+		}
 		const own = generation
 		const [first, end] = [visible()[0] + OVERSCAN, visible()[1] - OVERSCAN]
 		for (const page of pages.filter(({ start, count }) => start < end && start + count > first)) {
