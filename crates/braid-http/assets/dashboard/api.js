@@ -43,7 +43,7 @@ export function signIn(refused = false) {
 }
 
 async function ask(refused) {
-	const user = h('input', { autocomplete: 'username' })
+	const user = h('input', { autofocus: true, autocomplete: 'username' })
 	const password = h('input', { type: 'password', autocomplete: 'current-password' })
 	const token = h('textarea', { rows: 3, spellcheck: 'false', autocomplete: 'off' })
 	const keep = h('input', { type: 'checkbox' })
