@@ -279,7 +279,7 @@ pub struct Delivery {
     pub shared: Option<Arc<TopicFilter>>,
     /// Log sequence number of the delivery in the stored queue of its session; `None` when it is in no store.
     pub queue_lsn: Option<NonZeroU64>,
-    /// Time of enqueueing, in seconds of the queue's clock; `None` where the age is not limited.
+    /// Time of enqueueing, in seconds of the queue's clock; `None` until it is queued.
     pub enqueued_at: Option<NonZeroU32>,
     /// Charge of the message as offline, since the delivery was queued for an offline client.
     pub offline_charge: Option<OfflineCharge>,

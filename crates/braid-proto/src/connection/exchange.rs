@@ -414,7 +414,7 @@ fn put(
     let Some(name) = name else { return false };
     // Packets of different streams overtake each other: an alias could be used before its definition. [BQ-18]
     transmission.alias = if delivery.stream.is_control() { aliases.assign(topic, name.len()) } else { None };
-    let Some(outbox) = streams.outbox_mut(delivery.stream) else { return true };
+    let Some((outbox, traffic)) = streams.sending_half(delivery.stream) else { return true };
     while put_delivery(outbox.open(), delivery, &transmission, agreement.peer_maximum_packet_size).is_none() {
         // An alias takes three bytes: without it the packet may fit.
         let Some((_, named)) = transmission.alias.take() else { return false };
@@ -423,6 +423,7 @@ fn put(
         }
     }
     delivery.message.shared_parts().for_each(|part| outbox.push_shared(part.clone()));
+    traffic.note_publish_sent(outbox, transmission.now);
     true
 }
 

@@ -16,6 +16,7 @@ mod mounting;
 mod server;
 mod stream;
 mod streams;
+mod traffic;
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ use crate::types::{PacketId, ProtocolVersion, ReasonCode, StreamKey, Violation};
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, SendError, ServerProof};
 pub use server::{Acceptance, EarlyPublish, End, Event, ReadObstacle, Server, ServerOptions};
 pub use stream::Outbox;
+pub use traffic::StreamReport;
 
 /// Reason for the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -81,7 +81,7 @@ impl Outbox {
 
     /// Drops the unwritten bytes.
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { taken: self.taken, ..Self::default() };
     }
 }
 

@@ -11,6 +11,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::stream::{InboundAliases, Outbox};
+use super::traffic::{StreamReport, StreamTraffic};
 use super::{Agreement, StreamAction};
 use crate::decoder::{Decoder, Spool};
 use crate::packet::Packet;
@@ -29,6 +30,7 @@ pub(crate) struct Stream {
     pub(crate) unacknowledged: u16,
     /// Acknowledgements of requests on it that are not in its outbox yet.
     pending_acks: usize,
+    traffic: StreamTraffic,
 }
 
 /// Data stream, until it has ended in both directions.
@@ -102,6 +104,26 @@ impl Streams {
         self.data.find_mut(key).map(|data| &mut data.stream)
     }
 
+    /// Counts bytes that came on the control stream.
+    pub(crate) fn note_control_received(&mut self, bytes: usize) {
+        self.control.traffic.note_received(bytes);
+    }
+
+    /// Reports of the streams that have not ended in both directions: the control stream, then at most `limit` data
+    /// streams in the order of their keys. Visits all of them.
+    pub(crate) fn reports(&self, limit: usize) -> Vec<StreamReport> {
+        let mut keys: Vec<_> = self.data.keys().collect();
+        keys.sort_unstable();
+        let data = keys.into_iter().take(limit).filter_map(|key| self.data.find(key));
+        let data = data.map(|data| data.stream.report(data.key, data.state != StreamState::Open));
+        std::iter::once(self.control.report(StreamKey::CONTROL, false)).chain(data).collect()
+    }
+
+    /// Number of data streams that have not ended in both directions.
+    pub(crate) fn data_streams(&self) -> usize {
+        self.data.len()
+    }
+
     /// Outbox of a stream that has not ended in both directions.
     pub(crate) fn outbox(&self, key: StreamKey) -> Option<&Outbox> {
         self.get(key).map(|stream| &stream.outbox)
@@ -109,12 +131,19 @@ impl Streams {
 
     /// Outbox of a stream on which bytes may still be sent.
     pub(crate) fn outbox_mut(&mut self, key: StreamKey) -> Option<&mut Outbox> {
+        self.sending_half(key).map(|(outbox, _)| outbox)
+    }
+
+    /// Outbox of a stream on which bytes may still be sent, and the counts for what is appended.
+    pub(crate) fn sending_half(&mut self, key: StreamKey) -> Option<(&mut Outbox, &mut StreamTraffic)> {
         if key.is_control() {
-            return Some(&mut self.control.outbox);
+            let Stream { outbox, traffic, .. } = &mut self.control;
+            return Some((outbox, traffic));
         }
         self.totals.lend(&mut self.data, key);
         let data = self.data.find_mut(key).filter(|data| data.state != StreamState::Finished)?;
-        Some(&mut data.stream.outbox)
+        let Stream { outbox, traffic, .. } = &mut data.stream;
+        Some((outbox, traffic))
     }
 
     /// Offsets on the control stream of the first byte that is not taken yet, and behind the last one.
@@ -182,9 +211,13 @@ impl Streams {
         if let (None, Some(alias), false) = (&topic, alias, key.is_control())
             && self.data.find(key).is_some_and(|data| data.stream.aliases.find(alias).is_none())
         {
-            return self.control.aliases.resolve(topic, Some(alias));
+            let resolved = self.control.aliases.resolve(topic, Some(alias));
+            self.get_mut(key).into_iter().for_each(|stream| stream.traffic.note_publish_received());
+            return resolved;
         }
-        self.get_mut(key).ok_or(Violation::NoTopic)?.aliases.resolve(topic, alias)
+        let stream = self.get_mut(key).ok_or(Violation::NoTopic)?;
+        stream.traffic.note_publish_received();
+        stream.aliases.resolve(topic, alias)
     }
 
     // -- Begin and end of streams ------------------------------------------------------------------
@@ -311,8 +344,9 @@ impl Streams {
     /// Decodes the next packet of a data stream. `None`: more bytes are needed, or the stream has ended.
     pub(crate) fn decode(&mut self, key: StreamKey, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
         let Some(data) = self.data.find_mut(key) else { return Ok(None) };
-        let before = data.decoder.partial_len();
+        let (before, len) = (data.decoder.partial_len(), input.len());
         let packet = data.decoder.decode(input);
+        data.stream.traffic.note_received(len - input.len());
         let after = data.decoder.partial_len();
         self.partial = self.partial - before + after;
         if before < LARGE_PARTIAL && after >= LARGE_PARTIAL {
@@ -440,7 +474,13 @@ impl Stream {
             aliases: InboundAliases::new(agreement.inbound_aliases),
             unacknowledged: 0,
             pending_acks: 0,
+            traffic: StreamTraffic::default(),
         }
+    }
+
+    fn report(&self, stream: StreamKey, is_ending: bool) -> StreamReport {
+        let Self { outbox, pending_acks, traffic, .. } = self;
+        StreamReport::new(stream, is_ending, *pending_acks, outbox, traffic)
     }
 }
 
@@ -539,11 +579,19 @@ impl StreamTotals {
     }
 }
 
-/// Data streams of a connection by key. Each access counts as a step of work in tests, and there is no iteration.
+/// Data streams of a connection by key. Each access counts as a step of work in tests; only reports iterate.
 #[derive(Debug, Default)]
 struct StreamTable(HashMap<StreamKey, Box<DataStream>, FxBuildHasher>);
 
 impl StreamTable {
+    fn keys(&self) -> impl Iterator<Item = StreamKey> {
+        self.0.keys().copied()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
     fn find(&self, key: StreamKey) -> Option<&DataStream> {
         work::step();
         self.0.get(&key).map(|data| &**data)

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
+use std::ops::Bound;
 
 use crate::types::{Priority, QoS, RetainHandling, StreamKey, TopicFilter};
 use crate::work;
@@ -157,6 +158,15 @@ impl Subscriptions {
         self.all.iter().map(|((filter, _), subscription)| (filter, subscription))
     }
 
+    /// Subscriptions behind one filter and stream, in the order of [`Subscriptions::iter`]; all without `after`.
+    pub fn behind(
+        &self,
+        after: Option<(TopicFilter, StreamKey)>,
+    ) -> impl Iterator<Item = (&TopicFilter, &Subscription)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.all.range((from, Bound::Unbounded)).map(|((filter, _), subscription)| (filter, subscription))
+    }
+
     /// Number of subscriptions.
     pub fn len(&self) -> usize {
         self.all.len()
@@ -210,6 +220,10 @@ mod tests {
         assert_eq!(all.bytes(), 2);
         assert_eq!(all.insert(filter("a"), again), Some(on(1)));
         assert_eq!(all.bytes(), 2);
+        let behind = |after| all.behind(after).map(|(_, one)| *one).collect::<Vec<_>>();
+        assert_eq!(behind(None), [on(0), again]);
+        assert_eq!(behind(Some((filter("a"), StreamKey::CONTROL))), [again]);
+        assert_eq!(behind(Some((filter("a"), StreamKey::bidi(1)))), []);
         assert_eq!(all.remove_on(&filter("a"), StreamKey::bidi(2)), None);
         assert_eq!(all.remove(&filter("a")), [on(0), again]);
         assert!(all.is_empty() && all.bytes() == 0);

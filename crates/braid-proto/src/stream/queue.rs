@@ -280,6 +280,15 @@ impl<T> LaneQueue<T> {
         order.flat_map(move |at| std::mem::take(&mut lanes[at].queue))
     }
 
+    /// Lanes with items, in the order of sending: the item that is next, and the number of all.
+    pub fn lanes(&self) -> impl Iterator<Item = (Lane, &T, usize)> {
+        let order = self.levels.iter().flat_map(|level| &level.turns);
+        order.filter_map(|at| {
+            let LaneItems { lane, queue } = &self.lanes[*at];
+            Some((*lane, queue.front()?, queue.len()))
+        })
+    }
+
     /// Items in the order of sending.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         let order = self.levels.iter().flat_map(|level| &level.turns);
@@ -311,6 +320,8 @@ mod tests {
             queue.push_back(lane(1, 9), 90 + n);
         }
         assert!(queue.is_mixed() && queue.first_priority() == Some(Priority::new(9)));
+        let lanes: Vec<_> = queue.lanes().map(|(lane, next, len)| (lane, *next, len)).collect();
+        assert_eq!(lanes, [(lane(1, 9), 90, 3), (lane(1, 5), 10, 3), (lane(2, 5), 20, 3)]);
         assert_eq!(all(&mut queue), [90, 91, 92, 10, 20, 11, 21, 12, 22]);
         assert!(queue.is_empty() && !queue.is_mixed());
     }

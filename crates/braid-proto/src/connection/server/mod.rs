@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::exchange::{Acknowledged, Exchange, PendingAck};
-use super::{Cause, Progress, Sent, Timer, Timers, Token};
+use super::{Cause, Progress, Sent, StreamReport, Timer, Timers, Token};
 use crate::decoder::Decoder;
 use crate::message::{Delivery, Message};
 use crate::packet::{Auth, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe, UserProperties, Will};
@@ -179,6 +179,29 @@ impl Server {
         self.exchange().map(|exchange| &exchange.session)
     }
 
+    /// Will, while the connection is established.
+    pub fn will(&self) -> Option<&Will> {
+        if let State::Established(established) = &self.state { established.will.as_ref() } else { None }
+    }
+
+    /// Agreed Keep Alive in seconds, while the connection is established; 0 turns it off.
+    pub fn keep_alive(&self) -> Option<u16> {
+        let State::Established(established) = &self.state else { return None };
+        let timeout = established.keep_alive_timeout.unwrap_or_default();
+        u16::try_from(timeout.as_millis() / 1500).ok()
+    }
+
+    /// Reports of the control stream and of at most `limit` data streams, in the order of their keys, while the
+    /// connection is established. Visits every stream.
+    pub fn stream_reports(&self, limit: usize) -> Vec<StreamReport> {
+        self.exchange().map(|exchange| exchange.streams.reports(limit)).unwrap_or_default()
+    }
+
+    /// Number of data streams that have not ended in both directions.
+    pub fn data_streams(&self) -> usize {
+        self.exchange().map_or(0, |exchange| exchange.streams.data_streams())
+    }
+
     /// Whether events are to be polled.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
@@ -206,6 +229,9 @@ impl Server {
     pub fn handle_bytes(&mut self, stream: StreamKey, input: &[u8], now: Instant) {
         self.note_bytes(now);
         if stream.is_control() {
+            if let Some(exchange) = self.exchange_mut() {
+                exchange.streams.note_control_received(input.len());
+            }
             self.handle_control(input, now);
         } else {
             self.handle_data(stream, input, now);
