@@ -10,7 +10,7 @@ use std::time::Instant;
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::io::{AsyncWrite, ReadBuf};
 
-use crate::quic::{ConnectionState, GateState, Multi};
+use crate::quic::{Blocked, ConnectionState, GateState, Multi, PathState};
 use crate::single::{ByteStream, Single};
 use crate::transport::{Close, Dir, Peer, Read};
 
@@ -65,6 +65,17 @@ impl Link {
             Self::Single(_) => None,
             Self::Multi(multi) => multi.gate_state(),
         }
+    }
+
+    /// State of the path. `None` on a single stream, and when the link is lost.
+    pub fn path_state(&mut self) -> Option<PathState> {
+        self.on_quic(|state| state.path_state()).flatten()
+    }
+
+    /// Reason for which a stream that refused bytes takes none now. `None` if it did not refuse any, or may be asked
+    /// again, on a single stream, and when the link is lost.
+    pub fn blocked(&mut self, stream: StreamKey) -> Option<Blocked> {
+        self.on_quic(|state| state.blocked(stream)).flatten()
     }
 
     /// True if there can be data streams.

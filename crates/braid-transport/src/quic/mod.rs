@@ -23,7 +23,7 @@ mod tickets;
 
 pub use config::{Congestion, QuicOptions};
 pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason as PathReason};
-pub use connection::Multi;
+pub use connection::{Blocked, Multi, PathState};
 pub use early::is_early_data_rejected;
 pub use endpoint::EndpointHealth;
 

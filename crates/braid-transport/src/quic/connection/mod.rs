@@ -5,6 +5,7 @@
 
 mod close;
 mod events;
+mod path_state;
 mod read;
 mod send_limit;
 mod state;
@@ -37,6 +38,7 @@ use crate::tls;
 use crate::transport::{Close, Dir, Peer, Read, Transport};
 
 pub(super) use self::events::Confirmed;
+pub use self::path_state::{Blocked, PathState};
 pub(crate) use self::state::ConnectionState;
 pub(super) use self::state::Established;
 

@@ -258,7 +258,7 @@ impl ConnectionState {
     }
 
     /// Time after which a stream without room is one that its receiver does not read.
-    fn blocked_limit(&self, capacity: &PathCapacity) -> Duration {
+    pub(super) fn blocked_limit(&self, capacity: &PathCapacity) -> Duration {
         capacity.delivery_time(self.writes.limit.bytes() + RESERVE)
     }
 }

@@ -125,6 +125,11 @@ impl WriteScheduler {
         }
     }
 
+    /// Time at which a stream was refused room that it has not got since.
+    pub(super) fn blocked_since(&self, key: StreamKey) -> Option<Instant> {
+        self.waits.get(&key).filter(|wait| !wait.is_woken).map(|wait| wait.refused_at)
+    }
+
     /// True if a stream was refused room within this time and has not been woken. A longer wait is one for its own
     /// receiver: room for all comes with every acknowledgement.
     pub(super) fn is_any_blocked(&self, within: Duration) -> bool {
