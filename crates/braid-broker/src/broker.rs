@@ -23,6 +23,7 @@ use crate::listen::BrokerListener;
 use crate::persist::Recovery;
 use crate::queue::session_queue::Signal;
 use crate::statistics::Statistics;
+use crate::view::{BrokerEvent, ListenerState};
 use crate::{clock, listen, overload, spool_monitor, sys};
 
 /// Interval at which expired messages are removed.
@@ -42,7 +43,7 @@ pub struct Broker {
 /// Handle of a running broker. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     stop: watch::Sender<bool>,
 }
 
@@ -79,7 +80,9 @@ impl Broker {
         progress: impl FnMut(Recovery),
     ) -> Result<Self, StoreError> {
         let access = Access::new(authenticate, authorize);
-        let (core, recovery) = Core::recover(config, access, store, spool, progress)?;
+        let (mut core, recovery) = Core::recover(config, access, store, spool, progress)?;
+        let state = |one: &BrokerListener| ListenerState::new(&one.listener, one.policy.tag.clone());
+        core.lifecycle.listeners = listeners.iter().map(state).collect();
         Ok(Self { core: Arc::new(core), recovery, listeners, stop: watch::Sender::new(false) })
     }
 
@@ -102,8 +105,8 @@ impl Broker {
     pub async fn run(self, drain: Duration) -> Result<(), StoreError> {
         let Self { core, listeners, stop, recovery: _ } = self;
         let mut accepting = JoinSet::new();
-        for listener in listeners {
-            accepting.spawn(listen::run(core.clone(), listener, stop.subscribe()));
+        for (index, listener) in (0..).zip(listeners) {
+            accepting.spawn(listen::run(core.clone(), index, listener, stop.subscribe()));
         }
         let mut chores = JoinSet::new();
         chores.spawn(run_timers(core.clone()));
@@ -171,7 +174,12 @@ async fn run_timers(core: Arc<Core>) {
         let mut next = Ok(());
         for _ in 0..TIMERS_AT_ONCE {
             match timers.poll_due(now) {
-                Ok(timer) => core.sessions.handle_due(&timer),
+                Ok(timer) => {
+                    if let Some(entry) = core.sessions.handle_due(&timer) {
+                        let client = (&entry.client_id).into();
+                        core.lifecycle.events.record(|| BrokerEvent::SessionExpired { client });
+                    }
+                }
                 Err(at) => {
                     next = Err(at);
                     break;

@@ -22,23 +22,26 @@ pub(crate) struct ConnectionGuard {
     key: Option<AddressKey>,
     /// The limits of the address have been asked.
     is_admitted: bool,
-    /// The connection is counted.
-    is_accepted: bool,
+    /// The connection is counted, with those of this listener.
+    listener: Option<u16>,
 }
 
 impl ConnectionGuard {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, key: None, is_admitted: false, is_accepted: false }
+        Self { core, key: None, is_admitted: false, listener: None }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    /// Counts the connection.
-    pub(crate) fn accepted(mut self) -> Self {
-        self.is_accepted = true;
+    /// Counts the connection, and those of its listener, which is given by its index.
+    pub(crate) fn accepted(mut self, listener: u16) -> Self {
+        self.listener = Some(listener);
         self.core.statistics.connection_opened();
+        if let Some(listener) = self.core.lifecycle.listeners.get(usize::from(listener)) {
+            listener.connection_opened();
+        }
         self
     }
 
@@ -70,7 +73,10 @@ impl Drop for ConnectionGuard {
         if let Some(key) = self.key {
             self.core.access.admission.release(key);
         }
-        if self.is_accepted {
+        if let Some(listener) = self.listener {
+            if let Some(listener) = self.core.lifecycle.listeners.get(usize::from(listener)) {
+                listener.connection_closed();
+            }
             self.core.statistics.connection_closed();
             self.core.lifecycle.note_connection_ended();
         }

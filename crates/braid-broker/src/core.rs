@@ -24,6 +24,7 @@ use crate::routing::RoutingTable;
 use crate::session_queues::SessionQueues;
 use crate::sessions::SessionManager;
 use crate::statistics::Statistics;
+use crate::view::{Events, ListenerState};
 
 /// Owners of the broker's shared state, as its tasks see them. Has no logic of its own.
 ///
@@ -130,9 +131,12 @@ impl Core {
     }
 }
 
-/// Start and stop of a broker.
+/// Start and stop of a broker, its listeners, and the events that tell of both and of its clients.
 pub(crate) struct Lifecycle {
     pub(crate) started: Instant,
+    pub(crate) events: Events,
+    /// In the order in which the broker was given them.
+    pub(crate) listeners: Vec<ListenerState>,
     stopping: watch::Sender<bool>,
     connection_ended: Notify,
     /// A std lock, never held across an await.
@@ -143,6 +147,8 @@ impl Default for Lifecycle {
     fn default() -> Self {
         Self {
             started: Instant::now(),
+            events: Events::default(),
+            listeners: Vec::new(),
             stopping: watch::Sender::new(false),
             connection_ended: Notify::new(),
             session_limit_log: Mutex::default(),

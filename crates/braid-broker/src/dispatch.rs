@@ -146,7 +146,12 @@ impl Dispatcher {
 
     /// Publishes a message of the broker itself.
     pub(crate) fn publish_own(&self, message: Message) {
-        self.publish_one(None, None, message, Vec::new());
+        drop(self.publish_one(None, None, message, Vec::new()));
+    }
+
+    /// Publishes a message for an operator.
+    pub(crate) fn publish_for_operator(&self, message: Message) -> PublishedOne {
+        self.publish_one(None, None, message, Vec::new())
     }
 
     /// Publishes a Will as a message of its session, if the client still may: No Local applies to it. [MQTT-3.8.3-3]
@@ -163,28 +168,31 @@ impl Dispatcher {
         let message = Message::from_will(will, clock::now());
         let cleared = entry.take_stored_will().then(|| Change::WillCleared { session: entry.id() });
         // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
-        self.publish_one(Some(entry.key), permitted, message, cleared.into_iter().collect());
+        drop(self.publish_one(Some(entry.key), permitted, message, cleared.into_iter().collect()));
     }
 
-    /// The commit is dropped: there is no acknowledgement to delay.
     fn publish_one(
         &self,
         publisher: Option<SessionKey>,
         permitted: Option<Permitted>,
         message: Message,
         changes: Vec<Change>,
-    ) {
+    ) -> PublishedOne {
         let mut message = [Arc::new(message)];
         let account = self.memory.account();
         self.memory.charge(&account, &mut message);
         let [message] = message;
+        let (mut is_retained, mut commits) = (true, [None, None]);
         if message.retain {
             let mut retaining = self.retained.change(&self.persist);
-            // A Will that is not retained is published all the same.
-            let _ = self.retain(&mut retaining, &message, permitted);
-            drop(retaining.commit());
+            // One that is not retained is published all the same.
+            is_retained = self.retain(&mut retaining, &message, permitted).is_ok();
+            commits[0] = retaining.commit();
         }
-        self.publish(&mut RouteCache::default(), publisher, &[message], changes, |_, _| {});
+        let mut routes = RouteCache::default();
+        let receivers = routes.find(&self.routing, &message.topic).receivers();
+        commits[1] = self.publish(&mut routes, publisher, &[message], changes, |_, _| {}).commit;
+        PublishedOne { receivers, is_retained, commits }
     }
 
     /// Gives deliveries of shared subscriptions that an ended session had not completed to other members. What is left
@@ -246,6 +254,16 @@ fn refuse(
     }
     messages.truncate(kept);
     tokens.truncate(kept);
+}
+
+/// Result of a message that no client has published.
+pub(crate) struct PublishedOne {
+    /// Sessions that receive it: one member of each shared subscription.
+    pub(crate) receivers: usize,
+    /// False if it should be retained and there was no room for another topic.
+    pub(crate) is_retained: bool,
+    /// Commits of the retained message and of the deliveries.
+    pub(crate) commits: [Option<Commit>; 2],
 }
 
 /// Result of a batch.

@@ -9,6 +9,7 @@ mod admission;
 mod auth;
 mod broker;
 mod clock;
+pub mod command;
 mod config;
 mod connection_guard;
 mod core;
@@ -37,6 +38,7 @@ mod sys;
 mod time_slice;
 mod timers;
 mod token_bucket;
+pub mod view;
 
 pub use admission::{Ban, BanError, BanTarget};
 pub use auth::{

@@ -16,6 +16,7 @@ use crate::driver;
 use crate::limit::Limit;
 use crate::listener_policy::ListenerPolicy;
 use crate::log_throttle::LogThrottle;
+use crate::view::BrokerEvent;
 
 /// Pause after an accept failed for want of a resource of the process, such as descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -34,9 +35,10 @@ impl From<Listener> for BrokerListener {
     }
 }
 
-/// Accepts until `stop` turns true, then returns the listener.
+/// Accepts until `stop` turns true, then returns the listener. `index`: its position among those of the broker.
 pub(crate) async fn run(
     core: Arc<Core>,
+    index: u16,
     BrokerListener { mut listener, policy }: BrokerListener,
     mut stop: watch::Receiver<bool>,
 ) -> Listener {
@@ -52,6 +54,11 @@ pub(crate) async fn run(
         };
         let health = listener.endpoint_health();
         core.statistics.note_endpoint(std::mem::replace(&mut endpoint, health), health);
+        if let Some(state) = core.lifecycle.listeners.get(usize::from(index))
+            && state.note_health(health)
+        {
+            core.lifecycle.events.record(|| BrokerEvent::ListenerRestarted { listener: state.status() });
+        }
         if accepted.is_ok()
             && let Some(failures) = failure_log.end()
         {
@@ -61,6 +68,7 @@ pub(crate) async fn run(
             Ok(incoming) => {
                 match admit(&core, incoming.peer_address(), is_proved, rate.as_mut(), &mut limit_log) {
                     Some((guard, refusal)) => {
+                        let guard = guard.accepted(index);
                         tokio::spawn(driver::serve(guard, policy.clone(), Box::new(incoming), refusal));
                     }
                     None => incoming.refuse(),
@@ -111,15 +119,15 @@ fn admit(
     if answer.is_some() {
         // A CONNACK costs a handshake, of which the listener does a limited number.
         let has_room = rate.is_none_or(|rate| rate.answer(now()));
-        return has_room.then(|| (guard.accepted(), answer));
+        return has_room.then_some((guard, answer));
     }
     let decision = rate.map_or(RateDecision::Accept, |rate| rate.admit(now()));
     if decision != RateDecision::Accept {
         core.statistics.refuse_connection(Limit::ListenerRate);
     }
     match decision {
-        RateDecision::Accept => Some((guard.accepted(), None)),
-        RateDecision::Answer => Some((guard.accepted(), Some(ReasonCode::ConnectionRateExceeded))),
+        RateDecision::Accept => Some((guard, None)),
+        RateDecision::Answer => Some((guard, Some(ReasonCode::ConnectionRateExceeded))),
         RateDecision::Refuse => {
             tracing::debug!(from = ?address, "refused: connections come too fast");
             None

@@ -2,9 +2,10 @@
 //!
 //! A thread acquires locks in ascending rank: session owner, routing table, registry, session queue, one leaf lock, and
 //! at last the store. A leaf guards a value of its own: the timers, the retained messages, the pending session deletes,
-//! the claims, admission, the identity of a session, the wakers that wait for room in a queue, the throttle of a log
-//! line. The only call under a leaf that locks is a commit. The store has locks of its own and never calls the broker
-//! under one; a completed commit wakes tasks. No thread holds two locks of one rank, and none is held across an await.
+//! the claims, admission, the identity and the presence of a session, the wakers that wait for room in a queue, the
+//! throttle of a log line. The only call under a leaf that locks is a commit. The store has locks of its own and never
+//! calls the broker under one; a completed commit wakes tasks. No thread holds two locks of one rank, and none is held
+//! across an await.
 //!
 //! Outside of the order are the channels and notifiers of tokio, each of which locks for one call and wakes tasks at
 //! most, and the turn of a claim ([`ClaimTurn`](crate::registry::ClaimTurn)): a lock of tokio for one client, which is
@@ -85,8 +86,8 @@ mod held {
     thread_local! {
         /// One bit per rank.
         static HELD: Cell<u8> = const { Cell::new(0) };
-        /// Locks of [`Rank::Queue`] that this thread has acquired, for tests that count them.
-        static QUEUE_LOCKS: Cell<u64> = const { Cell::new(0) };
+        /// Locks that this thread has acquired, and those of [`Rank::Queue`] among them, for tests that count them.
+        static LOCKS: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
     }
 
     pub(super) struct Held(Rank);
@@ -99,9 +100,8 @@ mod held {
                 assert!(held < 1 << rank as u8, "lock order: {rank:?} while a mask of {held:#b} is held");
             }
             HELD.set(held | 1 << rank as u8);
-            if rank == Rank::Queue {
-                QUEUE_LOCKS.set(QUEUE_LOCKS.get() + 1);
-            }
+            let [all, queues] = LOCKS.get();
+            LOCKS.set([all + 1, queues + u64::from(rank == Rank::Queue)]);
             Self(rank)
         }
     }
@@ -118,13 +118,18 @@ mod held {
     }
 
     #[cfg(test)]
+    pub(crate) fn locks() -> u64 {
+        LOCKS.get()[0]
+    }
+
+    #[cfg(test)]
     pub(crate) fn queue_locks() -> u64 {
-        QUEUE_LOCKS.get()
+        LOCKS.get()[1]
     }
 }
 
 #[cfg(all(test, debug_assertions))]
-pub(crate) use held::queue_locks;
+pub(crate) use held::{locks, queue_locks};
 
 #[cfg(all(test, debug_assertions))]
 mod tests {

@@ -124,10 +124,24 @@ pub(crate) fn of_client(
 
 /// Client Identifier of the session of a client.
 pub(crate) fn session_id(mountpoint: Option<&Mountpoint>, client_id: &ClientId) -> ClientId {
+    mountpoint
+        .map_or_else(|| client_id.clone(), |mountpoint| join(Some(mountpoint.as_str()), client_id.as_str()))
+}
+
+/// Client Identifier of the session of a client below a mountpoint, or without one.
+pub(crate) fn join(mountpoint: Option<&str>, client_id: &str) -> ClientId {
     mountpoint.map_or_else(
-        || client_id.clone(),
+        || ClientId::from(client_id),
         |mountpoint| ClientId::from(&*format!("{mountpoint}{SEPARATOR}{client_id}")),
     )
+}
+
+/// Mountpoint of a client, if it has one, and the Client Identifier that it knows.
+pub(crate) fn split(session_id: &ClientId) -> (Option<&str>, &str) {
+    match session_id.as_str().split_once(SEPARATOR) {
+        Some((mountpoint, client_id)) => (Some(mountpoint), client_id),
+        None => (None, session_id.as_str()),
+    }
 }
 
 /// Mountpoint of a client, and the Client Identifier that it knows.
@@ -140,8 +154,8 @@ pub(crate) struct Tenant {
 impl Tenant {
     /// Tenant whose session has this Client Identifier; `None` for a session without a mountpoint.
     pub(crate) fn of_session(session_id: &ClientId) -> Option<Self> {
-        let (mountpoint, client_id) = session_id.as_str().split_once(SEPARATOR)?;
-        Some(Self { mountpoint: Mountpoint::parse(mountpoint).ok()?, client_id: ClientId::from(client_id) })
+        let (mountpoint, client_id) = split(session_id);
+        Some(Self { mountpoint: Mountpoint::parse(mountpoint?).ok()?, client_id: ClientId::from(client_id) })
     }
 }
 

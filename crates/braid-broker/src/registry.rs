@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 use braid_auth::identity::Identity;
 use braid_proto::packet::{ClientId, Will};
-use braid_proto::session::Session;
+use braid_proto::session::{Session, SessionExpiry};
 use braid_router::Overlap;
 use braid_store::{Claim, SessionId};
 use hashbrown::HashMap;
@@ -17,6 +18,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use crate::lock_order::{self, Ordered, Rank};
 use crate::queue::session_queue::SessionQueue;
 use crate::retained::RetainedCursor;
+use crate::view::ConnectionSummary;
 
 /// Ordered, so that a walk over all sessions can go on where it released the lock.
 type ByKey = BTreeMap<SessionKey, Arc<SessionEntry>>;
@@ -33,6 +35,8 @@ pub(crate) struct Registry {
     /// [MQTT-3.1.3-2]
     by_client: Mutex<ByClient>,
     by_key: RwLock<ByKey>,
+    /// Number of sessions, readable without a lock.
+    len: AtomicUsize,
     next_key: AtomicU64,
     next_connection: AtomicU64,
     /// Clients whose session is being claimed, each with the lock that its claims take one after the other.
@@ -52,6 +56,7 @@ impl Registry {
         Self {
             by_client: Mutex::default(),
             by_key: RwLock::default(),
+            len: AtomicUsize::new(0),
             next_key: AtomicU64::new(next_session.value()),
             next_connection: AtomicU64::new(1),
             claims: Mutex::default(),
@@ -70,17 +75,25 @@ impl Registry {
     /// All sessions in pieces of at most [`ENTRIES_AT_ONCE`], for callers that lock their queues. The registry is
     /// locked for one piece at a time; sessions that are added meanwhile have greater keys and are visited as well.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Vec<Arc<SessionEntry>>> {
-        let mut after = Bound::Unbounded;
+        let mut after = None;
         std::iter::from_fn(move || {
-            let entries = self.entries();
-            let piece: Vec<_> = entries
-                .range((after, Bound::Unbounded))
-                .take(ENTRIES_AT_ONCE)
-                .map(|(_, entry)| entry.clone())
-                .collect();
-            after = Bound::Excluded(piece.last()?.key);
+            let piece = self.piece(after, ENTRIES_AT_ONCE);
+            after = Some(piece.last()?.key);
             Some(piece)
         })
+    }
+
+    /// At most `count` sessions with greater keys than `after`, in the order of their keys. Keys are never used again:
+    /// walks by them meet no session twice, and each that is there throughout.
+    pub(crate) fn piece(&self, after: Option<SessionKey>, count: usize) -> Vec<Arc<SessionEntry>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let entries = self.entries();
+        entries.range((from, Bound::Unbounded)).take(count).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Number of sessions. Takes no lock.
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
     }
 
     fn entries_mut(&self) -> Ordered<RwLockWriteGuard<'_, ByKey>> {
@@ -127,7 +140,9 @@ impl Registry {
     /// Adds a session.
     pub(crate) fn insert(&self, entry: &Arc<SessionEntry>) {
         self.clients().insert(entry.client_id.clone(), entry.clone());
-        self.entries_mut().insert(entry.key, entry.clone());
+        let mut entries = self.entries_mut();
+        entries.insert(entry.key, entry.clone());
+        self.len.store(entries.len(), Ordering::Relaxed);
     }
 
     /// Removes a session, and the client unless it has another session by now.
@@ -137,7 +152,11 @@ impl Registry {
         {
             current.remove();
         }
-        self.entries_mut().remove(&entry.key);
+        let mut entries = self.entries_mut();
+        let removed = entries.remove(&entry.key);
+        self.len.store(entries.len(), Ordering::Relaxed);
+        drop(entries);
+        drop(removed);
     }
 }
 
@@ -178,13 +197,35 @@ pub(crate) struct SessionEntry {
     /// Number of the present disconnection, 0 while connected: a timer of an earlier one is stale. Written with `owner`
     /// locked.
     disconnect_epoch: AtomicU64,
+    /// Identity that claimed the session last; `None` if it was stored by a version that did not store it.
+    identity: Mutex<Option<Identity>>,
+    observed: Observed,
+    owner: Mutex<SessionOwner>,
+}
+
+/// Facts about a session and its connection, for operators and for the choice of a victim when memory is short. They
+/// guard nothing: relaxed atomics, and a lock that no message takes.
+#[derive(Debug)]
+struct Observed {
     /// Bytes that the connection holds outside of the queue: in flight, and of incomplete packets.
     holdings: AtomicUsize,
     /// Bytes that the connection has written, or read of incomplete packets.
     moved: AtomicU64,
-    /// Identity that claimed the session last; `None` if it was stored by a version that did not store it.
-    identity: Mutex<Option<Identity>>,
-    owner: Mutex<SessionOwner>,
+    presence: Mutex<Presence>,
+    /// Session Expiry Interval, seconds.
+    expiry: AtomicU32,
+    /// Subscriptions, and 32 bits below them inflight messages to the client.
+    counts: AtomicU64,
+    /// Deliveries that were dropped.
+    dropped: AtomicU64,
+}
+
+/// Connection of a session, or the time since which it has none.
+#[derive(Clone, Debug)]
+pub(crate) enum Presence {
+    Connected(Arc<ConnectionSummary>),
+    /// `None`: the connection is being decided about, or ended before the start of the broker.
+    Disconnected(Option<Instant>),
 }
 
 /// Owner of the session's state, which is moved and never shared.
@@ -219,9 +260,15 @@ impl SessionEntry {
             has_stored_will: AtomicBool::new(false),
             claim: AtomicU64::new(0),
             disconnect_epoch: AtomicU64::new(0),
-            holdings: AtomicUsize::new(0),
-            moved: AtomicU64::new(0),
             identity: Mutex::default(),
+            observed: Observed {
+                holdings: AtomicUsize::new(0),
+                moved: AtomicU64::new(0),
+                presence: Mutex::new(Presence::Disconnected(None)),
+                expiry: AtomicU32::new(0),
+                counts: AtomicU64::new(0),
+                dropped: AtomicU64::new(0),
+            },
             owner: Mutex::new(SessionOwner::Connection(connection, None)),
         }
     }
@@ -236,6 +283,52 @@ impl SessionEntry {
     pub(crate) fn set_identity(&self, identity: &Identity) {
         let lock = || self.identity.lock().unwrap_or_else(PoisonError::into_inner);
         *Ordered::acquire(Rank::Leaf, lock) = Some(identity.clone());
+    }
+
+    /// Connection of the session, or the time since which it has none.
+    pub(crate) fn presence(&self) -> Presence {
+        let lock = || self.observed.presence.lock().unwrap_or_else(PoisonError::into_inner);
+        Ordered::acquire(Rank::Leaf, lock).clone()
+    }
+
+    pub(crate) fn set_presence(&self, presence: Presence) {
+        let lock = || self.observed.presence.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *Ordered::acquire(Rank::Leaf, lock), presence);
+        drop(before);
+    }
+
+    /// Session Expiry Interval, as last agreed.
+    pub(crate) fn expiry(&self) -> SessionExpiry {
+        SessionExpiry::from_secs(self.observed.expiry.load(Ordering::Relaxed))
+    }
+
+    /// Records what operators see of a session.
+    pub(crate) fn observe(&self, session: &Session) {
+        let count = |len: usize| u64::from(u32::try_from(len).unwrap_or(u32::MAX));
+        let counts = count(session.subscriptions.len()) << 32 | count(session.outbound.len());
+        self.observed.counts.store(counts, Ordering::Relaxed);
+        self.observed.expiry.store(session.expiry.as_secs(), Ordering::Relaxed);
+    }
+
+    /// Number of subscriptions, and of inflight messages to the client, at the end of the last turn.
+    pub(crate) fn counts(&self) -> (u32, u32) {
+        let counts = self.observed.counts.load(Ordering::Relaxed);
+        (
+            u32::try_from(counts >> 32).unwrap_or(u32::MAX),
+            u32::try_from(counts & u64::from(u32::MAX)).unwrap_or(u32::MAX),
+        )
+    }
+
+    /// Counts deliveries that were dropped.
+    pub(crate) fn note_dropped(&self, deliveries: u64) {
+        if deliveries > 0 {
+            self.observed.dropped.fetch_add(deliveries, Ordering::Relaxed);
+        }
+    }
+
+    /// Deliveries that were dropped since the session began, or since the start of the broker.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.observed.dropped.load(Ordering::Relaxed)
     }
 
     /// Locks the owner, for moves of values.
@@ -253,20 +346,20 @@ impl SessionEntry {
 
     /// Records the bytes that the connection holds outside of the queue, and has moved.
     pub(crate) fn set_holdings(&self, bytes: usize, moved: u64) {
-        self.holdings.store(bytes, Ordering::Relaxed);
-        self.moved.store(moved, Ordering::Relaxed);
+        self.observed.holdings.store(bytes, Ordering::Relaxed);
+        self.observed.moved.store(moved, Ordering::Relaxed);
     }
 
     /// Bytes that are held for a connected client, and would be free or at rest if it were not connected.
     pub(crate) fn used(&self) -> usize {
         // A queue whose lock is held for long must not keep new sessions out of the registry.
         lock_order::assert_none_held();
-        self.queue.used().saturating_add(self.holdings.load(Ordering::Relaxed))
+        self.queue.used().saturating_add(self.observed.holdings.load(Ordering::Relaxed))
     }
 
     /// Bytes that the connection has written, or read of incomplete packets.
     pub(crate) fn moved(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
+        self.observed.moved.load(Ordering::Relaxed)
     }
 
     /// Identifier of the session in the store.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
 use crate::auth::{Permitted, is_broker_topic};
+use crate::clock;
 use crate::limit::Limit;
 use crate::lock_order::{Ordered, Rank};
 use crate::memory::Memory;
@@ -46,6 +47,8 @@ pub(crate) struct RetainedMessage {
     /// Last answer whether the publisher may publish the message: twice the generation of the rules, and one more if it
     /// was yes. Where a reload has changed no rule yet, a SUBSCRIBE of `#` asks nothing.
     answer: AtomicU64,
+    /// `None` if it was retained before the start of the broker.
+    since: Option<Instant>,
 }
 
 /// Value of `RetainedMessage::answer` before the first question: the highest generation does not come.
@@ -57,12 +60,17 @@ impl RetainedMessage {
         let answer =
             publisher.as_ref().map_or(NOT_ASKED, |permitted| encode_answer(permitted.generation, true));
         let publisher = publisher.map(|permitted| permitted.publisher);
-        Self { message, publisher, answer: AtomicU64::new(answer) }
+        Self { message, publisher, answer: AtomicU64::new(answer), since: Some(clock::now()) }
     }
 
     /// Message of a store, about whose publisher nothing was asked yet.
     pub(crate) const fn stored(message: Arc<Message>, publisher: Option<Arc<Publisher>>) -> Self {
-        Self { message, publisher, answer: AtomicU64::new(NOT_ASKED) }
+        Self { message, publisher, answer: AtomicU64::new(NOT_ASKED), since: None }
+    }
+
+    /// Time at which it was retained; `None` if that was before the start of the broker.
+    pub(crate) const fn since(&self) -> Option<Instant> {
+        self.since
     }
 
     /// Whether the rules of this generation permit the message to its publisher; `Err`: the publisher, about whom they
@@ -124,6 +132,8 @@ const fn encode_answer(generation: u64, is_permitted: bool) -> u64 {
 pub(crate) struct RetainedMessages {
     index: RwLock<Index>,
     capacity: QueueLimits,
+    /// Number of messages after the last change, readable without the lock.
+    len: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -208,7 +218,7 @@ impl RetainedMessages {
             bytes: 0,
             memory,
         };
-        Self { index: RwLock::new(index), capacity }
+        Self { index: RwLock::new(index), capacity, len: AtomicUsize::new(0) }
     }
 
     // Poison is ignored: the index of names is changed by single inserts and removes. A panic between them and the sums
@@ -223,13 +233,20 @@ impl RetainedMessages {
 
     /// Begins a change, which excludes all others until [`Retaining::commit`].
     pub(crate) fn change<'a>(&'a self, persist: &'a Persist) -> Retaining<'a> {
-        Retaining { index: self.write(), capacity: self.capacity, persist, changes: Vec::new() }
+        Retaining {
+            index: self.write(),
+            len: &self.len,
+            capacity: self.capacity,
+            persist,
+            changes: Vec::new(),
+        }
     }
 
     /// Restores what the store held; expired messages are removed by the next [`RetainedMessages::expire`].
     pub(crate) fn restore(&self, messages: impl IntoIterator<Item = RetainedMessage>) {
         let mut index = self.write();
         messages.into_iter().for_each(|message| index.insert(message));
+        self.len.store(index.messages.len(), Ordering::Relaxed);
     }
 
     /// Notes answers about messages of [`RetainedMessages::walk`], by the rules of a generation.
@@ -277,11 +294,13 @@ impl RetainedMessages {
         }
         // Under the lock: a message that is retained meanwhile must be committed after this.
         persist.commit_late(cleared);
+        self.len.store(index.messages.len(), Ordering::Relaxed);
         is_due(&index)
     }
 
+    /// Number of retained messages. Takes no lock.
     pub(crate) fn len(&self) -> usize {
-        self.read().messages.len()
+        self.len.load(Ordering::Relaxed)
     }
 }
 
@@ -291,6 +310,7 @@ impl RetainedMessages {
 /// here and the other in the store.
 pub(crate) struct Retaining<'a> {
     index: Ordered<RwLockWriteGuard<'a, Index>>,
+    len: &'a AtomicUsize,
     capacity: QueueLimits,
     persist: &'a Persist,
     changes: Vec<Change>,
@@ -304,14 +324,12 @@ impl Retaining<'_> {
     /// The limit that it would exceed. Nothing has changed.
     pub(crate) fn set(&mut self, message: &Arc<Message>, publisher: Option<Permitted>) -> Result<(), Limit> {
         let topic = &message.topic;
-        // The broker's own topics describe its present run only: no store has them.
-        let is_stored = !is_broker_topic(topic);
         if message.payload.is_empty() {
-            if self.index.remove(topic) && is_stored {
-                self.changes.push(Change::RetainCleared { topic: topic.clone() });
-            }
+            self.remove(topic);
             return Ok(());
         }
+        // The broker's own topics describe its present run only: no store has them.
+        let is_stored = !is_broker_topic(topic);
         let publisher_text = publisher.as_ref().map(|permitted| permitted.publisher.encoded().clone());
         let retained = RetainedMessage::new(message.clone(), publisher);
         // They are few as well, and known before any of a client's.
@@ -325,8 +343,18 @@ impl Retaining<'_> {
         Ok(())
     }
 
+    /// Removes the message of a topic. False: there is none.
+    pub(crate) fn remove(&mut self, topic: &TopicName) -> bool {
+        let removed = self.index.remove(topic);
+        if removed && !is_broker_topic(topic) {
+            self.changes.push(Change::RetainCleared { topic: topic.clone() });
+        }
+        removed
+    }
+
     /// Hands the changes to the store; `None` when there are none.
     pub(crate) fn commit(self) -> Option<Commit> {
+        self.len.store(self.index.messages.len(), Ordering::Relaxed);
         (!self.changes.is_empty()).then(|| self.persist.commit(self.changes))
     }
 }

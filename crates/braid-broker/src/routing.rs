@@ -1,12 +1,12 @@
 //! Routing table: the subscriptions of all sessions, and the routes that publishers cache.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use braid_proto::session::MovedSubscription;
 use braid_proto::stream::Priority;
 use braid_proto::topic::{TopicFilter, TopicName};
-use braid_router::{Group, Match, Matches, Router, Statistics};
+use braid_router::{Group, Match, Matches, Router};
 use tokio::sync::watch;
 
 use crate::lock_order::{Ordered, Rank};
@@ -31,6 +31,8 @@ pub(crate) struct RoutingTable {
     router: RwLock<Router<SessionKey>>,
     /// Generation of the router, readable without its lock.
     generation: AtomicU64,
+    /// Number of subscriptions, readable without the lock.
+    subscriptions: AtomicUsize,
     rules: Rules,
     registry: Arc<Registry>,
     failed: watch::Sender<bool>,
@@ -42,6 +44,7 @@ impl RoutingTable {
         Self {
             router: RwLock::new(Router::new()),
             generation: AtomicU64::new(0),
+            subscriptions: AtomicUsize::new(0),
             rules: Rules::new(rules),
             registry,
             failed: watch::Sender::new(false),
@@ -72,6 +75,7 @@ impl RoutingTable {
         let mut router = self.write();
         let result = change(&mut router);
         self.generation.store(router.generation(), Ordering::Release);
+        self.subscriptions.store(router.statistics().subscriptions, Ordering::Relaxed);
         result
     }
 
@@ -88,9 +92,9 @@ impl RoutingTable {
         }
     }
 
-    /// Counts of the subscriptions, shared ones included.
-    pub(crate) fn statistics(&self) -> Statistics {
-        self.read().statistics()
+    /// Number of subscriptions, shared ones included. Takes no lock.
+    pub(crate) fn subscriptions(&self) -> usize {
+        self.subscriptions.load(Ordering::Relaxed)
     }
 
     /// Priority of a topic for subscriptions that asked for none; `None` leaves it at the default. [BQ-52]
@@ -160,6 +164,11 @@ pub(crate) struct Route {
 impl Route {
     fn sessions(&self) -> usize {
         self.targets.len() + self.groups.iter().map(|shared| shared.entries.len()).sum::<usize>()
+    }
+
+    /// Sessions that receive a message: one member of each group.
+    pub(crate) fn receivers(&self) -> usize {
+        self.targets.len() + self.groups.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -234,7 +243,7 @@ mod tests {
     async fn a_panic_during_a_change_stops_the_broker() {
         let table = RoutingTable::new(&[], Arc::new(Registry::new(SessionId::new(1))));
         let _ = catch_unwind(AssertUnwindSafe(|| table.change(|_| panic!("half changed"))));
-        table.statistics();
+        drop(table.read());
         let limit = std::time::Duration::from_secs(1);
         tokio::time::timeout(limit, table.failed()).await.expect("the broker is told");
     }

@@ -53,7 +53,7 @@ impl SessionQueues {
     ) -> PushOutcome {
         let outcome = entry.queue.push(deliveries, &self.policy, now, wakers);
         if outcome.dropped > 0 {
-            self.note(&entry.client_id, &outcome);
+            self.note(entry, &outcome);
         }
         outcome
     }
@@ -61,7 +61,7 @@ impl SessionQueues {
     /// Puts messages that a connection did not send back into the queue of its session.
     pub(crate) fn restore(&self, entry: &SessionEntry, unsent: VecDeque<Delivery>, persist: &Persist) {
         let outcome = entry.queue.park(unsent, &self.policy, now());
-        self.note(&entry.client_id, &outcome);
+        self.note(entry, &outcome);
         persist.commit_late(persist::completed(entry.id(), outcome.lost));
     }
 
@@ -77,7 +77,7 @@ impl SessionQueues {
         let stored = StoredQueue::new(stored, recovered_at, at_start, self.memory.clone());
         let (expired, outcome) = entry.queue.set_stored(stored, &self.policy, now());
         self.drop_expired(entry, expired, persist);
-        self.note(&entry.client_id, &outcome);
+        self.note(entry, &outcome);
         persist.commit_late(persist::completed(entry.id(), outcome.lost));
     }
 
@@ -109,27 +109,30 @@ impl SessionQueues {
         if may_expire {
             self.policy.note_expiring();
         }
+        entry.note_dropped(expired.messages() + aged.messages());
         self.statistics.add(Counter::MessagesDropped, expired.messages());
         self.note_aged(aged.messages());
         let lsns = expired.lsns.into_iter().chain(aged.lsns);
         persist.commit_late(persist::completed(entry.id(), lsns));
     }
 
-    fn note(&self, client: &ClientId, outcome: &PushOutcome) {
+    fn note(&self, entry: &SessionEntry, outcome: &PushOutcome) {
+        entry.note_dropped(outcome.dropped);
         self.statistics.add(Counter::MessagesDropped, outcome.dropped);
         self.statistics.add(Counter::MessagesOverflowed, outcome.overflowed);
         self.statistics.add(Counter::ClientsOverwhelmed, u64::from(outcome.disconnects));
-        log_overflow(client, outcome.log);
+        log_overflow(&entry.client_id, outcome.log);
         if outcome.crowded > 0 {
             self.note_offline_overflow(outcome.crowded);
         }
     }
 
     /// Counts messages that a connection evicted of its egress queue. `log`: the number to log, if a line is due.
-    pub(crate) fn note_trimmed(&self, client: &ClientId, dropped: u64, log: Option<u64>) {
+    pub(crate) fn note_trimmed(&self, entry: &SessionEntry, dropped: u64, log: Option<u64>) {
+        entry.note_dropped(dropped);
         self.statistics.add(Counter::MessagesDropped, dropped);
         self.statistics.add(Counter::MessagesOverflowed, dropped);
-        log_overflow(client, log);
+        log_overflow(&entry.client_id, log);
     }
 
     /// Counts messages that waited for too long.

@@ -17,12 +17,15 @@ use braid_store::{Change, Now, StoreError};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::auth::ClientAccess;
+use crate::clock;
 use crate::dispatch::Dispatcher;
 use crate::memory::Memory;
 use crate::persist::{self, MessageLoader, Persist, RecoveredSession};
 use crate::queue::session_queue::Signal;
 use crate::queue::stored::{Source, StoredEntry};
-use crate::registry::{ConnectionId, Registry, ReleasedSession, SessionEntry, SessionKey, SessionOwner};
+use crate::registry::{
+    ConnectionId, Presence, Registry, ReleasedSession, SessionEntry, SessionKey, SessionOwner,
+};
 use crate::retained::RetainedCursor;
 use crate::routing::{FILTERS_AT_ONCE, RoutingTable};
 use crate::session_queues::SessionQueues;
@@ -153,6 +156,31 @@ impl SessionManager {
         Claim { entry, session, will: None, pending_retained: Vec::new(), present: false }
     }
 
+    /// Ends the session of a client: a connection is closed with `reason`, a delayed Will is published. Done when that
+    /// is durable. False: the client has none.
+    ///
+    /// # Errors
+    /// The connection that owns the session does not release it, or other claims do not end. Nothing has changed, but
+    /// the connection may close later.
+    pub(crate) async fn delete(&self, client_id: &ClientId, reason: ReasonCode) -> Result<bool, ReasonCode> {
+        let deadline = Instant::now() + CLAIM_TIMEOUT;
+        let Ok(_turn) = timeout_at(deadline, self.registry.claim_turn(client_id)).await else {
+            return Err(busy(client_id));
+        };
+        let Some(entry) = self.registry.find(client_id) else { return Ok(false) };
+        let stand_in = self.registry.next_connection();
+        if let Some(ReleasedSession { session, will, .. }) =
+            take_by(&entry, Signal::Close(reason), stand_in, deadline).await?
+        {
+            if let Some(will) = will {
+                self.dispatcher.publish_will(&entry, will); // [MQTT-3.1.3-9]
+            }
+            self.finish(&entry, session);
+        }
+        self.persist.ended(client_id).await.map_err(|_| ReasonCode::ImplementationSpecificError)?;
+        Ok(true)
+    }
+
     /// Tells the store that the session has a connection; done when that is durable. A session that ends with its
     /// connection is not stored [MQTT-3.1.2-23], but the end of the client's session before it is.
     pub(crate) async fn open(
@@ -259,6 +287,8 @@ impl SessionManager {
             pending_retained.iter_mut().for_each(|cursor| cursor.subscription.stream = StreamKey::CONTROL);
             session.outbound.charge_offline();
         }
+        entry.observe(&session);
+        entry.set_presence(Presence::Disconnected(Some(clock::now())));
         self.queues.restore(entry, leftover, &self.persist);
         // Before a takeover is possible: the change that clears this Will must not clear the next connection's.
         if let Some(will) = now {
@@ -336,19 +366,20 @@ impl SessionManager {
     ///
     /// Meanwhile the session belongs to a connection that does not exist, and a claim waits for it: the change that
     /// clears this Will must not clear that of a client which returns, and no lock is held while it is published.
-    pub(crate) fn handle_due(&self, timer: &ExpiredTimer) {
-        let Some(entry) = timer.entry.upgrade() else { return };
+    /// Returns the session if it has ended.
+    pub(crate) fn handle_due(&self, timer: &ExpiredTimer) -> Option<Arc<SessionEntry>> {
+        let entry = timer.entry.upgrade()?;
         let stand_in = self.registry.next_connection();
         let mut parked = {
             let mut owner = entry.owner();
             if entry.disconnect_epoch() != timer.disconnect_epoch {
-                return;
+                return None;
             }
             match std::mem::replace(&mut *owner, SessionOwner::Connection(stand_in, None)) {
                 SessionOwner::Parked(parked) => parked,
                 other => {
                     *owner = other;
-                    return;
+                    return None;
                 }
             }
         };
@@ -357,8 +388,14 @@ impl SessionManager {
             self.dispatcher.publish_will(&entry, will);
         }
         match timer.kind {
-            TimerKind::Will => self.hand_over(&entry, stand_in, *parked, |_| {}),
-            TimerKind::SessionEnd => self.finish(&entry, parked.session),
+            TimerKind::Will => {
+                self.hand_over(&entry, stand_in, *parked, |_| {});
+                None
+            }
+            TimerKind::SessionEnd => {
+                self.finish(&entry, parked.session);
+                Some(entry)
+            }
         }
     }
 
@@ -431,7 +468,7 @@ impl SessionManager {
         }
         // Timers that expired while no broker ran come before any connection.
         while let Ok(timer) = self.timers.poll_due(Instant::from_std(now.instant)) {
-            self.handle_due(&timer);
+            drop(self.handle_due(&timer));
         }
     }
 
@@ -449,6 +486,7 @@ impl SessionManager {
         // The store does not know the client's version. Both are allowed, and this is one copy.
         entry.set_merges(true);
         session.outbound.charge_offline();
+        entry.observe(&session);
         self.queues.set_stored(&entry, waiting, now.instant, &self.persist);
         self.routing.change(|router| {
             for (filter, subscription) in session.subscriptions.iter() {
@@ -484,6 +522,16 @@ async fn take(
     if !access.owns(entry.identity().as_ref()) {
         return Err(ReasonCode::NotAuthorized);
     }
+    take_by(entry, Signal::TakeOver, connection, deadline).await
+}
+
+/// Takes the session as [`take`] does, for any user. `signal`: the command to a connection that owns it.
+async fn take_by(
+    entry: &SessionEntry,
+    signal: Signal,
+    connection: ConnectionId,
+    deadline: Instant,
+) -> Result<Option<ReleasedSession>, ReasonCode> {
     let (mut released, waker) = {
         let mut owner = entry.owner();
         match std::mem::replace(&mut *owner, SessionOwner::Connection(connection, None)) {
@@ -495,7 +543,7 @@ async fn take(
             SessionOwner::Connection(current, _) => {
                 let (release, released) = tokio::sync::oneshot::channel();
                 *owner = SessionOwner::Connection(current, Some(release));
-                (released, entry.queue.signal(Signal::TakeOver))
+                (released, entry.queue.signal(signal))
             }
         }
     };

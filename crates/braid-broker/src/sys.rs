@@ -51,10 +51,10 @@ pub(crate) fn publish_spool(core: &Core) {
     publish(core, "spool/state", spool_state(&core.statistics).to_owned());
 }
 
-fn values(core: &Core) -> Vec<(&'static str, String)> {
+/// Numbers, of which `$SYS` and [`metrics`](crate::view) are made. Takes no lock that a message passes.
+pub(crate) fn numbers(core: &Core) -> Vec<(&'static str, u64)> {
     let statistics = &core.statistics;
-    let subscriptions = core.routing.statistics();
-    let (sessions, online) = (core.sessions.registry.entries().len(), statistics.clients());
+    let (sessions, online) = (core.sessions.registry.len(), statistics.clients());
     let spool = core.server_options.spool.as_ref();
     let (spooled, refused) = spool.map_or((0, 0), |spool| (spool.used(), spool.refused()));
     let store = core.persist.store();
@@ -82,7 +82,7 @@ fn values(core: &Core) -> Vec<(&'static str, String)> {
         ("memory/overloads", statistics.get(Counter::Overloads)),
         ("bytes/received", statistics.get(Counter::BytesReceived)),
         ("bytes/sent", statistics.get(Counter::BytesSent)),
-        ("subscriptions/count", subscriptions.subscriptions as u64),
+        ("subscriptions/count", core.routing.subscriptions() as u64),
         ("retained messages/count", core.retained.len() as u64),
         ("spool/bytes", spooled),
         ("spool/refused", refused),
@@ -90,8 +90,13 @@ fn values(core: &Core) -> Vec<(&'static str, String)> {
         ("store/ahead", store.wal_groups()),
     ];
     let limits = Limit::TOPICS.into_iter().map(|(limit, topic)| (topic, statistics.reached(limit)));
-    let values = values.into_iter().chain(limits);
-    let mut texts: Vec<_> = values.map(|(topic, value)| (topic, value.to_string())).collect();
+    values.into_iter().chain(limits).collect()
+}
+
+fn values(core: &Core) -> Vec<(&'static str, String)> {
+    let statistics = &core.statistics;
+    let mut texts: Vec<_> =
+        numbers(core).into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
     texts.push(("memory/state", memory_state(core.memory.level()).to_owned()));
     texts.push(("spool/state", spool_state(statistics).to_owned()));
     texts.push(("uptime", format!("{} seconds", core.lifecycle.started.elapsed().as_secs())));

@@ -6,6 +6,7 @@ use braid_proto::stream::{Lane, StreamKey};
 
 use super::stream_scheduler::StreamScheduler;
 use crate::queue::egress::EgressQueue;
+use crate::view::Held;
 
 /// Bytes in the outbox of a stream from which no delivery is encoded any more. Later ones wait as messages, where they
 /// are ordered by priority and limited in number.
@@ -23,6 +24,32 @@ pub(super) fn has_room(egress: &EgressQueue, server: &Server, stream: StreamKey)
     !egress.waits_on(stream) && server.unwritten_on(stream) < OUTBOX_TARGET
 }
 
+/// Reason for which the next delivery of a lane is not sent now, as [`next_delivery`] decides; `None` if it is.
+pub(super) fn held(
+    egress: &EgressQueue,
+    server: &Server,
+    unwritten: usize,
+    lane: Lane,
+    delivery: &Delivery,
+) -> Option<Held> {
+    let own = server.unwritten_on(server.resolve(lane.stream));
+    if own >= outbox_target(egress) {
+        Some(Held::Outbox)
+    } else if own > 0 && unwritten >= CONNECTION_TARGET {
+        Some(Held::OtherStreams)
+    } else if server.takes(delivery) {
+        None
+    } else if server.is_resending() {
+        Some(Held::Resends)
+    } else {
+        Some(Held::ReceiveMaximum)
+    }
+}
+
+fn outbox_target(egress: &EgressQueue) -> usize {
+    if egress.is_mixed() { MIXED_TARGET } else { OUTBOX_TARGET }
+}
+
 /// The most urgent delivery whose stream has room and that the peer takes, and its lane. Streams without room are
 /// passed over [BQ-53], [BQ-55] and noted in `streams`. `unwritten`: bytes in all outboxes.
 pub(super) fn next_delivery(
@@ -31,7 +58,7 @@ pub(super) fn next_delivery(
     unwritten: usize,
     mut streams: Option<&mut StreamScheduler>,
 ) -> Option<(Lane, Delivery)> {
-    let target = if egress.is_mixed() { MIXED_TARGET } else { OUTBOX_TARGET };
+    let target = outbox_target(egress);
     let is_congested = unwritten >= CONNECTION_TARGET;
     egress.pop(|lane, delivery| {
         let own = server.unwritten_on(server.resolve(lane.stream));

@@ -450,6 +450,7 @@ impl Driver {
         self.core.statistics.add(Counter::MessagesDropped, denied);
         if refusal.is_none() {
             self.link.set_trusted(); // [BQ-13]
+            self.observer().begin_presence(connect.clean_start, acceptance.session_present);
             // The user may have been removed, or banned, before the session queue had an owner to signal to.
             self.recheck();
         }

@@ -148,6 +148,7 @@ impl Driver {
             Read::Moved(address) => {
                 // [BQ-70]
                 tracing::info!(client = self.session.client(), %address, "the client moved to another address");
+                self.observer().note_move(address);
                 self.end_if_banned();
             }
             Read::Closed => self.end_link(None),
@@ -219,10 +220,10 @@ impl Driver {
     /// Encodes deliveries into the outboxes of their streams while these, the peer and the queue allow it. True when it
     /// stopped after [`DROPS_AT_ONCE`]: no outbox bounds a turn that drops what it takes.
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
-        let (mut sent, mut dropped) = (0, 0);
+        let (mut sent, mut dropped, mut aged) = (0, 0, 0);
         self.server.continue_resend(now, self.session.access.permitted_deliveries(&mut dropped));
         if self.egress.is_empty() {
-            self.core.statistics.add(Counter::MessagesDropped, dropped);
+            self.note_dropped(dropped);
             return false;
         }
         self.egress.note_begin(now);
@@ -235,6 +236,7 @@ impl Driver {
             let (queue_lsn, qos) = (next.queue_lsn, next.qos);
             if self.core.queues.policy.is_too_old(next.enqueued_at, now) {
                 self.core.queues.note_aged(1);
+                aged += 1;
                 self.acks.note_dropped(queue_lsn);
                 drops_left -= 1;
                 continue;
@@ -282,8 +284,19 @@ impl Driver {
             streams.note_waiting(&self.server, now, |stream, to| link.set_priority(stream, to));
         }
         self.core.statistics.add(Counter::MessagesSent, sent);
-        self.core.statistics.add(Counter::MessagesDropped, dropped);
+        self.note_dropped(dropped);
+        if let Some(entry) = &self.session.entry {
+            entry.note_dropped(aged);
+        }
         drops_left == 0
+    }
+
+    /// Counts deliveries that were dropped instead of being sent.
+    fn note_dropped(&self, dropped: u64) {
+        self.core.statistics.add(Counter::MessagesDropped, dropped);
+        if let Some(entry) = &self.session.entry {
+            entry.note_dropped(dropped);
+        }
     }
 
     /// Adds a batch of retained messages to the queue; false when no subscription is ready for one.

@@ -18,6 +18,7 @@ mod events;
 mod io;
 mod read_gate;
 mod read_limits;
+mod report;
 mod retained_sender;
 mod stream_scheduler;
 mod subscribe;
@@ -42,6 +43,7 @@ use self::close::{CLOSE_TIMEOUT, ConnectionClose, QUIC_CLOSE_TIMEOUT, flush_time
 use self::connect::{SessionBinding, peer_name, shake_hands};
 use self::events::{PublishIngress, Question};
 use self::read_gate::ReadGate;
+use self::report::Observer;
 use self::retained_sender::RetainedSender;
 use self::stream_scheduler::StreamScheduler;
 use crate::auth::ExpiryTimer;
@@ -53,6 +55,7 @@ use crate::limit::Limit;
 use crate::listener_policy::ListenerPolicy;
 use crate::queue::egress::EgressQueue;
 use crate::queue::session_queue::Signal;
+use crate::view::BrokerEvent;
 
 /// Turns of one poll, before other tasks run.
 const MAX_TURNS: usize = 4;
@@ -128,7 +131,7 @@ impl Driver {
             acks: AckPipeline::default(),
             egress: EgressQueue::default(),
             retained: RetainedSender::default(),
-            streams: link.is_multi().then(|| Box::new(StreamScheduler::new(accepted))),
+            streams: link.is_multi().then(|| Box::new(StreamScheduler::new(accepted, link.is_early()))),
             timer: ConnectionTimer { sleep: None, confirm_by: link.is_early().then(|| accepted + limit) },
             close: ConnectionClose::new(),
             core,
@@ -266,13 +269,31 @@ impl Driver {
         evicted.lsns.into_iter().for_each(|lsn| self.acks.note_dropped(Some(lsn)));
         if dropped > 0 {
             let log = entry.queue.note_trimmed(&mut self.egress, dropped, policy.limits, now);
-            self.core.queues.note_trimmed(&entry.client_id, dropped, log);
+            self.core.queues.note_trimmed(entry, dropped, log);
         }
         match signal {
             Some(Signal::TakeOver) => self.end_session(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
             Some(Signal::Close(reason)) => self.end_session(reason),
             Some(Signal::Recheck) => self.recheck(),
-            None => {}
+            Some(Signal::Inquire) | None => {}
+        }
+        if signal.is_some() {
+            self.observer().answer_inquiries(now);
+        }
+    }
+
+    /// Parts that operators see.
+    fn observer(&mut self) -> Observer<'_> {
+        Observer {
+            core: &self.core,
+            session: &self.session,
+            server: &self.server,
+            link: &mut self.link,
+            gate: &self.gate,
+            acks: &self.acks,
+            egress: &self.egress,
+            pending_retained: self.retained.len(),
+            streams: self.streams.as_deref(),
         }
     }
 
@@ -282,6 +303,9 @@ impl Driver {
         let inflight = self.server.session().map_or(0, |session| session.outbound.heap_bytes());
         let (partial, moved) = self.ingress.pressure.holdings();
         entry.set_holdings(inflight + partial, moved);
+        if let Some(session) = self.server.session() {
+            entry.observe(session);
+        }
     }
 
     /// Waits for the earliest timeout of all parts; ready when one was handled or the pressure of memory is over.
@@ -385,6 +409,10 @@ impl Driver {
         }
         if let Some(entry) = self.session.entry.take() {
             self.core.statistics.client_left();
+            let address = self.link.peer().address;
+            let event =
+                || BrokerEvent::Disconnected { client: (&entry.client_id).into(), cause: end.cause, address };
+            self.core.lifecycle.events.record(event);
             entry.set_holdings(0, 0);
             let (deliveries, retained) = (self.egress.drain(), self.retained.take());
             self.core.sessions.release(&entry, self.session.connection, end, deliveries, retained);

@@ -191,6 +191,11 @@ impl ReadGate {
         self.refused.forget(stream);
     }
 
+    /// Whether the last read refused a stream with something to read.
+    pub(super) fn refuses(&self, stream: StreamKey) -> bool {
+        self.refused.current().any(|refused| refused == stream)
+    }
+
     /// True when a stream that was refused may be read by now. No waker tells of that: the reason may have gone in the
     /// same turn.
     pub(super) fn has_reopened(&self, input: &ReadInput<'_>) -> bool {

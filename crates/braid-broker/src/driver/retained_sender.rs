@@ -37,6 +37,11 @@ impl RetainedSender {
         self.cursors = cursors.into();
     }
 
+    /// Number of subscriptions that have not got all of their retained messages.
+    pub(super) fn len(&self) -> usize {
+        self.cursors.len()
+    }
+
     /// Takes the cursors that are left at the end of the connection.
     pub(super) fn take(&mut self) -> Vec<RetainedCursor> {
         std::mem::take(&mut self.cursors).into()

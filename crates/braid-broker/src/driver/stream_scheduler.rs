@@ -34,6 +34,8 @@ pub(super) struct StreamScheduler {
     refused: Vec<Lane>,
     /// Buffer of [`StreamScheduler::take_write_order`], kept for its capacity.
     write_order: Vec<StreamKey>,
+    /// The first streams came in 0-RTT data.
+    began_early: bool,
 }
 
 /// Stream of the client that begins.
@@ -69,7 +71,7 @@ struct StreamPriorityState {
 // === impl StreamScheduler ===
 
 impl StreamScheduler {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant, began_early: bool) -> Self {
         Self {
             states: Vec::new(),
             waiting: VecDeque::new(),
@@ -79,7 +81,23 @@ impl StreamScheduler {
             window: u64::from(QuicOptions::client().stream_receive_window),
             refused: Vec::new(),
             write_order: Vec::new(),
+            began_early,
         }
+    }
+
+    /// Priority of a stream in the transport.
+    pub(super) fn priority_of(&self, stream: StreamKey) -> Priority {
+        self.find(stream).map_or(Priority::HIGHEST, |at| self.states[at].1.priority)
+    }
+
+    /// Whether the first streams came in 0-RTT data.
+    pub(super) fn began_early(&self) -> bool {
+        self.began_early
+    }
+
+    /// Number of streams that wait for their turn to begin.
+    pub(super) fn opening(&self) -> usize {
+        self.waiting.len()
     }
 
     fn find(&self, stream: StreamKey) -> Result<usize, usize> {
@@ -223,8 +241,7 @@ impl StreamScheduler {
     }
 
     fn sort(&self, streams: &mut [StreamKey]) {
-        let priority = |stream| self.find(stream).map_or(Priority::HIGHEST, |at| self.states[at].1.priority);
-        streams.sort_unstable_by_key(|stream| (Reverse(priority(*stream)), *stream));
+        streams.sort_unstable_by_key(|stream| (Reverse(self.priority_of(*stream)), *stream));
     }
 }
 
@@ -418,7 +435,7 @@ mod tests {
     #[test]
     fn the_most_urgent_stream_is_written_first() {
         let now = Instant::now();
-        let mut scheduler = StreamScheduler::new(now);
+        let mut scheduler = StreamScheduler::new(now, false);
         for (number, priority) in [(1, 8), (2, 100), (3, 200), (4, 100), (5, 200)] {
             let stream = StreamKey::bidi(number);
             assert!(scheduler.open(stream, u32::MAX, now));
@@ -433,7 +450,7 @@ mod tests {
     #[test]
     fn a_change_of_priority_is_returned_once() {
         let now = Instant::now();
-        let (mut scheduler, stream) = (StreamScheduler::new(now), StreamKey::bidi(1));
+        let (mut scheduler, stream) = (StreamScheduler::new(now, false), StreamKey::bidi(1));
         assert!(scheduler.open(stream, LIMIT, now));
         assert_eq!(scheduler.note_delivery(stream, BULK, (0, 100), now), Some(BULK));
         assert_eq!(scheduler.note_delivery(stream, BULK, (100, 200), now), None);
@@ -448,7 +465,7 @@ mod tests {
     #[test]
     fn streams_above_the_limit_open_in_order_in_the_next_second() {
         let start = Instant::now();
-        let mut scheduler = StreamScheduler::new(start);
+        let mut scheduler = StreamScheduler::new(start, false);
         let opened: Vec<bool> = (1..=5).map(|number| open(&mut scheduler, number, start)).collect();
         assert_eq!(opened, [true, true, false, false, false]);
         assert_eq!(scheduler.poll_opening(LIMIT, start), None);
@@ -466,7 +483,7 @@ mod tests {
     #[test]
     fn a_waiting_stream_remembers_stop_sending_and_can_be_reset() {
         let start = Instant::now();
-        let mut scheduler = StreamScheduler::new(start);
+        let mut scheduler = StreamScheduler::new(start, false);
         let opened = (1..=4).filter(|number| open(&mut scheduler, *number, start)).count();
         assert_eq!(opened, 2);
         assert!(!scheduler.stop_waiting(StreamKey::bidi(1)), "it has begun");

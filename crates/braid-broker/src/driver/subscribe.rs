@@ -20,6 +20,7 @@ use crate::limit::Limit;
 use crate::persist;
 use crate::registry::SessionEntry;
 use crate::routing::FILTERS_AT_ONCE;
+use crate::view::BrokerEvent;
 
 /// User Property of a SUBSCRIBE: the priority of its deliveries. [BQ-52]
 const PRIORITY: &str = "braid-priority";
@@ -134,6 +135,7 @@ impl SubscriptionHandler<'_> {
             }
         }
         let Some(granted) = self.grant(on, subscribe, filters_left) else { return Handled::Wholly(None) };
+        self.record_subscribed(&granted);
         let progress = self.progress.get_or_insert_default();
         self.core.routing.change(|router| {
             for some in &granted {
@@ -171,6 +173,16 @@ impl SubscriptionHandler<'_> {
             self.acks.wait_for(Some(commit));
         }
         handled
+    }
+
+    fn record_subscribed(&self, granted: &[Granted]) {
+        if granted.is_empty() {
+            return;
+        }
+        self.core.lifecycle.events.record(|| BrokerEvent::Subscribed {
+            client: (&self.entry.client_id).into(),
+            filters: granted.iter().map(|one| (one.filter.clone(), one.subscription.qos)).collect(),
+        });
     }
 
     /// Subscriptions that the session still has, as they are by now: the rules may have changed between two turns of
@@ -290,6 +302,12 @@ impl SubscriptionHandler<'_> {
             let left = is_strict.then_some(&*subscriptions);
             let commit = self.core.persist.commit(persist::ended_subscriptions(entry.id(), left, filters));
             self.acks.wait_for(Some(commit));
+        }
+        if !ended.is_empty() {
+            self.core.lifecycle.events.record(|| BrokerEvent::Unsubscribed {
+                client: (&entry.client_id).into(),
+                filters: ended.iter().map(|(filter, _)| filter.clone()).collect(),
+            });
         }
         self.retained.cancel(ended.iter().map(|(filter, stream)| (filter, *stream)).collect());
         if codes.len() < unsubscribe.filters.len() {

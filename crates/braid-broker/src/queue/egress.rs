@@ -79,6 +79,22 @@ impl EgressQueue {
         self.lanes.is_mixed()
     }
 
+    /// Lanes in the order of sending: the delivery that is next, and the number of all.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = (Lane, &Delivery, usize)> {
+        self.lanes.lanes()
+    }
+
+    /// Usage of one stream.
+    pub(crate) fn usage_of(&self, stream: StreamKey) -> QueueUsage {
+        if !self.streams.is_empty() {
+            self.streams.usage_of(stream)
+        } else if stream.is_control() {
+            self.usage
+        } else {
+            QueueUsage::default()
+        }
+    }
+
     /// Whether any delivery is for a stream.
     pub(crate) fn waits_on(&self, stream: StreamKey) -> bool {
         self.lanes.waits_on(stream)

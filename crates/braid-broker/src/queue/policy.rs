@@ -94,7 +94,7 @@ impl QueuePolicy {
 
     /// [`Delivery::enqueued_at`] of a message that is queued now.
     pub(crate) fn enqueued_at(&self, now: Instant) -> Option<NonZeroU32> {
-        self.age.and_then(|_| NonZeroU32::new(self.number(now)))
+        NonZeroU32::new(self.number(now))
     }
 
     /// Enqueue time of a delivery by the wall clock, for the store. Time that it was queued elsewhere before counts.
@@ -122,6 +122,11 @@ impl QueuePolicy {
         let (Some(age), Some(since)) = (self.age, enqueued_at) else { return false };
         // Both ends are whole seconds: never sooner than configured.
         Duration::from_secs(self.waited(since, now).into()) > age
+    }
+
+    /// Time for which a message has waited that was queued at `enqueued_at`, at least: whole seconds.
+    pub(crate) fn age(&self, enqueued_at: Option<NonZeroU32>, now: Instant) -> Option<Duration> {
+        enqueued_at.map(|since| Duration::from_secs(self.waited(since, now).saturating_sub(1).into()))
     }
 
     /// Notes that a queued message has an expiry.

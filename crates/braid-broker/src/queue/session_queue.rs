@@ -22,6 +22,10 @@ use super::stored::{StoredEntry, StoredQueue};
 use super::usage::{Evicted, PerStreamUsage, QueueLimits, QueueUsage};
 use crate::lock_order::{Ordered, Rank};
 use crate::log_throttle::LogThrottle;
+use crate::view::{Inquiry, ViewError};
+
+/// Questions that may wait for the next turn of a connection.
+const OPEN_INQUIRIES: usize = 16;
 
 /// Bounded queue of a session, with the means to wake its connection.
 ///
@@ -50,6 +54,8 @@ struct Inner {
 struct Connection {
     state: State,
     signal: Option<Signal>,
+    /// Questions that the connection answers at its next turn.
+    inquiries: Vec<Inquiry>,
     /// Set while the connection's task sleeps.
     waker: Option<Waker>,
     ack_rtt: AckRttEstimator,
@@ -78,6 +84,8 @@ pub(crate) enum Signal {
     Close(ReasonCode),
     /// Check the client against rules and bans that have changed.
     Recheck,
+    /// Nothing but the inquiries, which are taken with any signal.
+    Inquire,
 }
 
 /// Outcome of a push.
@@ -282,12 +290,45 @@ impl SessionQueue {
         let is_weaker = match connection.signal {
             Some(Signal::TakeOver) => true,
             Some(Signal::Close(_)) => signal == Signal::Recheck,
-            Some(Signal::Recheck) | None => false,
+            Some(Signal::Recheck | Signal::Inquire) | None => false,
         };
         if !is_weaker {
             connection.signal = Some(signal);
         }
         connection.waker.take()
+    }
+
+    /// Asks the connection. The caller wakes the returned waker, outside of every lock. The answer's channel closes
+    /// when the connection ends before its next turn.
+    ///
+    /// # Errors
+    /// There is no connection, or too many questions are open.
+    pub(crate) fn inquire(&self, inquiry: Inquiry) -> Result<Option<Waker>, ViewError> {
+        let Connection { state, signal, inquiries, waker, .. } = &mut self.lock().connection;
+        if *state != State::Online {
+            return Err(ViewError::NotConnected);
+        }
+        if inquiries.len() >= OPEN_INQUIRIES {
+            return Err(ViewError::Busy);
+        }
+        inquiries.push(inquiry);
+        signal.get_or_insert(Signal::Inquire);
+        Ok(waker.take())
+    }
+
+    /// Takes the questions to the connection.
+    pub(crate) fn take_inquiries(&self) -> Vec<Inquiry> {
+        std::mem::take(&mut self.lock().connection.inquiries)
+    }
+
+    /// Whether the session has a connection, or is claimed by one.
+    pub(crate) fn is_online(&self) -> bool {
+        self.lock().connection.state == State::Online
+    }
+
+    /// Messages that wait for the client, and their bytes: those that its connection has taken and not sent included.
+    pub(crate) fn usage(&self) -> QueueUsage {
+        self.lock().held()
     }
 
     /// Begins a new connection, and voids the commands to the one before. Called while the session is claimed, before
@@ -525,6 +566,7 @@ impl Inner {
     fn disconnect(&mut self, state: State) -> Vec<Waker> {
         self.connection.state = state;
         self.connection.waker = None;
+        self.connection.inquiries = Vec::new();
         self.connection.ack_rtt = AckRttEstimator::default();
         self.taken = QueueUsage::default();
         self.taken_streams.clear();

@@ -41,4 +41,5 @@ mod streams;
 mod subscriptions;
 mod takeover;
 mod tenants;
+mod views;
 mod wills;

@@ -1,0 +1,181 @@
+//! Clients and their sessions, connected or not.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use braid_proto::session::{SessionExpiry, Subscription};
+use braid_proto::topic::TopicFilter;
+use ipnet::IpNet;
+use tokio::task::yield_now;
+
+use super::answer::ask;
+use super::connection::{ClientName, ConnectionSummary, PendingDetail};
+use super::inquiry::{Inquiry, ViewError};
+use super::{ENTRIES_IN_PIECE, Page, subscriptions};
+use crate::core::Core;
+use crate::registry::{Presence, Registry, SessionEntry, SessionKey, SessionOwner};
+
+/// Times that a view looks for the owner of a session, which may change while it is asked.
+const ATTEMPTS: usize = 3;
+
+/// Row of the list of clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientRow {
+    /// Name of the client.
+    pub name: ClientName,
+    /// User name; `None` for an anonymous client.
+    pub user: Option<Box<str>>,
+    /// Connection; `None` while the client is disconnected.
+    pub connection: Option<Arc<ConnectionSummary>>,
+    /// Monotonic time at which the last connection ended; `None` while connected, and if that was before the broker
+    /// began.
+    pub disconnected_since: Option<Instant>,
+    /// Session Expiry Interval.
+    pub expiry: SessionExpiry,
+    /// Number of subscriptions.
+    pub subscriptions: u32,
+    /// Messages that wait for the client, without those in the outboxes of its streams.
+    pub queued_messages: usize,
+    /// Bytes of these messages, as `limits.queued_bytes` counts them.
+    pub queued_bytes: usize,
+    /// Messages of QoS 1 and 2 to the client that are not completely acknowledged.
+    pub inflight: u32,
+    /// Messages that were dropped instead of being sent, since the session began or the broker started.
+    pub dropped: u64,
+}
+
+/// Conditions on clients; all of them must hold.
+#[derive(Clone, Debug, Default)]
+pub struct ClientQuery {
+    /// User name.
+    pub user: Option<String>,
+    /// Beginning of the Client Identifier, as the client knows it.
+    pub client_id_prefix: Option<String>,
+    /// Addresses of connected clients.
+    pub addresses: Option<IpNet>,
+    /// Whether the client is connected.
+    pub is_connected: Option<bool>,
+}
+
+/// Position in the list of clients: behind a session, in the order in which sessions began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientCursor(u64);
+
+impl ClientCursor {
+    /// Position with this number.
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// Number of the position.
+    pub const fn value(self) -> u64 {
+        self.0
+    }
+}
+
+/// All that is known of one client, beside its streams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientDetail {
+    /// Row of the list.
+    pub row: ClientRow,
+    /// Incomplete exchanges.
+    pub pending: PendingDetail,
+    /// The first 256 subscriptions, ordered by filter; [`subscriptions`](crate::Handle::subscriptions) has all.
+    pub subscriptions: Vec<(TopicFilter, Subscription)>,
+}
+
+impl ClientQuery {
+    /// Row of a session, if it matches. Locks the queue of the session for two additions.
+    fn row(&self, entry: &SessionEntry) -> Option<ClientRow> {
+        let name = ClientName::from(&entry.client_id);
+        let is_prefix = |prefix: &String| name.client_id().starts_with(prefix.as_str());
+        if !self.client_id_prefix.as_ref().is_none_or(is_prefix) {
+            return None;
+        }
+        let (connection, disconnected_since) = match entry.presence() {
+            Presence::Connected(connection) => (Some(connection), None),
+            Presence::Disconnected(since) => (None, since),
+        };
+        let address = connection.as_ref().and_then(|connection| connection.address);
+        let is_in = |net: &IpNet| address.is_some_and(|address| net.contains(&address.ip()));
+        let is_connected = connection.is_some();
+        if self.is_connected.is_some_and(|wanted| wanted != is_connected)
+            || !self.addresses.as_ref().is_none_or(is_in)
+        {
+            return None;
+        }
+        let identity = entry.identity();
+        let user = identity.as_ref().and_then(|identity| identity.user());
+        if self.user.is_some() && self.user.as_deref() != user {
+            return None;
+        }
+        let (queued, (subscriptions, inflight)) = (entry.queue.usage(), entry.counts());
+        Some(ClientRow {
+            user: user.map(Into::into),
+            connection,
+            disconnected_since,
+            expiry: entry.expiry(),
+            subscriptions,
+            queued_messages: queued.messages(),
+            queued_bytes: queued.bytes(),
+            inflight,
+            dropped: entry.dropped(),
+            name,
+        })
+    }
+}
+
+/// Page of the clients that match a query.
+pub(super) async fn list(
+    registry: &Registry,
+    query: &ClientQuery,
+    cursor: Option<ClientCursor>,
+    limit: usize,
+) -> Page<ClientRow, ClientCursor> {
+    let limit = Page::<ClientRow, ClientCursor>::rows_of(limit);
+    let (mut rows, mut after) = (Vec::new(), cursor.map(|ClientCursor(key)| SessionKey(key)));
+    loop {
+        let piece = registry.piece(after, ENTRIES_IN_PIECE);
+        let is_last = piece.len() < ENTRIES_IN_PIECE;
+        for entry in &piece {
+            after = Some(entry.key);
+            rows.extend(query.row(entry));
+            if rows.len() == limit {
+                return Page { rows, next: Some(ClientCursor(entry.key.0)) };
+            }
+        }
+        if is_last {
+            return Page { rows, next: None };
+        }
+        yield_now().await;
+    }
+}
+
+/// Details of one client.
+///
+/// # Errors
+/// The client has no session, or its connection does not answer.
+pub(super) async fn detail(core: &Core, name: &ClientName) -> Result<ClientDetail, ViewError> {
+    for _ in 0..ATTEMPTS {
+        let entry = core.sessions.registry.find(name.session_id()).ok_or(ViewError::NotFound)?;
+        match pending(&entry).await {
+            // The session was handed over, parked or ended meanwhile.
+            Err(ViewError::Vanished | ViewError::NotConnected) => yield_now().await,
+            Err(error) => return Err(error),
+            Ok(pending) => {
+                let subscriptions = subscriptions::piece_of(&entry, None).await?;
+                let row = ClientQuery::default().row(&entry).ok_or(ViewError::NotFound)?;
+                return Ok(ClientDetail { row, pending, subscriptions });
+            }
+        }
+    }
+    Err(ViewError::NoAnswer)
+}
+
+async fn pending(entry: &Arc<SessionEntry>) -> Result<PendingDetail, ViewError> {
+    if let SessionOwner::Parked(parked) = &*entry.owner() {
+        let (will, retained) = (parked.will.as_ref(), parked.pending_retained.len());
+        return Ok(PendingDetail::new(&parked.session, will, retained, false));
+    }
+    ask(entry, Inquiry::Pending).await
+}

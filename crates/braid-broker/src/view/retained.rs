@@ -1,0 +1,76 @@
+//! Retained messages.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use braid_proto::packet::QoS;
+use braid_proto::topic::{TopicFilter, TopicName};
+use braid_router::Walked;
+use bytes::Bytes;
+use tokio::task::yield_now;
+
+use super::{ENTRIES_IN_PIECE, Page};
+use crate::retained::{RetainedMessage, RetainedMessages};
+
+/// Conditions on retained messages, and what is wanted of them.
+#[derive(Clone, Debug)]
+pub struct RetainedQuery {
+    /// Filter of their topics.
+    pub filter: TopicFilter,
+    /// Whether rows have payloads.
+    pub with_payload: bool,
+}
+
+/// Retained message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetainedRow {
+    /// Topic, with the mountpoint of its publisher in front.
+    pub topic: TopicName,
+    /// Length of the payload in bytes.
+    pub payload_len: usize,
+    /// QoS.
+    pub qos: QoS,
+    /// Monotonic time at which it was retained; `None` if that was before the start of the broker.
+    pub since: Option<Instant>,
+    /// End of its Message Expiry Interval. Until it is removed, it may have passed.
+    pub expires_at: Option<Instant>,
+    /// Payload, if it was asked for.
+    pub payload: Option<Bytes>,
+}
+
+impl RetainedRow {
+    fn new(retained: &RetainedMessage, with_payload: bool) -> Self {
+        let message = &retained.message;
+        Self {
+            topic: message.topic.clone(),
+            payload_len: message.payload_len(),
+            qos: message.qos,
+            since: retained.since(),
+            expires_at: message.expires_at,
+            payload: with_payload.then(|| message.payload.clone()),
+        }
+    }
+}
+
+/// Page of the retained messages that match a query, behind a topic, in the order of their levels.
+pub(super) async fn list(
+    retained: &RetainedMessages,
+    query: &RetainedQuery,
+    mut after: Option<TopicName>,
+    limit: usize,
+) -> Page<RetainedRow, TopicName> {
+    let limit = Page::<RetainedRow, TopicName>::rows_of(limit);
+    let mut rows = Vec::new();
+    loop {
+        let walked = retained.walk(&query.filter, after.as_ref(), ENTRIES_IN_PIECE, |message| {
+            rows.push(RetainedRow::new(message, query.with_payload));
+            if rows.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        match walked {
+            Walked::Finished => return Page { rows, next: None },
+            Walked::Unfinished(at) if rows.len() == limit => return Page { rows, next: Some(at) },
+            Walked::Unfinished(at) => after = Some(at),
+        }
+        yield_now().await;
+    }
+}

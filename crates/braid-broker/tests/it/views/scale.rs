@@ -1,0 +1,41 @@
+//! Reading with ten thousand clients.
+
+use std::time::Instant;
+
+use braid_broker::view::ClientQuery;
+use braid_broker::{BrokerConfig, LimitsConfig};
+use braid_proto::packet::QoS;
+
+use crate::support::{TestBroker, quiet};
+
+const CLIENTS: usize = 10_000;
+
+/// Prints how long metrics and the list of all clients take. No assertion is about the time.
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_clients_are_read() {
+    let limits = LimitsConfig { connections: 2 * CLIENTS, connections_per_second: 0, ..quiet().limits };
+    let broker = TestBroker::start_with(BrokerConfig { limits, ..quiet() });
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        let mut client = broker.v5(&format!("client{number}")).await;
+        client.subscribe(&format!("t/{number}"), QoS::AtMostOnce).await;
+        clients.push(client);
+    }
+    let begun = Instant::now();
+    let metrics = broker.handle.metrics();
+    let metrics_took = begun.elapsed();
+    let value_of = |name: &str| metrics.iter().find(|one| one.name() == name).map(|one| one.value);
+    assert_eq!(value_of("clients_connected"), Some(CLIENTS as u64));
+    assert_eq!(value_of("subscriptions"), Some(CLIENTS as u64));
+    let (mut rows, mut cursor, begun) = (0, None, Instant::now());
+    loop {
+        let page = broker.handle.clients(&ClientQuery::default(), cursor, 1000).await;
+        rows += page.rows.len();
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    println!("metrics: {metrics_took:?}, {rows} clients: {:?}", begun.elapsed());
+    assert_eq!(rows, CLIENTS);
+}
