@@ -133,7 +133,7 @@ async fn of_several_streams_each_has_its_own_queue_and_reason() {
     let view = of(&report, alarm);
     assert_eq!((view.held, view.oldest, view.lanes.len(), view.queued_messages), (None, None, 0, 0));
     assert_eq!((view.priority.value(), view.report.publishes_sent), (200, 600));
-    assert!(view.report.bytes_sent as usize <= client.received_bytes(alarm));
+    assert!(view.report.bytes_sent <= client.received_bytes(alarm) as u64);
     let view = of(&report, up);
     assert_eq!((view.report.publishes_received, view.report.bytes_sent), (1, 0));
     assert!(view.report.bytes_received > 5);
