@@ -178,8 +178,6 @@ async fn send_body(send: &mut Send, mut body: Body) -> Result<(), StreamError> {
 /// Fields that hyper adds and removes on the other versions.
 fn with_fields(mut response: Response<Body>) -> Response<Body> {
     let length = response.body().size_hint().exact();
-    let has_body =
-        !response.status().is_informational() && response.status() != 204 && response.status() != 304;
     let headers = response.headers_mut();
     remove_hop_by_hop(headers);
     headers.remove(CONNECTION);

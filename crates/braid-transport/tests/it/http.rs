@@ -44,7 +44,7 @@ async fn a_stream_carries_bytes_agrees_on_a_version_and_is_measured() {
         assert!(ends.iter().all(|end| end.peer.tls_version == Some("TLSv1.3")), "{ends:?}");
     }
     let error = streams(Some(pki.server()), Some(&client(&pki, &["mqtt"]))).await.expect_err("no version");
-    assert!(error.to_string().contains("protocol"), "{error}");
+    assert!(error.to_string().contains("NoApplicationProtocol"), "{error}");
 
     let [mut server, mut client] = streams(None, None).await.expect("connect");
     let sent = vec![7; 1 << 20];

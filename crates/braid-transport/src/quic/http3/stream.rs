@@ -111,6 +111,9 @@ impl<B> fmt::Debug for Http3Send<B> {
     }
 }
 
+/// Code of the end of a stream without an error (RFC 9114, 8.1).
+const H3_NO_ERROR: u64 = 0x100;
+
 /// Receiving half of a stream.
 pub struct Http3Recv {
     stream: Part<RecvStream>,
@@ -157,6 +160,15 @@ impl quic::RecvStream for Http3Recv {
 
     fn recv_id(&self) -> StreamId {
         self.id
+    }
+}
+
+impl Drop for Http3Recv {
+    /// Asks the peer for no more: a response may be complete before its request. [RFC 9114, 4.1]
+    fn drop(&mut self) {
+        if !self.is_finished {
+            quic::RecvStream::stop_sending(self, H3_NO_ERROR);
+        }
     }
 }
 
