@@ -1,0 +1,256 @@
+//! State of one network and origin: measurements, corrections and the choice.
+
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::cost::{Cost, Path, Stack, Workload};
+use crate::decision::Comparison;
+use crate::estimate::{PathEstimate, RatioAverage};
+use crate::protocol::Protocol;
+use crate::reading::Interval;
+use crate::switch::Switch;
+
+/// Capacity of a path beyond the rate of a sender that losses limited: a guess until another one has measured it.
+const HIDDEN_CAPACITY: f64 = 4.0;
+
+/// Part of the throughput that losses permit, from which on losses are the limit.
+const LOSS_LIMITED: f64 = 0.5;
+
+/// Measurements by one protocol.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Measurement {
+    pub(crate) path: PathEstimate,
+    /// Measured completion time, divided by the prediction for the same bytes on the same path.
+    pub(crate) completion: Option<RatioAverage>,
+    /// Cost on the path as this protocol measures it, divided by the cost on the path as the other one does.
+    pub(crate) correction: Option<RatioAverage>,
+}
+
+/// State of one network and origin.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) switch: Switch,
+    pub(crate) backoff: Backoff,
+    /// Latest event.
+    pub(crate) at: Duration,
+    /// Latest sign that QUIC works.
+    pub(crate) quic_worked: Option<Duration>,
+    /// End of the longest lifetime of an advertisement that was sent.
+    pub(crate) advertised_until: Duration,
+    /// True if TCP is chosen because QUIC failed, not for its cost.
+    pub(crate) failed: bool,
+    /// TCP packets since the latest change, or sign that QUIC works.
+    pub(crate) tcp_packets: u64,
+    tcp: Measurement,
+    quic: Measurement,
+}
+
+/// Implementations of the two protocols, and the workload whose cost is compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Model {
+    pub(crate) tcp: Stack,
+    pub(crate) quic: Stack,
+    pub(crate) workload: Workload,
+}
+
+impl Model {
+    const fn stack(&self, of: Protocol) -> &Stack {
+        match of {
+            Protocol::Tcp => &self.tcp,
+            Protocol::Quic => &self.quic,
+        }
+    }
+
+    /// Path for `of` as the other protocol measured it.
+    fn translate(&self, of: Protocol, path: &Path) -> Path {
+        let limit = self.stack(of.other()).loss_limited_rate(path);
+        let rate =
+            path.rate.map(|rate| if rate >= LOSS_LIMITED * limit { rate * HIDDEN_CAPACITY } else { rate });
+        Path { rate, ..*path }
+    }
+
+    fn own_cost(&self, of: Protocol, path: &Path) -> Cost {
+        self.stack(of).cost(path, &self.workload)
+    }
+
+    fn translated_cost(&self, of: Protocol, path: &Path) -> Cost {
+        self.own_cost(of, &self.translate(of, path))
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(now: Duration, chosen: Protocol) -> Self {
+        Self {
+            switch: Switch::new(chosen),
+            backoff: Backoff::default(),
+            at: now,
+            quic_worked: None,
+            advertised_until: Duration::ZERO,
+            failed: false,
+            tcp_packets: 0,
+            tcp: Measurement::default(),
+            quic: Measurement::default(),
+        }
+    }
+
+    pub(crate) const fn measurement(&self, of: Protocol) -> &Measurement {
+        match of {
+            Protocol::Tcp => &self.tcp,
+            Protocol::Quic => &self.quic,
+        }
+    }
+
+    const fn measurement_mut(&mut self, of: Protocol) -> &mut Measurement {
+        match of {
+            Protocol::Tcp => &mut self.tcp,
+            Protocol::Quic => &mut self.quic,
+        }
+    }
+
+    /// Takes the statistics of an interval.
+    pub(crate) fn observe(&mut self, now: Duration, model: &Model, of: Protocol, interval: &Interval) {
+        self.measurement_mut(of).path.observe(now, interval);
+        let (Some(own), Some(other)) = (self.fresh_path(now, of), self.fresh_path(now, of.other())) else {
+            return;
+        };
+        for (protocol, own, other) in [(of, own, other), (of.other(), other, own)] {
+            let ratio =
+                model.own_cost(protocol, &own).total() / model.translated_cost(protocol, &other).total();
+            RatioAverage::observe(&mut self.measurement_mut(protocol).correction, now, ratio);
+        }
+    }
+
+    /// Takes the completion time of a response in seconds.
+    pub(crate) fn complete(&mut self, now: Duration, model: &Model, of: Protocol, bytes: f64, elapsed: f64) {
+        let measurement = self.measurement_mut(of);
+        if let Some(path) = measurement.path.path() {
+            let ratio = elapsed / model.stack(of).completion(&path, bytes);
+            RatioAverage::observe(&mut measurement.completion, now, ratio);
+        }
+    }
+
+    /// Smallest smoothed RTT (s) that one of the protocols measured.
+    pub(crate) fn srtt(&self) -> Option<f64> {
+        [&self.tcp, &self.quic].into_iter().filter_map(|of| Some(of.path.path()?.srtt)).reduce(f64::min)
+    }
+
+    /// Path as a protocol measures it, while that is fresh.
+    fn fresh_path(&self, now: Duration, of: Protocol) -> Option<Path> {
+        let estimate = &self.measurement(of).path;
+        estimate.path().filter(|_| estimate.is_fresh(now))
+    }
+
+    /// Costs of both protocols; `None` while nothing is measured.
+    ///
+    /// A protocol that is measured now has the cost of its own path. If only one of them is, the cost of the other one
+    /// is predicted from that path, times its correction.
+    pub(crate) fn compare(&self, now: Duration, model: &Model) -> Option<Comparison> {
+        let paths = [Protocol::Tcp, Protocol::Quic].map(|of| (of, self.measurement(of).path.path()));
+        // The latest one, fresh or not, is the best that is known.
+        let (measured_by, path) = paths
+            .into_iter()
+            .filter_map(|(of, path)| Some((of, path?)))
+            .max_by_key(|(of, _)| self.measurement(*of).path.at)?;
+        let cost = |of: Protocol| match self.fresh_path(now, of) {
+            _ if of == measured_by => model.own_cost(of, &path),
+            Some(own) => model.own_cost(of, &own),
+            None => {
+                let correction = self.measurement(of).correction.map_or(1.0, |correction| correction.ratio());
+                model.translated_cost(of, &path).scaled(correction)
+            }
+        };
+        let (mut tcp, mut quic) = (cost(Protocol::Tcp), cost(Protocol::Quic));
+        let [tcp_ratio, quic_ratio] = [&self.tcp, &self.quic].map(|of| of.completion.map(|of| of.ratio()));
+        let (tcp_predicted, quic_predicted) = (tcp.completion, quic.completion);
+        tcp.completion = correct(tcp_predicted, tcp_ratio, quic_predicted, quic_ratio);
+        quic.completion = correct(quic_predicted, quic_ratio, tcp_predicted, tcp_ratio);
+        Some(Comparison { tcp, quic, path, measured_by, lasted: Duration::ZERO })
+    }
+}
+
+/// Completion time by what was measured: the protocol's own ratio, or the error of the other protocol's prediction.
+/// An error to above is taken for a delay that both have (the server, a bottleneck), so the difference is added.
+fn correct(predicted: f64, ratio: Option<f64>, other: f64, other_ratio: Option<f64>) -> f64 {
+    match (ratio, other_ratio) {
+        (Some(ratio), _) => predicted * ratio,
+        (None, Some(ratio)) if ratio >= 1.0 => predicted + other * (ratio - 1.0),
+        (None, Some(ratio)) => predicted * ratio,
+        (None, None) => predicted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const MODEL: Model =
+        Model { tcp: Stack::TCP, quic: Stack::QUIC, workload: Workload { streams: 8, large_bytes: 65_536 } };
+
+    fn interval(loss: f64, srtt: f64) -> Interval {
+        Interval { srtt, rttvar: 0.0, sent: 1000, lost: loss * 1000.0, progress: true, rate: None }
+    }
+
+    #[test]
+    fn an_unmeasured_protocol_is_predicted_from_the_path_of_the_other() {
+        let mut entry = Entry::new(SECOND, Protocol::Tcp);
+        assert!(entry.compare(SECOND, &MODEL).is_none());
+        entry.observe(SECOND, &MODEL, Protocol::Tcp, &interval(0.1, 0.05));
+        let costs = entry.compare(SECOND, &MODEL).unwrap();
+        assert_eq!((costs.measured_by, costs.path.srtt), (Protocol::Tcp, 0.05));
+        assert_eq!(costs.quic, Stack::QUIC.cost(&costs.path, &MODEL.workload));
+        assert!(costs.quic.total() < 0.5 * costs.tcp.total(), "{costs}");
+    }
+
+    #[test]
+    fn a_measured_difference_of_the_paths_is_kept() {
+        // QUIC loses half of its packets to a policer, TCP none. Afterwards only one of them is measured.
+        for (kept, loss) in [(Protocol::Tcp, 0.0), (Protocol::Quic, 0.5)] {
+            let mut entry = Entry::new(SECOND, Protocol::Tcp);
+            for second in 1..40 {
+                entry.observe(SECOND * second, &MODEL, Protocol::Tcp, &interval(0.0, 0.05));
+                entry.observe(SECOND * second, &MODEL, Protocol::Quic, &interval(0.5, 0.05));
+            }
+            let both = entry.compare(40 * SECOND, &MODEL).unwrap();
+            for second in 100..300 {
+                entry.observe(SECOND * second, &MODEL, kept, &interval(loss, 0.05));
+            }
+            let one = entry.compare(300 * SECOND, &MODEL).unwrap();
+            for (before, after) in [(both.tcp, one.tcp), (both.quic, one.quic)] {
+                assert!((after.total() / before.total() - 1.0).abs() < 0.1, "{kept}: {both} then {one}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_of_losses_hides_the_capacity() {
+        let path = Path { srtt: 0.1, rttvar: 0.0, loss: 0.01, rate: None };
+        let limit = Stack::TCP.loss_limited_rate(&path);
+        for (of, share, factor) in
+            [(Protocol::Quic, 0.6, 4.0), (Protocol::Quic, 0.4, 1.0), (Protocol::Tcp, 0.6, 1.0)]
+        {
+            let path = Path { rate: Some(share * limit), ..path };
+            assert_eq!(MODEL.translate(of, &path).rate, Some(factor * share * limit));
+        }
+    }
+
+    #[test]
+    fn measured_completion_replaces_the_prediction() {
+        for (predicted, ratio, other, other_ratio, corrected) in [
+            (2.0, None, 3.0, None, 2.0),
+            (2.0, Some(1.5), 3.0, Some(9.0), 3.0),
+            (2.0, None, 3.0, Some(2.0), 5.0),
+            (2.0, None, 3.0, Some(0.5), 1.0),
+        ] {
+            assert_eq!(correct(predicted, ratio, other, other_ratio), corrected);
+        }
+        let mut entry = Entry::new(SECOND, Protocol::Tcp);
+        // Without a path there is nothing to compare with.
+        entry.complete(SECOND, &MODEL, Protocol::Tcp, 1e3, 1.0);
+        assert!(entry.tcp.completion.is_none());
+        entry.observe(SECOND, &MODEL, Protocol::Tcp, &interval(0.0, 0.05));
+        entry.complete(SECOND, &MODEL, Protocol::Tcp, 65_536.0, 2.0);
+        let costs = entry.compare(SECOND, &MODEL).unwrap();
+        assert!((costs.tcp.completion - 2.0).abs() < 1e-6 && (costs.quic.completion - 2.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,172 @@
+//! Statistics of connections, as the kernel and the QUIC library give them.
+
+use std::time::Duration;
+
+/// Fields of Linux' `struct tcp_info`. Counters are those of the whole connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpReading {
+    /// Smoothed RTT (`tcpi_rtt`, there in microseconds).
+    pub srtt: Duration,
+    /// Mean deviation of the RTT (`tcpi_rttvar`, there in microseconds).
+    pub rttvar: Duration,
+    /// Retransmissions of the first unacknowledged segment by its timer, one after the other (`tcpi_retransmits`).
+    pub retransmits: u32,
+    /// Segments that are retransmitted and not yet acknowledged (`tcpi_retrans`).
+    pub retrans: u32,
+    /// Segments that are taken for lost and not yet acknowledged (`tcpi_lost`).
+    pub lost: u32,
+    /// Retransmissions (`tcpi_total_retrans`).
+    pub total_retrans: u64,
+    /// Segments with data, retransmissions included (`tcpi_data_segs_out`).
+    pub segments_out: u64,
+    /// Segments that were acknowledged (`tcpi_delivered`).
+    pub delivered: u64,
+    /// Duplicate segments that the peer reported (`tcpi_dsack_dups`, RFC 2883).
+    pub dsack_dups: u64,
+    /// Slow start threshold in segments (`tcpi_snd_ssthresh`).
+    pub snd_ssthresh: u32,
+    /// Latest delivery rate in bytes a second (`tcpi_delivery_rate`).
+    pub delivery_rate: u64,
+    /// True if the application, not the path, limited the delivery rate (`tcpi_delivery_rate_app_limited`).
+    pub app_limited: bool,
+}
+
+/// Path statistics of a QUIC connection (RFC 9002). Counters are those of the whole connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QuicReading {
+    /// Smoothed RTT.
+    pub srtt: Duration,
+    /// Mean deviation of the RTT.
+    pub rttvar: Duration,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets that were declared lost.
+    pub lost: u64,
+    /// Packets among those lost that were acknowledged later; 0 if the library does not count them.
+    pub spurious: u64,
+    /// Packets that were acknowledged.
+    pub delivered: u64,
+    /// Probe timeouts one after the other, without an acknowledgement between them.
+    pub pto_count: u32,
+    /// Largest packet number received from the peer.
+    pub largest_received: u64,
+    /// Latest delivery rate in bytes a second.
+    pub delivery_rate: u64,
+    /// True if the application, not the path, limited the delivery rate.
+    pub app_limited: bool,
+}
+
+/// Delivery rate of an interval.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RateSample {
+    /// Bytes a second, above 0.
+    pub(crate) rate: f64,
+    pub(crate) app_limited: bool,
+}
+
+/// Changes between two readings of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interval {
+    /// Smoothed RTT in seconds.
+    pub(crate) srtt: f64,
+    /// Mean deviation of the RTT in seconds.
+    pub(crate) rttvar: f64,
+    pub(crate) sent: u64,
+    /// Lost packets; negative if losses of earlier intervals turned out to be spurious.
+    pub(crate) lost: f64,
+    /// True if the peer acknowledged anything.
+    pub(crate) progress: bool,
+    pub(crate) rate: Option<RateSample>,
+}
+
+impl Interval {
+    fn rate(bytes_per_second: u64, app_limited: bool) -> Option<RateSample> {
+        (bytes_per_second > 0).then_some(RateSample { rate: bytes_per_second as f64, app_limited })
+    }
+}
+
+/// Latest reading of one TCP connection, which the owner of the connection keeps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpMeter {
+    last: TcpReading,
+    /// Largest slow start threshold that was read, for [`Mode::AutoquicCompat`](crate::Mode::AutoquicCompat).
+    pub(crate) max_ssthresh: u32,
+}
+
+impl TcpMeter {
+    /// Takes a reading. A counter below that of the last reading counts as unchanged.
+    pub(crate) fn advance(&mut self, reading: &TcpReading) -> Interval {
+        let last = std::mem::replace(&mut self.last, *reading);
+        self.max_ssthresh = self.max_ssthresh.max(reading.snd_ssthresh);
+        // More duplicates than retransmissions: the network duplicates, and the reports say nothing about
+        // retransmissions (RFC 3708, 3; `tcp_dsack_seen` of Linux).
+        let network_duplicates = reading.dsack_dups > reading.total_retrans;
+        let spurious =
+            if network_duplicates { 0 } else { reading.dsack_dups.saturating_sub(last.dsack_dups) };
+        Interval {
+            srtt: reading.srtt.as_secs_f64(),
+            rttvar: reading.rttvar.as_secs_f64(),
+            sent: reading.segments_out.saturating_sub(last.segments_out),
+            lost: reading.total_retrans.saturating_sub(last.total_retrans) as f64 - spurious as f64,
+            progress: reading.delivered > last.delivered,
+            rate: Interval::rate(reading.delivery_rate, reading.app_limited),
+        }
+    }
+}
+
+/// Latest reading of one QUIC connection, which the owner of the connection keeps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QuicMeter {
+    last: QuicReading,
+}
+
+impl QuicMeter {
+    /// Takes a reading. A counter below that of the last reading counts as unchanged.
+    pub(crate) fn advance(&mut self, reading: &QuicReading) -> Interval {
+        let last = std::mem::replace(&mut self.last, *reading);
+        let spurious = reading.spurious.saturating_sub(last.spurious);
+        Interval {
+            srtt: reading.srtt.as_secs_f64(),
+            rttvar: reading.rttvar.as_secs_f64(),
+            sent: reading.sent.saturating_sub(last.sent),
+            lost: reading.lost.saturating_sub(last.lost) as f64 - spurious as f64,
+            progress: reading.delivered > last.delivered,
+            rate: Interval::rate(reading.delivery_rate, reading.app_limited),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicates_cancel_retransmissions_unless_the_network_makes_them() {
+        // (retransmissions, duplicates) so far, lost packets of the interval.
+        let mut meter = TcpMeter::default();
+        for (total_retrans, dsack_dups, lost) in
+            [(10, 0, 10.0), (10, 9, -9.0), (20, 12, 7.0), (29, 60, 9.0), (5, 2, 0.0)]
+        {
+            let reading = TcpReading { total_retrans, dsack_dups, ..TcpReading::default() };
+            assert_eq!(meter.advance(&reading).lost, lost, "{total_retrans} {dsack_dups}");
+        }
+    }
+
+    #[test]
+    fn counters_are_differences() {
+        let mut meter = QuicMeter::default();
+        let reading = |sent, lost, spurious, delivered| QuicReading {
+            sent,
+            lost,
+            spurious,
+            delivered,
+            ..QuicReading::default()
+        };
+        let first = meter.advance(&reading(100, 10, 0, 80));
+        assert_eq!((first.sent, first.lost, first.progress), (100, 10.0, true));
+        let second = meter.advance(&reading(150, 12, 5, 80));
+        assert_eq!((second.sent, second.lost, second.progress), (50, -3.0, false));
+        let backwards = meter.advance(&reading(0, 0, 0, 0));
+        assert_eq!((backwards.sent, backwards.lost, backwards.progress), (0, 0.0, false));
+    }
+}
