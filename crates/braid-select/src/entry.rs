@@ -69,12 +69,17 @@ impl Model {
         Path { rate, ..*path }
     }
 
-    fn own_cost(&self, of: Protocol, path: &Path) -> Cost {
-        self.stack(of).cost(path, &self.workload)
+    /// Cost on the path that `of` measured, and the other protocol too, if `other` is known.
+    ///
+    /// Packets are lost at random with at most the smaller loss ratio of both. The rest is made by the protocol itself,
+    /// such as losses of bursts at a policer, and does not meet small responses.
+    fn own_cost(&self, of: Protocol, path: &Path, other: Option<&Path>) -> Cost {
+        let random_loss = other.map_or(path.loss, |other| other.loss.min(path.loss));
+        self.stack(of).cost(path, random_loss, &self.workload)
     }
 
     fn translated_cost(&self, of: Protocol, path: &Path) -> Cost {
-        self.own_cost(of, &self.translate(of, path))
+        self.own_cost(of, &self.translate(of, path), None)
     }
 }
 
@@ -114,8 +119,8 @@ impl Entry {
             return;
         };
         for (protocol, own, other) in [(of, own, other), (of.other(), other, own)] {
-            let ratio =
-                model.own_cost(protocol, &own).total() / model.translated_cost(protocol, &other).total();
+            let ratio = model.own_cost(protocol, &own, Some(&other)).total()
+                / model.translated_cost(protocol, &other).total();
             RatioAverage::observe(&mut self.measurement_mut(protocol).correction, now, ratio);
         }
     }
@@ -134,6 +139,11 @@ impl Entry {
         [&self.tcp, &self.quic].into_iter().filter_map(|of| Some(of.path.path()?.srtt)).reduce(f64::min)
     }
 
+    /// Path as a protocol measured it last.
+    fn path(&self, of: Protocol) -> Option<Path> {
+        self.measurement(of).path.path()
+    }
+
     /// Path as a protocol measures it, while that is fresh.
     fn fresh_path(&self, now: Duration, of: Protocol) -> Option<Path> {
         let estimate = &self.measurement(of).path;
@@ -145,22 +155,27 @@ impl Entry {
     /// A protocol that is measured now has the cost of its own path. If only one of them is, the cost of the other one
     /// is predicted from that path, times its correction.
     pub(crate) fn compare(&self, now: Duration, model: &Model) -> Option<Comparison> {
-        let paths = [Protocol::Tcp, Protocol::Quic].map(|of| (of, self.measurement(of).path.path()));
+        let paths = [Protocol::Tcp, Protocol::Quic].map(|of| (of, self.path(of)));
         // The latest one, fresh or not, is the best that is known.
         let (measured_by, path) = paths
             .into_iter()
             .filter_map(|(of, path)| Some((of, path?)))
             .max_by_key(|(of, _)| self.measurement(*of).path.at)?;
         let cost = |of: Protocol| match self.fresh_path(now, of) {
-            _ if of == measured_by => model.own_cost(of, &path),
-            Some(own) => model.own_cost(of, &own),
+            _ if of == measured_by => model.own_cost(of, &path, self.path(of.other()).as_ref()),
+            Some(own) => model.own_cost(of, &own, self.path(of.other()).as_ref()),
             None => {
                 let correction = self.measurement(of).correction.map_or(1.0, |correction| correction.ratio());
                 model.translated_cost(of, &path).scaled(correction)
             }
         };
         let (mut tcp, mut quic) = (cost(Protocol::Tcp), cost(Protocol::Quic));
-        let [tcp_ratio, quic_ratio] = [&self.tcp, &self.quic].map(|of| of.completion.map(|of| of.ratio()));
+        // The chosen protocol is worse only beyond the error of its measurement.
+        let ratio = |of: Protocol| {
+            let is_chosen = of == self.switch.chosen();
+            self.measurement(of).completion.map(|of| if is_chosen { of.low() } else { of.ratio() })
+        };
+        let (tcp_ratio, quic_ratio) = (ratio(Protocol::Tcp), ratio(Protocol::Quic));
         let (tcp_predicted, quic_predicted) = (tcp.completion, quic.completion);
         tcp.completion = correct(tcp_predicted, tcp_ratio, quic_predicted, quic_ratio);
         quic.completion = correct(quic_predicted, quic_ratio, tcp_predicted, tcp_ratio);
@@ -188,7 +203,15 @@ mod tests {
         Model { tcp: Stack::TCP, quic: Stack::QUIC, workload: Workload { streams: 8, large_bytes: 65_536 } };
 
     fn interval(loss: f64, srtt: f64) -> Interval {
-        Interval { srtt, rttvar: 0.0, sent: 1000, lost: loss * 1000.0, progress: true, rate: None }
+        Interval {
+            srtt,
+            rttvar: 0.0,
+            min_rtt: srtt,
+            sent: 1000,
+            lost: loss * 1000.0,
+            progress: true,
+            rate: None,
+        }
     }
 
     #[test]
@@ -198,7 +221,7 @@ mod tests {
         entry.observe(SECOND, &MODEL, Protocol::Tcp, &interval(0.1, 0.05));
         let costs = entry.compare(SECOND, &MODEL).unwrap();
         assert_eq!((costs.measured_by, costs.path.srtt), (Protocol::Tcp, 0.05));
-        assert_eq!(costs.quic, Stack::QUIC.cost(&costs.path, &MODEL.workload));
+        assert_eq!(costs.quic, Stack::QUIC.cost(&costs.path, costs.path.loss, &MODEL.workload));
         assert!(costs.quic.total() < 0.5 * costs.tcp.total(), "{costs}");
     }
 
@@ -224,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_losses_hides_the_capacity() {
-        let path = Path { srtt: 0.1, rttvar: 0.0, loss: 0.01, rate: None };
+        let path = Path { srtt: 0.1, rttvar: 0.0, min_rtt: 0.1, loss: 0.01, rate: None };
         let limit = Stack::TCP.loss_limited_rate(&path);
         for (of, share, factor) in
             [(Protocol::Quic, 0.6, 4.0), (Protocol::Quic, 0.4, 1.0), (Protocol::Tcp, 0.6, 1.0)]
@@ -250,7 +273,13 @@ mod tests {
         assert!(entry.tcp.completion.is_none());
         entry.observe(SECOND, &MODEL, Protocol::Tcp, &interval(0.0, 0.05));
         entry.complete(SECOND, &MODEL, Protocol::Tcp, 65_536.0, 2.0);
+        // After one sample the chosen protocol has the benefit of the doubt: half of it.
         let costs = entry.compare(SECOND, &MODEL).unwrap();
-        assert!((costs.tcp.completion - 2.0).abs() < 1e-6 && (costs.quic.completion - 2.0).abs() < 1e-6);
+        assert!((costs.tcp.completion - 1.0).abs() < 1e-6 && (costs.quic.completion - 1.0).abs() < 1e-6);
+        for second in 2..200 {
+            entry.complete(SECOND * second, &MODEL, Protocol::Tcp, 65_536.0, 2.0);
+        }
+        let costs = entry.compare(SECOND, &MODEL).unwrap();
+        assert!((costs.tcp.completion - 2.0).abs() < 0.1, "{costs}");
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct PathEstimate {
     srtt: f64,
     /// Mean deviation of the RTT in seconds, times the packets.
     rttvar: f64,
+    /// Minimum RTT in seconds, times the packets.
+    min_rtt: f64,
     /// Decaying maximum of the delivery rates that the path limited, in bytes a second; 0 if there was none.
     rate: f64,
 }
@@ -55,14 +57,16 @@ impl PathEstimate {
             (&mut self.lost, interval.lost),
             (&mut self.srtt, interval.srtt * sent),
             (&mut self.rttvar, interval.rttvar * sent),
+            (&mut self.min_rtt, interval.min_rtt * sent),
         ] {
             *sum = *sum * left + new;
         }
         if let Some(sample) = interval.rate {
+            let rate = sample.bytes_per_second.get() as f64;
             self.rate = match sample.app_limited {
-                false => sample.rate.max(self.rate * left),
+                false => rate.max(self.rate * left),
                 // A lower bound of what the path carries.
-                true if self.rate > 0.0 => sample.rate.max(self.rate),
+                true if self.rate > 0.0 => rate.max(self.rate),
                 true => 0.0,
             };
         }
@@ -80,6 +84,7 @@ impl PathEstimate {
             Path {
                 srtt: self.srtt / self.sent,
                 rttvar: self.rttvar / self.sent,
+                min_rtt: self.min_rtt / self.sent,
                 // One standard deviation of the count below it, so that a single loss is no evidence.
                 loss: ((lost - lost.sqrt()).max(0.0) / self.sent).min(MAX_LOSS),
                 rate: (self.rate > 0.0).then_some(self.rate),
@@ -88,52 +93,69 @@ impl PathEstimate {
     }
 }
 
-/// Geometric mean of a ratio over time, with a half-life of 30 s.
+/// Half-life of a ratio in seconds. Ratios belong to the implementations and the model, and change less than a path.
+const RATIO_HALF_LIFE: f64 = 300.0;
+
+/// Bound of a ratio and of its inverse.
+const MAX_RATIO: f64 = 1e3;
+
+/// Mean of a ratio over time, with a half-life of five minutes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RatioAverage {
     at: Duration,
     /// Time of the first sample.
     since: Duration,
-    ln: f64,
+    mean: f64,
+    variance: f64,
+    /// Sum of the squared weights of all samples: the inverse of their effective number.
+    squares: f64,
 }
 
-/// Bound of a ratio and of its inverse.
-const MAX_RATIO: f64 = 1e6;
-
 impl RatioAverage {
-    /// Takes a sample. The first one is the average; the first minute's samples have equal weight at least.
+    /// Takes a sample. Until the half-life has passed, samples weigh by the time since the one before.
     pub(crate) fn observe(average: &mut Option<Self>, now: Duration, ratio: f64) {
-        let ln = ratio.clamp(1.0 / MAX_RATIO, MAX_RATIO).ln();
-        if ln.is_nan() {
+        if ratio.is_nan() {
             return;
         }
+        let ratio = ratio.clamp(1.0 / MAX_RATIO, MAX_RATIO);
         let Some(average) = average else {
-            *average = Some(Self { at: now, since: now, ln });
+            // Unknown after one sample: as large as itself.
+            let variance = ratio * ratio;
+            *average = Some(Self { at: now, since: now, mean: ratio, variance, squares: 1.0 });
             return;
         };
-        let step = now.saturating_sub(average.at);
-        let elapsed = now.saturating_sub(average.since).as_secs_f64();
         // Samples without time between them weigh as if one came every millisecond.
-        let step = step.max(Duration::from_millis(1));
-        let weight = (1.0 - decay(step)).max(step.as_secs_f64() / (elapsed + 1.0)).min(1.0);
-        average.ln += (ln - average.ln) * weight;
+        let step = now.saturating_sub(average.at).as_secs_f64().max(0.001);
+        let elapsed = now.saturating_sub(average.since).as_secs_f64();
+        let weight = (1.0 - (-step / RATIO_HALF_LIFE).exp2()).max(step / (elapsed + 1.0)).min(1.0);
+        let difference = ratio - average.mean;
+        average.mean += difference * weight;
+        average.variance += (difference * difference - average.variance) * weight;
+        average.squares = average.squares * (1.0 - weight).powi(2) + weight * weight;
         average.at = average.at.max(now);
     }
 
-    pub(crate) fn ratio(&self) -> f64 {
-        self.ln.exp()
+    pub(crate) const fn ratio(&self) -> f64 {
+        self.mean
+    }
+
+    /// Ratio less its standard error, but not below half of it.
+    pub(crate) fn low(&self) -> f64 {
+        (self.mean - (self.variance * self.squares).sqrt()).max(self.mean / 2.0)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
+
     use super::*;
-    use crate::reading::RateSample;
+    use crate::reading::DeliveryRate;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn interval(sent: u64, lost: f64, srtt: f64) -> Interval {
-        Interval { srtt, rttvar: srtt / 10.0, sent, lost, progress: true, rate: None }
+        Interval { srtt, rttvar: srtt / 10.0, min_rtt: srtt, sent, lost, progress: true, rate: None }
     }
 
     #[test]
@@ -163,26 +185,30 @@ mod tests {
     fn the_application_limits_no_rate() {
         let mut estimate = PathEstimate::default();
         let mut rate = |rate, app_limited| {
-            let sample = Some(RateSample { rate, app_limited });
+            let bytes_per_second = NonZeroU64::new(rate).unwrap();
+            let sample = Some(DeliveryRate { bytes_per_second, app_limited });
             estimate.observe(SECOND, &Interval { rate: sample, ..interval(100, 0.0, 0.1) });
             estimate.path().unwrap().rate
         };
-        assert_eq!(rate(500.0, true), None);
-        assert_eq!(rate(900.0, false), Some(900.0));
-        assert_eq!(rate(100.0, true), Some(900.0));
-        assert_eq!(rate(1000.0, true), Some(1000.0));
+        assert_eq!(rate(500, true), None);
+        assert_eq!(rate(900, false), Some(900.0));
+        assert_eq!(rate(100, true), Some(900.0));
+        assert_eq!(rate(1000, true), Some(1000.0));
     }
 
     #[test]
     fn ratios_average_and_are_bounded() {
         let mut average = None;
-        RatioAverage::observe(&mut average, SECOND, 4.0);
-        RatioAverage::observe(&mut average, 31 * SECOND, 1.0);
-        assert!(average.unwrap().ratio() < 2.1);
+        for second in 1..=600 {
+            RatioAverage::observe(&mut average, SECOND * second, if second % 2 == 0 { 4.0 } else { 1.0 });
+        }
+        let average = average.unwrap();
+        assert!((average.ratio() - 2.5).abs() < 0.02, "{average:?}");
+        assert!((0.85..0.999).contains(&(average.low() / average.ratio())), "{average:?}");
         for bad in [f64::NAN, f64::INFINITY, 0.0] {
             let mut average = None;
             RatioAverage::observe(&mut average, SECOND, bad);
-            assert!(average.is_none_or(|average| (0.9e-6..1.1e6).contains(&average.ratio())), "{bad}");
+            assert!(average.is_none_or(|average| (0.9e-3..1.1e3).contains(&average.ratio())), "{bad}");
         }
     }
 }

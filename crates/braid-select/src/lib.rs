@@ -39,5 +39,5 @@ pub use decision::{Decision, Reason};
 pub use explain::Explanation;
 pub use key::{Key, Network};
 pub use protocol::{Mode, Protocol};
-pub use reading::{QuicMeter, QuicReading, TcpMeter, TcpReading};
+pub use reading::{DeliveryRate, QuicMeter, QuicReading, TcpMeter, TcpReading};
 pub use selector::{AltSvc, Config, Failure, First, Selector};

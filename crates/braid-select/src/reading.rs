@@ -1,5 +1,6 @@
 //! Statistics of connections, as the kernel and the QUIC library give them.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Fields of Linux' `struct tcp_info`. Counters are those of the whole connection.
@@ -9,6 +10,8 @@ pub struct TcpReading {
     pub srtt: Duration,
     /// Mean deviation of the RTT (`tcpi_rttvar`, there in microseconds).
     pub rttvar: Duration,
+    /// Minimum RTT (`tcpi_min_rtt`, there in microseconds).
+    pub min_rtt: Duration,
     /// Retransmissions of the first unacknowledged segment by its timer, one after the other (`tcpi_retransmits`).
     pub retransmits: u32,
     /// Segments that are retransmitted and not yet acknowledged (`tcpi_retrans`).
@@ -25,10 +28,8 @@ pub struct TcpReading {
     pub dsack_dups: u64,
     /// Slow start threshold in segments (`tcpi_snd_ssthresh`).
     pub snd_ssthresh: u32,
-    /// Latest delivery rate in bytes a second (`tcpi_delivery_rate`).
-    pub delivery_rate: u64,
-    /// True if the application, not the path, limited the delivery rate (`tcpi_delivery_rate_app_limited`).
-    pub app_limited: bool,
+    /// Latest delivery rate (`tcpi_delivery_rate`, `tcpi_delivery_rate_app_limited`); `None` if it is 0.
+    pub delivery_rate: Option<DeliveryRate>,
 }
 
 /// Path statistics of a QUIC connection (RFC 9002). Counters are those of the whole connection.
@@ -38,6 +39,8 @@ pub struct QuicReading {
     pub srtt: Duration,
     /// Mean deviation of the RTT.
     pub rttvar: Duration,
+    /// Minimum RTT.
+    pub min_rtt: Duration,
     /// Packets sent.
     pub sent: u64,
     /// Packets that were declared lost.
@@ -50,18 +53,17 @@ pub struct QuicReading {
     pub pto_count: u32,
     /// Largest packet number received from the peer.
     pub largest_received: u64,
-    /// Latest delivery rate in bytes a second.
-    pub delivery_rate: u64,
-    /// True if the application, not the path, limited the delivery rate.
-    pub app_limited: bool,
+    /// Latest delivery rate; `None` if it is unknown.
+    pub delivery_rate: Option<DeliveryRate>,
 }
 
-/// Delivery rate of an interval.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RateSample {
-    /// Bytes a second, above 0.
-    pub(crate) rate: f64,
-    pub(crate) app_limited: bool,
+/// Delivery rate of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryRate {
+    /// Bytes a second.
+    pub bytes_per_second: NonZeroU64,
+    /// True if the application, not the path, limited it.
+    pub app_limited: bool,
 }
 
 /// Changes between two readings of one connection.
@@ -71,18 +73,14 @@ pub(crate) struct Interval {
     pub(crate) srtt: f64,
     /// Mean deviation of the RTT in seconds.
     pub(crate) rttvar: f64,
+    /// Minimum RTT in seconds.
+    pub(crate) min_rtt: f64,
     pub(crate) sent: u64,
     /// Lost packets; negative if losses of earlier intervals turned out to be spurious.
     pub(crate) lost: f64,
     /// True if the peer acknowledged anything.
     pub(crate) progress: bool,
-    pub(crate) rate: Option<RateSample>,
-}
-
-impl Interval {
-    fn rate(bytes_per_second: u64, app_limited: bool) -> Option<RateSample> {
-        (bytes_per_second > 0).then_some(RateSample { rate: bytes_per_second as f64, app_limited })
-    }
+    pub(crate) rate: Option<DeliveryRate>,
 }
 
 /// Latest reading of one TCP connection, which the owner of the connection keeps.
@@ -93,23 +91,29 @@ pub struct TcpMeter {
     pub(crate) max_ssthresh: u32,
 }
 
+/// Duplicates beyond retransmissions that are no evidence of a network that duplicates.
+const DUPLICATES_AT_RANDOM: u64 = 8;
+
 impl TcpMeter {
     /// Takes a reading. A counter below that of the last reading counts as unchanged.
     pub(crate) fn advance(&mut self, reading: &TcpReading) -> Interval {
         let last = std::mem::replace(&mut self.last, *reading);
         self.max_ssthresh = self.max_ssthresh.max(reading.snd_ssthresh);
-        // More duplicates than retransmissions: the network duplicates, and the reports say nothing about
+        // Clearly more duplicates than retransmissions: the network duplicates, and the reports say nothing about
         // retransmissions (RFC 3708, 3; `tcp_dsack_seen` of Linux).
-        let network_duplicates = reading.dsack_dups > reading.total_retrans;
+        let retransmissions = reading.total_retrans;
+        let network_duplicates = reading.dsack_dups
+            > retransmissions.saturating_add(retransmissions / 8).saturating_add(DUPLICATES_AT_RANDOM);
         let spurious =
             if network_duplicates { 0 } else { reading.dsack_dups.saturating_sub(last.dsack_dups) };
         Interval {
             srtt: reading.srtt.as_secs_f64(),
             rttvar: reading.rttvar.as_secs_f64(),
+            min_rtt: reading.min_rtt.as_secs_f64(),
             sent: reading.segments_out.saturating_sub(last.segments_out),
             lost: reading.total_retrans.saturating_sub(last.total_retrans) as f64 - spurious as f64,
             progress: reading.delivered > last.delivered,
-            rate: Interval::rate(reading.delivery_rate, reading.app_limited),
+            rate: reading.delivery_rate,
         }
     }
 }
@@ -128,10 +132,11 @@ impl QuicMeter {
         Interval {
             srtt: reading.srtt.as_secs_f64(),
             rttvar: reading.rttvar.as_secs_f64(),
+            min_rtt: reading.min_rtt.as_secs_f64(),
             sent: reading.sent.saturating_sub(last.sent),
             lost: reading.lost.saturating_sub(last.lost) as f64 - spurious as f64,
             progress: reading.delivered > last.delivered,
-            rate: Interval::rate(reading.delivery_rate, reading.app_limited),
+            rate: reading.delivery_rate,
         }
     }
 }

@@ -65,7 +65,7 @@ impl Switch {
             Protocol::Quic => DWELL,
             Protocol::Tcp => (DWELL * (1 << self.flaps(now).min(MAX_FLAPS))).clamp(RETURN_DWELL, MAX_DWELL),
         };
-        (self.changed? + dwell).checked_sub(now).filter(|left| !left.is_zero())
+        self.changed?.saturating_add(dwell).checked_sub(now).filter(|left| !left.is_zero())
     }
 
     /// Takes the total costs of both in seconds. Returns for how long the other protocol has been better, when that is

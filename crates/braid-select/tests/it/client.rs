@@ -1,17 +1,21 @@
 //! Client network that follows a selector: its turns are those of simulated connections, over and over again.
 
+#![expect(clippy::cast_possible_truncation, reason = "rates of simulated links are small")]
+
 use std::net::Ipv4Addr;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use braid_select::{
-    Config, Decision, Key, Mode, Protocol, QuicMeter, QuicReading, Selector, TcpMeter, TcpReading,
+    Config, Decision, DeliveryRate, Key, Mode, Protocol, QuicMeter, QuicReading, Selector, TcpMeter,
+    TcpReading,
 };
 
 use crate::network::{Link, PACKET};
 use crate::sender::{Connection, LARGE, Turn};
 
 /// Time between two turns.
-pub(crate) const STEP: u64 = 2;
+pub(crate) const STEP: u64 = 5;
 
 /// Turns of a connection and what they cost.
 pub(crate) struct Recording {
@@ -87,20 +91,22 @@ impl Meters {
         turn: &Turn,
     ) -> Option<Decision> {
         let (srtt, rttvar) = (Duration::from_secs_f64(turn.srtt), Duration::from_secs_f64(turn.rttvar));
-        let (rate, app_limited) = (turn.rate.0 as u64, turn.rate.1);
+        let min_rtt = Duration::from_secs_f64(turn.min_rtt);
+        let delivery_rate = NonZeroU64::new(turn.rate.0 as u64)
+            .map(|bytes_per_second| DeliveryRate { bytes_per_second, app_limited: turn.rate.1 });
         let event = match of {
             Protocol::Tcp => {
                 let so_far = self.tcp_reading;
                 self.tcp_reading = TcpReading {
                     srtt,
                     rttvar,
+                    min_rtt,
                     total_retrans: so_far.total_retrans + turn.lost,
                     segments_out: so_far.segments_out + turn.sent,
                     delivered: so_far.delivered + turn.sent - turn.lost,
                     dsack_dups: so_far.dsack_dups + turn.duplicates,
                     snd_ssthresh: turn.ssthresh,
-                    delivery_rate: rate,
-                    app_limited,
+                    delivery_rate,
                     ..TcpReading::default()
                 };
                 selector.observe_tcp(now, key, &mut self.tcp, &self.tcp_reading)
@@ -110,6 +116,7 @@ impl Meters {
                 self.quic_reading = QuicReading {
                     srtt,
                     rttvar,
+                    min_rtt,
                     sent: so_far.sent + turn.sent,
                     lost: so_far.lost + turn.lost,
                     spurious: so_far.spurious + turn.spurious,
@@ -117,8 +124,7 @@ impl Meters {
                     pto_count: 0,
                     // A client acknowledges every second packet.
                     largest_received: so_far.largest_received + turn.sent / 2,
-                    delivery_rate: rate,
-                    app_limited,
+                    delivery_rate,
                 };
                 selector.observe_quic(now, key, &mut self.quic, &self.quic_reading)
             }

@@ -5,6 +5,8 @@
 //! retransmission timer of at least 200 ms; the application gets the stream in order. QUIC: RFC 9002 with a window of
 //! twice the bandwidth-delay product (BBR); each response is complete by itself.
 
+#![expect(clippy::cast_possible_truncation, reason = "rates of simulated links are small")]
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
@@ -34,6 +36,7 @@ pub(crate) struct Turn {
     pub(crate) duplicates: u64,
     pub(crate) srtt: f64,
     pub(crate) rttvar: f64,
+    pub(crate) min_rtt: f64,
     pub(crate) ssthresh: u32,
     /// Bytes a second, and true if the window did not limit them.
     pub(crate) rate: (f64, bool),
@@ -78,6 +81,10 @@ pub(crate) struct Connection {
     acknowledged: Vec<bool>,
     received: Vec<bool>,
     transmitted: Vec<bool>,
+    /// Contents of the present responses that are not acknowledged.
+    unacknowledged: usize,
+    /// A packet arrived in the latest step.
+    arrived: bool,
     /// Contents that were declared lost, by transmission, for late acknowledgements.
     declared: BTreeMap<u64, f64>,
     srtt: f64,
@@ -125,6 +132,8 @@ impl Connection {
             acknowledged: Vec::new(),
             received: Vec::new(),
             transmitted: Vec::new(),
+            unacknowledged: 0,
+            arrived: false,
             declared: BTreeMap::new(),
             srtt: rtt,
             rttvar: rtt / 2.0,
@@ -163,7 +172,7 @@ impl Connection {
         // First packet to last one at the receiver, as delivery rate estimation has it.
         let took = (done - start - self.link.delay).max(PACKET / self.link.rate);
         self.turn.rate = ((self.delivered - delivered) as f64 * PACKET / took, !self.window_limited);
-        (self.turn.srtt, self.turn.rttvar) = (self.srtt, self.rttvar);
+        (self.turn.srtt, self.turn.rttvar, self.turn.min_rtt) = (self.srtt, self.rttvar, self.min_rtt);
         self.turn.ssthresh = self.window.threshold.min(f64::from(i32::MAX)) as u32;
         self.now += self.min_rtt;
         self.turn.clone()
@@ -187,10 +196,14 @@ impl Connection {
             .collect();
         let mut done = vec![f64::INFINITY; ends.len()];
         let mut in_order = first;
-        while !self.acknowledged[first..].iter().all(|is| *is) {
+        self.unacknowledged = total;
+        while self.unacknowledged > 0 {
             self.send();
-            let before = self.now;
+            self.arrived = false;
             self.step();
+            if !self.arrived {
+                continue;
+            }
             while in_order < self.received.len() && self.received[in_order] {
                 in_order += 1;
             }
@@ -205,7 +218,11 @@ impl Connection {
                 }
                 begin = *end;
             }
-            assert!(self.now >= before && self.now.is_finite());
+        }
+        // Late copies and acknowledgements.
+        while let Some(Reverse((at, event))) = self.events.pop() {
+            self.now = self.now.max(at.0);
+            self.handle(event);
         }
         self.pending.clear();
         self.flights.clear();
@@ -253,21 +270,26 @@ impl Connection {
         self.now = self.now.max(next);
         if event <= next {
             let Some(Reverse((_, event))) = self.events.pop() else { return };
-            match event {
-                Event::Arrive { transmission, content } => {
-                    let duplicate = std::mem::replace(&mut self.received[content], true);
-                    let at = Time(self.now + self.link.delay);
-                    self.events.push(Reverse((at, Event::Acknowledge { transmission, content, duplicate })));
-                }
-                Event::Acknowledge { transmission, content, duplicate } => {
-                    self.acknowledge(transmission, content, duplicate);
-                }
-            }
+            self.handle(event);
             self.detect();
         } else if loss <= next {
             self.detect();
         } else {
             self.time_out();
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Arrive { transmission, content } => {
+                self.arrived = true;
+                let duplicate = std::mem::replace(&mut self.received[content], true);
+                let at = Time(self.now + self.link.delay);
+                self.events.push(Reverse((at, Event::Acknowledge { transmission, content, duplicate })));
+            }
+            Event::Acknowledge { transmission, content, duplicate } => {
+                self.acknowledge(transmission, content, duplicate);
+            }
         }
     }
 
@@ -278,7 +300,9 @@ impl Connection {
         if let Some(at) = self.declared.remove(&transmission) {
             self.spurious(at);
         }
-        self.acknowledged[content] = true;
+        if !std::mem::replace(&mut self.acknowledged[content], true) {
+            self.unacknowledged -= 1;
+        }
         let Some(flight) = self.flights.remove(&transmission) else { return };
         self.delivered += 1;
         let rtt = self.now - flight.at;
@@ -290,7 +314,11 @@ impl Connection {
         let elapsed = (self.now - flight.delivered_at.max(flight.at)).max(rtt);
         let rate = (self.delivered - flight.delivered) as f64 / elapsed;
         self.delivered_at = self.now;
-        self.window.acknowledge(self.protocol, self.now, rate, self.srtt, self.min_rtt);
+        // Linux: a window that is not used does not grow.
+        let used = self.flights.len() as f64 + 1.0;
+        if self.protocol == Protocol::Quic || 2.0 * used >= self.window.packets {
+            self.window.acknowledge(self.protocol, self.now, rate, self.srtt, self.min_rtt);
+        }
     }
 
     /// A transmission that was declared lost was acknowledged.
