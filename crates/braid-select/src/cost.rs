@@ -218,10 +218,6 @@ impl Cost {
     pub fn total(&self) -> f64 {
         self.urgent + self.completion + self.cpu
     }
-
-    pub(crate) fn scaled(self, factor: f64) -> Self {
-        Self { urgent: self.urgent * factor, completion: self.completion * factor, cpu: self.cpu * factor }
-    }
 }
 
 impl fmt::Display for Cost {
@@ -276,7 +272,7 @@ mod tests {
                         )
                         .total();
                     assert!(
-                        total.is_finite() && total >= 0.98 * last,
+                        total.is_finite() && total >= 0.95 * last,
                         "{stack:?} {rtt} {step}: {total} < {last}"
                     );
                     assert!(total < 1.5 * last + 0.1, "{stack:?} {rtt} {step}: {last} to {total}");

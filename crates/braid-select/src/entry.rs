@@ -22,8 +22,10 @@ pub(crate) struct Measurement {
     pub(crate) path: PathEstimate,
     /// Measured completion time, divided by the prediction for the same bytes on the same path.
     pub(crate) completion: Option<RatioAverage>,
-    /// Cost on the path as this protocol measures it, divided by the cost on the path as the other one does.
-    pub(crate) correction: Option<RatioAverage>,
+    /// Urgent latency on the path as this protocol measures it, divided by that on the path as the other one does.
+    pub(crate) urgent_correction: Option<RatioAverage>,
+    /// Completion time in the same way.
+    pub(crate) completion_correction: Option<RatioAverage>,
 }
 
 /// State of one network and origin.
@@ -78,6 +80,14 @@ impl Model {
         self.stack(of).cost(path, random_loss, &self.workload)
     }
 
+    /// Part of the predicted completion time that is left without losses.
+    fn lossless_share(&self, of: Protocol, path: &Path) -> f64 {
+        let bytes = f64::from(self.workload.large_bytes);
+        let stack = self.stack(of);
+        stack.completion(&Path { loss: 0.0, ..*path }, bytes)
+            / stack.completion(path, bytes).max(f64::MIN_POSITIVE)
+    }
+
     fn translated_cost(&self, of: Protocol, path: &Path) -> Cost {
         self.own_cost(of, &self.translate(of, path), None)
     }
@@ -119,9 +129,15 @@ impl Entry {
             return;
         };
         for (protocol, own, other) in [(of, own, other), (of.other(), other, own)] {
-            let ratio = model.own_cost(protocol, &own, Some(&other)).total()
-                / model.translated_cost(protocol, &other).total();
-            RatioAverage::observe(&mut self.measurement_mut(protocol).correction, now, ratio);
+            let own = model.own_cost(protocol, &own, Some(&other));
+            let predicted = model.translated_cost(protocol, &other);
+            let measurement = self.measurement_mut(protocol);
+            for (correction, ratio) in [
+                (&mut measurement.urgent_correction, own.urgent / predicted.urgent),
+                (&mut measurement.completion_correction, own.completion / predicted.completion),
+            ] {
+                RatioAverage::observe(correction, now, ratio);
+            }
         }
     }
 
@@ -165,8 +181,11 @@ impl Entry {
             _ if of == measured_by => model.own_cost(of, &path, self.path(of.other()).as_ref()),
             Some(own) => model.own_cost(of, &own, self.path(of.other()).as_ref()),
             None => {
-                let correction = self.measurement(of).correction.map_or(1.0, |correction| correction.ratio());
-                model.translated_cost(of, &path).scaled(correction)
+                let mut cost = model.translated_cost(of, &path);
+                let measurement = self.measurement(of);
+                cost.urgent *= measurement.urgent_correction.map_or(1.0, |of| of.ratio());
+                cost.completion *= measurement.completion_correction.map_or(1.0, |of| of.ratio());
+                cost
             }
         };
         let (mut tcp, mut quic) = (cost(Protocol::Tcp), cost(Protocol::Quic));
@@ -177,18 +196,25 @@ impl Entry {
         };
         let (tcp_ratio, quic_ratio) = (ratio(Protocol::Tcp), ratio(Protocol::Quic));
         let (tcp_predicted, quic_predicted) = (tcp.completion, quic.completion);
-        tcp.completion = correct(tcp_predicted, tcp_ratio, quic_predicted, quic_ratio);
-        quic.completion = correct(quic_predicted, quic_ratio, tcp_predicted, tcp_ratio);
+        let lossless = |of: Protocol| self.path(of).map_or(1.0, |path| model.lossless_share(of, &path));
+        tcp.completion =
+            correct(tcp_predicted, tcp_ratio, quic_predicted, quic_ratio, lossless(Protocol::Quic));
+        quic.completion =
+            correct(quic_predicted, quic_ratio, tcp_predicted, tcp_ratio, lossless(Protocol::Tcp));
         Some(Comparison { tcp, quic, path, measured_by, lasted: Duration::ZERO })
     }
 }
 
 /// Completion time by what was measured: the protocol's own ratio, or the error of the other protocol's prediction.
-/// An error to above is taken for a delay that both have (the server, a bottleneck), so the difference is added.
-fn correct(predicted: f64, ratio: Option<f64>, other: f64, other_ratio: Option<f64>) -> f64 {
+///
+/// A time above the prediction of the other protocol has two parts. `lossless` of it is taken for a delay that both
+/// have (the server, a bottleneck), and added. The rest is taken for losses, and scales with the prediction.
+fn correct(predicted: f64, ratio: Option<f64>, other: f64, other_ratio: Option<f64>, lossless: f64) -> f64 {
     match (ratio, other_ratio) {
         (Some(ratio), _) => predicted * ratio,
-        (None, Some(ratio)) if ratio >= 1.0 => predicted + other * (ratio - 1.0),
+        (None, Some(ratio)) if ratio >= 1.0 => {
+            predicted + (ratio - 1.0) * (lossless * other + (1.0 - lossless) * predicted)
+        }
         (None, Some(ratio)) => predicted * ratio,
         (None, None) => predicted,
     }
@@ -259,13 +285,15 @@ mod tests {
 
     #[test]
     fn measured_completion_replaces_the_prediction() {
-        for (predicted, ratio, other, other_ratio, corrected) in [
-            (2.0, None, 3.0, None, 2.0),
-            (2.0, Some(1.5), 3.0, Some(9.0), 3.0),
-            (2.0, None, 3.0, Some(2.0), 5.0),
-            (2.0, None, 3.0, Some(0.5), 1.0),
+        for (ratio, other_ratio, lossless, corrected) in [
+            (None, None, 1.0, 2.0),
+            (Some(1.5), Some(9.0), 1.0, 3.0),
+            (None, Some(2.0), 1.0, 5.0),
+            (None, Some(2.0), 0.0, 4.0),
+            (None, Some(2.0), 0.5, 4.5),
+            (None, Some(0.5), 1.0, 1.0),
         ] {
-            assert_eq!(correct(predicted, ratio, other, other_ratio), corrected);
+            assert_eq!(correct(2.0, ratio, 3.0, other_ratio, lossless), corrected);
         }
         let mut entry = Entry::new(SECOND, Protocol::Tcp);
         // Without a path there is nothing to compare with.

@@ -97,7 +97,7 @@ impl PathEstimate {
 const RATIO_HALF_LIFE: f64 = 300.0;
 
 /// Bound of a ratio and of its inverse.
-const MAX_RATIO: f64 = 1e3;
+const MAX_RATIO: f64 = 1e4;
 
 /// Mean of a ratio over time, with a half-life of five minutes.
 #[derive(Clone, Copy, Debug)]
@@ -208,7 +208,7 @@ mod tests {
         for bad in [f64::NAN, f64::INFINITY, 0.0] {
             let mut average = None;
             RatioAverage::observe(&mut average, SECOND, bad);
-            assert!(average.is_none_or(|average| (0.9e-3..1.1e3).contains(&average.ratio())), "{bad}");
+            assert!(average.is_none_or(|average| (0.9e-4..1.1e4).contains(&average.ratio())), "{bad}");
         }
     }
 }

@@ -19,8 +19,8 @@ pub struct Measured {
     pub age: Duration,
     /// Measured completion time, divided by the prediction on this path.
     pub completion_ratio: Option<f64>,
-    /// Cost on this path, divided by the prediction from the path as the other protocol measured it.
-    pub correction: Option<f64>,
+    /// Urgent latency and completion time, divided by those on the path as the other protocol measured it.
+    pub correction: Option<(f64, f64)>,
 }
 
 /// Present state of one key. Displayed in several lines.
@@ -65,7 +65,10 @@ impl Explanation {
                 path: measurement.path.path(),
                 age: now.saturating_sub(measurement.path.at),
                 completion_ratio: measurement.completion.as_ref().map(RatioAverage::ratio),
-                correction: measurement.correction.as_ref().map(RatioAverage::ratio),
+                correction: measurement
+                    .urgent_correction
+                    .zip(measurement.completion_correction)
+                    .map(|(urgent, completion)| (urgent.ratio(), completion.ratio())),
             }
         };
         Self {
@@ -93,8 +96,8 @@ impl fmt::Display for Measured {
         if let Some(ratio) = self.completion_ratio {
             write!(f, "; completion {ratio:.2} of predicted")?;
         }
-        if let Some(ratio) = self.correction {
-            write!(f, "; cost {ratio:.2} of that on the other path")?;
+        if let Some((urgent, completion)) = self.correction {
+            write!(f, "; urgent {urgent:.2} and completion {completion:.2} of those on the other path")?;
         }
         Ok(())
     }

@@ -40,9 +40,20 @@ impl Recording {
         Self { turns, cost: urgent + large + packets * packet_cpu }
     }
 
-    /// Recording of published completion times: turns are those of a simulation, each as long as was published.
-    pub(crate) fn published(self, completion: f64) -> Self {
-        let turns = self.turns.into_iter().map(|turn| Turn { large: completion, ..turn }).collect();
+    /// Recording of published completion times: turns are those of a simulation, each as long as was published, with
+    /// so many spurious retransmissions.
+    pub(crate) fn published(self, completion: f64, retransmissions: u64) -> Self {
+        let turns = self
+            .turns
+            .into_iter()
+            .map(|turn| Turn {
+                large: completion,
+                lost: turn.lost + retransmissions,
+                spurious: turn.spurious + retransmissions,
+                duplicates: turn.duplicates + retransmissions,
+                ..turn
+            })
+            .collect();
         Self { turns, cost: completion }
     }
 }
@@ -158,7 +169,7 @@ pub(crate) fn run(mode: Mode, tcp: &Recording, quic: Option<&Recording>, seconds
             (Protocol::Tcp, _) => (Protocol::Tcp, tcp, 0.0),
         };
         sum += recording.cost + extra;
-        let turn = &recording.turns[usize::try_from(step).unwrap() % recording.turns.len()];
+        let turn = &recording.turns[step as usize % recording.turns.len()];
         decisions.extend(meters.observe(&mut selector, now, &key, of, turn));
     }
     let chosen = selector.chosen(Duration::from_secs(seconds), &key);

@@ -141,9 +141,10 @@ fn regret_of_the_grid() {
         println!("{cell}");
     }
     assert!(cells.iter().all(|cell| cell.flaps <= 1));
-    assert!(all.0 <= 0.07, "{all:?}");
-    assert!(clear.0 <= 0.06 && clear.1 <= 0.10, "{clear:?}");
+    assert!(all.0 <= 0.05 && all.1 <= 0.10, "{all:?}");
+    // Aims of the mean were 3 %, of cells worse than always TCP none; decision 19 says what is missing.
+    assert!(clear.0 <= 0.055 && clear.1 <= 0.20, "{clear:?}");
     assert!(relative.0 <= 0.05, "{relative:?}");
     assert!(all.0 < compat[0].0 / 2.0);
-    assert!(worse.len() <= 50);
+    assert!(worse.len() <= 40, "{} cells", worse.len());
 }

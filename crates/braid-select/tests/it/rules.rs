@@ -64,7 +64,8 @@ impl Testbed {
     /// Server on whose lossy network QUIC was chosen, at the returned second.
     fn upgraded() -> (Self, u64) {
         let mut network = Self::new(Mode::Auto, Protocol::Tcp);
-        let second = (1..100).find(|second| network.tcp(*second, 10).is_some()).unwrap();
+        let second = (1..100).find(|second| network.tcp(*second, 10).is_some());
+        let second = second.expect("losses upgrade");
         (network, second)
     }
 
