@@ -1,15 +1,13 @@
 //! Checks of a request before it is routed.
 
-use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, HOST, HeaderMap, ORIGIN};
 use axum::http::uri::Authority;
-use axum::http::{Method, Request, Response, StatusCode, Uri, Version};
+use axum::http::{Method, Request, StatusCode, Uri, Version};
 
 use super::limits::Limits;
-use crate::problem::problem;
 
 /// Refusal: status and detail.
-type Refusal = (StatusCode, &'static str);
+pub(super) type Refusal = (StatusCode, &'static str);
 
 /// Rules about the requests of one server.
 #[derive(Clone, Debug, Default)]
@@ -23,16 +21,10 @@ pub(super) struct Guard {
 impl Guard {
     /// Checks a request on a connection to a loopback address or another one. Returns host and port that the client
     /// asked for.
+    ///
+    /// # Errors
+    /// The refusal.
     pub(super) fn check<B>(
-        &self,
-        request: &Request<B>,
-        is_loopback: bool,
-        limits: &Limits,
-    ) -> Result<Option<Authority>, Response<Body>> {
-        self.refusal(request, is_loopback, limits).map_err(|(status, detail)| problem(status, detail))
-    }
-
-    fn refusal<B>(
         &self,
         request: &Request<B>,
         is_loopback: bool,
@@ -149,7 +141,7 @@ mod tests {
             let (name, value) = line.split_once(": ").unwrap();
             request = request.header(name, value);
         }
-        let checked = guard.refusal(&request.body(()).unwrap(), is_loopback, &Limits::default());
+        let checked = guard.check(&request.body(()).unwrap(), is_loopback, &Limits::default());
         checked.map_or_else(|(status, _)| status.as_u16(), |_| 200)
     }
 

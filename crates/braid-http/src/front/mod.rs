@@ -301,7 +301,7 @@ impl Connection {
         let checked = front.guard.check(&request, self.is_loopback, &front.limits);
         let (mut response, authority) = match checked {
             Ok(authority) => (self.route(request, authority.clone()).await, authority),
-            Err(refused) => (refused, None),
+            Err((status, detail)) => (problem(status, detail), None),
         };
         let advice = front.upgrade.advise(&Exchange {
             connection: self.number,

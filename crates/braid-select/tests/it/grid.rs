@@ -142,7 +142,7 @@ fn regret_of_the_grid() {
     }
     assert!(cells.iter().all(|cell| cell.flaps <= 1));
     assert!(all.0 <= 0.05 && all.1 <= 0.10, "{all:?}");
-    // Aims of the mean were 3 %, of cells worse than always TCP none; decision 19 says what is missing.
+    // Aims of the mean were 3 %, of cells worse than always TCP none; decision 20 says what is missing.
     assert!(clear.0 <= 0.055 && clear.1 <= 0.20, "{clear:?}");
     assert!(relative.0 <= 0.05, "{relative:?}");
     assert!(all.0 < compat[0].0 / 2.0);
