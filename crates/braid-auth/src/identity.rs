@@ -106,6 +106,11 @@ impl Identity {
         self.attributes()?.source.as_deref()
     }
 
+    /// Groups of the user, beside those that the access control list names.
+    pub fn groups(&self) -> &[Box<str>] {
+        self.attributes().map_or(&[], |attributes| &attributes.groups)
+    }
+
     /// Mountpoint of the client, as its authenticator named it: not checked.
     pub fn mountpoint(&self) -> Option<&str> {
         self.attributes()?.mountpoint.as_deref()

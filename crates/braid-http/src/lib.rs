@@ -1,10 +1,13 @@
-//! HTTP beside MQTT: health for load balancers, files, and a reverse proxy, over HTTP/1.1, 2 and 3.
+//! HTTP beside MQTT: health for load balancers, REST API with metrics and dashboard, files, and a reverse proxy, over
+//! HTTP/1.1, 2 and 3.
 //!
-//! This crate never changes anything in the broker, and shares no thread with MQTT clients. [`Server`] is the front: it
-//! takes any [`axum::Router`], checks each request before it is routed, and asks [`Upgrade`] before each response.
-//! [`HealthServer`] is a smaller one for health probes alone, which runs while the broker starts and stops.
+//! This crate never changes anything in the broker but by its `Handle`, and shares no thread with MQTT clients.
+//! [`Server`] is the front: it takes any [`axum::Router`], checks each request before it is routed, and asks
+//! [`Upgrade`] before each response. [`HealthServer`] is a smaller one for health probes alone, which runs while the
+//! broker starts and stops.
 
 mod answer;
+mod api;
 mod front;
 mod problem;
 mod route;
@@ -12,9 +15,13 @@ mod server;
 mod state;
 mod upgrade;
 
+pub use api::{
+    Api, ApiOptions, Control, ControlError, ControlErrorKind, Priority, Roles, RulesAction, RulesAnswer,
+    RulesQuestion, RulesText, User,
+};
 pub use front::{Client, Limits, Server, ServerOptions, StartError};
 pub use problem::problem;
-pub use route::{Route, RouteError, RouteTarget, Upstream, UpstreamError, router};
+pub use route::{MqttRoute, Route, RouteError, RouteTarget, Services, Upstream, UpstreamError, router};
 pub use server::{HealthServer, ServerError};
 pub use state::HealthState;
 pub use upgrade::{Advice, Exchange, NoUpgrade, PathSample, Upgrade};

@@ -8,7 +8,7 @@ use axum::http::{Response, StatusCode};
 #[must_use]
 pub fn problem(status: StatusCode, detail: &str) -> Response<Body> {
     let title = status.canonical_reason().unwrap_or("Error");
-    let body = serde_json::json!({ "title": title, "status": status.as_u16(), "detail": detail });
+    let body = serde_json::json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
     let mut response = Response::new(Body::from(format!("{body}\n")));
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -30,6 +30,12 @@ pub(crate) enum IncomingKind {
         io: DuplexStream,
         address: Option<SocketAddr>,
     },
+    /// The handshake was that of an HTTP server.
+    Upgraded {
+        io: Box<dyn ByteStream>,
+        peer: Box<Peer>,
+        max_frame_bytes: usize,
+    },
 }
 
 impl Incoming {
@@ -41,6 +47,7 @@ impl Incoming {
             IncomingKind::Stream { address, .. } => Some(*address),
             IncomingKind::Quic(incoming) => Some(incoming.peer_address()),
             IncomingKind::Mem { address, .. } => *address,
+            IncomingKind::Upgraded { peer, .. } => peer.address,
         }
     }
 
@@ -62,6 +69,9 @@ impl Incoming {
             }
             IncomingKind::Quic(incoming) => Box::pin(incoming.handshake()).await,
             IncomingKind::Mem { io, address } => Ok(Link::single(Peer::plain(Transport::Mem, address), io)),
+            IncomingKind::Upgraded { io, peer, max_frame_bytes } => {
+                Ok(Link::single(*peer, ws::upgraded(io, max_frame_bytes)))
+            }
         }
     }
 
@@ -70,7 +80,7 @@ impl Incoming {
         match self.0 {
             IncomingKind::Quic(incoming) => incoming.refuse(),
             // Closed when they are dropped.
-            IncomingKind::Stream { .. } | IncomingKind::Mem { .. } => {}
+            IncomingKind::Stream { .. } | IncomingKind::Mem { .. } | IncomingKind::Upgraded { .. } => {}
         }
     }
 }

@@ -127,6 +127,14 @@ impl Listener {
         Self { address: None, transport: Transport::Mem, socket }
     }
 
+    /// Listener of connections that an HTTP server has upgraded.
+    pub(crate) fn of_upgrades(
+        transport: Transport,
+        arrivals: mpsc::Receiver<Result<Incoming, AcceptFailure>>,
+    ) -> Self {
+        Self { transport, ..Self::in_memory(arrivals) }
+    }
+
     /// The bound address, with the port that the system chose. `None` for an in-memory listener.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {

@@ -15,6 +15,7 @@ mod secret;
 mod serve;
 mod store;
 mod subscribe;
+mod top;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ enum Command {
     Passwd(passwd::Args),
     Store(store::Args),
     Acl(acl::Args),
+    Top(top::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Passwd(args) }) => passwd::run(&args),
         Ok(Cli { command: Command::Store(args) }) => store::run(&args),
         Ok(Cli { command: Command::Acl(args) }) => acl::run(&args),
+        Ok(Cli { command: Command::Top(args) }) => top::run(&args),
         Err(error) => {
             // The terminal may be closed.
             let _ = error.print();

@@ -18,7 +18,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("client", &["proto", "auth::scram", "transport"]),
     ("broker", &["proto", "router", "auth", "store", "transport"]),
     ("access", &["proto", "auth", "transport", "broker"]),
-    ("http", &["broker::Handle", "broker::HealthMonitor", "transport"]),
+    ("http", &["proto", "transport", "broker"]),
     ("select", &[]),
     ("measure", &[]),
     ("bench", &["proto", "client", "transport", "measure"]),
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(rules(transport, "use braid_proto::{stream, topic};"), rule("braid_proto::topic"));
         let http = "crates/braid-http/src/x.rs";
         assert_eq!(rules(http, "use braid_broker::{Handle, HealthMonitor};"), []);
-        assert_eq!(rules(http, "use braid_broker::Broker;"), rule("braid_broker::Broker"));
+        assert_eq!(rules(http, "use braid_store::Store;"), rule("braid_store::Store"));
         assert_eq!(rules("crates/braid-broker/src/x.rs", "use braid_store::Store;"), []);
         assert_eq!(
             rules("crates/braid-broker/src/x.rs", "use braid_client::Client;"),

@@ -178,11 +178,13 @@ async fn send_body(send: &mut Send, mut body: Body) -> Result<(), StreamError> {
 /// Fields that hyper adds and removes on the other versions.
 fn with_fields(mut response: Response<Body>) -> Response<Body> {
     let length = response.body().size_hint().exact();
+    let has_body =
+        !response.status().is_informational() && response.status() != 204 && response.status() != 304;
     let headers = response.headers_mut();
     remove_hop_by_hop(headers);
     headers.remove(CONNECTION);
     headers.remove(TRANSFER_ENCODING);
-    if let Some(length) = length.filter(|length| *length > 0 && !headers.contains_key(CONTENT_LENGTH)) {
+    if let Some(length) = length.filter(|_| has_body && !headers.contains_key(CONTENT_LENGTH)) {
         headers.insert(CONTENT_LENGTH, length.into());
     }
     if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())) {

@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,13 +22,21 @@ pub(super) struct IdleTimeout<T> {
     /// Time of the last byte. The timer is set anew only when it has run out.
     moved: Instant,
     has_begun: bool,
+    /// The protocol has changed: another one has its own time limits.
+    is_upgraded: Arc<AtomicBool>,
     _permit: Permit,
 }
 
 impl<T> IdleTimeout<T> {
     pub(super) fn new(io: T, first: Duration, idle: Duration, permit: Permit) -> Self {
         let timer = Box::pin(sleep(first));
-        Self { io, idle, timer, moved: Instant::now(), has_begun: false, _permit: permit }
+        let is_upgraded = Arc::default();
+        Self { io, idle, timer, moved: Instant::now(), has_begun: false, is_upgraded, _permit: permit }
+    }
+
+    /// Flag that turns the time limit off.
+    pub(super) fn upgraded(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_upgraded)
     }
 
     /// Notes progress, or looks at the time.
@@ -41,10 +51,11 @@ impl<T> IdleTimeout<T> {
         }
         while self.timer.as_mut().poll(cx).is_ready() {
             let end = self.moved + self.idle;
-            if !self.has_begun || end <= Instant::now() {
+            let is_upgraded = self.is_upgraded.load(Ordering::Relaxed);
+            if !self.has_begun || (end <= Instant::now() && !is_upgraded) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            self.timer.as_mut().reset(end);
+            self.timer.as_mut().reset(if is_upgraded { Instant::now() + self.idle } else { end });
         }
         outcome
     }
@@ -125,6 +136,18 @@ mod tests {
         let began = Instant::now();
         assert_eq!(server.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(began.elapsed(), idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_protocol_has_no_time_limit() {
+        let idle = Duration::from_secs(75);
+        let (mut client, server) = duplex(100);
+        let mut server = IdleTimeout::new(server, idle, idle, permit());
+        client.write_all(&[1]).await.unwrap();
+        assert_eq!(server.read_u8().await.unwrap(), 1);
+        server.upgraded().store(true, Ordering::Relaxed);
+        let waiting = tokio::time::timeout(Duration::from_secs(1000), server.read_u8());
+        assert!(waiting.await.is_err(), "still open");
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,14 +10,14 @@ mod tcp;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{ALT_SVC, CONTENT_LENGTH, HOST};
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use braid_transport::http::{Http3Listener, HttpListener};
 use braid_transport::quic::QuicOptions;
 use braid_transport::{BindError, ServerTls};
@@ -118,6 +118,10 @@ pub struct Client {
     /// True on TLS and QUIC.
     pub is_encrypted: bool,
 }
+
+/// Extension of a request on HTTP/1.1: set to true, the connection has another protocol and no time limit any more.
+#[derive(Clone, Debug)]
+pub(crate) struct Upgraded(pub(crate) Arc<AtomicBool>);
 
 /// HTTP server, from its start until [`Server::stop`].
 pub struct Server {
@@ -358,6 +362,11 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.front.upgrade.closed(self.number);
     }
+}
+
+/// Tests whether a client speaks for others: its address says nothing about them.
+pub(crate) fn is_forwarded(headers: &HeaderMap) -> bool {
+    ["forwarded", "x-forwarded-for", "via"].iter().any(|name| headers.contains_key(*name))
 }
 
 /// Fallback for paths without a route.

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use super::idle::IdleTimeout;
 use super::limits::{Limits, Permit};
-use super::{ACCEPT_PAUSE, Connection, Front};
+use super::{ACCEPT_PAUSE, Connection, Front, Upgraded};
 use crate::upgrade::Probe;
 
 /// Fields of a head on HTTP/1.1; above: 431.
@@ -73,9 +73,11 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
     let connection = Connection::new(&front, client, listener, is_encrypted, Probe::Tcp(stream.probe));
     let http = builder(limits, stream.peer.alpn.as_deref());
     let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit);
+    let is_upgraded = io.upgraded();
     let service = {
         let connection = Arc::clone(&connection);
-        service_fn(move |request: Request<Incoming>| {
+        service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Upgraded(Arc::clone(&is_upgraded)));
             let connection = Arc::clone(&connection);
             async move { Ok::<_, Infallible>(connection.answer(request).await) }
         })

@@ -2,6 +2,7 @@
 
 mod files;
 mod health;
+mod mqtt;
 mod proxy;
 
 use std::io;
@@ -15,10 +16,12 @@ use axum::http::header::{
 use axum::routing::{any, any_service};
 use thiserror::Error;
 
+pub use self::mqtt::MqttRoute;
 pub use self::proxy::{Upstream, UpstreamError};
 
 use self::files::Files;
 use self::proxy::Proxy;
+use crate::api::Api;
 use crate::front::{Limits, method_not_allowed, not_found};
 use crate::state::HealthState;
 
@@ -99,17 +102,40 @@ impl Route {
     }
 }
 
+/// Services of the broker itself.
+#[derive(Clone, Default)]
+pub struct Services {
+    /// Health of the process.
+    pub health: HealthState,
+    /// REST API, with the dashboard.
+    pub api: Option<Api>,
+    /// MQTT over WebSocket, at `/mqtt`.
+    pub mqtt: Option<MqttRoute>,
+}
+
 /// Router with the routes of the broker itself and `routes`.
 ///
 /// # Errors
 /// A directory cannot be opened, a path cannot be routed to, or two routes have the same path.
-pub fn router(health: HealthState, routes: &[Route], limits: &Limits) -> Result<Router, RouteError> {
-    let mut router = Router::new();
+pub fn router(
+    Services { health, api, mqtt }: Services,
+    routes: &[Route],
+    limits: &Limits,
+) -> Result<Router, RouteError> {
+    let mut router = api.as_ref().map_or_else(Router::new, Api::router);
+    if let Some(mqtt) = mqtt {
+        router = router.route("/mqtt", axum::routing::get(move |request| mqtt::upgrade(request, mqtt)));
+    }
     for path in health::PATHS {
         let health = health.clone();
         router = router.route(path, any(move |request| health::answer(request, health)));
     }
-    router = router.fallback(not_found).method_not_allowed_fallback(method_not_allowed);
+    // The dashboard is at paths that no route of the configuration takes.
+    router = match api {
+        Some(_) => router.fallback(crate::api::fallback),
+        None => router.fallback(not_found),
+    };
+    router = router.method_not_allowed_fallback(method_not_allowed);
     for (index, route) in routes.iter().enumerate() {
         route.check()?;
         let prefix = route.prefix();

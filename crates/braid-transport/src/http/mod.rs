@@ -18,6 +18,7 @@ pub use self::tcp_info::{TcpInfo, TcpProbe};
 pub use crate::quic::http3::{
     Http3Bidi, Http3Connection, Http3Open, Http3Recv, Http3Send, PathProbe, PathStats,
 };
+pub use crate::ws::WebSocketUpgrades;
 
 use self::stream::SharedTcp;
 use crate::error::{BindError, ConnectError, HandshakeError};

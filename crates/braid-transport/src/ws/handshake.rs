@@ -66,6 +66,30 @@ pub(crate) async fn accept<S: ByteStream>(
     }
 }
 
+/// Byte stream of a connection that an HTTP server has upgraded.
+pub(crate) fn upgraded<S: ByteStream>(io: S, max_frame_bytes: usize) -> WsStream<S> {
+    WsStream::new(io, Role::Server, max_frame_bytes)
+}
+
+/// Decides on a request by its origin and subprotocols, whatever its path: status and detail of a refusal.
+/// `is_same_origin`: the page is of the server itself.
+pub(super) fn decide(
+    request: &Request,
+    response: Response,
+    options: &WebSocketOptions,
+    is_same_origin: bool,
+) -> Result<Response, (StatusCode, String)> {
+    let mut options = WebSocketOptions { path: request.uri().path().to_owned(), ..options.clone() };
+    if is_same_origin {
+        options.origins = None;
+    }
+    let policy = RequestPolicy { options: &options, refusal: &mut None };
+    policy.on_request(request, response).map_err(|refused| {
+        let detail = refused.body().as_deref().unwrap_or_default().trim_end().to_owned();
+        (refused.status(), detail)
+    })
+}
+
 /// Decides on a request, and keeps the reason of a refusal.
 struct RequestPolicy<'a> {
     options: &'a WebSocketOptions,

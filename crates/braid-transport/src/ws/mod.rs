@@ -3,8 +3,11 @@
 
 mod handshake;
 mod stream;
+mod upgrades;
 
-pub(crate) use handshake::{accept, connect};
+pub use upgrades::WebSocketUpgrades;
+
+pub(crate) use handshake::{accept, connect, upgraded};
 
 /// Options of MQTT over WebSocket.
 #[derive(Clone, Debug)]

@@ -53,6 +53,11 @@ impl Config {
         self.listener.iter().try_for_each(super::ListenerConfig::check)?;
         self.check_access()?;
         self.http.check()?;
+        let has_roles = !self.http.operators.is_empty() || !self.http.viewers.is_empty();
+        if has_roles && self.authenticator.is_empty() {
+            let problem = "without an [[authenticator]] there are no users: add one, or leave operators and viewers out";
+            return Err(refused("http.operators", problem.to_owned()));
+        }
         let level = self.log.level.as_str();
         let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
         if is_bare_word && !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {

@@ -30,6 +30,11 @@ pub(crate) struct FrontConfig {
     /// Host names of requests to loopback addresses, beside `localhost`.
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: FrontLimits,
+    /// Users, as `NAME` or `group:NAME`, that may do everything by the API.
+    pub(crate) operators: Vec<String>,
+    /// Users that may read by the API.
+    pub(crate) viewers: Vec<String>,
+    pub(crate) api: ApiConfig,
     /// Routes: `[[http.route]]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) route: Vec<RouteConfig>,
@@ -45,6 +50,9 @@ impl Default for FrontConfig {
             http3: true,
             hosts: Vec::new(),
             limits: FrontLimits::default(),
+            operators: Vec::new(),
+            viewers: Vec::new(),
+            api: ApiConfig::default(),
             route: Vec::new(),
         }
     }
@@ -84,6 +92,22 @@ impl Default for FrontLimits {
             idle_secs: limits.idle_timeout.as_secs(),
             upstream_secs: limits.upstream_timeout.as_secs(),
         }
+    }
+}
+
+/// Limits of the API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ApiConfig {
+    /// Requests of one address in a second.
+    pub(crate) requests_per_sec: u32,
+    /// Event streams of all clients.
+    pub(crate) event_streams: usize,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self { requests_per_sec: 50, event_streams: 64 }
     }
 }
 
@@ -143,6 +167,13 @@ impl FrontConfig {
             ("upstream_secs", limits.upstream_secs, 1, 86_400),
         ] {
             range(&format!("http.limits.{key}"), value, least, most)?;
+        }
+        range("http.api.requests_per_sec", self.api.requests_per_sec.into(), 1, 1_000_000)?;
+        range("http.api.event_streams", self.api.event_streams as u64, 0, 65_536)?;
+        for (key, names) in [("http.operators", &self.operators), ("http.viewers", &self.viewers)] {
+            if names.iter().any(|name| name.is_empty() || name == "group:") {
+                return Err(refused(key, "a name is empty: write a user, or group:NAME".to_owned()));
+            }
         }
         let missing = match (&self.certificate, &self.key) {
             (Some(_), None) => Some("http.key"),
@@ -236,6 +267,10 @@ mod tests {
                 "limits.head_bytes = 100",
                 "http.limits.head_bytes: 100 is out of range; it may be 8192 to 65536",
             ),
+            ("operators = ['']", "http.operators: a name is empty"),
+            ("viewers = ['group:']", "http.viewers: a name is empty"),
+            ("api.requests_per_sec = 0", "http.api.requests_per_sec: 0 is out of range"),
+            ("api.event_streams = 70000", "http.api.event_streams: 70000 is out of range"),
             ("[[route]]\npath = '/a'", "http.route /a: name either a directory or an upstream"),
             ("[[route]]\npath = '/api/x'\ndirectory = 'd'", "is a path of the broker's own"),
             ("[[route]]\npath = '/a'\nupstream = 'https://a'", "write http://HOST:PORT"),

@@ -13,7 +13,7 @@ const MODE: u32 = 0o7777;
 const READ_BY_OTHERS: u32 = 0o004;
 
 /// Reads a password file.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let failed = |error| cannot("read", path, &error);
     // Opening a pipe would wait for its writer.
     let metadata = fs::metadata(path).map_err(failed)?;
@@ -22,7 +22,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Warns if everyone can read the file.
-pub(super) fn warn_of_readers(path: &Path) {
+pub(crate) fn warn_of_readers(path: &Path) {
     if fs::metadata(path).is_ok_and(|metadata| metadata.mode() & READ_BY_OTHERS != 0) {
         let name = path.display();
         complain(&format!(
@@ -31,8 +31,8 @@ pub(super) fn warn_of_readers(path: &Path) {
     }
 }
 
-/// Password file that no other `braidmq passwd` edits at the same time.
-pub(super) struct LockedFile {
+/// Password file or list of rules that no other process of this program edits at the same time.
+pub(crate) struct LockedFile {
     /// As the user named it.
     name: PathBuf,
     /// Without symbolic links, so that their target is replaced.
@@ -47,7 +47,7 @@ pub(super) struct LockedFile {
 
 impl LockedFile {
     /// Waits for others that edit a file of this folder, and reads the file.
-    pub(super) fn open(name: &Path) -> Result<Self, Failure> {
+    pub(crate) fn open(name: &Path) -> Result<Self, Failure> {
         let path = name.canonicalize().map_err(|error| cannot("read", name, &error))?;
         let folder = lock_folder(name, &path)?;
         let text = read(name)?;
@@ -56,7 +56,7 @@ impl LockedFile {
     }
 
     /// Does as [`Self::open`], or begins a new file.
-    pub(super) fn open_or_create(name: &Path) -> Result<Self, Failure> {
+    pub(crate) fn open_or_create(name: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| cannot("make", name, &error);
         if fs::symlink_metadata(name).is_ok() {
             return Self::open(name);
@@ -73,15 +73,15 @@ impl LockedFile {
         Ok(Self { name: name.to_owned(), path, folder, text: Vec::new(), metadata: None })
     }
 
-    pub(super) fn text(&self) -> &[u8] {
+    pub(crate) fn text(&self) -> &[u8] {
         &self.text
     }
 
     /// Replaces the file at once, with the same owner and permissions; a new one is readable by its owner only.
-    pub(super) fn replace(self, text: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn replace(self, text: &[u8]) -> Result<(), Failure> {
         let failed = |error: io::Error| cannot("write", &self.name, &error);
         let folder = self.path.parent().unwrap_or(Path::new("/"));
-        let mut whole = tempfile::Builder::new().prefix(".passwd-").tempfile_in(folder).map_err(failed)?;
+        let mut whole = tempfile::Builder::new().prefix(".braidmq-").tempfile_in(folder).map_err(failed)?;
         whole.write_all(text).map_err(failed)?;
         if let Some(metadata) = &self.metadata {
             keep_owner(&self.name, whole.as_file(), metadata)?;

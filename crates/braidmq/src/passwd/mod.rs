@@ -1,10 +1,10 @@
 //! `braidmq passwd`: users of a password file, which the broker authenticates clients by.
 
-mod file;
+pub(crate) mod file;
 mod secret;
 mod terminal;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use braid_auth::password::{
@@ -116,7 +116,7 @@ struct User {
 
 /// Line about what went wrong and what to change.
 #[derive(Debug)]
-struct Failure(String);
+pub(crate) struct Failure(pub(crate) String);
 
 impl Failure {
     fn new(message: impl Into<String>) -> Self {
@@ -155,36 +155,76 @@ fn add(args: &Add) -> Result<ExitCode, Failure> {
         remove(&file::read(file)?, &name, user)?;
     }
     let password = args.source.new_password(user)?;
-    let mut salt = [0; SALT_BYTES];
-    getrandom::fill(&mut salt).map_err(|error| Failure::new(format!("no random numbers: {error}")))?;
     let hash = if args.scram {
-        PasswordHash::scram_sha_256(&password, salt, args.iterations)?
+        PasswordHash::scram_sha_256(&password, salt()?, args.iterations)?
     } else {
-        PasswordHash::argon2id(&password, salt, Argon2idParams::default())?
+        PasswordHash::argon2id(&password, salt()?, Argon2idParams::default())?
     };
-    let locked = LockedFile::open_or_create(file)?;
-    let edited = upsert(locked.text(), &name, user, &hash)?;
-    locked.replace(&edited.text)?;
-    print(&if edited.replaced {
+    let is_replaced = write(LockedFile::open_or_create(file)?, &name, user, &hash)?;
+    print(&if is_replaced {
         format!("the password of {user} in {name} was replaced")
     } else {
         format!("{user} was added to {name}")
     })
 }
 
-fn remove_user(User { file, user }: &User) -> Result<ExitCode, Failure> {
+fn salt() -> Result<[u8; SALT_BYTES], Failure> {
+    let mut salt = [0; SALT_BYTES];
+    getrandom::fill(&mut salt).map_err(|error| Failure::new(format!("no random numbers: {error}")))?;
+    Ok(salt)
+}
+
+/// Writes the hash of a user. True if there was such a user.
+fn write(locked: LockedFile, name: &str, user: &str, hash: &PasswordHash) -> Result<bool, Failure> {
+    let edited = upsert(locked.text(), name, user, hash)?;
+    locked.replace(&edited.text)?;
+    Ok(edited.replaced)
+}
+
+/// Adds a user to an existing file or replaces its password, as `braidmq passwd add` does. True if there was such a
+/// user.
+///
+/// # Errors
+/// Name or password are not valid, or the file cannot be read or written.
+pub(crate) fn set_password(file: &Path, user: &str, password: &str) -> Result<bool, Failure> {
+    check_user(user, false)?;
+    let hash = PasswordHash::argon2id(password.as_bytes(), salt()?, Argon2idParams::default())?;
+    write(LockedFile::open(file)?, &file.display().to_string(), user, &hash)
+}
+
+/// Outcome of [`remove_from`].
+pub(crate) enum Removal {
+    Removed,
+    Unknown,
+    /// Refused: a broker goes on with the file that it has rather than with one without users.
+    Last,
+}
+
+/// Removes a user from a file.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub(crate) fn remove_from(file: &Path, user: &str) -> Result<Removal, Failure> {
     let name = file.display().to_string();
     let locked = LockedFile::open(file)?;
-    let Some(text) = remove(locked.text(), &name, user)? else { return Ok(unknown(user, &name)) };
+    let Some(text) = remove(locked.text(), &name, user)? else { return Ok(Removal::Unknown) };
     if PasswordFile::parse(&text, &name).is_err() {
-        // The broker would go on with the file that it has, and with the user.
-        return Err(Failure::new(format!(
-            "{user} is the last user of {name}, and the broker refuses a file without users: set another password \
-             with `braidmq passwd add`, which ends the connections of {user} at a reload too, or add another user first"
-        )));
+        return Ok(Removal::Last);
     }
     locked.replace(&text)?;
-    print(&format!("{user} was removed from {name}"))
+    Ok(Removal::Removed)
+}
+
+fn remove_user(User { file, user }: &User) -> Result<ExitCode, Failure> {
+    let name = file.display().to_string();
+    match remove_from(file, user)? {
+        Removal::Removed => print(&format!("{user} was removed from {name}")),
+        Removal::Unknown => Ok(unknown(user, &name)),
+        Removal::Last => Err(Failure::new(format!(
+            "{user} is the last user of {name}, and the broker refuses a file without users: set another password \
+             with `braidmq passwd add`, which ends the connections of {user} at a reload too, or add another user first"
+        ))),
+    }
 }
 
 fn verify(args: &Verify) -> Result<ExitCode, Failure> {

@@ -3,10 +3,11 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use braid_broker::BrokerListener;
+use braid_transport::http::WebSocketUpgrades;
 use braid_transport::proxy::ProxyOptions;
 use braid_transport::{
     CertificateError, CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls,
-    ServerTlsOptions, TlsVersion, Transport, is_self_signed_there, self_signed,
+    ServerTlsOptions, TlsVersion, Transport, WebSocketOptions, is_self_signed_there, self_signed,
 };
 
 use super::StartError;
@@ -137,15 +138,33 @@ pub(super) fn min_version(config: &Config) -> TlsVersion {
     }
 }
 
+fn websocket(config: &Config) -> WebSocketOptions {
+    WebSocketOptions {
+        // Room for the largest packet in one frame, as most clients send it.
+        max_frame_bytes: config.mqtt.maximum_packet_size as usize + 5,
+        origins: (!config.allow_anonymous).then(|| config.websocket.origins.clone()),
+        ..WebSocketOptions::default()
+    }
+}
+
+/// Adds the listener of WebSocket connections to the HTTP front, if there is one, and returns their sender.
+pub(super) fn upgrades(config: &Config, listeners: &mut Vec<BrokerListener>) -> Option<WebSocketUpgrades> {
+    if config.http.listen.is_empty() {
+        return None;
+    }
+    let transport = if config.http.tls { Transport::Wss } else { Transport::Ws };
+    let (listener, sender) = WebSocketUpgrades::listener(transport, websocket(config));
+    listeners.push(listener.into());
+    Some(sender)
+}
+
 /// Binds every listener, or none if one of them fails.
 pub(super) fn listeners(
     config: &Config,
     certificate: Option<&Certificate>,
 ) -> Result<Vec<BrokerListener>, StartError> {
-    let mut options = ListenOptions { quic: config.quic_options(), ..ListenOptions::default() };
-    // Room for the largest packet in one frame, as most clients send it.
-    options.websocket.max_frame_bytes = config.mqtt.maximum_packet_size as usize + 5;
-    options.websocket.origins = (!config.allow_anonymous).then(|| config.websocket.origins.clone());
+    let (quic, websocket) = (config.quic_options(), websocket(config));
+    let options = ListenOptions { quic, websocket, ..ListenOptions::default() };
     let usual = certificate.map(|certificate| &certificate.tls);
     let mut listeners = Vec::new();
     for (transport, addresses) in config.listeners.by_transport() {

@@ -1,8 +1,14 @@
 //! HTTP front of the broker, from its configuration.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use braid_http::{HealthState, Server, ServerOptions, router};
+use braid_access::AccessControl;
+use braid_broker::{Authenticate, Handle};
+use braid_http::{
+    Api, ApiOptions, Control, HealthState, MqttRoute, Roles, Server, ServerOptions, Services, router,
+};
+use braid_transport::http::WebSocketUpgrades;
 use braid_transport::{CertificateError, CertificateFiles, ServerTls, ServerTlsOptions};
 
 use super::StartError;
@@ -14,6 +20,7 @@ use crate::config::Config;
 pub(super) struct Front {
     server: Option<Server>,
     tls: Option<ServerTls>,
+    api: Option<Api>,
 }
 
 impl Front {
@@ -22,10 +29,13 @@ impl Front {
         config: &Config,
         certificate: Option<&Certificate>,
         health: &HealthState,
+        mqtt: Option<WebSocketUpgrades>,
+        access: &AccessControl,
+        control: Arc<dyn Control>,
     ) -> Result<Self, StartError> {
         let front = &config.http;
         if front.listen.is_empty() {
-            return Ok(Self { server: None, tls: None });
+            return Ok(Self { server: None, tls: None, api: None });
         }
         let own = front.certificate.clone().zip(front.key.clone());
         let files = match own {
@@ -34,13 +44,34 @@ impl Front {
         };
         let tls = files.filter(|_| front.tls).map(|files| tls(config, files)).transpose()?;
         let limits = front.limits(config.drain_secs);
-        let router = router(health.clone(), &front.routes()?, &limits)?;
+        let api = Api::new(api_options(config, access, control));
+        let services = Services { health: health.clone(), api: Some(api.clone()), mqtt: mqtt.map(MqttRoute) };
+        let router = router(services, &front.routes()?, &limits)?;
         let mut options = ServerOptions::new(front.listen.clone());
         options.http3 = front.http3 && tls.is_some();
         options.threads = front.limits.threads;
         (options.hosts, options.cross_origin) = (front.hosts.clone(), front.cross_origin());
         (options.limits, options.tls) = (limits, tls.clone());
-        Ok(Self { server: Some(Server::start(&options, router)?), tls })
+        Ok(Self { server: Some(Server::start(&options, router)?), tls, api: Some(api) })
+    }
+
+    /// Lets the API answer from this broker.
+    pub(super) fn serving(&self, handle: &Handle) {
+        if let Some(api) = &self.api {
+            api.serving(handle.clone());
+        }
+    }
+
+    /// Lets go of the broker.
+    pub(super) async fn ended(&self) {
+        if let Some(api) = &self.api {
+            api.ended().await;
+        }
+    }
+
+    /// Forgets logins, after users or keys were read again.
+    pub(super) fn forget_logins(&self) {
+        self.api.iter().for_each(Api::forget_logins);
     }
 
     pub(super) fn addresses(&self) -> &[SocketAddr] {
@@ -58,6 +89,21 @@ impl Front {
         if let Some(server) = self.server {
             server.stop();
         }
+    }
+}
+
+fn api_options(config: &Config, access: &AccessControl, control: Arc<dyn Control>) -> ApiOptions {
+    let authenticate = (!config.authenticator.is_empty())
+        .then(|| -> Arc<dyn Authenticate> { Arc::new(access.authenticator()) });
+    let front = &config.http;
+    ApiOptions {
+        control,
+        authenticate,
+        roles: Roles { operators: front.operators.clone(), viewers: front.viewers.clone() },
+        requests_per_sec: front.api.requests_per_sec,
+        event_streams: front.api.event_streams,
+        memory_low_bytes: config.limits.memory_low as u64,
+        memory_high_bytes: config.limits.memory_high as u64,
     }
 }
 

@@ -4,6 +4,7 @@ mod access;
 mod banner;
 mod bans;
 mod bind;
+mod control;
 mod http;
 mod logging;
 mod progress;
@@ -13,6 +14,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_access::AccessControl;
@@ -23,9 +25,11 @@ use braid_store::spool::{Exposed, exposed};
 use braid_store::{OpenError, StoreError};
 use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
 
 use self::bans::FileBans;
 use self::bind::Certificate;
+use self::control::{ProcessControl, Reload};
 use self::http::Front;
 use self::store::{Built, ProcessStore};
 use crate::config::{Config, ConfigError, Layers, ListenersConfig, environment, merge};
@@ -335,8 +339,11 @@ async fn serve(
     let banned = bans.read()?;
     let certificate = bind::certificate(config)?;
     // Before the store is read, so that a port in use is reported at once. Clients that connect meanwhile wait.
-    let listeners = bind::listeners(config, certificate.as_ref())?;
-    let front = Front::start(config, certificate.as_ref(), &status.health)?;
+    let mut listeners = bind::listeners(config, certificate.as_ref())?;
+    let mqtt = bind::upgrades(config, &mut listeners);
+    let (reloads, mut wanted) = mpsc::channel::<Reload>(1);
+    let process = Arc::new(ProcessControl::new(config.clone(), reloads));
+    let front = Front::start(config, certificate.as_ref(), &status.health, mqtt, &control, process)?;
     let addresses = banner::Addresses::of(&listeners, status.addresses, front.addresses());
     let build = {
         let (config, health, control) = (config.clone(), status.health.clone(), control.clone());
@@ -351,6 +358,7 @@ async fn serve(
     // Before the banner, so that a probe that follows it finds the broker serving.
     let monitor = handle.health_monitor();
     status.health.serving(monitor.clone());
+    front.serving(&handle);
     banner::print(config, &addresses, certificate.as_ref());
     warn_of_exposed_files(config);
     let recovery = broker.recovery();
@@ -381,17 +389,33 @@ async fn serve(
                 tracing::info!("other keys of tokens were fetched: clients are checked again");
                 handle.recheck_clients().await;
             }
-            _ = hang_up.recv() => {
+            wanted = next_reload(&mut hang_up, &mut wanted) => {
                 let certificate = certificate.as_ref();
                 let files = ReloadedFiles { certificate, front: &front, control: &control, bans: &mut bans };
-                match reload(args, reload_level, files, &handle).await {
+                let reloaded = reload(args, reload_level, files, &handle).await;
+                match &reloaded {
                     Ok(()) => tracing::info!("users, rules, bans, certificates and log level reloaded"),
                     Err(error) => tracing::error!(%error, "nothing reloaded, all stays as it is"),
+                }
+                if let Some(answer) = wanted {
+                    // The client of the API may have gone.
+                    let _ = answer.send(reloaded);
                 }
             }
         }
     };
+    drop(wanted);
+    front.ended().await;
     Ok(Some(Ended { served, store: store.clone(), monitor, front }))
+}
+
+/// Waits for SIGHUP, or for a request of the API, which gets an answer.
+async fn next_reload(hang_up: &mut Signal, wanted: &mut mpsc::Receiver<Reload>) -> Option<Reload> {
+    tokio::select! {
+        _ = hang_up.recv() => None,
+        // Without a front there is no sender.
+        Some(answer) = wanted.recv() => Some(answer),
+    }
 }
 
 /// Warns of files with messages or keys that other users of the machine can reach. The broker creates none: an earlier
@@ -442,6 +466,7 @@ async fn reload(
     // Former users and rules are freed there.
     let applied = tokio::task::spawn_blocking(move || applying.apply(read)).await;
     applied.map_err(|error| format!("users and rules could not be put in force: {error}"))?;
+    front.forget_logins();
     handle.recheck_clients().await;
     Ok(())
 }

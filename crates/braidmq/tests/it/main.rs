@@ -4,6 +4,7 @@
 
 mod access;
 mod acl;
+mod api;
 mod bench;
 mod broker;
 mod capture;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use braid_http::{HealthState, Limits, Route, RouteTarget, Server, ServerOptions, Upgrade, router};
+use braid_http::{Limits, Route, RouteTarget, Server, ServerOptions, Services, Upgrade, router};
 use braid_transport::http::{Http3Connection, HttpStream, connect_http, connect_http3};
 use braid_transport::quic::QuicOptions;
 use braid_transport::{ClientAuth, ClientTls, ClientTlsOptions, ConnectOptions, ServerTls, self_signed};
@@ -58,7 +58,7 @@ impl Front {
             let target = RouteTarget::Upstream(format!("http://{upstream}").parse().unwrap());
             routes.push(route("/app", target));
         }
-        let router = router(HealthState::default(), &routes, &options.limits).unwrap();
+        let router = router(Services::default(), &routes, &options.limits).unwrap();
         let server = Server::start(&options, router).unwrap();
         let address = server.addresses()[0];
         Self { dir, server, address }

@@ -1,0 +1,243 @@
+//! Parts of requests, and the forms of responses. Every refusal is `application/problem+json`.
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use braid_broker::command::CommandError;
+use braid_broker::view::ViewError;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::control::{ControlError, ControlErrorKind};
+use crate::problem::problem;
+
+/// Rows of a page without `limit`.
+const ROWS: usize = 100;
+
+/// The most rows of a page.
+const MAX_ROWS: usize = 1000;
+
+/// Largest body of a request; the front has a lower limit by default.
+const MAX_BODY: usize = 300 << 20;
+
+/// Refusal of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    status: StatusCode,
+    detail: String,
+    retry_after: Option<Duration>,
+}
+
+impl Refused {
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into(), retry_after: None }
+    }
+
+    pub(super) fn bad(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    pub(super) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    /// Refusal of a client that asks too often.
+    pub(super) fn too_many(wait: Duration) -> Self {
+        let detail = "too many requests come from this address";
+        Self { retry_after: Some(wait), ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+    }
+
+    #[must_use]
+    pub(super) fn retry_after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait), ..self }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let mut response = problem(self.status, &self.detail);
+        let headers = response.headers_mut();
+        if let Some(wait) = self.retry_after {
+            headers.insert(RETRY_AFTER, wait.as_secs().saturating_add(1).into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let basic = "Basic realm=\"braidmq\", charset=\"UTF-8\"";
+            headers.append(WWW_AUTHENTICATE, HeaderValue::from_static(basic));
+            headers.append(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"braidmq\""));
+        }
+        response
+    }
+}
+
+impl From<ControlError> for Refused {
+    fn from(error: ControlError) -> Self {
+        let status = match error.kind {
+            ControlErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ControlErrorKind::Conflict => StatusCode::CONFLICT,
+            ControlErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            ControlErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            ControlErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, error.detail)
+    }
+}
+
+impl From<ViewError> for Refused {
+    fn from(error: ViewError) -> Self {
+        let status = match error {
+            ViewError::NotFound => StatusCode::NOT_FOUND,
+            ViewError::NotConnected | ViewError::Vanished => StatusCode::CONFLICT,
+            ViewError::NoAnswer | ViewError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<CommandError> for Refused {
+    fn from(error: CommandError) -> Self {
+        let status = match error {
+            CommandError::Stopping | CommandError::Overloaded | CommandError::Busy => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            CommandError::NotRetained { .. } => StatusCode::INSUFFICIENT_STORAGE,
+            // The reason names files of the host.
+            CommandError::Store(_) => {
+                return Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the store of the broker failed");
+            }
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// Response with JSON.
+#[derive(Debug)]
+pub(super) struct Json<T>(pub(super) T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let Ok(body) = serde_json::to_vec(&self.0) else {
+            return Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer is no JSON").into_response();
+        };
+        let mut response = Response::new(Body::from(body));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+}
+
+/// Result of a request that is answered with JSON.
+pub(super) type Answer<T> = Result<Json<T>, Refused>;
+
+/// Body with JSON.
+#[derive(Debug)]
+pub(super) struct JsonBody<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for JsonBody<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Refused> {
+        let kind = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim).unwrap_or_default();
+        if !kind.eq_ignore_ascii_case("application/json") {
+            let detail = "the body must have Content-Type: application/json";
+            return Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+        }
+        let body = to_bytes(request.into_body(), MAX_BODY).await;
+        let body = body.map_err(|_| Refused::bad("the body is not complete, or too large"))?;
+        let parsed = serde_json::from_slice(&body);
+        parsed.map(Self).map_err(|error| Refused::bad(format!("the body is not valid: {error}")))
+    }
+}
+
+/// Query of a URI. Names that `T` does not have are refused.
+#[derive(Debug)]
+pub(super) struct Params<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        let parsed = Query::try_from_uri(&parts.uri);
+        let Query(parsed) =
+            parsed.map_err(|error| Refused::bad(format!("the query is not valid: {}", error.body_text())))?;
+        Ok(Self(parsed))
+    }
+}
+
+/// Query of a route that has no parameters.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoParams {}
+
+/// Variable segment of a path, percent-decoded.
+#[derive(Debug)]
+pub(super) struct Segment(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Segment {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        let segment = Path::<String>::from_request_parts(parts, state).await;
+        segment
+            .map(|Path(text)| Self(text))
+            .map_err(|_| Refused::bad("the path is not percent-encoded UTF-8"))
+    }
+}
+
+/// Name space of a client.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ClientParams {
+    /// Mountpoint of the client, if it has one.
+    pub(super) mountpoint: Option<String>,
+}
+
+/// Part of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct List<T> {
+    /// Items of this page.
+    pub(super) items: Vec<T>,
+    /// Value of `cursor` for the next page; null at the end.
+    pub(super) cursor: Option<String>,
+    /// Number of all items that match; null where only a walk through all of them would tell.
+    pub(super) total: Option<u64>,
+}
+
+/// Rows that a page has.
+///
+/// # Errors
+/// `limit` is out of range.
+pub(super) fn rows(limit: Option<usize>) -> Result<usize, Refused> {
+    match limit.unwrap_or(ROWS) {
+        limit @ 1..=MAX_ROWS => Ok(limit),
+        other => Err(Refused::bad(format!("limit: {other} is out of range; it may be 1 to {MAX_ROWS}"))),
+    }
+}
+
+/// Cursor as clients see it.
+pub(super) fn encode_cursor<T: Serialize>(position: &T) -> Option<String> {
+    serde_json::to_vec(position).ok().map(|text| URL_SAFE_NO_PAD.encode(text))
+}
+
+/// Position of a cursor.
+///
+/// # Errors
+/// The text is of no page of this list.
+pub(super) fn decode_cursor<T: DeserializeOwned>(cursor: Option<&str>) -> Result<Option<T>, Refused> {
+    let Some(cursor) = cursor else { return Ok(None) };
+    let text = URL_SAFE_NO_PAD.decode(cursor).ok();
+    let position = text.and_then(|text| serde_json::from_slice(&text).ok());
+    position
+        .map(Some)
+        .ok_or_else(|| Refused::bad("cursor: take the value of the page before, or leave it out"))
+}

@@ -1,0 +1,134 @@
+//! Metrics in the text format of Prometheus, version 0.0.4.
+
+use std::fmt::{Display, Write};
+
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use braid_broker::Handle;
+use braid_broker::view::{ListenerStatus, Metric, MetricKind};
+
+use super::extract::{NoParams, Params, Refused};
+use super::{Api, address_text};
+
+/// Prefix of all names.
+const PREFIX: &str = "braidmq_";
+
+/// Value of the metric with this topic below `$SYS/broker/`.
+pub(super) fn value(handle: &Handle, topic: &str) -> Option<u64> {
+    handle.metrics().into_iter().find(|metric| metric.topic == topic).map(|metric| metric.value)
+}
+
+/// Metrics in the text format.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        if !help.is_empty() {
+            let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+            self.line(format_args!("# HELP {PREFIX}{name} {help}"));
+        }
+        self.line(format_args!("# TYPE {PREFIX}{name} {kind}"));
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, String)], value: impl Display) {
+        let labels: Vec<_> =
+            labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escape(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        self.line(format_args!("{PREFIX}{name}{labels} {value}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "{line}");
+    }
+
+    fn metric(&mut self, metric: &Metric) {
+        let name = metric.name();
+        let kind = match metric.kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+        };
+        self.family(&name, kind, metric.help);
+        self.sample(&name, &[], metric.value);
+    }
+}
+
+/// Escapes the value of a label.
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Number of a listener.
+type OfListener = fn(&ListenerStatus) -> u64;
+
+/// Families with one sample for each listener: name, kind, help, value. The configuration bounds their number.
+const OF_LISTENERS: [(&str, &str, &str, OfListener); 4] = [
+    ("listener_connections", "gauge", "Open connections of a listener.", |one| one.connections),
+    ("listener_accepted_total", "counter", "Connections that a listener accepted.", |one| one.accepted),
+    (
+        "listener_available",
+        "gauge",
+        "1 unless the QUIC endpoint of a listener has failed and cannot restart.",
+        |one| one.is_available.into(),
+    ),
+    (
+        "listener_restarts_total",
+        "counter",
+        "Restarts of the QUIC endpoint of a listener after a failure.",
+        |one| one.restarts,
+    ),
+];
+
+fn text(metrics: &[Metric], listeners: &[ListenerStatus], uptime_secs: f64) -> String {
+    let mut text = Text::default();
+    text.family("build_info", "gauge", "Version of the broker; the value is 1.");
+    text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION").to_owned())], 1);
+    text.family("uptime_seconds", "gauge", "Time since the start of the process.");
+    text.sample("uptime_seconds", &[], uptime_secs);
+    for metric in metrics {
+        text.metric(metric);
+    }
+    for (name, kind, help, value) in OF_LISTENERS {
+        text.family(name, kind, help);
+        for listener in listeners {
+            let labels = [
+                ("listener", listener.tag.as_deref().unwrap_or_default().to_owned()),
+                ("transport", listener.transport.to_string()),
+                ("address", listener.address.map(address_text).unwrap_or_default()),
+            ];
+            text.sample(name, &labels, value(listener));
+        }
+    }
+    text.0
+}
+
+/// Metrics for Prometheus.
+pub(super) async fn read(
+    State(api): State<Api>,
+    Params(NoParams {}): Params<NoParams>,
+) -> Result<Response, Refused> {
+    let handle = api.handle()?;
+    let uptime_secs = api.0.began.elapsed().as_secs_f64();
+    let mut response = text(&handle.metrics(), &handle.listeners(), uptime_secs).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_and_help_are_escaped() {
+        let mut text = Text::default();
+        text.family("a", "gauge", "one \\ two\nthree");
+        text.sample("a", &[("tag", "x\"y\\z\n".to_owned()), ("b", String::new())], 1.5);
+        let expected = "# HELP braidmq_a one \\\\ two\\nthree\n# TYPE braidmq_a gauge\n\
+                        braidmq_a{tag=\"x\\\"y\\\\z\\n\",b=\"\"} 1.5\n";
+        assert_eq!(text.0, expected);
+    }
+}

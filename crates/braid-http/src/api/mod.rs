@@ -1,0 +1,230 @@
+//! REST API of a broker, its metrics and events, and the pages that use them.
+//!
+//! All of it goes through [`Handle`], [`Control`] and an authenticator: the API sees nothing of a broker that another
+//! program in the same process could not see. Nothing runs while no client asks.
+
+#![allow(
+    unused_qualifications,
+    reason = "macros of utoipa write whole paths of the types that they are given"
+)]
+
+mod auth;
+mod bans;
+mod clients;
+mod control;
+mod document;
+mod events;
+mod extract;
+mod limit;
+mod metrics;
+mod pages;
+mod publish;
+mod rates;
+mod retained;
+mod rules;
+mod sse;
+mod streams;
+mod subscriptions;
+mod system;
+mod time;
+mod topics;
+mod users;
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use braid_broker::{Authenticate, Handle};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+pub use self::auth::Roles;
+pub use self::control::{
+    Control, ControlError, ControlErrorKind, Priority, RulesAction, RulesAnswer, RulesQuestion, RulesText,
+    User,
+};
+pub(crate) use self::pages::fallback;
+
+use self::auth::{Login, Role};
+use self::extract::Refused;
+use self::limit::RequestRate;
+use self::rates::RateSampler;
+use crate::front::{Client, method_not_allowed};
+
+/// Time for requests in flight when the broker has ended.
+const LAST_REQUESTS: Duration = Duration::from_secs(5);
+
+/// Options of the API.
+pub struct ApiOptions {
+    /// Configuration, users, rules and reload of the process.
+    pub control: Arc<dyn Control>,
+    /// Authenticator of users; `None` if the broker has none: then clients on this machine are operators, and others
+    /// are refused.
+    pub authenticate: Option<Arc<dyn Authenticate>>,
+    /// Users that may read, and those that may change something.
+    pub roles: Roles,
+    /// Requests of one address in a second; ten times as many may come at once.
+    pub requests_per_sec: u32,
+    /// Event streams of all clients.
+    pub event_streams: usize,
+    /// `limits.memory_low` of the broker.
+    pub memory_low_bytes: u64,
+    /// `limits.memory_high` of the broker.
+    pub memory_high_bytes: u64,
+}
+
+/// REST API. Cheap to clone; before [`Api::serving`] and after [`Api::ended`] it answers 503.
+#[derive(Clone)]
+pub struct Api(Arc<Shared>);
+
+/// State that all requests share.
+struct Shared {
+    control: Arc<dyn Control>,
+    login: Login,
+    requests: RequestRate,
+    event_streams: Arc<Semaphore>,
+    memory_marks: (u64, u64),
+    began: Instant,
+    rates: Mutex<RateSampler>,
+    broker: watch::Sender<Option<Lease>>,
+    /// Receivers are those of leases.
+    leases: watch::Sender<()>,
+}
+
+/// Use of the broker by a request, which [`Api::ended`] waits for.
+#[derive(Clone)]
+struct Lease {
+    handle: Handle,
+    _lease: watch::Receiver<()>,
+}
+
+impl Deref for Lease {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Api {
+    /// API of a broker that does not run yet.
+    #[must_use]
+    pub fn new(options: ApiOptions) -> Self {
+        Self(Arc::new(Shared {
+            control: options.control,
+            login: Login::new(options.authenticate, options.roles),
+            requests: RequestRate::new(options.requests_per_sec, options.requests_per_sec.saturating_mul(10)),
+            event_streams: Arc::new(Semaphore::new(options.event_streams)),
+            memory_marks: (options.memory_low_bytes, options.memory_high_bytes),
+            began: Instant::now(),
+            rates: Mutex::default(),
+            broker: watch::Sender::new(None),
+            leases: watch::Sender::new(()),
+        }))
+    }
+
+    /// Answers from this broker from now on.
+    pub fn serving(&self, handle: Handle) {
+        self.0.broker.send_replace(Some(Lease { handle, _lease: self.0.leases.subscribe() }));
+    }
+
+    /// Ends event streams, and lets go of the broker so that its store can be closed: waits for requests in flight, but
+    /// not for long.
+    pub async fn ended(&self) {
+        self.0.broker.send_replace(None);
+        let _ = timeout(LAST_REQUESTS, self.0.leases.closed()).await;
+    }
+
+    /// Forgets which credentials were right lately, after users or keys have changed.
+    pub fn forget_logins(&self) {
+        self.0.login.forget();
+    }
+
+    /// Routes of the API, `/metrics` and the page at `/api/`.
+    pub(crate) fn router(&self) -> Router {
+        document::routes()
+            .route("/metrics", axum::routing::get(metrics::read))
+            .layer(from_fn_with_state(self.clone(), guard))
+            .with_state(self.clone())
+            .merge(pages::router())
+            .method_not_allowed_fallback(method_not_allowed)
+    }
+
+    fn handle(&self) -> Result<Lease, Refused> {
+        let lease = self.0.broker.borrow().clone();
+        lease.ok_or_else(|| {
+            Refused::new(StatusCode::SERVICE_UNAVAILABLE, "the broker starts or stops; ask again")
+        })
+    }
+
+    /// Runs a function that reads or writes files.
+    async fn control<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
+    ) -> Result<T, Refused> {
+        let control = Arc::clone(&self.0.control);
+        match tokio::task::spawn_blocking(move || call(&*control)).await {
+            Ok(outcome) => Ok(outcome?),
+            Err(_) => {
+                Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the request failed inside the broker"))
+            }
+        }
+    }
+
+    /// Checks rate, credentials and role of a request.
+    async fn admit(&self, request: &Parts) -> Result<(), Refused> {
+        let Some(client) = request.extensions.get::<Client>().cloned() else {
+            return Err(Refused::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the client of the request is not known",
+            ));
+        };
+        self.0.requests.take(client.address.ip()).map_err(Refused::too_many)?;
+        let principal = self.0.login.principal(&request.headers, &client).await?;
+        let is_read = matches!(request.method, Method::GET | Method::HEAD);
+        let Some(role) = principal.role else {
+            return Err(Refused::new(
+                StatusCode::FORBIDDEN,
+                "the user has no role here: name it in http.operators or http.viewers",
+            ));
+        };
+        if !is_read && role < Role::Operator {
+            return Err(Refused::new(
+                StatusCode::FORBIDDEN,
+                "a viewer may only read: name the user in http.operators",
+            ));
+        }
+        if !is_read {
+            let (user, path) = (principal.user.as_deref(), request.uri.path());
+            tracing::info!(?user, from = %client.address, method = %request.method, path, "command over HTTP");
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api").finish_non_exhaustive()
+    }
+}
+
+/// Middleware of every route.
+async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match api.admit(&parts).await {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(refused) => refused.into_response(),
+    }
+}
+
+/// Text of an address, without the port where it says nothing.
+fn address_text(address: SocketAddr) -> String {
+    SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
+}

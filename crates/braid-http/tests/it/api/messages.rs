@@ -1,0 +1,286 @@
+//! Publishing, retained messages, topics, and bad input.
+
+use braid_client::{Publication, Subscribe};
+use serde_json::{Value, json};
+
+use super::support::TestApi;
+
+#[test]
+fn a_message_reaches_subscribers_with_its_properties() {
+    let api = TestApi::start();
+    let (client, mut messages) = api.tcp("client");
+    api.runtime.block_on(client.subscribe(Subscribe::to("a/#").unwrap())).unwrap();
+    let body = json!({ "topic": "a/b", "payload": "AAH/", "encoding": "base64", "qos": 1, "properties": {
+        "content_type": "text", "response_topic": "r", "correlation_data": "AQ==", "message_expiry_secs": 60,
+        "user_properties": [["k", "1"], ["k", "2"]] } });
+    let answer = api.put("POST", "publish", &body);
+    assert_eq!((answer.status, answer.json()), (200, json!({ "matched": 1 })), "{}", answer.body);
+    let message = api.runtime.block_on(messages.recv()).unwrap().message;
+    assert_eq!((message.topic.as_str(), &message.payload[..]), ("a/b", &[0, 1, 255][..]));
+    let properties = message.properties.as_ref().unwrap();
+    assert_eq!((properties.content_type.as_deref(), properties.message_expiry), (Some("text"), Some(60)));
+    assert_eq!(properties.response_topic.as_ref().unwrap().as_str(), "r");
+    assert_eq!(properties.correlation_data.as_deref(), Some(&[1][..]));
+    assert_eq!(properties.user.iter().collect::<Vec<_>>(), [("k", "1"), ("k", "2")]);
+    let answer = api.put("POST", "publish", &json!({ "topic": "nowhere", "payload": "x" }));
+    assert_eq!(answer.json(), json!({ "matched": 0 }));
+}
+
+#[test]
+fn retained_messages_are_listed_shown_and_deleted() {
+    let api = TestApi::start();
+    for (topic, payload, encoding) in
+        [("a/b", "text", "plain"), ("a/c", "/w==", "base64"), ("d", "x", "plain")]
+    {
+        let body =
+            json!({ "topic": topic, "payload": payload, "encoding": encoding, "retain": true, "qos": 1 });
+        assert_eq!(api.put("POST", "publish", &body).status, 200);
+    }
+    let topics = |page: &Value| -> Vec<String> {
+        page["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["topic"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let first = api.get("retained?limit=2");
+    assert_eq!((topics(&first), &first["total"]), (vec!["a/b".to_owned(), "a/c".to_owned()], &json!(3)));
+    let cursor = first["cursor"].as_str().unwrap();
+    assert_eq!(topics(&api.get(&format!("retained?limit=2&cursor={cursor}"))), ["d"]);
+    assert_eq!(topics(&api.get("retained?filter=a%2F%2B")), ["a/b", "a/c"]);
+    let shown = api.get("retained/a%2Fb");
+    assert_eq!((&shown["payload"], &shown["payload_text"]), (&json!("dGV4dA=="), &json!("text")));
+    assert_eq!(
+        (&shown["qos"], &shown["size_bytes"], &shown["expires_secs"]),
+        (&json!(1), &json!(4), &Value::Null)
+    );
+    assert!(shown["age_secs"].as_f64().unwrap() < 60.0);
+    let shown = api.get("retained/a%2Fc");
+    assert_eq!((&shown["payload"], &shown["payload_text"]), (&json!("/w=="), &Value::Null));
+
+    let levels = api.get("topics");
+    assert_eq!(levels["truncated"], false);
+    let [a, d] = &levels["levels"].as_array().unwrap()[..] else { panic!("{levels}") };
+    assert_eq!(
+        (&a["name"], &a["messages"], &a["children"], &a["last"]),
+        (&json!("a"), &json!(2), &json!(2), &Value::Null)
+    );
+    assert_eq!((&d["topic"], &d["children"], &d["last"]["text"]), (&json!("d"), &json!(0), &json!("x")));
+    let below = api.get("topics?prefix=a");
+    let names: Vec<_> =
+        below["levels"].as_array().unwrap().iter().map(|level| level["topic"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a/b", "a/c"]);
+    assert_eq!(api.get("topics?prefix=a%2Fb")["levels"], json!([]));
+
+    assert_eq!(api.ask("DELETE", "/api/v1/retained/a%2Fb").status, 204);
+    api.ask("DELETE", "/api/v1/retained/a%2Fb").refusal(404);
+    api.ask("GET", "/api/v1/retained/a%2Fb").refusal(404);
+    let empty = json!({ "topic": "d", "payload": "", "retain": true });
+    assert_eq!(api.put("POST", "publish", &empty).status, 200);
+    assert_eq!(topics(&api.get("retained")), ["a/c"]);
+}
+
+#[test]
+fn a_payload_of_an_mqtt_client_is_shown() {
+    let api = TestApi::start();
+    let (client, _messages) = api.tcp("client");
+    let message = Publication::to("t", "21.5").unwrap().retain(true).qos(braid_client::QoS::AtLeastOnce);
+    api.runtime.block_on(client.publish(message)).unwrap();
+    assert_eq!(api.get("retained/t")["payload_text"], "21.5");
+}
+
+#[test]
+fn bad_queries_and_paths_are_refused() {
+    let api = TestApi::start();
+    for (method, path, status, detail) in [
+        ("GET", "overview?x=1", 400, "unknown field `x`"),
+        ("GET", "clients?limt=1", 400, "unknown field `limt`"),
+        ("GET", "clients?limit=0", 400, "limit: 0 is out of range"),
+        ("GET", "clients?limit=1001", 400, "limit: 1001 is out of range"),
+        ("GET", "clients?limit=-1", 400, "the query is not valid"),
+        ("GET", "clients?limit=1&limit=2", 400, "duplicate field `limit`"),
+        ("GET", "clients?cursor=x", 400, "cursor:"),
+        ("GET", "clients?cursor=WyJhIl0", 400, "cursor:"),
+        ("GET", "clients?connected=yes", 400, "the query is not valid"),
+        ("GET", "clients?address=here", 400, "address: write an IP address"),
+        ("GET", "clients?transport=sctp", 400, "transport: write tcp"),
+        ("GET", "clients/%FF", 400, "percent-encoded UTF-8"),
+        ("GET", "clients/absent", 404, "the client has no session"),
+        ("GET", "clients/absent?session=true", 400, "unknown field `session`"),
+        ("DELETE", "clients/absent", 404, "the client is not connected"),
+        ("DELETE", "clients/absent?session=1", 400, "the query is not valid"),
+        ("GET", "clients/absent/streams/live?interval_ms=1", 400, "interval_ms: 1 is out of range"),
+        ("GET", "clients/absent/streams/live", 404, "the client has no session"),
+        ("GET", "subscriptions?filter=a%2F%23%2Fb", 400, "filter:"),
+        ("GET", "subscriptions?topic=%2B", 400, "topic:"),
+        ("GET", "subscriptions?mountpoint=x", 400, "mountpoint: name the client"),
+        ("GET", "subscriptions?cursor=WzEsIiIsMCxmYWxzZV0", 400, "cursor: its filter"),
+        ("GET", "retained?filter=", 400, "filter:"),
+        ("GET", "retained/%2B", 400, "topic:"),
+        ("GET", "retained/nothing", 404, "nothing is retained"),
+        ("GET", "topics?prefix=%23", 400, "prefix:"),
+        ("GET", "events?kinds=connected,nonsense", 400, "\"nonsense\" is none of connected"),
+        ("DELETE", "bans", 400, "name one of client"),
+        ("DELETE", "bans?user=a&addresses=10.0.0.1", 400, "name one of client"),
+        ("DELETE", "bans?user=absent", 404, "there is no such ban"),
+        ("DELETE", "users/absent", 404, "there is no such user"),
+        ("DELETE", "users/alice", 409, "it is the only user"),
+        ("POST", "reload?x=1", 400, "unknown field `x`"),
+        ("GET", "nonsense", 404, "nothing at this path"),
+        ("POST", "overview", 405, "no such method"),
+        ("PATCH", "clients/a", 405, "no such method"),
+    ] {
+        let answer = api.ask(method, &format!("/api/v1/{path}"));
+        let told = answer.refusal(status);
+        assert!(told.contains(detail), "{method} {path}: {told}");
+        if status == 405 {
+            assert!(!answer.header("allow").is_empty(), "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn bad_messages_are_refused() {
+    let api = TestApi::start();
+    let long = "x".repeat(65_536);
+    for (method, path, body, status, detail) in [
+        ("POST", "publish", json!({ "topic": "a" }), 400, "missing field `payload`"),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "retian": true }),
+            400,
+            "unknown field `retian`",
+        ),
+        ("POST", "publish", json!({ "topic": "a/+", "payload": "" }), 400, "topic:"),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "$SYS/x", "payload": "" }),
+            400,
+            "topic: those that begin with $",
+        ),
+        ("POST", "publish", json!({ "topic": "", "payload": "" }), 400, "topic:"),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "qos": 3 }),
+            400,
+            "qos: it may be 0, 1 or 2",
+        ),
+        ("POST", "publish", json!({ "topic": "a", "payload": "", "qos": 300 }), 400, "the body is not valid"),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "?", "encoding": "base64" }),
+            400,
+            "payload: is no base64",
+        ),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "encoding": "hex" }),
+            400,
+            "unknown variant `hex`",
+        ),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "properties": { "x": 1 } }),
+            400,
+            "unknown field `x`",
+        ),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "properties": { "response_topic": "#" } }),
+            400,
+            "response_topic:",
+        ),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "properties": { "content_type": long } }),
+            400,
+            "content_type: a string of MQTT",
+        ),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "properties": { "user_properties": [["a\0", ""]] } }),
+            400,
+            "user_properties: a string of MQTT",
+        ),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "properties": { "user_properties": [["a", long]] } }),
+            400,
+            "user_properties: more than",
+        ),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "properties": { "user_properties": [["a"]] } }),
+            400,
+            "the body is not valid",
+        ),
+        (
+            "POST",
+            "publish",
+            json!({ "topic": "a", "payload": "", "properties": { "correlation_data": "?" } }),
+            400,
+            "correlation_data: is no base64",
+        ),
+    ] {
+        let told = api.put(method, path, &body).refusal(status);
+        assert!(told.contains(detail), "{method} {path} {body:.100}: {told}");
+    }
+}
+
+#[test]
+fn bad_bodies_about_users_and_rules_are_refused() {
+    let api = TestApi::start();
+    let long = "x".repeat(65_536);
+    for (method, path, body, status, detail) in [
+        ("POST", "bans", json!({}), 400, "name one of client"),
+        ("POST", "bans", json!({ "client": "a", "user": "b" }), 400, "name one of client"),
+        ("POST", "bans", json!({ "user": "b", "mountpoint": "t/" }), 400, "name one of client"),
+        ("POST", "bans", json!({ "addresses": "10.0.0.0/33" }), 400, "addresses: write an IP address"),
+        ("POST", "bans", json!({ "user": "a", "secs": 0 }), 400, "secs: it may be 1 to"),
+        ("POST", "bans", json!({ "user": "a", "secs": u64::MAX }), 400, "secs: it may be 1 to"),
+        ("POST", "bans", json!({ "user": "a", "reason": long }), 400, "reason of a ban"),
+        ("PUT", "users/eve", json!({ "password": "a", "admin": true }), 400, "unknown field `admin`"),
+        ("PUT", "rules", json!({ "text": "wrong" }), 422, "/etc/acl:1: unknown word"),
+        (
+            "POST",
+            "rules/test",
+            json!({ "client": "c", "action": "eat", "topic": "a" }),
+            400,
+            "unknown variant `eat`",
+        ),
+    ] {
+        let told = api.put(method, path, &body).refusal(status);
+        assert!(told.contains(detail), "{method} {path} {body:.100}: {told}");
+    }
+}
+
+#[test]
+fn bodies_are_json_of_the_same_origin() {
+    let api = TestApi::start();
+    let body = "{\"topic\": \"a\", \"payload\": \"\"}";
+    for (kind, body, status) in [
+        ("text/plain", body, 415),
+        ("application/json; charset=utf-8", body, 200),
+        ("application/json", "{", 400),
+        ("application/json", "", 400),
+    ] {
+        let headers = [("Content-Type", kind.to_owned())];
+        assert_eq!(api.send("POST", "/api/v1/publish", Some(body), &headers).status, status, "{kind} {body}");
+    }
+    api.send("POST", "/api/v1/publish", Some(body), &[]).refusal(415);
+    let foreign =
+        [("Content-Type", "application/json".to_owned()), ("Origin", "http://evil.example".to_owned())];
+    api.send("POST", "/api/v1/publish", Some(body), &foreign).refusal(403);
+}

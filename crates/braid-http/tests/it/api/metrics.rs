@@ -1,0 +1,127 @@
+//! Metrics, by a strict parser of the text format.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::support::TestApi;
+
+/// Family of metrics.
+#[derive(Debug, Default)]
+struct Family {
+    kind: String,
+    help: String,
+    /// Labels and value of each sample.
+    samples: Vec<(BTreeMap<String, String>, f64)>,
+}
+
+fn is_name(name: &str) -> bool {
+    let is_first = |c: char| c.is_ascii_alphabetic() || c == '_';
+    name.starts_with(is_first) && name.chars().all(|c| is_first(c) || c.is_ascii_digit())
+}
+
+/// Labels, and the rest behind their brace.
+fn labels(mut text: &str) -> (BTreeMap<String, String>, &str) {
+    let mut labels = BTreeMap::new();
+    loop {
+        if let Some(rest) = text.strip_prefix('}') {
+            return (labels, rest);
+        }
+        let (name, rest) = text.split_once("=\"").unwrap();
+        assert!(is_name(name), "{name}");
+        let (mut value, mut end, mut letters) = (String::new(), None, rest.char_indices());
+        while let Some((at, letter)) = letters.next() {
+            match letter {
+                '"' => {
+                    end = Some(at + 1);
+                    break;
+                }
+                '\\' => value.push(match letters.next().unwrap().1 {
+                    'n' => '\n',
+                    c @ ('\\' | '"') => c,
+                    other => panic!("escaped {other}"),
+                }),
+                letter => value.push(letter),
+            }
+        }
+        assert!(labels.insert(name.to_owned(), value).is_none(), "{name} is there twice");
+        text = rest[end.unwrap()..].trim_start_matches(',');
+    }
+}
+
+/// Families, with all that the format demands: `HELP` and `TYPE` once and before samples, samples of a family together.
+fn parse(text: &str) -> BTreeMap<String, Family> {
+    assert!(text.ends_with('\n'));
+    let mut families = BTreeMap::<String, Family>::new();
+    let mut present = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# ") {
+            let (word, rest) = rest.split_once(' ').unwrap();
+            let (name, rest) = rest.split_once(' ').unwrap();
+            assert!(is_name(name), "{line}");
+            if name != present {
+                assert!(
+                    families.insert(name.to_owned(), Family::default()).is_none(),
+                    "{name} is there twice"
+                );
+                name.clone_into(&mut present);
+            }
+            let family = families.get_mut(name).unwrap();
+            assert!(family.samples.is_empty(), "{line}: samples are before it");
+            let field = match word {
+                "HELP" => &mut family.help,
+                "TYPE" => &mut family.kind,
+                _ => panic!("{line}"),
+            };
+            assert!(field.is_empty(), "{line} is there twice");
+            rest.clone_into(field);
+            continue;
+        }
+        let end = line.find(['{', ' ']).unwrap();
+        let (name, rest) = line.split_at(end);
+        assert_eq!(name, present, "{line}: another family");
+        let (labels, rest) = rest.strip_prefix('{').map_or((BTreeMap::new(), rest), labels);
+        let value = rest.strip_prefix(' ').unwrap().parse().unwrap();
+        let samples = &mut families.get_mut(name).unwrap().samples;
+        assert!(samples.iter().all(|(others, _)| *others != labels), "{line} is there twice");
+        samples.push((labels, value));
+    }
+    families
+}
+
+#[test]
+fn metrics_are_valid_and_count() {
+    let api = TestApi::start();
+    let (_one, _messages) = api.tcp("one");
+    let (_two, _more) = api.quic("two");
+    let answer = api.ask("GET", "/metrics");
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (200, "text/plain; version=0.0.4; charset=utf-8")
+    );
+    let families = parse(&answer.body);
+    for (name, family) in &families {
+        assert!(name.starts_with("braidmq_"), "{name}");
+        assert!(!family.help.is_empty() && !family.samples.is_empty(), "{name}");
+        assert!(["counter", "gauge"].contains(&family.kind.as_str()), "{name}");
+        assert_eq!(name.ends_with("_total"), family.kind == "counter", "{name}");
+    }
+    let value = |name: &str| families[name].samples[0].1;
+    assert_eq!(value("braidmq_clients_connected"), 2.0);
+    assert_eq!(value("braidmq_connections_total"), 2.0);
+    assert!(value("braidmq_received_bytes_total") > 0.0);
+    assert!(!families["braidmq_build_info"].samples[0].0["version"].is_empty());
+    let connections = &families["braidmq_listener_connections"].samples;
+    let by_transport: BTreeSet<_> =
+        connections.iter().map(|(labels, value)| (labels["transport"].as_str(), value.to_string())).collect();
+    assert_eq!(
+        by_transport,
+        BTreeSet::from([("quic", "1".to_owned()), ("tcp", "1".to_owned()), ("ws", "0".to_owned())])
+    );
+    assert_eq!(connections[0].0["address"], api.tcp.to_string());
+    // Their number does not depend on clients.
+    let clients: Vec<_> = (0..5).map(|number| api.tcp(&format!("client-{number}"))).collect();
+    let lines = |text: &str| text.lines().count();
+    assert_eq!(lines(&api.ask("GET", "/metrics").body), lines(&answer.body));
+    drop(clients);
+    api.ask("POST", "/metrics").refusal(405);
+    api.ask("GET", "/metrics?x=1").refusal(400);
+}

@@ -1,0 +1,135 @@
+//! REST API of `braidmq serve --http`: users, rules, configuration and reload of the process.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::broker::braidmq;
+use crate::serve::{refusal_of, signal, start_command};
+
+/// `alice:secret`, `bob:other` in base64.
+const ALICE: &str = "YWxpY2U6c2VjcmV0";
+const BOB: &str = "Ym9iOm90aGVy";
+
+fn add_user(file: &Path, user: &str, password: &str) {
+    let mut command = braidmq(&["passwd", "add", "--stdin"]);
+    let mut child = command.arg(file).arg(user).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(password.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+/// Status and body of a response.
+fn ask(address: &str, method: &str, path: &str, login: &str, body: Option<&Value>) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let body = body.map(Value::to_string).unwrap_or_default();
+    write!(
+        stream,
+        "{method} /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn users_and_rules_are_changed_in_their_files_and_in_force_at_once() {
+    let data = tempfile::tempdir().unwrap();
+    let (users, rules, config) =
+        (data.path().join("users"), data.path().join("rules"), data.path().join("config.toml"));
+    add_user(&users, "alice", "secret");
+    fs::write(&rules, "# first\nallow publish user alice topic a/#\n").unwrap();
+    let text = format!(
+        "[[authenticator]]\nkind = \"password\"\nfile = {users:?}\n\
+         [acl]\nfile = {rules:?}\n[http]\noperators = [\"alice\"]\nviewers = [\"bob\"]\n\
+         [[priority]]\nfilter = \"alarm/#\"\npriority = 200\n"
+    );
+    fs::write(&config, text).unwrap();
+    let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    command.arg("--config").arg(&config).arg("--data-dir").arg(data.path().join("data"));
+    let (mut broker, banner) = start_command(&mut command);
+    let line = banner.iter().find(|line| line.contains("http://")).unwrap();
+    let address = line.split_once("http://").unwrap().1.split('/').next().unwrap().to_owned();
+    let ask = |method: &str, path: &str, login: &str, body: Option<Value>| {
+        ask(&address, method, path, login, body.as_ref())
+    };
+    let json = |(status, body): (u16, String)| -> Value {
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    };
+
+    let listed = json(ask("GET", "users", ALICE, None));
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["name"]), (1, &json!("alice")));
+    let kind = listed[0]["hash_kind"].as_str().unwrap();
+    assert!(kind.starts_with("argon2id m=") && !kind.contains('$'), "{kind}");
+    assert_eq!(ask("PUT", "users/bob", ALICE, Some(json!({ "password": "other" }))).0, 201);
+    assert!(fs::read_to_string(&users).unwrap().contains("\nbob:$argon2id$"));
+    // The viewer may read at once, and change nothing.
+    assert_eq!(json(ask("GET", "overview", BOB, None))["status"], "serving");
+    assert_eq!(ask("PUT", "users/eve", BOB, Some(json!({ "password": "x" }))).0, 403);
+    for (name, password, detail) in [("a:b", "x", "user name"), ("eve", "", "the password is empty")] {
+        let path = format!("users/{}", name.replace(':', "%3A"));
+        let (status, body) = ask("PUT", &path, ALICE, Some(json!({ "password": password })));
+        assert!(status == 422 && body.contains(detail), "{body}");
+    }
+    assert_eq!(ask("DELETE", "users/bob", ALICE, None).0, 204);
+    assert_eq!(ask("GET", "overview", BOB, None).0, 401);
+    let (status, body) = ask("DELETE", "users/alice", ALICE, None);
+    assert!(status == 409 && body.contains("only user"), "{body}");
+
+    let shown = json(ask("GET", "rules", ALICE, None));
+    assert!(
+        shown["format"] == "braidmq" && shown["text"].as_str().unwrap().starts_with("# first"),
+        "{shown}"
+    );
+    let question =
+        |topic: &str| json!({ "user": "alice", "client": "c", "action": "publish", "topic": topic });
+    let answer = json(ask("POST", "rules/test", ALICE, Some(question("a/b"))));
+    assert_eq!(answer, json!({ "allowed": true, "line": 2, "rule": "allow publish user alice topic a/#" }));
+    let before = fs::read(&rules).unwrap();
+    let (status, body) = ask("PUT", "rules", ALICE, Some(json!({ "text": "allow everything\n" })));
+    assert!(status == 422 && body.contains("rules:1"), "{body}");
+    assert_eq!(fs::read(&rules).unwrap(), before);
+    assert_eq!(
+        ask("PUT", "rules", ALICE, Some(json!({ "text": "allow publish user alice topic b\n" }))).0,
+        204
+    );
+    assert_eq!(json(ask("POST", "rules/test", ALICE, Some(question("a/b"))))["allowed"], false);
+    assert_eq!(json(ask("POST", "rules/test", ALICE, Some(question("$SYS/b"))))["allowed"], false);
+    let (status, body) = ask("POST", "rules/test", ALICE, Some(question("a/+")));
+    assert!(status == 422 && body.contains("topic:"), "{body}");
+
+    let (status, shown) = ask("GET", "config", ALICE, None);
+    assert!(
+        status == 200 && shown.contains("\"operators\":[\"alice\"]") && !shown.contains("secret"),
+        "{shown}"
+    );
+    assert_eq!(
+        json(ask("GET", "priorities", ALICE, None)),
+        json!([{ "filter": "alarm/#", "priority": 200 }])
+    );
+    let reloaded = json(ask("POST", "reload", ALICE, None));
+    assert!(reloaded["reloaded"].as_array().unwrap().contains(&json!("rules")), "{reloaded}");
+    fs::write(&users, "alice\n").unwrap();
+    let (status, body) = ask("POST", "reload", ALICE, None);
+    assert!(status == 422 && body.contains("users:1"), "{body}");
+    assert_eq!(ask("GET", "overview", ALICE, None).0, 200, "nothing has changed");
+
+    signal(&broker, "-TERM");
+    assert_eq!(broker.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn roles_without_users_are_refused() {
+    let data = tempfile::tempdir().unwrap();
+    let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--set", "http.viewers=[\"bob\"]"]);
+    let (code, said) = refusal_of(command.arg("--data-dir").arg(data.path()));
+    assert!(code == 2 && said.contains("http.operators: without an [[authenticator]]"), "{said}");
+}
