@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::config::Config;
 use crate::config::parse::{ConfigError, parse_text};
 
-/// A file is refused with one line, or its configuration is the same again when it was printed, unless it has URLs: they
-/// are printed in their normal form, without their query.
+/// A file is refused with one line, or its configuration is the same again when it was printed, unless it has URLs:
+/// they are printed in their normal form, without their query.
 pub fn configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let read = |text: &str| -> Result<Config, ConfigError> {

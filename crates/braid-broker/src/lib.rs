@@ -15,7 +15,7 @@ mod connection_guard;
 mod core;
 mod dispatch;
 mod driver;
-mod health;
+pub mod health;
 mod limit;
 mod listen;
 mod listener_policy;
@@ -49,11 +49,10 @@ pub use broker::{Broker, Handle};
 pub use config::{
     BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, QueueOverflow, StreamsConfig, SysConfig,
 };
-pub use health::{Health, HealthMonitor, HealthStatus};
 pub use limit::Limit;
 pub use listen::BrokerListener;
 pub use listener_policy::ListenerPolicy;
-pub use mountpoint::{MountpointTemplate, MountpointTemplateError};
+pub use mountpoint::MountpointTemplate;
 pub use persist::Recovery;
 pub use priority::PriorityRule;
 pub use statistics::{Counter, Statistics};

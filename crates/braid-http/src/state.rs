@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use braid_broker::HealthMonitor;
+use braid_broker::health::HealthMonitor;
 use serde::Serialize;
 
 /// Health of the process, written by `serve` and read by the server. Cheap to clone.

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use axum::http::{HeaderValue, Version};
-use braid_transport::http::{PathProbe, PathStats, TcpInfo, TcpProbe};
+use braid_transport::http::{PathProbe, PathStats, TcpMetrics, TcpProbe};
 
-/// Decides on `Alt-Svc` (RFC 7838) and on the end of connections. Called in the tasks of connections: it must not block.
+/// Policy of `Alt-Svc` (RFC 7838) and of the end of connections. Called in the tasks of connections: it must not
+/// block.
 pub trait Upgrade: Send + Sync + 'static {
     /// Advice for a response that is about to be sent.
     fn advise(&self, exchange: &Exchange<'_>) -> Advice;
@@ -14,7 +15,7 @@ pub trait Upgrade: Send + Sync + 'static {
     fn closed(&self, _connection: u64) {}
 }
 
-/// What a response adds, and what becomes of its connection.
+/// Addition to a response, and decision about its connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Advice {
     /// Value of `Alt-Svc`, such as `h3=":18083"; ma=3600` or `clear`.
@@ -64,7 +65,7 @@ impl Exchange<'_> {
 #[derive(Clone, Copy, Debug)]
 pub enum PathSample {
     /// HTTP/1.1 and 2.
-    Tcp(TcpInfo),
+    Tcp(TcpMetrics),
     /// HTTP/3.
     Quic(PathStats),
 }

@@ -95,10 +95,12 @@ pub fn self_signed(dir: &Path, names: &[String]) -> Result<CertificateFiles, Cer
     Ok(files)
 }
 
-/// Whether [`self_signed`] has nothing to write: its certificate is there.
-#[must_use]
-pub fn is_self_signed_there(dir: &Path) -> bool {
-    self_signed_files(dir).certificate.exists()
+impl CertificateFiles {
+    /// Whether [`self_signed`] has nothing to write in this directory: its certificate is there.
+    #[must_use]
+    pub fn are_in(directory: &Path) -> bool {
+        self_signed_files(directory).certificate.exists()
+    }
 }
 
 fn self_signed_files(dir: &Path) -> CertificateFiles {

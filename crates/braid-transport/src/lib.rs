@@ -27,7 +27,7 @@ mod tls;
 mod transport;
 mod ws;
 
-pub use certificate::{CertificateFiles, fingerprint_sha256, is_self_signed_there, self_signed};
+pub use certificate::{CertificateFiles, fingerprint_sha256, self_signed};
 pub use connect::{ConnectOptions, ConnectTimes, Target, connect, connect_timed};
 pub use error::{BindError, CertificateError, ConnectError, HandshakeError};
 pub use incoming::Incoming;

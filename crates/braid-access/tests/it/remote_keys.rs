@@ -240,7 +240,7 @@ async fn other_keys_are_noticed_and_the_same_are_not() {
     for (status, seed, is_changed) in [(200, 1, false), (503, 2, false), (200, 2, true), (200, 2, false)] {
         set(&answer, status, &key_sets(&[(&key(seed), "old")]));
         pass(MIN_INTERVAL).await;
-        // It waits for the end of a fetch.
+        // Waits for the end of a fetch.
         assert!(unknown.answer(&chain).await.starts_with("0x87"));
         server.next().await;
         assert_eq!(changes.changed().now_or_never().is_some(), is_changed, "{status} {seed}");

@@ -14,8 +14,8 @@ const REMEMBERED_CLIENTS: usize = 32 * 1024;
 
 /// Client to which connects are counted: Client Identifier, user and address.
 ///
-/// Behind one address translation there may be thousands of clients, and a client elsewhere, or another user at the same
-/// address, must not be able to get a client banned by using its identifier.
+/// Behind one address translation there may be thousands of clients, and a client elsewhere, or another user at the
+/// same address, must not be able to get a client banned by using its identifier.
 type Connecting<'a> = (&'a ClientId, Option<&'a str>, AddressKey);
 
 /// Counts the connects of each client in a window of time, which begins with the first of them.

@@ -53,7 +53,8 @@ impl TopicHasher {
     }
 }
 
-/// Cache of answers by direction and topic: a set-associative table of hashes, in which an entry has a place in two sets.
+/// Cache of answers by direction and topic: a set-associative table of hashes, in which an entry has a place in two
+/// sets.
 ///
 /// The table is doubled when both sets of a new entry are full, up to [`MAX_SETS`]; then a random one of their entries
 /// gives way, so that of more topics in turn than there is room for some are found nevertheless.

@@ -13,8 +13,8 @@ pub struct Expiry {
 }
 
 impl Expiry {
-    /// End at this time since the Unix epoch. `clock` reads the wall clock, as the time since the Unix epoch; it is read
-    /// when the client is accepted, and every minute from then on.
+    /// End at this time since the Unix epoch. `clock` reads the wall clock, as the time since the Unix epoch; it is
+    /// read when the client is accepted, and every minute from then on.
     pub const fn new(at: Duration, clock: fn() -> Duration) -> Self {
         Self { at, clock }
     }

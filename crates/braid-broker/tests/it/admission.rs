@@ -248,8 +248,8 @@ async fn refused_connects_are_not_flapping() {
     }
 }
 
-/// A user behind the address of another must not get that one banned by the use of its Client Identifier, whether it has
-/// a session or not.
+/// A user behind the address of another must not get that one banned by the use of its Client Identifier, whether it
+/// has a session or not.
 #[tokio::test(start_paused = true)]
 async fn connects_of_another_user_are_not_flapping() {
     let broker = TestBroker::start_with_rule(with_limits(LimitsConfig::default()), Named);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{BrokerConfig, Counter, HealthStatus, LimitsConfig, SysConfig};
+use braid_broker::health::HealthStatus;
+use braid_broker::{BrokerConfig, Counter, LimitsConfig, SysConfig};
 use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
 use braid_store::spool::{FileSpool, SpoolOptions};

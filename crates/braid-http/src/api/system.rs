@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use axum::extract::State;
-use braid_broker::HealthStatus;
+use braid_broker::health::{Health, HealthStatus};
 use braid_broker::view::{ListenerStatus, Metric};
 use braid_transport::Transport;
 use serde::Serialize;
@@ -168,7 +168,7 @@ fn connections(listeners: &[ListenerStatus]) -> Connections {
     Connections { tcp, tls, ws, wss, quic, total: listeners.iter().map(|one| one.connections).sum() }
 }
 
-fn reasons(health: &braid_broker::Health) -> Vec<String> {
+fn reasons(health: &Health) -> Vec<String> {
     let states = [
         ("store", health.store.as_str()),
         ("memory", health.memory),

@@ -160,14 +160,19 @@ mod tests {
     use futures_util::stream;
     use http_body_util::{BodyExt, StreamBody};
 
+    use tokio::time::interval_at;
+
     use super::*;
 
     /// A body of `parts` bytes each second, and the outcome of reading it.
     async fn read(parts: &[usize], declared: Option<u64>, limits: &Limits) -> Result<usize, BodyFailure> {
-        let frames = stream::unfold(parts.to_vec().into_iter(), |mut parts| async move {
+        let second = Duration::from_secs(1);
+        let seconds = interval_at(Instant::now() + second, second);
+        let frames = stream::unfold((parts.iter(), seconds), |(mut parts, mut seconds)| async move {
             let part = parts.next()?;
-            sleep(Duration::from_secs(1)).await;
-            Some((Ok::<_, BodyFailure>(Frame::data(Bytes::from(vec![0; part]))), parts))
+            seconds.tick().await;
+            let frame = Frame::data(Bytes::from(vec![0; *part]));
+            Some((Ok::<_, BodyFailure>(frame), (parts, seconds)))
         });
         let (body, outcome) = LimitedBody::new(StreamBody::new(Box::pin(frames)), declared, limits);
         let read = body.collect().await.map(|body| body.to_bytes().len());

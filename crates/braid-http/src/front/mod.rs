@@ -188,8 +188,8 @@ impl Server {
         &self.addresses
     }
 
-    /// Ends gracefully: no new connections, GOAWAY on those that exist, and time for requests in flight. Blocks, so it must
-    /// not be called in a task.
+    /// Ends gracefully: no new connections, GOAWAY on those that exist, and time for requests in flight. Blocks, so it
+    /// must not be called in a task.
     pub fn stop(mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         self.stop.send_replace(true);
@@ -257,7 +257,7 @@ struct Connection {
     front: Arc<Front>,
     number: u64,
     client: SocketAddr,
-    /// It came to a loopback address.
+    /// Its address, or that of the listener, is one of loopback.
     is_loopback: bool,
     is_encrypted: bool,
     probe: Probe,

@@ -61,7 +61,7 @@ pub enum RouteError {
     Path {
         /// Path of the route.
         path: String,
-        /// What is wrong.
+        /// Problem of the path.
         problem: &'static str,
     },
 }
@@ -73,7 +73,7 @@ impl Route {
     /// Checks the path.
     ///
     /// # Errors
-    /// It is reserved, or contains what a path cannot.
+    /// The path is reserved, or contains what a path cannot.
     pub fn check(&self) -> Result<(), RouteError> {
         let path = self.prefix();
         let refused = |problem| Err(RouteError::Path { path: self.path.clone(), problem });

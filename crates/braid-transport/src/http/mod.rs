@@ -4,7 +4,7 @@
 //! exception: [`Http3Connection`] bounds the frames that the `h3` crate would otherwise buffer whole.
 
 mod stream;
-mod tcp_info;
+mod tcp_metrics;
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 
-pub use self::tcp_info::{TcpInfo, TcpProbe};
+pub use self::tcp_metrics::{TcpMetrics, TcpProbe};
 pub use crate::quic::http3::{
     Http3Bidi, Http3Connection, Http3Open, Http3Recv, Http3Send, PathProbe, PathStats,
 };
@@ -24,19 +24,13 @@ use self::stream::SharedTcp;
 use crate::error::{BindError, ConnectError, HandshakeError};
 use crate::quic::{self, EndpointHealth, QuicIncoming, QuicListener, QuicOptions};
 use crate::single::ByteStream;
+pub use crate::tls::ALPN_H3;
 use crate::tls::{self, ClientTls, ServerTls};
 use crate::transport::{Peer, Transport, canonical};
 use crate::{ConnectOptions, TcpOptions, tcp};
 
-/// Application protocol of HTTP/3 (RFC 9114, 3.1).
-pub const ALPN_H3: &str = "h3";
-
-/// Application protocols over TLS, the preferred one first.
-pub(crate) const ALPN_TLS: [&str; 2] = ["h2", "http/1.1"];
-
-/// Unread bytes of one request's body, and of those of a connection: as large as hyper's for HTTP/2.
+/// Unread bytes of one request's body: as large as hyper's for HTTP/2.
 const STREAM_WINDOW: u32 = 1 << 20;
-pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 
 /// Byte stream for HTTP/1.1 or 2.
 pub struct HttpStream {

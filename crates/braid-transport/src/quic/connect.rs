@@ -186,8 +186,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Result that decides the race: a connection, or an answer that other addresses would give as well. An error of this
-    /// function is for this address alone.
+    /// Result that decides the race: a connection, or an answer that other addresses would give as well. An error of
+    /// this function is for this address alone.
     async fn within_limit<T>(
         &self,
         address: SocketAddr,

@@ -28,16 +28,18 @@ use super::runtime::{Failures, GuardedRuntime};
 use super::simulated;
 use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
-use crate::http::{ALPN_H3, CONNECTION_WINDOW};
 use crate::link::Link;
 use crate::sim::{Attached, Host};
 use crate::tcp;
-use crate::tls::{ServerTls, client_certificate};
+use crate::tls::{ALPN_H3, ServerTls, client_certificate};
 use crate::transport::canonical;
 
 /// Unread bytes over all streams that a client may send before its CONNECT is accepted: a first flight, and little for
 /// a peer that connects many times and sends nothing.
 const UNTRUSTED_WINDOW: VarInt = VarInt::from_u32(128 << 10);
+
+/// Unread bytes of a connection with HTTP/3: as large as hyper's for HTTP/2.
+const HTTP_WINDOW: VarInt = VarInt::from_u32(1 << 20);
 
 /// Requested size of the socket's buffers, bytes; the system gives what its limits allow.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -325,7 +327,7 @@ impl QuicIncoming {
         let Begun { connecting, offered, address, tls, options, failures, handshakes: _held, gate: _ } =
             self.begin()?;
         let connection = connecting.await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
-        connection.set_receive_window(VarInt::from_u32(CONNECTION_WINDOW));
+        connection.set_receive_window(HTTP_WINDOW);
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
         let mut peer = peer(&connection, address);
         peer.certificate = certificate;

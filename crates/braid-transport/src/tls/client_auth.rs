@@ -182,7 +182,8 @@ fn read_crls(
 
 const PEM_BEGIN: &[u8] = b"-----BEGIN ";
 
-/// Time of a list's `nextUpdate`. Refuses one for which it has passed: with it every client certificate would be refused.
+/// Time of a list's `nextUpdate`. Refuses one for which it has passed: with it every client certificate would be
+/// refused.
 fn expiration(path: &Path, list: &[u8]) -> Result<u64, CertificateError> {
     let (_, parsed) = CertificateRevocationList::from_der(list)
         .map_err(|error| CertificateError::unusable(path, &error))?;

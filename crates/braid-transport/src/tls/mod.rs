@@ -22,6 +22,12 @@ use crate::transport::{Peer, PeerCertificate};
 /// The application protocol of MQTT over QUIC, and over TLS where a client offers it.
 pub(crate) const ALPN_MQTT: &str = "mqtt";
 
+/// Application protocol of HTTP/3 (RFC 9114, 3.1).
+pub const ALPN_H3: &str = "h3";
+
+/// Application protocols of HTTP over TLS, the preferred one first.
+pub(crate) const ALPN_TLS: [&str; 2] = ["h2", "http/1.1"];
+
 /// Application protocol that WebSocket clients may offer on TLS.
 pub(crate) const ALPN_HTTP: &str = "http/1.1";
 

@@ -15,10 +15,9 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use super::client_auth::{ClientVerifier, client_verifier};
 use super::keylog::KeyFile;
 use super::resolver::CertificateResolver;
-use super::{ALPN_HTTP, ALPN_MQTT, provider};
+use super::{ALPN_HTTP, ALPN_MQTT, ALPN_TLS, provider};
 use crate::certificate::CertificateFiles;
 use crate::error::{CertificateError, HandshakeError};
-use crate::http::ALPN_TLS;
 use crate::transport::Transport;
 
 /// Sessions a server remembers for resumption; each costs some hundred bytes.

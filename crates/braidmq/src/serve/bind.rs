@@ -7,7 +7,7 @@ use braid_transport::http::WebSocketUpgrades;
 use braid_transport::proxy::ProxyOptions;
 use braid_transport::{
     CertificateError, CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls,
-    ServerTlsOptions, TlsVersion, Transport, WebSocketOptions, is_self_signed_there, self_signed,
+    ServerTlsOptions, TlsVersion, Transport, WebSocketOptions, self_signed,
 };
 
 use super::StartError;
@@ -63,7 +63,7 @@ fn needs_certificate(config: &Config) -> bool {
 /// True if [`certificate`] writes to the data directory.
 pub(super) fn makes_certificate(config: &Config) -> bool {
     let is_ours = config.tls.certificate.is_none() && config.tls.key.is_none();
-    needs_certificate(config) && is_ours && !is_self_signed_there(&config.data_dir)
+    needs_certificate(config) && is_ours && !CertificateFiles::are_in(&config.data_dir)
 }
 
 /// The certificate for TLS, secure WebSocket, QUIC and HTTP; `None` when no listener needs one.

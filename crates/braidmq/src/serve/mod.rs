@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_access::AccessControl;
-use braid_broker::{Handle, HealthMonitor, Recovery};
+use braid_broker::health::HealthMonitor;
+use braid_broker::{Handle, Recovery};
 use braid_http::{HealthServer, HealthState};
 use braid_measure::process::Resident;
 use braid_store::spool::{Exposed, exposed};

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 /// Source of the page, which is read again and again.
 enum View {
-    Clients { overview: HttpClient, clients: HttpClient },
+    Clients { overview: Box<HttpClient>, clients: HttpClient },
     Streams { streams: HttpClient, before: Option<Streams> },
 }
 
@@ -123,7 +123,10 @@ impl View {
     fn new(args: &Args) -> Result<Self, String> {
         let client = |path: &str| client(args, path);
         Ok(match &args.client {
-            None => Self::Clients { overview: client("overview")?, clients: client("clients?limit=1000")? },
+            None => Self::Clients {
+                overview: Box::new(client("overview")?),
+                clients: client("clients?limit=1000")?,
+            },
             Some(id) => {
                 let id = utf8_percent_encode(id, NON_ALPHANUMERIC);
                 let mountpoint = args.mountpoint.as_ref().map_or_else(String::new, |mountpoint| {

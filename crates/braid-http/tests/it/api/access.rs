@@ -27,7 +27,11 @@ fn a_role_permits_reading_or_everything() {
         (basic("slow", "right"), 503, 503),
     ] {
         for path in ["/api/v1/overview", "/metrics"] {
-            assert_eq!(api.send("GET", path, None, &[login.clone()]).status, read, "{login:?} {path}");
+            assert_eq!(
+                api.send("GET", path, None, std::slice::from_ref(&login)).status,
+                read,
+                "{login:?} {path}"
+            );
         }
         let headers = [login.clone(), ("Content-Type", "application/json".to_owned())];
         let answer = api.send("POST", "/api/v1/bans", Some(&ban), &headers);

@@ -52,7 +52,7 @@ fn refusals_and_bans_arrive() {
     assert_eq!((&listed["total"], &listed["items"][0]["reason"]), (&json!(1), &json!("test")));
     let left = listed["items"][0]["expires_at"].as_f64().unwrap() - told["expires_at"].as_f64().unwrap();
     assert!(left.abs() < 5.0, "{left}");
-    let mut kinds = vec![events.next().unwrap(), events.next().unwrap()];
+    let mut kinds = [events.next().unwrap(), events.next().unwrap()];
     kinds.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!([&*kinds[0].0, &*kinds[1].0], ["banned", "disconnected"]);
     assert_eq!(kinds[0].1["client_id"], "mallory");

@@ -63,7 +63,7 @@ fn upstreams_that_are_dead_or_silent_have_their_status() {
             assert_eq!(front.send(version, &Ask::get("/app")).await.unwrap().status.as_u16(), 502);
         }
     });
-    // It accepts by its queue, and never answers.
+    // The system accepts for it, and it never answers.
     let silent = TcpListener::bind(ANY).unwrap();
     let limits = Limits { upstream_timeout: Duration::from_millis(50), ..Limits::default() };
     let front = Front::start(limits, Some(silent.local_addr().unwrap()));

@@ -15,7 +15,7 @@ async fn same(front: &Front, ask: &Ask) -> super::support::Answer {
         let mut answer =
             front.send(version, ask).await.unwrap_or_else(|error| panic!("{version} {ask:?}: {error}"));
         assert!(answer.headers.remove("date").is_some(), "{version} {ask:?}");
-        // Of one connection.
+        // Concerns one connection.
         answer.headers.remove("connection");
         // A report has the time.
         if ask.path.starts_with("/health") {

@@ -38,7 +38,7 @@ enum State {
     Passing(u64),
     /// In a frame that is discarded.
     Discarding(u64),
-    /// There are no frames in the rest of the stream.
+    /// The rest of the stream has no frames.
     Rest,
 }
 

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 /// Measurements of a TCP connection (`struct tcp_info` of Linux).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TcpInfo {
+pub struct TcpMetrics {
     /// Smoothed round-trip time.
     pub srtt: Duration,
     /// Mean deviation of the round-trip time.
@@ -42,9 +42,9 @@ impl TcpProbe {
     ///
     /// # Errors
     /// The socket is closed, or the system is not Linux.
-    pub fn sample(&self) -> io::Result<TcpInfo> {
+    pub fn sample(&self) -> io::Result<TcpMetrics> {
         let socket = self.0.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        read(&socket).map(|bytes| TcpInfo::parse(&bytes))
+        read(&socket).map(|bytes| TcpMetrics::parse(&bytes))
     }
 }
 
@@ -53,7 +53,7 @@ const SIZE: u16 = 192;
 
 type Bytes = [u8; SIZE as usize];
 
-impl TcpInfo {
+impl TcpMetrics {
     /// `bytes`: the structure as in `linux/tcp.h`, whose fields never move.
     fn parse(bytes: &Bytes) -> Self {
         let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
