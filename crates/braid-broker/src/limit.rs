@@ -10,6 +10,8 @@ pub enum Limit {
     // -- Connections that are refused --------------------------------------------------------------
     /// `limits.connections`: connections refused without a handshake.
     Connections,
+    /// `connections` of a listener: connections refused without a handshake.
+    ListenerConnections,
     /// `limits.connections_per_second`: connections refused because they came too fast to a listener.
     ListenerRate,
     /// `limits.connections_per_address`: connections refused because their address had as many as one may have.
@@ -79,6 +81,7 @@ impl Limit {
     /// All limits, in their order, with the topics of their counters below `$SYS/broker/`.
     pub const TOPICS: [(Self, &'static str); Self::StreamRate as usize + 1] = [
         (Self::Connections, "limits/connections"),
+        (Self::ListenerConnections, "limits/listener_connections"),
         (Self::ListenerRate, "limits/connections_per_second"),
         (Self::AddressConnections, "connections/refused/address"),
         (Self::AddressRate, "connections/refused/rate"),

@@ -66,7 +66,9 @@ pub(crate) async fn run(
         }
         match accepted {
             Ok(incoming) => {
-                match admit(&core, incoming.peer_address(), is_proved, rate.as_mut(), &mut limit_log) {
+                let address = incoming.peer_address();
+                let reached = reached_limit(&core, index, &policy);
+                match admit(&core, address, reached, is_proved, rate.as_mut(), &mut limit_log) {
                     Some((guard, refusal)) => {
                         let guard = guard.accepted(index);
                         tokio::spawn(driver::serve(guard, policy.clone(), Box::new(incoming), refusal));
@@ -91,19 +93,29 @@ fn proves_addresses(listener: &Listener) -> bool {
     !listener.transport().is_quic() && !listener.has_proxy()
 }
 
+/// The limit of connections that is reached, if one is.
+fn reached_limit(core: &Core, index: u16, policy: &ListenerPolicy) -> Option<Limit> {
+    if core.statistics.connections() >= core.config.limits.connections as u64 {
+        return Some(Limit::Connections);
+    }
+    let state = core.lifecycle.listeners.get(usize::from(index))?;
+    policy.connections.filter(|most| state.connections() >= *most).map(|_| Limit::ListenerConnections)
+}
+
 /// Decides about a connection before its handshake: the guard that counts it, and the reason to refuse it with, if it
 /// is to get a CONNACK. `None`: it is refused without a handshake.
 fn admit(
     core: &Arc<Core>,
     address: Option<SocketAddr>,
+    reached: Option<Limit>,
     is_proved: bool,
     rate: Option<&mut ConnectionRate>,
     limit_log: &mut LogThrottle,
 ) -> Option<(ConnectionGuard, Option<ReasonCode>)> {
-    if core.statistics.connections() >= core.config.limits.connections as u64 {
-        core.statistics.refuse_connection(Limit::Connections);
+    if let Some(limit) = reached {
+        core.statistics.refuse_connection(limit);
         if let Some(refused) = limit_log.note(1, now()) {
-            tracing::warn!(from = ?address, refused, "the limit of connections is reached");
+            tracing::warn!(from = ?address, refused, "a limit of connections is reached");
         }
         return None;
     }

@@ -11,6 +11,8 @@ pub struct ListenerPolicy {
     pub anonymous: Option<bool>,
     /// Whether priorities that clients ask for have no effect.
     pub ignores_priorities: bool,
+    /// Connections at a time; `None` for any number.
+    pub connections: Option<u64>,
     /// Name space of clients whose identity has none.
     pub mountpoint: Option<MountpointTemplate>,
 }

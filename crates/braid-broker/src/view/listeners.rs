@@ -64,12 +64,17 @@ impl ListenerState {
         self.restarts.swap(health.restarts, Ordering::Relaxed) < health.restarts
     }
 
+    /// Open connections.
+    pub(crate) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn status(&self) -> ListenerStatus {
         ListenerStatus {
             transport: self.transport,
             address: self.address,
             tag: self.tag.clone(),
-            connections: self.connections.load(Ordering::Relaxed),
+            connections: self.connections(),
             accepted: self.accepted.load(Ordering::Relaxed),
             is_available: !self.is_unavailable.load(Ordering::Relaxed),
             restarts: self.restarts.load(Ordering::Relaxed),

@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use braid_broker::{
-    Authenticate, Authentication, BrokerConfig, Counter, Credentials, Limit, PriorityRule, Statistics,
+    Authenticate, Authentication, BrokerConfig, Counter, Credentials, Limit, ListenerPolicy, PriorityRule,
+    Statistics,
 };
 use braid_proto::message::Message;
 use braid_proto::packet::{Packet, ProtocolVersion, Publish, QoS, SubscribeEntry};
@@ -59,6 +60,7 @@ async fn reach(limit: Limit) -> Reached {
         | Limit::AddressRate
         | Limit::Bans
         | Limit::Sessions => refuse_connections(limit).await,
+        Limit::ListenerConnections => crowd_a_listener().await,
         Limit::MemoryHigh => refuse_above_the_high_watermark().await,
         Limit::ConnectTimeout => connect_too_late().await,
         Limit::AuthenticationTimeout => authenticate_too_late().await,
@@ -126,6 +128,22 @@ async fn refuse_connections(limit: Limit) -> Reached {
     }
     assert_eq!(answers, expected, "{limit:?}");
     assert_eq!(broker.statistics().get(Counter::ConnectionsRefused), 2, "{limit:?}");
+    (broker.statistics(), 2)
+}
+
+/// One connection is the limit of this listener, and not of another.
+async fn crowd_a_listener() -> Reached {
+    let policy = ListenerPolicy { connections: Some(1), ..ListenerPolicy::default() };
+    let (broker, entrance) = TestBroker::start_with_policy(quiet(), policy);
+    let first = entrance.connect(connect_v5("first")).await;
+    for _ in 0..2 {
+        entrance.link(ProtocolVersion::V5).await.expect_end().await;
+    }
+    let _beside = broker.v5("beside").await;
+    first.disconnect().await;
+    settle().await;
+    let _next = entrance.connect(connect_v5("next")).await;
+    assert_eq!(broker.statistics().get(Counter::ConnectionsRefused), 2);
     (broker.statistics(), 2)
 }
 

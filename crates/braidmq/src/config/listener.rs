@@ -1,6 +1,7 @@
 //! Keys of listeners with a policy of their own: `[[listener]]`.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use braid_broker::{ListenerPolicy, MountpointTemplate};
@@ -30,6 +31,9 @@ pub(crate) struct ListenerConfig {
     /// Whether clients may open data streams on QUIC.
     #[serde(default = "yes")]
     pub(crate) streams: bool,
+    /// Connections at a time; absent: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) connections: Option<NonZeroU64>,
     /// Name space of the clients; `%u` and `%c` stand for user name and Client Identifier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mountpoint: Option<MountpointTemplate>,
@@ -77,6 +81,7 @@ impl ListenerConfig {
             tag: self.tag.clone(),
             anonymous: self.anonymous,
             ignores_priorities: !self.priorities,
+            connections: self.connections.map(NonZeroU64::get),
             mountpoint: self.mountpoint.clone(),
         }
     }

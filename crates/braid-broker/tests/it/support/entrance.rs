@@ -30,6 +30,12 @@ impl Entrance {
 }
 
 impl TestBroker {
+    /// A broker with a listener of this policy, beside the usual one.
+    pub(crate) fn start_with_policy(config: BrokerConfig, policy: ListenerPolicy) -> (Self, Entrance) {
+        let (listener, connector) = mem::listener();
+        (Self::start_listening(config, vec![BrokerListener { listener, policy }]), Entrance(connector))
+    }
+
     /// A broker with a listener for each of these mountpoints, beside the one without.
     pub(crate) fn start_mounted<const N: usize>(
         config: BrokerConfig,
