@@ -79,7 +79,7 @@ pub(crate) struct Args {
     /// Answer GET /health over HTTP here: 200 while this broker accepts clients, else 503; repeatable
     #[arg(long, value_name = "HOST:PORT")]
     health: Vec<String>,
-    /// Serve HTTP here: health, and the routes of the configuration; repeatable
+    /// Serve HTTP here: dashboard, REST API, metrics, health, and the routes of the configuration; repeatable
     #[arg(long, value_name = "HOST:PORT")]
     http: Vec<String>,
     /// Keep certificates and messages in this directory
