@@ -409,13 +409,15 @@ impl Driver {
         }
         if let Some(entry) = self.session.entry.take() {
             self.core.statistics.client_left();
-            let address = self.link.peer().address;
-            let event =
-                || BrokerEvent::Disconnected { client: (&entry.client_id).into(), cause: end.cause, address };
-            self.core.lifecycle.events.record(event);
             entry.set_holdings(0, 0);
             let (deliveries, retained) = (self.egress.drain(), self.retained.take());
+            let (cause, address) = (end.cause, self.link.peer().address);
             self.core.sessions.release(&entry, self.session.connection, end, deliveries, retained);
+            // Now that others find the client disconnected.
+            self.core.lifecycle.events.record(|| {
+                let client = (&entry.client_id).into();
+                BrokerEvent::Disconnected { client, cause, address }
+            });
         }
     }
 
