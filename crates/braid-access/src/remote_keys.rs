@@ -113,7 +113,6 @@ impl<K: Send + Sync + 'static> RemoteKeys<K> {
         }
         let began = Instant::now();
         let (keys, body) = fetch(&client, &parse).await?;
-        let keys = Arc::new(keys);
         let state = KeysState { keys, fetched: began, attempted: began, is_fetching: false, attempts: 0 };
         let (sender, receiver) = watch::channel(state);
         let (changed, changes) = watch::channel(());
@@ -209,25 +208,21 @@ impl<K, F: Fn(&[u8]) -> Result<K, String>> Refresher<K, F> {
             state.attempted = began;
             state.is_fetching = true;
         });
-        let result = fetch(&self.client, &self.parse).await;
-        let (keys, result) = match result {
-            Ok((keys, body)) => (Some((keys, body)), Ok(())),
-            Err(error) => (None, Err(error)),
-        };
-        let is_changed = keys.as_ref().is_some_and(|(_, body)| *body != self.body);
+        let fetched = fetch(&self.client, &self.parse).await;
         self.state.send_modify(|state| {
             state.is_fetching = false;
             state.attempts += 1;
-            if let Some((keys, body)) = keys {
-                state.keys = Arc::new(keys);
+            if let Ok((keys, _)) = &fetched {
+                state.keys = Arc::clone(keys);
                 state.fetched = began;
-                self.body = body;
             }
         });
-        if is_changed {
+        let (_, body) = fetched?;
+        if body != self.body {
+            self.body = body;
             self.changed.send_replace(());
         }
-        result
+        Ok(())
     }
 
     /// Logs each change of health once.
@@ -260,13 +255,13 @@ impl<K, F: Fn(&[u8]) -> Result<K, String>> Refresher<K, F> {
 async fn fetch<K>(
     client: &HttpClient,
     parse: impl Fn(&[u8]) -> Result<K, String>,
-) -> Result<(K, Bytes), HttpError> {
+) -> Result<(Arc<K>, Bytes), HttpError> {
     let response = client.get().await?;
     let keys = match response.status {
         200 => parse(&response.body).map_err(|reason| describe(&response.body, reason)),
         status => Err(HttpProblem::Status { status }),
     };
-    keys.map(|keys| (keys, response.body)).map_err(|problem| client.error(problem))
+    keys.map(|keys| (Arc::new(keys), response.body)).map_err(|problem| client.error(problem))
 }
 
 fn describe(body: &[u8], reason: String) -> HttpProblem {

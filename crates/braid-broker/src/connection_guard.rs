@@ -39,7 +39,7 @@ impl ConnectionGuard {
     pub(crate) fn accepted(mut self, listener: u16) -> Self {
         self.listener = Some(listener);
         self.core.statistics.connection_opened();
-        if let Some(listener) = self.core.lifecycle.listeners.get(usize::from(listener)) {
+        if let Some(listener) = self.core.lifecycle.listener(listener) {
             listener.connection_opened();
         }
         self
@@ -74,7 +74,7 @@ impl Drop for ConnectionGuard {
             self.core.access.admission.release(key);
         }
         if let Some(listener) = self.listener {
-            if let Some(listener) = self.core.lifecycle.listeners.get(usize::from(listener)) {
+            if let Some(listener) = self.core.lifecycle.listener(listener) {
                 listener.connection_closed();
             }
             self.core.statistics.connection_closed();

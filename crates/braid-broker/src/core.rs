@@ -157,6 +157,11 @@ impl Default for Lifecycle {
 }
 
 impl Lifecycle {
+    /// Listener with this index.
+    pub(crate) fn listener(&self, index: u16) -> Option<&ListenerState> {
+        self.listeners.get(usize::from(index))
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         *self.stopping.borrow()
     }

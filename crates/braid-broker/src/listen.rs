@@ -54,7 +54,7 @@ pub(crate) async fn run(
         };
         let health = listener.endpoint_health();
         core.statistics.note_endpoint(std::mem::replace(&mut endpoint, health), health);
-        if let Some(state) = core.lifecycle.listeners.get(usize::from(index))
+        if let Some(state) = core.lifecycle.listener(index)
             && state.note_health(health)
         {
             core.lifecycle.events.record(|| BrokerEvent::ListenerRestarted { listener: state.status() });
@@ -98,7 +98,7 @@ fn reached_limit(core: &Core, index: u16, policy: &ListenerPolicy) -> Option<Lim
     if core.statistics.connections() >= core.config.limits.connections as u64 {
         return Some(Limit::Connections);
     }
-    let state = core.lifecycle.listeners.get(usize::from(index))?;
+    let state = core.lifecycle.listener(index)?;
     policy.connections.filter(|most| state.connections() >= *most).map(|_| Limit::ListenerConnections)
 }
 

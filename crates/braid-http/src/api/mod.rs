@@ -178,6 +178,16 @@ impl Api {
         }
     }
 
+    /// Runs a function that changes users or keys, and forgets which credentials were right.
+    async fn change<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
+    ) -> Result<T, Refused> {
+        let changed = self.control(call).await?;
+        self.forget_logins();
+        Ok(changed)
+    }
+
     /// Checks rate, credentials and role of a request.
     async fn admit(&self, request: &Parts) -> Result<(), Refused> {
         let Some(client) = request.extensions.get::<Client>().cloned() else {

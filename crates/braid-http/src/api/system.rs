@@ -295,7 +295,6 @@ pub(super) async fn reload(
     State(api): State<Api>,
     Params(NoParams {}): Params<NoParams>,
 ) -> Answer<Reloaded> {
-    let reloaded = api.control(|control| control.reload()).await?;
-    api.forget_logins();
+    let reloaded = api.change(|control| control.reload()).await?;
     Ok(Json(Reloaded { reloaded }))
 }

@@ -38,8 +38,7 @@ pub(super) async fn set(
     Params(NoParams {}): Params<NoParams>,
     JsonBody(PasswordRequest { password }): JsonBody<PasswordRequest>,
 ) -> Result<StatusCode, Refused> {
-    let is_replaced = api.control(move |control| control.set_user(&name, &password)).await?;
-    api.forget_logins();
+    let is_replaced = api.change(move |control| control.set_user(&name, &password)).await?;
     Ok(if is_replaced { StatusCode::NO_CONTENT } else { StatusCode::CREATED })
 }
 
@@ -54,7 +53,6 @@ pub(super) async fn remove(
     Segment(name): Segment,
     Params(NoParams {}): Params<NoParams>,
 ) -> Result<StatusCode, Refused> {
-    api.control(move |control| control.remove_user(&name)).await?;
-    api.forget_logins();
+    api.change(move |control| control.remove_user(&name)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -3,17 +3,13 @@
 mod content_type;
 mod range;
 
-use std::convert::Infallible;
 use std::fs::File;
-use std::future::Future;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::Body;
@@ -86,7 +82,7 @@ impl Files {
         Ok(Self(Arc::new(Shared { directory, prefix: prefix.to_owned(), cache })))
     }
 
-    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+    pub(super) async fn answer(self, request: Request<Body>) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut refused = problem(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD");
             refused.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -298,21 +294,6 @@ impl Found {
             let next = from + bytes.len() as u64;
             Ok(Some((Frame::data(Bytes::from(bytes)), (file, next))))
         })))
-    }
-}
-
-impl tower_service::Service<Request<Body>> for Files {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let files = self.clone();
-        Box::pin(async move { Ok(files.answer(request).await) })
     }
 }
 

@@ -13,7 +13,7 @@ use axum::http::header::{
     CONNECTION, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
-use axum::routing::{any, any_service};
+use axum::routing::{MethodRouter, any};
 use thiserror::Error;
 
 pub use self::mqtt::MqttRoute;
@@ -149,10 +149,11 @@ pub fn router(
                     directory: directory.clone(),
                     source,
                 })?;
-                mount(router, prefix, any_service(files))
+                mount(router, prefix, any(move |request| files.clone().answer(request)))
             }
             RouteTarget::Upstream(upstream) => {
-                mount(router, prefix, any_service(Proxy::new(upstream.clone(), limits)))
+                let proxy = Proxy::new(upstream.clone(), limits);
+                mount(router, prefix, any(move |request| proxy.clone().answer(request)))
             }
         };
     }
@@ -160,7 +161,7 @@ pub fn router(
 }
 
 /// Routes a path and all below it. The service sees the whole path.
-fn mount(router: Router, prefix: &str, service: axum::routing::MethodRouter) -> Router {
+fn mount(router: Router, prefix: &str, service: MethodRouter) -> Router {
     if prefix.is_empty() {
         return router.fallback_service(service);
     }

@@ -1,9 +1,7 @@
 //! Reverse proxy to another HTTP server.
 
-use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
-use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::str::FromStr;
@@ -92,7 +90,7 @@ impl Proxy {
         Self { upstream, client, time: limits.upstream_timeout }
     }
 
-    async fn answer(&self, mut request: Request<Body>) -> Response<Body> {
+    pub(super) async fn answer(self, mut request: Request<Body>) -> Response<Body> {
         let upgrade = websocket(&request).then(|| request.extensions_mut().remove::<OnUpgrade>()).flatten();
         let Some(request) = self.forwarded(request, upgrade.is_some()) else {
             return problem(StatusCode::BAD_REQUEST, "the target of the request cannot be forwarded");
@@ -229,21 +227,6 @@ impl HttpBody for TimedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl tower_service::Service<Request<Body>> for Proxy {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let proxy = self.clone();
-        Box::pin(async move { Ok(proxy.answer(request).await) })
     }
 }
 
