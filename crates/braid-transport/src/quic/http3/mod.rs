@@ -33,6 +33,8 @@ const UNI_STREAMS: usize = 64;
 pub struct PathStats {
     /// Smoothed round-trip time.
     pub srtt: Duration,
+    /// Payload of the datagrams that were received, bytes.
+    pub received_bytes: u64,
     /// Packets that were sent.
     pub sent_packets: u64,
     /// Packets that were declared lost, without probes of the path MTU.
@@ -62,6 +64,7 @@ impl PathProbe {
         let stats = guarded(|| connection.handle()?.path_stats(PathId::ZERO))?.ok_or_else(closed)?;
         Ok(PathStats {
             srtt: stats.rtt,
+            received_bytes: stats.udp_rx.bytes,
             sent_packets: stats.sent_packets,
             lost_packets: stats.lost_packets.saturating_sub(stats.lost_plpmtud_probes),
             congestion_events: stats.congestion_events,
