@@ -16,6 +16,7 @@ pub mod bulk;
 pub mod emqtt;
 pub mod exchange;
 pub mod generator;
+pub mod http;
 pub mod pairs;
 pub mod summary;
 pub mod urgent;

@@ -5,6 +5,7 @@ mod connection;
 mod emqtt;
 mod exchange;
 mod generator;
+mod http;
 mod pairs;
 mod rig;
 mod urgent;

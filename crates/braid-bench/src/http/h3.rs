@@ -1,0 +1,107 @@
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use ::h3::client::SendRequest;
+use ::h3::error::StreamError;
+use braid_transport::http::{Http3Connection, Http3Open, PathProbe};
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+use tokio::time::Instant;
+
+use super::account::{Account, Answer};
+use super::body::ReceivedBody;
+use super::failure::{Ended, Failure};
+use super::h2::plain_header_bytes;
+use super::streams::{self, Exchange, StreamFailure};
+
+/// Sends the requests of the account, `depth` in flight at most, until all have a response or the connection ends.
+pub(super) async fn run(
+    connection: Http3Connection,
+    account: &Rc<Account>,
+    depth: usize,
+) -> Result<Ended, Failure> {
+    let request = &account.worker().load().request;
+    let head = request.head().map_err(Failure::Request)?;
+    let meter = Rc::new(PathMeter { probe: connection.probe(), seen: Cell::new(0) });
+    let (mut driver, send) = ::h3::client::builder().send_grease(false).build(connection).await?;
+    let exchange = || Http3Exchange {
+        send: send.clone(),
+        account: Rc::clone(account),
+        head: head.clone(),
+        body: request.body().clone(),
+        meter: Rc::clone(&meter),
+    };
+    let driving = async { Err(poll_fn(|cx| driver.poll_close(cx)).await.into()) };
+    streams::run(account, depth, exchange, driving).await
+}
+
+struct Http3Exchange {
+    send: SendRequest<Http3Open, Bytes>,
+    account: Rc<Account>,
+    head: http::Request<()>,
+    body: Bytes,
+    meter: Rc<PathMeter>,
+}
+
+impl Exchange for Http3Exchange {
+    async fn exchange(&mut self) -> Result<Answer, StreamFailure> {
+        let mut stream = self.send.send_request(self.head.clone()).await?;
+        if !self.body.is_empty() {
+            stream.send_data(self.body.clone()).await?;
+        }
+        stream.finish().await?;
+        let response = stream.recv_response().await?;
+        self.account.responded(Instant::now());
+        let mut body = ReceivedBody::new(&self.account.worker().load().expectation);
+        while let Some(mut bytes) = stream.recv_data().await? {
+            while bytes.has_remaining() {
+                let chunk = bytes.chunk();
+                body.push(chunk);
+                let len = chunk.len();
+                bytes.advance(len);
+            }
+        }
+        stream.recv_trailers().await?;
+        self.account.received(self.meter.received(), Instant::now());
+        // A message of another length than it says is malformed [RFC 9114, 4.1.2]; the `h3` crate leaves that to us.
+        if !is_whole(response.headers(), body.len()) && !self.account.worker().load().request.is_head() {
+            return Err(StreamFailure::Stream);
+        }
+        let bytes = plain_header_bytes(response.headers());
+        let status = response.status().as_u16();
+        Ok(Answer { status, header_bytes: bytes, plain_header_bytes: bytes, body })
+    }
+}
+
+fn is_whole(headers: &HeaderMap, received: u64) -> bool {
+    let length = headers.get(CONTENT_LENGTH);
+    length.is_none_or(|length| length.to_str().is_ok_and(|text| text.parse() == Ok(received)))
+}
+
+/// Counter of the bytes of datagrams that a connection has received.
+struct PathMeter {
+    probe: PathProbe,
+    seen: Cell<u64>,
+}
+
+impl PathMeter {
+    /// Bytes since the last call.
+    fn received(&self) -> usize {
+        // A connection that is closed has no figures.
+        let total = self.probe.sample().map_or(self.seen.get(), |path| path.received_bytes);
+        usize::try_from(total.saturating_sub(self.seen.replace(total))).unwrap_or_default()
+    }
+}
+
+impl From<StreamError> for StreamFailure {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::RemoteTerminate { .. }
+            | StreamError::StreamError { .. }
+            | StreamError::HeaderTooBig { .. } => Self::Stream,
+            error => Self::Connection(Failure::Http3(error.to_string())),
+        }
+    }
+}
