@@ -41,6 +41,12 @@ pub(super) enum Failure {
     Metrics { address: SocketAddr, source: io::Error },
     #[error("cannot find the server {host:?}: {source}: check -h")]
     UnknownHost { host: String, source: io::Error },
+    #[error("cannot find the server {host:?}: {source}: check the URL, or --connect-to")]
+    UnknownServer { host: String, source: io::Error },
+    #[error(transparent)]
+    HttpLoad(#[from] braid_bench::http::LoadError),
+    #[error(transparent)]
+    Http(#[from] braid_bench::http::RunError),
     #[error("cannot start threads: {0}")]
     Runtime(io::Error),
     #[error("cannot start: {0}")]

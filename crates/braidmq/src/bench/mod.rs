@@ -1,6 +1,7 @@
-//! `braidmq bench`: puts load on an MQTT server and measures it.
+//! `braidmq bench`: puts load on an MQTT or HTTP server and measures it.
 
 mod failure;
+mod http;
 mod options;
 mod output;
 mod plan;
@@ -15,9 +16,11 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use failure::Failure;
+use http::HttpOptions;
 use options::{ConnOptions, PubOptions, SubOptions};
 
-/// Put load on an MQTT server and measure it, with the options of emqtt_bench.
+/// Put load on an MQTT server and measure it, with the options of emqtt_bench; or on an HTTP server, with those of
+/// h2load.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -31,6 +34,7 @@ enum Load {
     Conn(Box<ConnOptions>),
     Request(request::Args),
     Reply(reply::Args),
+    Http(Box<HttpOptions>),
     #[command(name = "self")]
     SelfMeasure(self_measure::Args),
 }
@@ -43,6 +47,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Load::Conn(options) => plan::connect(options).and_then(run::run),
         Load::Request(args) => request::run(args),
         Load::Reply(args) => reply::run(args),
+        Load::Http(options) => http::run(options),
         Load::SelfMeasure(args) => self_measure::run(args),
     };
     ended.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)

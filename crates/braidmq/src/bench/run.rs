@@ -109,7 +109,7 @@ async fn find(target: &Target) -> Result<(), Failure> {
 }
 
 /// Note on a limit of open files that is too low for the clients.
-fn too_many_files(clients: u64) -> Option<String> {
+pub(super) fn too_many_files(clients: u64) -> Option<String> {
     let wanted = clients.saturating_add(OTHER_FILES);
     let most = rlimit::increase_nofile_limit(wanted).ok()?;
     (most < wanted).then(|| {

@@ -2,7 +2,7 @@
 
 /// Lines on a terminal that are drawn again in their place.
 #[derive(Debug, Default)]
-pub(super) struct Live {
+pub(in crate::bench) struct Live {
     /// The columns of each line that is shown.
     shown: Vec<usize>,
 }
@@ -10,7 +10,7 @@ pub(super) struct Live {
 impl Live {
     /// Bytes that show `above` for good and `lines` below it on a terminal of this many columns, instead of the lines
     /// shown before. No line is wider than the window.
-    pub(super) fn redraw(&mut self, columns: usize, above: &[String], lines: &[String]) -> String {
+    pub(in crate::bench) fn redraw(&mut self, columns: usize, above: &[String], lines: &[String]) -> String {
         let columns = columns.max(1);
         let mut out = self.clear(columns);
         for line in above {

@@ -9,6 +9,7 @@ mod table;
 mod view;
 
 pub(super) use json::JsonFile;
+pub(super) use live::Live;
 pub(super) use metrics::Metrics;
 pub(super) use screen::Screen;
 pub(super) use table::table;
