@@ -1,4 +1,5 @@
-//! Third-party clients against a real broker process: mosquitto-clients, paho-mqtt, MQTT.js, aioquic, Chromium.
+//! Third-party clients against a real broker process: mosquitto-clients, paho-mqtt, MQTT.js, aioquic, Chromium; and our
+//! load generator beside h2load, on nginx.
 //!
 //! The cases themselves are scripts in `peers/`. This module installs what they need, starts the broker with its
 //! defaults and with other settings, runs one suite after the other with the ports in its environment, and sums up.
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod broker;
+mod http_load;
 mod install;
 mod ports;
 mod suite;
@@ -105,6 +107,9 @@ fn peers(args: &Args) -> Result<Tally, String> {
                 return Ok(tally);
             }
         }
+    }
+    if args.broker == Kind::Braidmq {
+        http_load::run(&binary, &home, &args.only, &mut tally);
     }
     if tally.is_empty() {
         return Err(format!("no case has {:?} in its name", args.only));

@@ -13,6 +13,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mosquitto_sub", "mosquitto-clients"),
     ("mosquitto_rr", "mosquitto-clients"),
     ("python3", "python3"),
+    ("h2load", "nghttp2-client"),
+    ("nginx", "nginx"),
     ("node", "nodejs"),
     ("npm", "npm"),
     ("chromium", "chromium"),
