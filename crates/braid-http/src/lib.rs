@@ -8,6 +8,7 @@
 
 mod answer;
 mod api;
+mod autoquic;
 mod front;
 mod problem;
 mod route;
@@ -19,9 +20,11 @@ pub use api::{
     Api, ApiOptions, Control, ControlError, ControlErrorKind, Priority, Roles, RulesAction, RulesAnswer,
     RulesQuestion, RulesText, User,
 };
+pub use autoquic::AutoQuic;
+pub use braid_select::Mode as AutoQuicMode;
 pub use front::{Client, Limits, Server, ServerOptions, StartError};
 pub use problem::problem;
 pub use route::{MqttRoute, Route, RouteError, RouteTarget, Services, Upstream, UpstreamError, router};
 pub use server::{HealthServer, ServerError};
 pub use state::HealthState;
-pub use upgrade::{Advice, Exchange, NoUpgrade, PathSample, Upgrade};
+pub use upgrade::{Advice, Link, NoUpgrade, Observer, PathSample, Upgrade};

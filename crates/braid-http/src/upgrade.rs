@@ -1,18 +1,30 @@
-//! Seam of the automatic upgrade between TCP and QUIC: asked before each response, it may advertise another protocol.
+//! Seam of the automatic upgrade between TCP and QUIC: it sees each connection, and is asked before each response.
 
 use std::net::SocketAddr;
 
-use axum::http::{HeaderValue, Version};
+use axum::http::HeaderValue;
 use braid_transport::http::{PathProbe, PathStats, TcpMetrics, TcpProbe};
 
-/// Policy of `Alt-Svc` (RFC 7838) and of the end of connections. Called in the tasks of connections: it must not
-/// block.
+/// Policy of `Alt-Svc` (RFC 7838) and of the end of connections.
 pub trait Upgrade: Send + Sync + 'static {
-    /// Advice for a response that is about to be sent.
-    fn advise(&self, exchange: &Exchange<'_>) -> Advice;
+    /// Observer of a new connection.
+    fn connected(&self, link: Link) -> Box<dyn Observer>;
+}
 
-    /// The connection with this number has ended.
-    fn closed(&self, _connection: u64) {}
+/// Part of the policy that belongs to one connection. Its functions are called in the tasks of the connection: they
+/// must not block.
+pub trait Observer: Send + Sync {
+    /// Advice for a response that is about to be sent. `authority`: host and port that the client asked for.
+    fn advise(&self, authority: Option<&str>) -> Advice;
+
+    /// A response on HTTP/3 is complete, with so many bytes, or broken (`None`).
+    fn sent(&self, _bytes: Option<u64>) {}
+
+    /// Called about once a second while a response on HTTP/3 is being sent.
+    fn tick(&self) {}
+
+    /// The connection is about to end; it can be measured a last time.
+    fn ended(&self) {}
 }
 
 /// Addition to a response, and decision about its connection.
@@ -24,40 +36,55 @@ pub struct Advice {
     pub goaway: bool,
 }
 
-/// Policy that advertises nothing.
+/// Policy that advertises nothing, and its observers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoUpgrade;
 
 impl Upgrade for NoUpgrade {
-    fn advise(&self, _: &Exchange<'_>) -> Advice {
+    fn connected(&self, _: Link) -> Box<dyn Observer> {
+        Box::new(Self)
+    }
+}
+
+impl Observer for NoUpgrade {
+    fn advise(&self, _: Option<&str>) -> Advice {
         Advice::default()
     }
 }
 
-/// A request that was answered, on its connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Exchange<'a> {
-    /// Number of the connection, unique in the process.
-    pub connection: u64,
+/// Connection of a client, as far as a policy needs to know it.
+#[derive(Clone, Debug)]
+pub struct Link {
     /// Address of the client.
     pub client: SocketAddr,
-    /// Host and port that the client asked for.
-    pub authority: Option<&'a str>,
-    /// Version of the connection.
-    pub version: Version,
+    /// Address that it is connected to.
+    pub listener: SocketAddr,
     /// True on TLS and QUIC: `Alt-Svc` has no effect elsewhere.
     pub is_encrypted: bool,
-    pub(crate) probe: &'a Probe,
+    pub(crate) probe: Probe,
 }
 
-impl Exchange<'_> {
+impl Link {
     /// Measures the path now: a system call on TCP, a lock on QUIC. `None` if the connection has ended.
     #[must_use]
-    pub fn path(&self) -> Option<PathSample> {
-        match self.probe {
+    pub fn sample(&self) -> Option<PathSample> {
+        match &self.probe {
             Probe::Tcp(probe) => probe.sample().ok().map(PathSample::Tcp),
             Probe::Quic(probe) => probe.sample().ok().map(PathSample::Quic),
         }
+    }
+
+    /// Lets the calls of [`Observer::sent`] wait for the client's acknowledgement, or not; on HTTP/3.
+    pub fn wait_for_acknowledgements(&self, wait: bool) {
+        if let Probe::Quic(probe) = &self.probe {
+            probe.wait_for_acknowledgements(wait);
+        }
+    }
+
+    /// True on HTTP/3.
+    #[must_use]
+    pub fn is_quic(&self) -> bool {
+        matches!(self.probe, Probe::Quic(_))
     }
 }
 

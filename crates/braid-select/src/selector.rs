@@ -164,6 +164,11 @@ impl Selector {
         }
     }
 
+    /// Time of the latest change of the protocol of a key.
+    pub fn changed(&self, now: Duration, key: &Key) -> Option<Duration> {
+        self.peek(now, key)?.switch.changed()
+    }
+
     /// Takes a reading of a TCP connection.
     pub fn observe_tcp(
         &mut self,
@@ -294,6 +299,12 @@ impl Selector {
     pub fn explain(&self, now: Duration, key: &Key) -> Option<Explanation> {
         let entry = self.peek(now, key)?;
         Some(Explanation::of(now, key, self.mode, self.chosen(now, key), entry, &self.model))
+    }
+
+    /// Present state of all keys of a network, in the order of their latest use.
+    pub fn explain_network(&self, now: Duration, network: Network) -> Vec<Explanation> {
+        let keys = self.entries.iter().map(|(key, _)| key).filter(|key| key.network == network);
+        keys.filter_map(|key| self.explain(now, key)).collect()
     }
 
     /// Forgets a network, because it is another one behind the same addresses.

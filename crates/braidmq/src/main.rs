@@ -1,11 +1,13 @@
 //! The `braidmq` binary: MQTT broker and client in one.
 
 mod acl;
+mod api;
 mod bench;
 mod client;
 mod config;
 mod explain;
 mod format;
+mod http;
 mod lab;
 mod output;
 mod passwd;
@@ -41,6 +43,7 @@ enum Command {
     Store(store::Args),
     Acl(acl::Args),
     Top(top::Args),
+    Http(http::Args),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Store(args) }) => store::run(&args),
         Ok(Cli { command: Command::Acl(args) }) => acl::run(&args),
         Ok(Cli { command: Command::Top(args) }) => top::run(&args),
+        Ok(Cli { command: Command::Http(args) }) => http::run(&args),
         Err(error) => {
             // The terminal may be closed.
             let _ = error.print();

@@ -18,7 +18,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("client", &["proto", "auth::scram", "transport"]),
     ("broker", &["proto", "router", "auth", "store", "transport"]),
     ("access", &["proto", "auth", "transport", "broker"]),
-    ("http", &["proto", "transport", "broker"]),
+    ("http", &["proto", "transport", "broker", "select"]),
     ("select", &[]),
     ("measure", &[]),
     ("bench", &["proto", "client", "transport", "measure"]),

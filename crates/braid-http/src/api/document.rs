@@ -7,7 +7,8 @@ use utoipa::openapi::{Components, ContentBuilder, PathItem, Ref, RefOr, Response
 use utoipa::{Modify, OpenApi, ToSchema};
 
 use super::{
-    Api, bans, clients, events, publish, retained, rules, streams, subscriptions, system, topics, users,
+    Api, autoquic, bans, clients, events, publish, retained, rules, streams, subscriptions, system, topics,
+    users,
 };
 
 /// Makes the router, and a list of its paths and methods.
@@ -56,6 +57,8 @@ routes! {
     "/api/v1/listeners" => get system::listeners;
     "/api/v1/config" => get system::config;
     "/api/v1/reload" => post system::reload;
+    "/api/v1/autoquic" => get autoquic::show;
+    "/api/v1/autoquic/{address}" => get autoquic::explain;
     "/api/v1/events" => get events::live;
 }
 

@@ -13,12 +13,14 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{IntoParams, ToSchema};
 
+use super::autoquic::ChangeRow;
 use super::extract::{Params, Refused};
 use super::sse::{Source, event, respond};
 use super::time::unix_now;
 use super::{Api, address_text};
+use crate::autoquic::{AutoQuic, Change};
 
-/// Names of events. Decisions of the automatic upgrade are none of the broker's.
+/// Names of events.
 const KINDS: [&str; 11] = [
     "connected",
     "disconnected",
@@ -59,9 +61,18 @@ pub(super) struct Event {
     /// Filters of subscriptions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     filters: Vec<String>,
-    /// Address before a move.
+    /// Address before a move, or protocol before a decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
+    /// Network of a client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<String>,
+    /// Host that clients asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<String>,
+    /// Protocol that is offered from now on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<&'static str>,
     /// Name of a listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     listener: Option<String>,
@@ -162,10 +173,25 @@ fn of_security(event: &SecurityEvent) -> (&'static str, Event) {
     (kind, data)
 }
 
+fn of_autoquic(change: &Change) -> (&'static str, Event) {
+    let ChangeRow { at, network, origin, from, to, text, .. } = change.into();
+    let data = Event {
+        at,
+        network: Some(network),
+        origin: Some(origin),
+        from: Some(from.to_owned()),
+        to: Some(to),
+        cause: Some(text),
+        ..Event::default()
+    };
+    ("decision", data)
+}
+
 /// Source of events.
 struct Events {
     broker: Receiver<Arc<BrokerEvent>>,
     security: Receiver<Arc<SecurityEvent>>,
+    autoquic: Option<Receiver<Arc<Change>>>,
     /// `None` for all.
     kinds: Option<BTreeSet<String>>,
 }
@@ -176,6 +202,7 @@ impl Source for Events {
             let received = tokio::select! {
                 event = self.broker.recv() => event.map(|event| of_broker(&event)),
                 event = self.security.recv() => event.map(|event| of_security(&event)),
+                change = next_change(self.autoquic.as_mut()) => change.map(|change| of_autoquic(&change)),
             };
             let (kind, data) = match received {
                 Ok(received) => received,
@@ -192,10 +219,18 @@ impl Source for Events {
     }
 }
 
+/// Never resolves without a policy.
+async fn next_change(changes: Option<&mut Receiver<Arc<Change>>>) -> Result<Arc<Change>, RecvError> {
+    match changes {
+        Some(changes) => changes.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "broker", params(EventsParams),
     description = "Sends events (server-sent events): connected, disconnected, refused, banned, moved, subscribed, \
-                   unsubscribed, expired, listener, and lost where the client was too slow. Earlier ones are not kept.",
+                   unsubscribed, expired, listener, decision (of the automatic upgrade), and lost where the client was too slow. Earlier ones are not kept.",
     responses((status = 200, description = "Events", content_type = "text/event-stream", body = Event)),
 )]
 pub(super) async fn live(
@@ -211,5 +246,7 @@ pub(super) async fn live(
     });
     let kinds = kinds.transpose()?;
     let handle = api.handle()?;
-    respond(&api, Events { broker: handle.events(), security: handle.security_events(), kinds })
+    let autoquic = api.0.autoquic.as_ref().map(AutoQuic::subscribe);
+    let (broker, security) = (handle.events(), handle.security_events());
+    respond(&api, Events { broker, security, autoquic, kinds })
 }

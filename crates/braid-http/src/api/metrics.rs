@@ -10,6 +10,7 @@ use braid_broker::view::{ListenerStatus, Metric, MetricKind};
 
 use super::extract::{NoParams, Params, Refused};
 use super::{Api, address_text};
+use crate::autoquic::AutoQuic;
 
 /// Prefix of all names.
 const PREFIX: &str = "braidmq_";
@@ -81,7 +82,23 @@ const OF_LISTENERS: [(&str, &str, &str, OfListener); 4] = [
     ),
 ];
 
-fn text(metrics: &[Metric], listeners: &[ListenerStatus], uptime_secs: f64) -> String {
+/// Families of the automatic upgrade. The labels have two protocols and nine reasons.
+fn autoquic(text: &mut Text, policy: &AutoQuic) {
+    text.family("http_autoquic_networks", "gauge", "Client networks and origins with measurements.");
+    text.sample("http_autoquic_networks", &[], policy.len());
+    let name = "http_autoquic_changes_total";
+    text.family(name, "counter", "Changes of the protocol that a client network is offered.");
+    for ((to, reason), count) in policy.counts() {
+        text.sample(name, &[("to", to.to_owned()), ("reason", reason.to_owned())], count);
+    }
+}
+
+fn text(
+    metrics: &[Metric],
+    listeners: &[ListenerStatus],
+    policy: Option<&AutoQuic>,
+    uptime_secs: f64,
+) -> String {
     let mut text = Text::default();
     text.family("build_info", "gauge", "Version of the broker; the value is 1.");
     text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION").to_owned())], 1);
@@ -101,6 +118,9 @@ fn text(metrics: &[Metric], listeners: &[ListenerStatus], uptime_secs: f64) -> S
             text.sample(name, &labels, value(listener));
         }
     }
+    if let Some(policy) = policy {
+        autoquic(&mut text, policy);
+    }
     text.0
 }
 
@@ -111,7 +131,8 @@ pub(super) async fn read(
 ) -> Result<Response, Refused> {
     let handle = api.handle()?;
     let uptime_secs = api.0.began.elapsed().as_secs_f64();
-    let mut response = text(&handle.metrics(), &handle.listeners(), uptime_secs).into_response();
+    let response = text(&handle.metrics(), &handle.listeners(), api.0.autoquic.as_ref(), uptime_secs);
+    let mut response = response.into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

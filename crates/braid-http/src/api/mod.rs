@@ -9,6 +9,7 @@
 )]
 
 mod auth;
+mod autoquic;
 mod bans;
 mod clients;
 mod control;
@@ -56,6 +57,7 @@ use self::auth::{Login, Role};
 use self::extract::Refused;
 use self::limit::RequestRate;
 use self::rates::RateSampler;
+use crate::autoquic::AutoQuic;
 use crate::front::{Client, method_not_allowed};
 
 /// Time for requests in flight when the broker has ended.
@@ -74,6 +76,8 @@ pub struct ApiOptions {
     pub requests_per_sec: u32,
     /// Event streams of all clients.
     pub event_streams: usize,
+    /// Policy of the automatic upgrade; `None` without HTTP/3.
+    pub autoquic: Option<AutoQuic>,
     /// `limits.memory_low` of the broker.
     pub memory_low_bytes: u64,
     /// `limits.memory_high` of the broker.
@@ -90,6 +94,7 @@ struct Shared {
     login: Login,
     requests: RequestRate,
     event_streams: Arc<Semaphore>,
+    autoquic: Option<AutoQuic>,
     memory_marks: (u64, u64),
     began: Instant,
     rates: Mutex<RateSampler>,
@@ -122,6 +127,7 @@ impl Api {
             login: Login::new(options.authenticate, options.roles),
             requests: RequestRate::new(options.requests_per_sec, options.requests_per_sec.saturating_mul(10)),
             event_streams: Arc::new(Semaphore::new(options.event_streams)),
+            autoquic: options.autoquic,
             memory_marks: (options.memory_low_bytes, options.memory_high_bytes),
             began: Instant::now(),
             rates: Mutex::default(),

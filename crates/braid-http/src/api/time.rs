@@ -20,6 +20,6 @@ pub(super) fn millis(time: Duration) -> f64 {
 }
 
 /// Three digits are enough for readers.
-fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

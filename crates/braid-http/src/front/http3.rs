@@ -17,7 +17,7 @@ use h3::server::{self, RequestResolver, RequestStream};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::limits::Permit;
 use super::{ACCEPT_PAUSE, Connection, Front};
@@ -29,6 +29,9 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Requests that the client may break off beyond those that it lets complete (rapid reset).
 const RESETS: u64 = 100;
+
+/// Time between two looks of the policy of the upgrade at a connection on which a response is being sent.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Accepts until the server stops.
 pub(super) async fn accept(mut listener: Http3Listener, front: Arc<Front>) {
@@ -70,7 +73,9 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
     let mut http = server::builder();
     http.max_field_section_size(limits.head_bytes as u64);
     let Ok(Ok(mut server)) = timeout(limits.head_timeout, http.build(quic)).await else { return };
-    if requests(&mut server, &connection).await.is_err() {
+    let outcome = requests(&mut server, &connection).await;
+    connection.observer.ended();
+    if outcome.is_err() {
         // Before the server closes it without an error.
         let reason = b"too many requests were broken off";
         OpenStreams::<Bytes>::close(&mut opener, Code::H3_EXCESSIVE_LOAD, reason);
@@ -84,6 +89,8 @@ struct ExcessiveLoad;
 async fn requests(server: &mut Server, connection: &Arc<Connection>) -> Result<(), ExcessiveLoad> {
     let limits = &connection.front.limits;
     let (mut tasks, mut complete, mut broken) = (JoinSet::new(), 0_u64, 0_u64);
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ending = connection.ending();
     tokio::pin!(ending);
     // Set by GOAWAY.
@@ -111,6 +118,7 @@ async fn requests(server: &mut Server, connection: &Arc<Connection>) -> Result<(
                 }
                 deadline = deadline.map(|end| if tasks.is_empty() { end.min(Instant::now() + LINGER) } else { end });
             }
+            _ = ticks.tick(), if !tasks.is_empty() => connection.observer.tick(),
             () = &mut ending, if deadline.is_none() => {
                 // One more than the last request that was accepted; `h3` would name that one as rejected.
                 if server.shutdown(1).await.is_err() {
@@ -145,20 +153,30 @@ async fn request(
         body.first = Some(first);
     }
     let response = connection.answer(head.map(|()| body)).await;
-    let (head, body) = with_fields(response).into_parts();
+    let outcome = respond(&mut send, with_fields(response), is_head).await;
+    connection.observer.sent(outcome.as_ref().ok().copied());
+    outcome.map(|_| ())
+}
+
+/// Sends a response. Returns the bytes of its content.
+async fn respond(send: &mut Send, response: Response<Body>, is_head: bool) -> Result<u64, StreamError> {
+    let (head, body) = response.into_parts();
     send.send_response(Response::from_parts(head, ())).await?;
-    if !is_head {
-        send_body(&mut send, body).await?;
-    }
-    send.finish().await
+    let bytes = if is_head { 0 } else { send_body(send, body).await? };
+    send.finish().await?;
+    Ok(bytes)
 }
 
 type Send = RequestStream<braid_transport::http::Http3Send<Bytes>, Bytes>;
 
-async fn send_body(send: &mut Send, mut body: Body) -> Result<(), StreamError> {
+async fn send_body(send: &mut Send, mut body: Body) -> Result<u64, StreamError> {
+    let mut bytes = 0;
     while let Some(frame) = body.frame().await {
         match frame.map(Frame::into_data) {
-            Ok(Ok(data)) if data.has_remaining() => send.send_data(data).await?,
+            Ok(Ok(data)) if data.has_remaining() => {
+                bytes += data.len() as u64;
+                send.send_data(data).await?;
+            }
             Ok(Ok(_)) => {}
             Ok(Err(frame)) => {
                 if let Ok(trailers) = frame.into_trailers() {
@@ -168,11 +186,11 @@ async fn send_body(send: &mut Send, mut body: Body) -> Result<(), StreamError> {
             // A shorter body would look complete.
             Err(_) => {
                 send.stop_stream(Code::H3_INTERNAL_ERROR);
-                return Ok(());
+                return Ok(bytes);
             }
         }
     }
-    Ok(())
+    Ok(bytes)
 }
 
 /// Fields that hyper adds and removes on the other versions.

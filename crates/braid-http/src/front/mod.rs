@@ -10,7 +10,7 @@ mod tcp;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::Router;
@@ -33,7 +33,7 @@ use self::body::LimitedBody;
 use self::guard::Guard;
 use self::limits::ConnectionCount;
 use crate::problem::problem;
-use crate::upgrade::{Exchange, NoUpgrade, Probe, Upgrade};
+use crate::upgrade::{Link, NoUpgrade, Observer, Probe, Upgrade};
 
 /// TCP connections that the system queues for `accept`.
 const ACCEPT_QUEUE: u32 = 1024;
@@ -167,7 +167,6 @@ impl Server {
             count: ConnectionCount::new(&options.limits),
             limits: options.limits.clone(),
             upgrade: Arc::clone(&options.upgrade),
-            numbers: AtomicU64::new(1),
             stopped,
         });
         let mut addresses = Vec::with_capacity(bound.len());
@@ -248,19 +247,18 @@ struct Front {
     count: ConnectionCount,
     limits: Limits,
     upgrade: Arc<dyn Upgrade>,
-    numbers: AtomicU64,
     stopped: watch::Receiver<bool>,
 }
 
-/// One connection. Its end is reported to the policy of the upgrade.
+/// One connection.
 struct Connection {
     front: Arc<Front>,
-    number: u64,
     client: SocketAddr,
     /// Its address, or that of the listener, is one of loopback.
     is_loopback: bool,
     is_encrypted: bool,
-    probe: Probe,
+    /// Policy of the upgrade for this connection.
+    observer: Box<dyn Observer>,
     /// Signalled when the policy wants it to end.
     goaway: Notify,
 }
@@ -273,15 +271,13 @@ impl Connection {
         is_encrypted: bool,
         probe: Probe,
     ) -> Arc<Self> {
-        let number = front.numbers.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {
             front: Arc::clone(front),
-            number,
             client,
             // A client of loopback is on this host, whatever address it used.
             is_loopback: is_loopback(&listener) || is_loopback(&client),
             is_encrypted,
-            probe,
+            observer: front.upgrade.connected(Link { client, listener, is_encrypted, probe }),
             goaway: Notify::new(),
         })
     }
@@ -301,20 +297,13 @@ impl Connection {
     where
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     {
-        let (front, version) = (&*self.front, request.version());
+        let front = &*self.front;
         let checked = front.guard.check(&request, self.is_loopback, &front.limits);
         let (mut response, authority) = match checked {
             Ok(authority) => (self.route(request, authority.clone()).await, authority),
             Err((status, detail)) => (problem(status, detail), None),
         };
-        let advice = front.upgrade.advise(&Exchange {
-            connection: self.number,
-            client: self.client,
-            authority: authority.as_ref().map(Authority::as_str),
-            version,
-            is_encrypted: self.is_encrypted,
-            probe: &self.probe,
-        });
+        let advice = self.observer.advise(authority.as_ref().map(Authority::as_str));
         if matches!(response.status(), StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT) {
             // axum says 0, which would be the length of the content that is not sent.
             response.headers_mut().remove(CONTENT_LENGTH);
@@ -355,12 +344,6 @@ impl Connection {
             }
             _ => response,
         }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.front.upgrade.closed(self.number);
     }
 }
 

@@ -85,8 +85,12 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
     let serving = http.serve_connection_with_upgrades(TokioIo::new(io), service);
     tokio::pin!(serving);
     tokio::select! {
-        _ = serving.as_mut() => return,
-        () = connection.ending() => serving.as_mut().graceful_shutdown(),
+        _ = serving.as_mut() => {}
+        () = connection.ending() => {
+            serving.as_mut().graceful_shutdown();
+            let _ = timeout(limits.drain, serving.as_mut()).await;
+        }
     }
-    let _ = timeout(limits.drain, serving).await;
+    // Before the socket is closed.
+    connection.observer.ended();
 }

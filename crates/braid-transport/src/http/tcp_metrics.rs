@@ -13,20 +13,34 @@ pub struct TcpMetrics {
     pub srtt: Duration,
     /// Mean deviation of the round-trip time.
     pub rttvar: Duration,
+    /// Minimum round-trip time.
+    pub min_rtt: Duration,
     /// Timeouts in a row without an acknowledgement.
     pub retransmits: u8,
     /// Segments that are lost and not yet sent again.
     pub lost: u32,
+    /// Segments that were sent again and not yet acknowledged.
+    pub retrans: u32,
     /// Segments that were sent again since the connection began.
     pub total_retrans: u32,
     /// Segments with data that were sent, again included.
     pub data_segments_sent: u32,
+    /// Segments that were acknowledged; 0 before Linux 4.18.
+    pub delivered: u32,
+    /// Duplicate segments that the peer reported (RFC 2883); 0 before Linux 4.19.
+    pub dsack_dups: u32,
+    /// Bytes that were acknowledged.
+    pub acknowledged_bytes: u64,
+    /// Time for which bytes were waiting to be sent or acknowledged.
+    pub busy: Duration,
     /// Slow start threshold, segments; `0x7fffffff` until the first loss.
     pub snd_ssthresh: u32,
     /// Congestion window, segments.
     pub snd_cwnd: u32,
     /// Most recent rate of delivery, bytes per second; 0 until it is known.
     pub delivery_rate: u64,
+    /// True if the application, not the path, limited that rate.
+    pub is_app_limited: bool,
 }
 
 /// Reads the measurements of a connection whose socket belongs to another value.
@@ -49,7 +63,7 @@ impl TcpProbe {
 }
 
 /// Bytes that are read of the structure. An older kernel fills fewer; the rest stays zero.
-const SIZE: u16 = 192;
+const SIZE: u16 = 232;
 
 type Bytes = [u8; SIZE as usize];
 
@@ -61,13 +75,21 @@ impl TcpMetrics {
         Self {
             srtt: Duration::from_micros(u32_at(68).into()),
             rttvar: Duration::from_micros(u32_at(72).into()),
+            min_rtt: Duration::from_micros(u32_at(148).into()),
             retransmits: bytes[2],
             lost: u32_at(32),
+            retrans: u32_at(36),
             total_retrans: u32_at(100),
             data_segments_sent: u32_at(156),
+            delivered: u32_at(192),
+            dsack_dups: u32_at(216),
+            acknowledged_bytes: u64_at(120),
+            busy: Duration::from_micros(u64_at(168)),
             snd_ssthresh: u32_at(76),
             snd_cwnd: u32_at(80),
             delivery_rate: u64_at(160),
+            // The first bit field of the structure's eighth byte.
+            is_app_limited: bytes[7] & if cfg!(target_endian = "little") { 1 } else { 0x80 } != 0,
         }
     }
 }

@@ -80,6 +80,11 @@ impl<T> Part<T> {
         Self { value: Some(value), connection: Arc::clone(connection) }
     }
 
+    /// Another part of the same connection.
+    pub(super) fn beside<U>(&self, value: U) -> Part<U> {
+        Part::new(value, &self.connection)
+    }
+
     pub(super) fn with<R>(&mut self, call: impl FnOnce(&mut T) -> R) -> Result<R, Broken> {
         let value = self.value.as_mut().ok_or(Broken)?;
         guarded(|| call(value)).inspect_err(|_| std::mem::forget(self.value.take()))

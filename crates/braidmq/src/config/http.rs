@@ -2,11 +2,12 @@
 
 use std::fmt::Display;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use braid_http::{Limits, Route, RouteTarget, Upstream};
+use braid_http::{AutoQuicMode, Limits, Route, RouteTarget, Upstream};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ConfigError;
@@ -35,6 +36,7 @@ pub(crate) struct FrontConfig {
     /// Users that may read by the API.
     pub(crate) viewers: Vec<String>,
     pub(crate) api: ApiConfig,
+    pub(crate) autoquic: AutoQuicConfig,
     /// Routes: `[[http.route]]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) route: Vec<RouteConfig>,
@@ -53,6 +55,7 @@ impl Default for FrontConfig {
             operators: Vec::new(),
             viewers: Vec::new(),
             api: ApiConfig::default(),
+            autoquic: AutoQuicConfig::default(),
             route: Vec::new(),
         }
     }
@@ -109,6 +112,27 @@ impl Default for ApiConfig {
     fn default() -> Self {
         Self { requests_per_sec: 50, event_streams: 64 }
     }
+}
+
+/// Automatic upgrade to HTTP/3.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AutoQuicConfig {
+    #[serde(with = "ModeName")]
+    pub(crate) mode: AutoQuicMode,
+    /// UDP port that clients reach HTTP/3 on, if it is not the one that is listened on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<NonZeroU16>,
+}
+
+/// Names of the modes.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "AutoQuicMode", rename_all = "kebab-case")]
+enum ModeName {
+    Auto,
+    Always,
+    Never,
+    AutoquicCompat,
 }
 
 /// Route to a directory or another server.
@@ -271,6 +295,11 @@ mod tests {
             ("viewers = ['group:']", "http.viewers: a name is empty"),
             ("api.requests_per_sec = 0", "http.api.requests_per_sec: 0 is out of range"),
             ("api.event_streams = 70000", "http.api.event_streams: 70000 is out of range"),
+            (
+                "autoquic.mode = 'on'",
+                "unknown variant `on`, expected one of `auto`, `always`, `never`, `autoquic-compat`",
+            ),
+            ("autoquic.port = 0", "expected a nonzero u16"),
             ("[[route]]\npath = '/a'", "http.route /a: name either a directory or an upstream"),
             ("[[route]]\npath = '/api/x'\ndirectory = 'd'", "is a path of the broker's own"),
             ("[[route]]\npath = '/a'\nupstream = 'https://a'", "write http://HOST:PORT"),

@@ -1,12 +1,14 @@
 //! HTTP front of the broker, from its configuration.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use braid_access::AccessControl;
 use braid_broker::{Authenticate, Handle};
 use braid_http::{
-    Api, ApiOptions, Control, HealthState, MqttRoute, Roles, Server, ServerOptions, Services, router,
+    Api, ApiOptions, AutoQuic, Control, HealthState, MqttRoute, Roles, Server, ServerOptions, Services,
+    router,
 };
 use braid_transport::http::WebSocketUpgrades;
 use braid_transport::{CertificateError, CertificateFiles, ServerTls, ServerTlsOptions};
@@ -44,11 +46,16 @@ impl Front {
         };
         let tls = files.filter(|_| front.tls).map(|files| tls(config, files)).transpose()?;
         let limits = front.limits(config.drain_secs);
-        let api = Api::new(api_options(config, access, control));
+        let has_http3 = front.http3 && tls.is_some();
+        let autoquic = has_http3.then(|| autoquic(config));
+        let api = Api::new(api_options(config, access, control, autoquic.clone()));
         let services = Services { health: health.clone(), api: Some(api.clone()), mqtt: mqtt.map(MqttRoute) };
         let router = router(services, &front.routes()?, &limits)?;
         let mut options = ServerOptions::new(front.listen.clone());
-        options.http3 = front.http3 && tls.is_some();
+        options.http3 = has_http3;
+        if let Some(autoquic) = autoquic {
+            options.upgrade = Arc::new(autoquic);
+        }
         options.threads = front.limits.threads;
         (options.hosts, options.cross_origin) = (front.hosts.clone(), front.cross_origin());
         (options.limits, options.tls) = (limits, tls.clone());
@@ -92,7 +99,17 @@ impl Front {
     }
 }
 
-fn api_options(config: &Config, access: &AccessControl, control: Arc<dyn Control>) -> ApiOptions {
+fn autoquic(config: &Config) -> AutoQuic {
+    let autoquic = &config.http.autoquic;
+    AutoQuic::new(autoquic.mode, autoquic.port.map(NonZeroU16::get), fastrand::u64(..))
+}
+
+fn api_options(
+    config: &Config,
+    access: &AccessControl,
+    control: Arc<dyn Control>,
+    autoquic: Option<AutoQuic>,
+) -> ApiOptions {
     let authenticate = (!config.authenticator.is_empty())
         .then(|| -> Arc<dyn Authenticate> { Arc::new(access.authenticator()) });
     let front = &config.http;
@@ -102,6 +119,7 @@ fn api_options(config: &Config, access: &AccessControl, control: Arc<dyn Control
         roles: Roles { operators: front.operators.clone(), viewers: front.viewers.clone() },
         requests_per_sec: front.api.requests_per_sec,
         event_streams: front.api.event_streams,
+        autoquic,
         memory_low_bytes: config.limits.memory_low as u64,
         memory_high_bytes: config.limits.memory_high as u64,
     }

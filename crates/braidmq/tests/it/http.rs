@@ -74,6 +74,42 @@ fn with_tls_every_version_is_at_one_port() {
 }
 
 #[test]
+fn explain_says_which_protocol_a_network_is_offered() {
+    let data = tempfile::tempdir().unwrap();
+    let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    command.args(["--set", "http.tls=true"]).arg("--data-dir").arg(data.path());
+    let (_broker, banner) = start_command(&mut command);
+    let url = format!("https://localhost:{}", address(&banner, "https://").rsplit(':').next().unwrap());
+    let ask = |arguments: &[&str]| {
+        let mut command = braidmq(arguments);
+        let output =
+            command.args(["--url", &url, "--ca"]).arg(data.path().join("cert.pem")).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+    };
+    let (code, said) = ask(&["http", "explain", "192.0.2.1"]);
+    assert!(code == 1 && said.ends_with("no client of the network of 192.0.2.1 has been seen\n"), "{said}");
+    // That was a request of this machine.
+    let (code, said) = ask(&["http", "explain", "127.0.0.1"]);
+    let host = url.strip_prefix("https://").unwrap();
+    let first = format!("127.0.0.0/24 to {host}: TCP (mode auto), never changed\n");
+    assert!(code == 0 && said.starts_with(&first) && said.contains("\n  TCP:  "), "{said}");
+    assert_eq!(ask(&["http", "explain", "localhost"]).0, 2);
+}
+
+#[test]
+fn without_http3_there_is_nothing_to_explain() {
+    let data = tempfile::tempdir().unwrap();
+    let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    let (_broker, banner) = start_command(command.arg("--data-dir").arg(data.path()));
+    let url = format!("http://{}", address(&banner, "http://"));
+    let output = braidmq(&["http", "explain", "127.0.0.1", "--url", &url]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let expected = "braidmq: the broker answers 409: there is no HTTP/3 to upgrade to: turn http.tls and http.http3 on\n";
+    assert_eq!((output.status.code(), said.as_str()), (Some(1), expected));
+}
+
+#[test]
 fn a_wrong_front_is_refused() {
     let data = tempfile::tempdir().unwrap();
     for (arguments, expected) in [

@@ -203,6 +203,7 @@ impl TestApi {
             },
             requests_per_sec: setup.requests_per_sec,
             event_streams: setup.event_streams,
+            autoquic: None,
             memory_low_bytes: 1000,
             memory_high_bytes: 2000,
         });

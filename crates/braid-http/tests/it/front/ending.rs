@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use braid_http::{Advice, Exchange, Limits, PathSample, Upgrade};
-use hyper::Version;
+use braid_http::{Advice, AutoQuic, AutoQuicMode, Limits, Link, Observer, PathSample, Upgrade};
+use braid_transport::http::TcpMetrics;
 
 use super::support::{Ask, Client, Front, Upstream, VERSIONS, block_on};
 
@@ -42,40 +42,78 @@ fn a_request_in_flight_is_answered_when_the_server_stops() {
     }
 }
 
+/// Connections that a policy has seen.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Whether it was QUIC and was measured, for each response.
+    responses: Mutex<Vec<(bool, bool)>>,
+    /// Responses on HTTP/3 that were complete.
+    sent: AtomicUsize,
+    ended: AtomicUsize,
+}
+
 /// Advertises HTTP/3 on TCP, withdraws it on QUIC, and ends each connection with its second response.
 #[derive(Default)]
-struct Policy {
-    seen: Mutex<Vec<(u64, Version, bool)>>,
-    closed: AtomicUsize,
+struct Policy(Arc<Seen>);
+
+struct OneConnection {
+    seen: Arc<Seen>,
+    link: Link,
+    responses: AtomicUsize,
+}
+
+impl OneConnection {
+    fn is_measured(&self) -> bool {
+        match self.link.sample() {
+            Some(PathSample::Tcp(info)) => {
+                info.snd_cwnd > 0 && !info.srtt.is_zero() && !info.min_rtt.is_zero()
+            }
+            Some(PathSample::Quic(stats)) => {
+                stats.cwnd > 0
+                    && stats.sent_packets > 0
+                    && stats.received_datagrams > 0
+                    && !stats.srtt.is_zero()
+            }
+            None => false,
+        }
+    }
 }
 
 impl Upgrade for Policy {
-    fn advise(&self, exchange: &Exchange<'_>) -> Advice {
-        assert!(exchange.is_encrypted && exchange.client.ip().is_loopback());
-        assert_eq!(exchange.authority, Some("localhost"));
-        let is_measured = match exchange.path() {
-            Some(PathSample::Tcp(info)) => info.snd_cwnd > 0 && !info.srtt.is_zero(),
-            Some(PathSample::Quic(stats)) => {
-                stats.cwnd > 0 && stats.sent_packets > 0 && !stats.srtt.is_zero()
-            }
-            None => false,
-        };
-        let mut seen = self.seen.lock().unwrap();
-        seen.push((exchange.connection, exchange.version, is_measured));
-        let count = seen.iter().filter(|(connection, ..)| *connection == exchange.connection).count();
-        let value = if exchange.version == Version::HTTP_3 { "clear" } else { "h3=\":1\"; ma=60" };
-        Advice { alt_svc: Some(value.parse().unwrap()), goaway: count == 2 }
+    fn connected(&self, link: Link) -> Box<dyn Observer> {
+        assert!(link.is_encrypted && link.client.ip().is_loopback());
+        link.wait_for_acknowledgements(true);
+        Box::new(OneConnection { seen: Arc::clone(&self.0), link, responses: AtomicUsize::new(0) })
+    }
+}
+
+impl Observer for OneConnection {
+    fn advise(&self, authority: Option<&str>) -> Advice {
+        assert_eq!(authority, Some("localhost"));
+        let is_quic = self.link.is_quic();
+        self.seen.responses.lock().unwrap().push((is_quic, self.is_measured()));
+        let value = if is_quic { "clear" } else { "h3=\":1\"; ma=60" };
+        let goaway = self.responses.fetch_add(1, Ordering::SeqCst) == 1;
+        Advice { alt_svc: Some(value.parse().unwrap()), goaway }
     }
 
-    fn closed(&self, _: u64) {
-        self.closed.fetch_add(1, Ordering::SeqCst);
+    fn sent(&self, bytes: Option<u64>) {
+        if bytes.is_some_and(|bytes| bytes > 0) {
+            self.seen.sent.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn ended(&self) {
+        assert!(!matches!(self.link.sample(), None | Some(PathSample::Tcp(TcpMetrics { delivered: 0, .. }))));
+        self.seen.ended.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 #[test]
 fn the_policy_advertises_and_ends_connections() {
-    let policy = Arc::new(Policy::default());
-    let front = Front::with_upgrade(Arc::<Policy>::clone(&policy));
+    let policy = Policy::default();
+    let seen = Arc::clone(&policy.0);
+    let front = Front::with_upgrade(Arc::new(policy));
     block_on(async {
         for (version, alt_svc) in VERSIONS.into_iter().zip(["h3=\":1\"; ma=60", "h3=\":1\"; ma=60", "clear"])
         {
@@ -89,11 +127,47 @@ fn the_policy_advertises_and_ends_connections() {
         }
     });
     front.server.stop();
-    let seen = policy.seen.lock().unwrap();
-    assert!(seen.iter().all(|(.., is_measured)| *is_measured), "{seen:?}");
-    let versions = [Version::HTTP_11, Version::HTTP_2, Version::HTTP_3];
-    for version in versions {
-        assert!(seen.iter().any(|(_, seen, _)| *seen == version), "{seen:?}");
+    let responses = seen.responses.lock().unwrap();
+    assert!(responses.iter().all(|(_, is_measured)| *is_measured), "{seen:?}");
+    assert!(
+        [false, true].iter().all(|kind| responses.iter().any(|(is_quic, _)| is_quic == kind)),
+        "{seen:?}"
+    );
+    assert_eq!(seen.ended.load(Ordering::SeqCst), 3);
+    assert!(seen.sent.load(Ordering::SeqCst) >= 2);
+}
+
+#[test]
+fn modes_without_measurements_advertise_to_all_or_to_none() {
+    for (mode, port, expected) in [
+        (AutoQuicMode::Always, None, Some("h3=\":PORT\"; ma=86400")),
+        (AutoQuicMode::Always, Some(443), Some("h3=\":443\"; ma=86400")),
+        (AutoQuicMode::Never, None, Some("clear")),
+        (AutoQuicMode::Auto, None, None),
+        (AutoQuicMode::AutoquicCompat, None, None),
+    ] {
+        let front = Front::with_upgrade(Arc::new(AutoQuic::new(mode, port, 1)));
+        let expected = expected.map(|value| value.replace("PORT", &front.address.port().to_string()));
+        block_on(async {
+            for version in VERSIONS {
+                let mut client = Client::connect(&front, version).await;
+                // The second one is answered from memory; neither ends the connection.
+                for _ in 0..2 {
+                    let answer = client.send(&Ask::get("/live")).await.unwrap();
+                    let alt_svc = answer.headers.get("alt-svc").map(|value| value.to_str().unwrap());
+                    assert_eq!(alt_svc, expected.as_deref(), "{mode} {version}");
+                }
+            }
+        });
     }
-    assert_eq!(policy.closed.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn without_encryption_nothing_is_advertised() {
+    let front = Front::with(Limits::default(), None, |options| {
+        (options.tls, options.http3) = (None, false);
+        options.upgrade = Arc::new(AutoQuic::new(AutoQuicMode::Always, None, 1));
+    });
+    let answer = front.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("alt-svc"), "{answer}");
 }

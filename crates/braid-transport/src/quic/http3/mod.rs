@@ -7,6 +7,7 @@ use std::fmt;
 use std::future::{Future, pending};
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub struct PathStats {
     pub srtt: Duration,
     /// Payload of the datagrams that were received, bytes.
     pub received_bytes: u64,
+    /// Datagrams that were received.
+    pub received_datagrams: u64,
     /// Packets that were sent.
     pub sent_packets: u64,
     /// Packets that were declared lost, without probes of the path MTU.
@@ -51,7 +54,10 @@ pub struct PathStats {
 
 /// Reads the measurements of a connection that belongs to another value.
 #[derive(Clone)]
-pub struct PathProbe(Weak<SharedConnection>);
+pub struct PathProbe {
+    connection: Weak<SharedConnection>,
+    acknowledged_ends: Arc<AtomicBool>,
+}
 
 impl PathProbe {
     /// The measurements now.
@@ -60,11 +66,12 @@ impl PathProbe {
     /// The connection is closed.
     pub fn sample(&self) -> io::Result<PathStats> {
         let closed = || io::Error::from(io::ErrorKind::NotConnected);
-        let connection = self.0.upgrade().ok_or_else(closed)?;
+        let connection = self.connection.upgrade().ok_or_else(closed)?;
         let stats = guarded(|| connection.handle()?.path_stats(PathId::ZERO))?.ok_or_else(closed)?;
         Ok(PathStats {
             srtt: stats.rtt,
             received_bytes: stats.udp_rx.bytes,
+            received_datagrams: stats.udp_rx.datagrams,
             sent_packets: stats.sent_packets,
             lost_packets: stats.lost_packets.saturating_sub(stats.lost_plpmtud_probes),
             congestion_events: stats.congestion_events,
@@ -73,11 +80,17 @@ impl PathProbe {
             mtu: stats.current_mtu,
         })
     }
+
+    /// Lets the end of each stream that is sent be complete when the peer has acknowledged all of it, or when it is
+    /// handed to QUIC: then its time says nothing about the path. The latter at first.
+    pub fn wait_for_acknowledgements(&self, wait: bool) {
+        self.acknowledged_ends.store(wait, Ordering::Relaxed);
+    }
 }
 
 impl fmt::Debug for PathProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PathProbe").finish_non_exhaustive()
+        f.debug_struct("PathProbe").finish_non_exhaustive()
     }
 }
 
@@ -107,7 +120,7 @@ impl Http3Connection {
         Self {
             _endpoint: endpoint.map(|endpoint| Part::new(endpoint, &shared)),
             failed: Box::pin(failed(Arc::clone(&shared), failures)),
-            open: Http3Open { shared, bidi: None, uni: None },
+            open: Http3Open { shared, acknowledged_ends: Arc::default(), bidi: None, uni: None },
             accepting_bidi: None,
             accepting_uni: None,
             uni_streams: 0,
@@ -124,7 +137,10 @@ impl Http3Connection {
     /// Measurements of the path.
     #[must_use]
     pub fn probe(&self) -> PathProbe {
-        PathProbe(Arc::downgrade(&self.open.shared))
+        PathProbe {
+            connection: Arc::downgrade(&self.open.shared),
+            acknowledged_ends: Arc::clone(&self.open.acknowledged_ends),
+        }
     }
 
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Result<(), ConnectionErrorIncoming> {
@@ -156,13 +172,16 @@ async fn failed(connection: Arc<SharedConnection>, mut failures: Failures) {
 /// Opens streams on a connection.
 pub struct Http3Open {
     shared: Arc<SharedConnection>,
+    /// See [`PathProbe::wait_for_acknowledgements`].
+    acknowledged_ends: Arc<AtomicBool>,
     bidi: Option<Opening<(SendStream, RecvStream)>>,
     uni: Option<Opening<SendStream>>,
 }
 
 impl Clone for Http3Open {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), bidi: None, uni: None }
+        let acknowledged_ends = Arc::clone(&self.acknowledged_ends);
+        Self { shared: Arc::clone(&self.shared), acknowledged_ends, bidi: None, uni: None }
     }
 }
 
@@ -228,7 +247,7 @@ impl<B: Buf> quic::Connection<B> for Http3Connection {
         self.poll_failed(cx)?;
         let shared = &self.open.shared;
         let streams = ready!(poll_slot(&mut self.accepting_bidi, shared, cx, on_connection!(accept_bi)))?;
-        Poll::Ready(Ok(Http3Bidi::new(streams, shared)))
+        Poll::Ready(Ok(Http3Bidi::new(streams, shared, &self.open.acknowledged_ends)))
     }
 
     fn opener(&self) -> Self::OpenStreams {
@@ -269,7 +288,7 @@ impl<B: Buf> quic::OpenStreams<B> for Http3Open {
     ) -> Poll<Result<Self::BidiStream, StreamErrorIncoming>> {
         let streams = ready!(poll_slot(&mut self.bidi, &self.shared, cx, on_connection!(open_bi)));
         let streams = streams.map_err(on_stream)?;
-        Poll::Ready(Ok(Http3Bidi::new(streams, &self.shared)))
+        Poll::Ready(Ok(Http3Bidi::new(streams, &self.shared, &self.acknowledged_ends)))
     }
 
     fn poll_open_send(
@@ -280,7 +299,7 @@ impl<B: Buf> quic::OpenStreams<B> for Http3Open {
         let send = send.map_err(on_stream)?;
         // Settings and GOAWAY do not wait for bodies.
         let _ = guarded(|| send.set_priority(1));
-        Poll::Ready(Ok(Http3Send::new(send, &self.shared)))
+        Poll::Ready(Ok(Http3Send::new(send, &self.shared, &self.acknowledged_ends)))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {

@@ -4,11 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use h3::quic::{self, StreamErrorIncoming, StreamId, WriteBuf};
-use noq::{ReadError, RecvStream, SendStream, VarInt, WriteError};
+use noq::{ReadError, RecvStream, SendStream, Stopped, VarInt, WriteError};
 
 use super::frame_limit::FrameLimit;
 use super::{broken, lost, on_stream};
@@ -33,11 +34,25 @@ pub struct Http3Send<B> {
     stream: Part<SendStream>,
     id: StreamId,
     writing: Option<WriteBuf<B>>,
+    /// Set: the end of the stream waits for the peer's acknowledgement.
+    acknowledged_ends: Arc<AtomicBool>,
+    /// Resolves when the peer has acknowledged all of the stream.
+    acknowledged: Option<Part<Pin<Box<Stopped>>>>,
 }
 
 impl<B> Http3Send<B> {
-    pub(super) fn new(stream: SendStream, connection: &Arc<SharedConnection>) -> Self {
-        Self { id: id(stream.id()), stream: Part::new(stream, connection), writing: None }
+    pub(super) fn new(
+        stream: SendStream,
+        connection: &Arc<SharedConnection>,
+        acknowledged_ends: &Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            id: id(stream.id()),
+            stream: Part::new(stream, connection),
+            writing: None,
+            acknowledged_ends: Arc::clone(acknowledged_ends),
+            acknowledged: None,
+        }
     }
 
     fn poll_write(
@@ -76,12 +91,23 @@ impl<B: Buf> quic::SendStream<B> for Http3Send<B> {
         Ok(())
     }
 
-    fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
-        // An error means that the stream has ended.
-        Poll::Ready(match self.stream.with(SendStream::finish) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(on_stream(broken())),
-        })
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        let acknowledged = match &mut self.acknowledged {
+            Some(acknowledged) => acknowledged,
+            none => {
+                // An error means that the stream has ended.
+                let _ = self.stream.with(SendStream::finish).map_err(|_| on_stream(broken()))?;
+                if !self.acknowledged_ends.load(Ordering::Relaxed) {
+                    return Poll::Ready(Ok(()));
+                }
+                let stopped = self.stream.with(|stream| Box::pin(stream.stopped()));
+                none.insert(self.stream.beside(stopped.map_err(|_| on_stream(broken()))?))
+            }
+        };
+        let ended = acknowledged.with(|acknowledged| acknowledged.as_mut().poll(cx));
+        // A peer that stops the stream, or is gone, is told by other calls.
+        let _ = ready!(ended.map_err(|_| on_stream(broken()))?);
+        Poll::Ready(Ok(()))
     }
 
     fn reset(&mut self, reset_code: u64) {
@@ -186,9 +212,13 @@ pub struct Http3Bidi<B> {
 }
 
 impl<B> Http3Bidi<B> {
-    pub(super) fn new((send, recv): (SendStream, RecvStream), connection: &Arc<SharedConnection>) -> Self {
+    pub(super) fn new(
+        (send, recv): (SendStream, RecvStream),
+        connection: &Arc<SharedConnection>,
+        acknowledged_ends: &Arc<AtomicBool>,
+    ) -> Self {
         let recv = Http3Recv::new(recv, FrameLimit::bidi(), connection);
-        Self { send: Http3Send::new(send, connection), recv }
+        Self { send: Http3Send::new(send, connection, acknowledged_ends), recv }
     }
 }
 

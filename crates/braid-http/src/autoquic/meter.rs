@@ -1,0 +1,253 @@
+//! Measurements of one connection, in the form that the selector takes.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use braid_select::{DeliveryRate, QuicMeter, QuicReading, TcpMeter, TcpReading};
+use braid_transport::http::{PathStats, TcpMetrics};
+
+/// Bytes of responses, and the time until the client had them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Completion {
+    pub(super) bytes: u64,
+    pub(super) elapsed: Duration,
+}
+
+/// TCP connection.
+#[derive(Debug, Default)]
+pub(super) struct TcpConnection {
+    pub(super) meter: TcpMeter,
+    /// Acknowledged bytes and busy time at the last sample.
+    last: (u64, Duration),
+    srtt: Duration,
+    /// Latest response.
+    written: Option<Duration>,
+    /// Responses since the last sample before which nothing was being sent.
+    periods: u32,
+}
+
+impl TcpConnection {
+    /// Notes that a response is about to be written. One within a round trip of the last one is sent while that is not
+    /// acknowledged, so both are one.
+    pub(super) fn responds(&mut self, now: Duration) {
+        if self.written.is_none_or(|written| now.saturating_sub(written) >= self.srtt) {
+            self.periods = self.periods.saturating_add(1);
+        }
+        self.written = Some(now);
+    }
+
+    /// Takes a sample. The kernel measures for how long bytes were on their way.
+    pub(super) fn sample(&mut self, metrics: &TcpMetrics) -> (TcpReading, Option<Completion>) {
+        let (acknowledged, busy) =
+            std::mem::replace(&mut self.last, (metrics.acknowledged_bytes, metrics.busy));
+        let bytes = metrics.acknowledged_bytes.saturating_sub(acknowledged);
+        let elapsed = metrics.busy.saturating_sub(busy);
+        let periods = std::mem::take(&mut self.periods);
+        let completion = (periods > 0 && bytes > 0)
+            .then(|| Completion { bytes: bytes / u64::from(periods), elapsed: elapsed / periods });
+        self.srtt = metrics.srtt;
+        let reading = TcpReading {
+            srtt: metrics.srtt,
+            rttvar: metrics.rttvar,
+            min_rtt: metrics.min_rtt,
+            retransmits: metrics.retransmits.into(),
+            retrans: metrics.retrans,
+            lost: metrics.lost,
+            total_retrans: metrics.total_retrans.into(),
+            segments_out: metrics.data_segments_sent.into(),
+            delivered: metrics.delivered.into(),
+            dsack_dups: metrics.dsack_dups.into(),
+            snd_ssthresh: metrics.snd_ssthresh,
+            delivery_rate: NonZeroU64::new(metrics.delivery_rate).map(|bytes_per_second| DeliveryRate {
+                bytes_per_second,
+                app_limited: metrics.is_app_limited,
+            }),
+        };
+        (reading, completion)
+    }
+}
+
+/// QUIC connection.
+#[derive(Debug, Default)]
+pub(super) struct QuicConnection {
+    pub(super) meter: QuicMeter,
+    last: PathStats,
+    sampled: Duration,
+    /// Mean deviation of the smoothed round-trip time: the library has none of the round-trip time itself.
+    rttvar: Option<Duration>,
+    min_rtt: Option<Duration>,
+    /// Samples in a row in which packets were sent and none arrived.
+    unanswered: u32,
+    /// Responses that are being sent.
+    in_flight: usize,
+    /// Beginning, and bytes of complete responses, while responses are timed.
+    period: Option<(Duration, u64)>,
+}
+
+impl QuicConnection {
+    /// Notes that a response is about to be sent. Returns true if it is the first of a period, and is to be timed.
+    pub(super) fn responds(&mut self, now: Duration, is_due: bool) -> bool {
+        self.in_flight += 1;
+        let is_first = self.in_flight == 1 && is_due;
+        if is_first {
+            self.period = Some((now, 0));
+        }
+        is_first
+    }
+
+    /// Notes that a response is complete, or broken (`None`). Returns the completion of a period, and whether further
+    /// responses are to be timed.
+    pub(super) fn sent(&mut self, now: Duration, bytes: Option<u64>) -> (Option<Completion>, bool) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        match (&mut self.period, bytes) {
+            (Some((_, sum)), Some(bytes)) => *sum = sum.saturating_add(bytes),
+            // Its time says nothing.
+            (period, _) => *period = None,
+        }
+        if self.in_flight > 0 {
+            return (None, self.period.is_some());
+        }
+        (complete(&self.period.take(), now), false)
+    }
+
+    /// Ends a period that has no end by itself, because some response is always being sent, and begins the next one.
+    pub(super) fn split(&mut self, now: Duration) -> Option<Completion> {
+        let completion = complete(&self.period, now)?;
+        self.period = Some((now, 0));
+        Some(completion)
+    }
+
+    pub(super) fn sample(&mut self, now: Duration, stats: &PathStats) -> QuicReading {
+        let last = std::mem::replace(&mut self.last, *stats);
+        let interval = now.saturating_sub(std::mem::replace(&mut self.sampled, now));
+        let sent = stats.sent_packets.saturating_sub(last.sent_packets);
+        let is_answered = stats.received_datagrams > last.received_datagrams;
+        self.unanswered = match (is_answered, sent > 0) {
+            (true, _) => 0,
+            (false, true) => self.unanswered.saturating_add(1),
+            (false, false) => self.unanswered,
+        };
+        // RFC 6298, 2.2 and 2.3.
+        let rttvar = match self.rttvar {
+            None => stats.srtt / 2,
+            Some(rttvar) => (rttvar * 3 + stats.srtt.abs_diff(last.srtt)) / 4,
+        };
+        self.rttvar = Some(rttvar);
+        let min_rtt = self.min_rtt.map_or(stats.srtt, |min| min.min(stats.srtt));
+        self.min_rtt = Some(min_rtt);
+        let rate = stats.rate.and_then(NonZeroU64::new).map(|bytes_per_second| {
+            // The estimate is that of the path if the connection made use of at least half of it.
+            let possible = interval.as_secs_f64() * bytes_per_second.get() as f64;
+            let app_limited = (sent as f64) * f64::from(stats.mtu) < possible / 2.0;
+            DeliveryRate { bytes_per_second, app_limited }
+        });
+        QuicReading {
+            srtt: stats.srtt,
+            rttvar,
+            min_rtt,
+            sent: stats.sent_packets,
+            lost: stats.lost_packets,
+            spurious: 0,
+            // Acknowledgements are not counted; every datagram may have one.
+            delivered: stats.received_datagrams,
+            pto_count: self.unanswered,
+            // The library does not tell packet numbers. Without losses they are as many as datagrams.
+            largest_received: stats.received_datagrams,
+            delivery_rate: rate,
+        }
+    }
+}
+
+fn complete(period: &Option<(Duration, u64)>, now: Duration) -> Option<Completion> {
+    let (began, bytes) = period.filter(|(_, bytes)| *bytes > 0)?;
+    Some(Completion { bytes, elapsed: now.saturating_sub(began) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn responses_within_a_round_trip_are_one() {
+        let mut tcp = TcpConnection::default();
+        let metrics = |acknowledged_bytes, busy| TcpMetrics {
+            acknowledged_bytes,
+            busy: ms(busy),
+            srtt: ms(50),
+            ..TcpMetrics::default()
+        };
+        tcp.responds(ms(0));
+        assert_eq!(tcp.sample(&metrics(1000, 60)).1, Some(Completion { bytes: 1000, elapsed: ms(60) }));
+        // Two at once, and one later.
+        for at in [1000, 1049, 2000] {
+            tcp.responds(ms(at));
+        }
+        let (_, completion) = tcp.sample(&metrics(4000, 260));
+        assert_eq!(completion, Some(Completion { bytes: 1500, elapsed: ms(100) }));
+        // Nothing was sent; nothing was acknowledged.
+        assert_eq!(tcp.sample(&metrics(4000, 260)).1, None);
+        tcp.responds(ms(3000));
+        assert_eq!(tcp.sample(&metrics(4000, 360)).1, None);
+    }
+
+    #[test]
+    fn a_period_ends_with_its_last_response() {
+        let mut quic = QuicConnection::default();
+        assert!(!quic.responds(ms(0), false), "not due");
+        assert_eq!(quic.sent(ms(1), Some(10)), (None, false));
+        assert!(quic.responds(ms(100), true));
+        assert!(!quic.responds(ms(120), true), "the second of a period");
+        assert_eq!(quic.sent(ms(150), Some(600)), (None, true));
+        assert_eq!(quic.sent(ms(180), Some(400)), (Some(Completion { bytes: 1000, elapsed: ms(80) }), false));
+        // A broken response ends the timing.
+        assert!(quic.responds(ms(200), true) && !quic.responds(ms(200), true));
+        assert_eq!(quic.sent(ms(210), None), (None, false));
+        assert_eq!(quic.sent(ms(220), Some(1)), (None, false));
+    }
+
+    #[test]
+    fn a_long_period_is_split() {
+        let mut quic = QuicConnection::default();
+        assert!(quic.responds(ms(0), true) && !quic.responds(ms(0), true));
+        assert_eq!(quic.split(ms(1000)), None, "nothing is complete");
+        quic.sent(ms(1100), Some(500));
+        assert_eq!(quic.split(ms(2000)), Some(Completion { bytes: 500, elapsed: ms(2000) }));
+        let end = quic.sent(ms(2500), Some(700));
+        assert_eq!(end, (Some(Completion { bytes: 700, elapsed: ms(500) }), false));
+    }
+
+    #[test]
+    fn silence_counts_only_while_packets_are_sent() {
+        let mut quic = QuicConnection::default();
+        let mut stats = PathStats::default();
+        // Packets sent and received in an interval, unanswered samples after it.
+        for (sent, received, unanswered) in
+            [(5, 5, 0), (1, 0, 1), (0, 0, 1), (2, 0, 2), (1, 0, 3), (0, 1, 0), (1, 1, 0)]
+        {
+            stats.sent_packets += sent;
+            stats.received_datagrams += received;
+            assert_eq!(quic.sample(ms(0), &stats).pto_count, unanswered, "{stats:?}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_that_of_the_path_when_it_was_used() {
+        let mut quic = QuicConnection::default();
+        let mut stats = PathStats { rate: Some(1_000_000), mtu: 1000, srtt: ms(20), ..PathStats::default() };
+        quic.sample(ms(0), &stats);
+        for (sent, app_limited) in [(499, true), (500, false)] {
+            stats.sent_packets += sent;
+            let at = quic.sampled + ms(1000);
+            let rate = quic.sample(at, &stats).delivery_rate.unwrap();
+            assert_eq!((rate.bytes_per_second.get(), rate.app_limited), (1_000_000, app_limited));
+        }
+        stats.srtt = ms(60);
+        let reading = quic.sample(ms(3000), &stats);
+        // 10 ms at first, then 10 * 3/4 twice, then (5.625 * 3 + 40) / 4.
+        assert_eq!((reading.min_rtt, reading.rttvar.as_micros()), (ms(20), 14_218));
+    }
+}

@@ -1,0 +1,253 @@
+//! Automatic upgrade to HTTP/3 and downgrade from it, by the measurements of all connections of a client network.
+//!
+//! [`AutoQuic`] is the [`Upgrade`] of a front that serves HTTP/3. It gives the measurements of each connection to one
+//! [`Selector`], advertises HTTP/3 where QUIC is chosen, and withdraws that where TCP is chosen again, with GOAWAY on
+//! HTTP/3 connections that began before. Nothing runs while no request is answered.
+
+mod meter;
+mod observer;
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use braid_select::{AltSvc, Config, Decision, Explanation, Key, Mode, Network, Protocol, Selector};
+use tokio::sync::broadcast;
+
+use self::observer::ConnectionObserver;
+use crate::upgrade::{Link, NoUpgrade, Observer, Upgrade};
+
+/// Origins that have measurements of their own; all others share one. Clients choose the name, so it has a bound.
+const ORIGINS: usize = 256;
+
+/// Name of the origins beyond that bound.
+const OTHERS: &str = "others";
+
+/// Decisions that wait for a reader of events.
+const EVENTS: usize = 256;
+
+/// Policy of the automatic upgrade. Cheap to clone.
+#[derive(Clone)]
+pub struct AutoQuic(Arc<Shared>);
+
+struct Shared {
+    mode: Mode,
+    port: Option<u16>,
+    /// Epoch of the selector's times, on both clocks.
+    began: (Instant, SystemTime),
+    state: Mutex<State>,
+    decided: broadcast::Sender<Arc<Change>>,
+}
+
+struct State {
+    selector: Selector,
+    origins: HashSet<Arc<str>>,
+    counts: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+/// Decision, at a time in seconds since the Unix epoch.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) at: f64,
+    pub(crate) decision: Decision,
+}
+
+/// Advertisement that is in force for a key.
+struct Standing {
+    alt_svc: AltSvc,
+    chosen: Protocol,
+    /// Latest change of the protocol.
+    changed: Option<Duration>,
+}
+
+impl AutoQuic {
+    /// Policy that knows nothing yet. `port`: UDP port that clients reach HTTP/3 on, if it is not that of the listener.
+    /// `seed`: random number for the jitter of back-offs.
+    #[must_use]
+    pub fn new(mode: Mode, port: Option<u16>, seed: u64) -> Self {
+        Self(Arc::new(Shared {
+            mode,
+            port,
+            began: (Instant::now(), SystemTime::now()),
+            state: Mutex::new(State {
+                selector: Selector::new(&Config::new(mode, Protocol::Tcp, seed)),
+                origins: HashSet::new(),
+                counts: BTreeMap::new(),
+            }),
+            decided: broadcast::Sender::new(EVENTS),
+        }))
+    }
+
+    /// Way of deciding.
+    pub(crate) fn mode(&self) -> Mode {
+        self.0.mode
+    }
+
+    /// Networks and origins that are known.
+    pub(crate) fn len(&self) -> usize {
+        self.with(|state, _| state.selector.len())
+    }
+
+    /// Latest changes, newest first.
+    pub(crate) fn changes(&self) -> Vec<Change> {
+        self.with(|state, _| {
+            let decisions: Vec<_> = state.selector.decisions().cloned().collect();
+            decisions.into_iter().rev().map(|decision| self.change(decision)).collect()
+        })
+    }
+
+    /// Changes from now on.
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Arc<Change>> {
+        self.0.decided.subscribe()
+    }
+
+    /// Number of changes by new protocol and reason.
+    pub(crate) fn counts(&self) -> BTreeMap<(&'static str, &'static str), u64> {
+        self.with(|state, _| state.counts.clone())
+    }
+
+    /// Numbers about the network of an address, one for each origin.
+    pub(crate) fn explain(&self, address: IpAddr) -> Vec<Explanation> {
+        self.with(|state, now| state.selector.explain_network(now, Network::from(address)))
+    }
+
+    /// Time since the epoch of the selector.
+    fn now(&self) -> Duration {
+        self.0.began.0.elapsed()
+    }
+
+    fn with<R>(&self, call: impl FnOnce(&mut State, Duration) -> R) -> R {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        call(&mut state, self.now())
+    }
+
+    fn change(&self, decision: Decision) -> Change {
+        let at = self.0.began.1.checked_add(decision.when).unwrap_or(SystemTime::UNIX_EPOCH);
+        let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Change { at: at.as_secs_f64(), decision }
+    }
+
+    /// Gives something to the selector, and makes its decision known.
+    fn update(&self, call: impl FnOnce(&mut Selector, Duration) -> Option<Decision>) {
+        let decision = self.with(|state, now| {
+            let decision = call(&mut state.selector, now)?;
+            *state.counts.entry((name(decision.to), decision.reason.name())).or_default() += 1;
+            Some(decision)
+        });
+        if let Some(decision) = decision {
+            tracing::info!(%decision, "autoquic");
+            // An error: there is no reader.
+            let _ = self.0.decided.send(Arc::new(self.change(decision)));
+        }
+    }
+
+    /// Key of a client and an origin.
+    fn key(&self, client: IpAddr, authority: &str) -> Key {
+        let origin = self.with(|state, _| {
+            if let Some(origin) = state.origins.get(authority) {
+                return Arc::clone(origin);
+            }
+            let name = if state.origins.len() < ORIGINS { authority } else { OTHERS };
+            let origin: Arc<str> = name.into();
+            // At the bound this adds one more name, that of the others.
+            state.origins.insert(Arc::clone(&origin));
+            origin
+        });
+        Key::new(client, origin)
+    }
+
+    fn standing(&self, key: &Key) -> Standing {
+        self.with(|state, now| Standing {
+            alt_svc: state.selector.alt_svc(now, key),
+            chosen: state.selector.chosen(now, key),
+            changed: state.selector.changed(now, key),
+        })
+    }
+}
+
+/// Name of a protocol in labels and JSON.
+pub(crate) fn name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Quic => "quic",
+    }
+}
+
+impl Upgrade for AutoQuic {
+    fn connected(&self, link: Link) -> Box<dyn Observer> {
+        // A client must not take the advice of a connection that others on the path could have changed. [RFC 7838, 2.1]
+        if link.is_encrypted { Box::new(ConnectionObserver::new(self, link)) } else { Box::new(NoUpgrade) }
+    }
+}
+
+impl std::fmt::Debug for AutoQuic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AutoQuic").field("mode", &self.0.mode).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_select::{Failure, QuicMeter, QuicReading};
+
+    use super::*;
+
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
+
+    /// Moves a key to TCP by a failure, after `always` has moved it to QUIC.
+    fn failed(policy: &AutoQuic, key: &Key) {
+        policy.update(|selector, now| selector.quic_failed(now, key, Failure::BlackHole));
+    }
+
+    #[test]
+    fn changes_are_counted_kept_and_sent_to_readers() {
+        let policy = AutoQuic::new(Mode::AutoquicCompat, None, 1);
+        let key = policy.key(CLIENT, "a.example");
+        let mut events = policy.subscribe();
+        // The rule of autoquic: a retransmission upgrades.
+        policy.update(|selector, now| {
+            let reading =
+                braid_select::TcpReading { total_retrans: 1, snd_ssthresh: 10, ..Default::default() };
+            selector.observe_tcp(now, &key, &mut braid_select::TcpMeter::default(), &reading)
+        });
+        // Again: nothing changes.
+        policy.update(|selector, now| {
+            let reading = QuicReading { sent: 1000, ..QuicReading::default() };
+            selector.observe_quic(now, &key, &mut QuicMeter::default(), &reading)
+        });
+        let change = events.try_recv().unwrap();
+        assert_eq!((change.decision.to, change.decision.key.clone()), (Protocol::Quic, key.clone()));
+        assert!(events.try_recv().is_err());
+        assert_eq!(policy.counts().into_iter().collect::<Vec<_>>(), [(("quic", "compat_loss"), 1)]);
+        assert_eq!((policy.changes().len(), policy.len()), (1, 1));
+        let standing = policy.standing(&key);
+        assert_eq!(standing.chosen, Protocol::Quic);
+        assert!(matches!(standing.alt_svc, AltSvc::Advertise { .. }) && standing.changed.is_some());
+        let known = policy.explain([192, 0, 2, 200].into());
+        assert_eq!(known.len(), 1, "the same network");
+        assert!(policy.explain([192, 0, 3, 7].into()).is_empty());
+    }
+
+    #[test]
+    fn a_failure_without_an_offer_changes_nothing() {
+        let policy = AutoQuic::new(Mode::Auto, None, 1);
+        let key = policy.key(CLIENT, "a.example");
+        failed(&policy, &key);
+        assert!(policy.changes().is_empty() && policy.counts().is_empty());
+        assert_eq!(policy.standing(&key).alt_svc, AltSvc::None);
+    }
+
+    #[test]
+    fn origins_beyond_the_bound_share_one() {
+        let policy = AutoQuic::new(Mode::Auto, None, 1);
+        for number in 0..ORIGINS {
+            policy.key(CLIENT, &format!("{number}.example"));
+        }
+        assert_eq!(&*policy.key(CLIENT, "0.example").origin, "0.example");
+        for name in ["x.example", "y.example"] {
+            assert_eq!(&*policy.key(CLIENT, name).origin, OTHERS);
+        }
+        assert_eq!(policy.with(|state, _| state.origins.len()), ORIGINS + 1);
+    }
+}
