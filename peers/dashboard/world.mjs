@@ -130,7 +130,7 @@ export class World {
     const filters = isEdge ? ['plant/hamburg/alarms/#', 'plant/hamburg/telemetry/+', 'firmware/edge/#', '$share/fleet/jobs/#'] : (own ?? ['plant/+/state'])
     return {
       ...one, will: isEdge ? { topic: 'plant/hamburg/edge-07/offline', qos: 1, retain: true, delay_secs: 30 } : null,
-      subscriptions: filters.slice(0, one.subscriptions).map((filter, at) => ({ filter, qos: at % 3, no_local: at === 1, retain_as_published: at === 0, retain_handling: at % 3, identifier: at === 2 ? 7 : null })),
+      filters: filters.slice(0, one.subscriptions).map((filter, at) => ({ filter, qos: at % 3, no_local: at === 1, retain_as_published: at === 0, retain_handling: at % 3, identifier: at === 2 ? 7 : null })),
     }
   }
 

@@ -77,7 +77,7 @@ export default function client(view) {
 		disconnect.disabled = !one.connected
 		session.set([one.user, one.version, clock(one.connected_at ?? one.disconnected_at), `${one.keep_alive_secs} s`,
 			one.expiry_secs === null ? 'never' : duration(one.expiry_secs), one.clean_start ? 'yes' : 'no', `${count(one.queued_messages)} · ${bytes(one.queued_bytes)}`, count(one.inflight), count(one.dropped), one.mountpoint])
-		subscriptions.set(one.subscriptions)
+		subscriptions.set(one.filters)
 		will.replaceChildren(one.will
 			? h('p', h('code', one.will.topic), h('span.muted', ` QoS ${one.will.qos}${one.will.retain ? ', retained' : ''}${one.will.delay_secs ? `, ${duration(one.will.delay_secs)} after the end of the connection` : ''}`))
 			: h('p.muted', 'No Will.'))

@@ -89,8 +89,8 @@ pub(super) struct ClientDetail {
     will: Option<Will>,
     /// Messages of QoS 2 from the client that are not released.
     inbound: usize,
-    /// The first 256, in the order of their filters.
-    subscriptions: Vec<SubscriptionOptions>,
+    /// The first 256 subscriptions, in the order of their filters.
+    filters: Vec<SubscriptionOptions>,
 }
 
 /// Message that is published if the connection is lost.
@@ -311,7 +311,7 @@ pub(super) async fn show(
         client,
         will: detail.pending.will.as_ref().map(Will::from),
         inbound: detail.pending.inbound,
-        subscriptions: detail.subscriptions.iter().map(SubscriptionOptions::from).collect(),
+        filters: detail.subscriptions.iter().map(SubscriptionOptions::from).collect(),
     }))
 }
 

@@ -60,7 +60,9 @@ struct Properties {
     /// Base64.
     correlation_data: Option<String>,
     message_expiry_secs: Option<u32>,
-    /// Pairs of names and values.
+    /// Pairs of a name and a value.
+    // A tuple would have `items: false`, which not every generator of clients reads.
+    #[schema(value_type = Vec<Vec<String>>)]
     user_properties: Vec<(String, String)>,
 }
 
