@@ -6,6 +6,7 @@ mod http3;
 mod idle;
 mod limits;
 mod tcp;
+mod unread;
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +33,7 @@ pub use self::limits::Limits;
 use self::body::LimitedBody;
 use self::guard::Guard;
 use self::limits::ConnectionCount;
+use self::unread::{Unread, discard};
 use crate::problem::problem;
 use crate::upgrade::{Link, NoUpgrade, Observer, Probe, Upgrade};
 
@@ -301,7 +303,12 @@ impl Connection {
         let checked = front.guard.check(&request, self.is_loopback, &front.limits);
         let (mut response, authority) = match checked {
             Ok(authority) => (self.route(request, authority.clone()).await, authority),
-            Err((status, detail)) => (problem(status, detail), None),
+            Err((status, detail)) => {
+                if version == Version::HTTP_2 {
+                    discard(request.into_body()).await;
+                }
+                (problem(status, detail), None)
+            }
         };
         let advice = self.observer.advise(authority.as_ref().map(Authority::as_str));
         if matches!(response.status(), StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT) {
@@ -323,6 +330,7 @@ impl Connection {
     {
         let (mut parts, body) = request.into_parts();
         let declared = guard::content_length(&parts.headers).unwrap_or_default();
+        let (body, unread) = Unread::of(body, parts.version);
         let (body, outcome) = LimitedBody::new(body, declared, &self.front.limits);
         // One form for all versions: routes find the host in `Host` and in `Client`.
         if let Some(host) = authority.as_ref().and_then(|host| HeaderValue::try_from(host.as_str()).ok())
@@ -337,6 +345,7 @@ impl Connection {
             Ok(response) => response,
             Err(never) => match never {},
         };
+        unread.discard().await;
         match outcome.failure() {
             // The reason for the route's error.
             Some(failure) if !response.status().is_success() => {
