@@ -15,6 +15,9 @@ use crate::autoquic::AutoQuic;
 /// Prefix of all names.
 const PREFIX: &str = "braidmq_";
 
+/// Beginning of the topics of counters of limits, which are one family: their number is that of the limits.
+const LIMITS: &str = "limits/";
+
 /// Value of the metric with this topic below `$SYS/broker/`.
 pub(super) fn value(handle: &Handle, topic: &str) -> Option<u64> {
     handle.metrics().into_iter().find(|metric| metric.topic == topic).map(|metric| metric.value)
@@ -104,8 +107,16 @@ fn text(
     text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION").to_owned())], 1);
     text.family("uptime_seconds", "gauge", "Time since the start of the process.");
     text.sample("uptime_seconds", &[], uptime_secs);
-    for metric in metrics {
+    let (limits, others): (Vec<_>, Vec<_>) = metrics
+        .iter()
+        .partition(|metric| metric.topic.starts_with(LIMITS) && metric.kind == MetricKind::Counter);
+    for metric in others {
         text.metric(metric);
+    }
+    text.family("limits_reached_total", "counter", "Times that a client met a limit, by the limit.");
+    for metric in limits {
+        let limit = metric.topic.trim_start_matches(LIMITS).to_owned();
+        text.sample("limits_reached_total", &[("limit", limit)], metric.value);
     }
     for (name, kind, help, value) in OF_LISTENERS {
         text.family(name, kind, help);
