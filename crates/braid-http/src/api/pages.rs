@@ -1,18 +1,22 @@
 //! Pages inside the binary: the dashboard, the page at `/api/`, and the OpenAPI document.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
 use std::sync::LazyLock;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
-    IF_NONE_MATCH, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION, REFERRER_POLICY, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{Method, Response, StatusCode};
 use axum::routing::{any, get};
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use super::document;
 use crate::problem::problem;
@@ -27,8 +31,42 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 struct Page {
     path: &'static str,
     kind: &'static str,
-    content: Bytes,
+    plain: Content,
+    /// With gzip. The files are public, so that their compressed length tells nothing.
+    packed: Content,
+}
+
+/// Content in one encoding, with the tag of it.
+struct Content {
+    bytes: Bytes,
     etag: HeaderValue,
+}
+
+impl Content {
+    fn new(bytes: Bytes) -> Self {
+        // Keys of this hasher are constant: the tag is that of the content.
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let etag = HeaderValue::try_from(format!("\"{:016x}\"", hasher.finish()));
+        Self { bytes, etag: etag.unwrap_or(HeaderValue::from_static("\"\"")) }
+    }
+}
+
+fn gzip(content: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    // Writing to memory cannot fail.
+    let _ = encoder.write_all(content);
+    encoder.finish().unwrap_or_default().into()
+}
+
+/// Tests whether the client names gzip in `Accept-Encoding`, with a weight other than 0 (RFC 9110, 12.5.3).
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let fields = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|field| field.to_str().ok());
+    fields.flat_map(|field| field.split(',')).any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
+        let weight = weight.trim().strip_prefix("q=").and_then(|weight| weight.parse::<f32>().ok());
+        name.trim().eq_ignore_ascii_case("gzip") && weight.is_some_and(|weight| weight > 0.0)
+    })
 }
 
 impl Page {
@@ -40,11 +78,7 @@ impl Page {
             Some((_, "json")) => "application/json",
             _ => "text/html; charset=utf-8",
         };
-        // Keys of this hasher are constant: the tag is that of the content.
-        let mut hasher = DefaultHasher::new();
-        content.hash(&mut hasher);
-        let etag = HeaderValue::try_from(format!("\"{:016x}\"", hasher.finish()));
-        Self { path, kind, content, etag: etag.unwrap_or(HeaderValue::from_static("\"\"")) }
+        Self { path, kind, packed: Content::new(gzip(&content)), plain: Content::new(content) }
     }
 
     fn respond(&self, request: &Request) -> Response<Body> {
@@ -53,24 +87,30 @@ impl Page {
             refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refused;
         }
+        let is_packed = accepts_gzip(request.headers());
+        let content = if is_packed { &self.packed } else { &self.plain };
         let is_known = request.headers().get_all(IF_NONE_MATCH).iter().any(|tags| {
             let tags = tags.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-            tags.map(|tag| tag.strip_prefix(b"W/").unwrap_or(tag)).any(|tag| tag == self.etag.as_bytes())
+            tags.map(|tag| tag.strip_prefix(b"W/").unwrap_or(tag)).any(|tag| tag == content.etag.as_bytes())
         });
         let mut response = if is_known {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             response
         } else {
-            let mut response = Response::new(Body::from(self.content.clone()));
+            let mut response = Response::new(Body::from(content.bytes.clone()));
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
+            if is_packed {
+                response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
             response
         };
         let headers = response.headers_mut();
-        headers.insert(ETAG, self.etag.clone());
+        headers.insert(ETAG, content.etag.clone());
         for (name, value) in [
             // Asked for again each time: a new broker has new pages.
             (CACHE_CONTROL, "no-cache"),
+            (VARY, "accept-encoding"),
             (CONTENT_SECURITY_POLICY, POLICY),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
@@ -154,6 +194,9 @@ pub(crate) async fn fallback(request: Request) -> Response<Body> {
 mod tests {
     use std::collections::BTreeSet;
     use std::fs;
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
 
     use super::*;
 
@@ -172,8 +215,45 @@ mod tests {
             let served: BTreeSet<_> = pages.iter().map(name).filter(|name| !name.contains('/')).collect();
             assert_eq!(served, there, "{folder}");
         }
-        let bytes: usize =
-            ABOUT.iter().filter(|page| page.kind != "application/json").map(|page| page.content.len()).sum();
-        assert!(bytes < 15 << 10, "the page at /api/ has {bytes} bytes");
+        let size = |pages: &[Page]| -> usize {
+            let pages = pages.iter().filter(|page| page.kind != "application/json");
+            pages.map(|page| page.packed.bytes.len()).sum()
+        };
+        assert!(size(&ABOUT) < 5_000, "the page at /api/ has {} bytes", size(&ABOUT));
+        // The bar is 100,000 with heads and answers of the API.
+        assert!(size(&DASHBOARD) < 60_000, "the dashboard has {} bytes", size(&DASHBOARD));
+    }
+
+    #[test]
+    fn content_is_packed_for_clients_that_take_gzip() {
+        for (fields, expected) in [
+            (&["gzip, deflate, br"][..], true),
+            (&["deflate", "br;q=1.0, GZIP;q=0.5"], true),
+            (&["gzip;q=0"], false),
+            (&["gzip;q=0.000, *"], false),
+            (&["gzip;level=9"], false),
+            (&["deflate, br"], false),
+            (&[], false),
+        ] {
+            let mut request = Request::new(Body::empty());
+            for field in fields {
+                request.headers_mut().append(ACCEPT_ENCODING, field.parse().unwrap());
+            }
+            let page = DASHBOARD.iter().find(|page| page.path == "/app.js").unwrap();
+            let response = page.respond(&request);
+            let encoding = response.headers().get(CONTENT_ENCODING).map(|value| value.to_str().unwrap());
+            assert_eq!(encoding, expected.then_some("gzip"), "{fields:?}");
+            assert_eq!(response.headers()[VARY], "accept-encoding");
+            // Each encoding has a tag of its own.
+            for (content, is_known) in [(&page.packed, expected), (&page.plain, !expected)] {
+                request.headers_mut().insert(IF_NONE_MATCH, content.etag.clone());
+                let status = page.respond(&request).status();
+                assert_eq!(status == StatusCode::NOT_MODIFIED, is_known, "{fields:?}");
+            }
+        }
+        let page = DASHBOARD.iter().find(|page| page.path == "/").unwrap();
+        let mut text = String::new();
+        GzDecoder::new(&page.packed.bytes[..]).read_to_string(&mut text).unwrap();
+        assert_eq!(text.as_bytes(), page.plain.bytes);
     }
 }
