@@ -93,7 +93,7 @@ summary:
 # PyPI and npm into .peers.
 compiler: DEBIAN := cc=build-essential
 apt-packages: DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm \
-  h2load=nghttp2-client nginx=nginx \
+  h2load=nghttp2-client nginx=nginx curl=curl chromium=chromium \
   ip=iproute2 iptables=iptables strace=strace dpkg-shlibdeps=dpkg-dev systemd-analyze=systemd
 
 compiler apt-packages:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 HOST = "127.0.0.1"
 WS_PATH = "/mqtt"
 # The brokers of a run: one with its defaults, and those that `cargo xtask peers` starts with other settings.
-STANDARD, STRICT, SMALL = "", "STRICT_", "SMALL_"
+STANDARD, STRICT, SMALL, WEB = "", "STRICT_", "SMALL_", "WEB_"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One listener: transport is tcp, tls, ws, wss or quic."""
+    """One listener: transport is tcp, tls, ws, wss, quic or http."""
 
     transport: str
     port: int
@@ -41,10 +41,10 @@ def endpoint(transport: str, broker: str = STANDARD) -> Endpoint:
     return Endpoint(transport, int(os.environ[f"PEERS_{broker}{transport.upper()}"]))
 
 
-def dial(transport: str, wait: float) -> socket.socket:
+def dial(transport: str, wait: float, broker: str = STANDARD) -> socket.socket:
     """A connected socket on the tcp or tls listener; every operation on it is bounded by `wait` seconds."""
-    plain = socket.create_connection((HOST, endpoint(transport).port), timeout=wait)
+    plain = socket.create_connection((HOST, endpoint(transport, broker).port), timeout=wait)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if transport == "tcp":
         return plain
-    return ssl.create_default_context(cafile=ca_file()).wrap_socket(plain, server_hostname=HOST)
+    return ssl.create_default_context(cafile=ca_file(broker)).wrap_socket(plain, server_hostname=HOST)

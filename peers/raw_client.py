@@ -6,16 +6,16 @@ from collections import deque
 from typing import Any
 
 import wire
-from endpoint import dial
+from endpoint import STANDARD, dial
 from suite import CLOCK_GRAIN, WAIT, Mismatch, expect
 
 
 class RawClient:
     """Sends what a case tells it and nothing else: no keep-alive, no acknowledgement of its own."""
 
-    def __init__(self, transport: str = "tcp", version: int = wire.V5) -> None:
+    def __init__(self, transport: str = "tcp", version: int = wire.V5, broker: str = STANDARD) -> None:
         self.version = version
-        self._socket = dial(transport, WAIT)
+        self._socket = dial(transport, WAIT, broker)
         self._decoder = wire.Decoder(version)
         self._pending: deque[wire.Packet] = deque()
 

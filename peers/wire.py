@@ -124,11 +124,15 @@ def connect(
     will: tuple[str, bytes] | None = None,
     will_delay: int = 0,
     name: str | None = None,
+    login: tuple[str, str] | None = None,
     **properties: Any,
 ) -> bytes:
-    """A CONNECT; `will` is topic and payload at QoS 0, `will_delay` is v5's, `name` overrides the protocol name."""
+    """A CONNECT; `will` is topic and payload at QoS 0, `will_delay` is v5's, `name` overrides the protocol name.
+
+    `login` is user and password.
+    """
     head = binary(name or ("MQIsdp" if version == V31 else "MQTT"))
-    flags = (2 if clean else 0) | (4 if will else 0)
+    flags = (2 if clean else 0) | (4 if will else 0) | (0xC0 if login else 0)
     body = head + struct.pack("!BBH", version, flags, keep_alive)
     if version >= V5:
         body += encode_properties(properties)
@@ -136,7 +140,7 @@ def connect(
     if will:
         body += encode_properties({"will_delay": will_delay}) if version >= V5 else b""
         body += binary(will[0]) + binary(will[1])
-    return packet(CONNECT, 0, body)
+    return packet(CONNECT, 0, body + b"".join(binary(one) for one in login or ()))
 
 
 def publish(

@@ -1,5 +1,5 @@
-//! Third-party clients against a real broker process: mosquitto-clients, paho-mqtt, MQTT.js, aioquic, Chromium; and our
-//! load generator beside h2load, on nginx.
+//! Third-party clients against a real broker process: mosquitto-clients, paho-mqtt, MQTT.js, aioquic, curl, a generated
+//! client of the API, the parser of Prometheus, Chromium; and our load generator beside h2load, on nginx.
 //!
 //! The cases themselves are scripts in `peers/`. This module installs what they need, starts the broker with its
 //! defaults and with other settings, runs one suite after the other with the ports in its environment, and sums up.
@@ -15,7 +15,7 @@ mod suite;
 mod tally;
 
 use broker::Broker;
-use suite::Suite;
+use suite::{Places, Suite};
 use tally::Tally;
 
 /// Broker under test.
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     fn listens(self, listener: &str) -> bool {
-        self == Self::Braidmq || listener != "QUIC"
+        self == Self::Braidmq || !matches!(listener, "QUIC" | "HTTP")
     }
 
     /// Name in the scripts and of the directories.
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     no_install: bool,
 }
 
-/// Every suite; those of QUIC and of the dashboard need what mosquitto does not have.
+/// Every suite; those of QUIC and HTTP need what mosquitto does not have.
 const SUITES: &[Suite] = &[
     Suite { script: "run_mosquitto_clients.py", limit: Duration::from_secs(600) },
     Suite { script: "run_raw.py", limit: Duration::from_secs(600) },
@@ -65,6 +65,8 @@ const SUITES: &[Suite] = &[
     Suite { script: "run_mqttjs.mjs", limit: Duration::from_secs(600) },
     Suite { script: "run_quic.py", limit: Duration::from_secs(300) },
     Suite { script: "run_streams.py", limit: Duration::from_secs(600) },
+    Suite { script: "run_http.py", limit: Duration::from_secs(600) },
+    Suite { script: "run_http3.mjs", limit: Duration::from_secs(300) },
     Suite { script: "run_dashboard.mjs", limit: Duration::from_secs(900) },
 ];
 
@@ -96,10 +98,10 @@ fn peers(args: &Args) -> Result<Tally, String> {
     let mut tally = Tally::default();
     for suite in SUITES {
         if suite.needs_braidmq() && args.broker == Kind::Mosquitto {
-            println!("# {}: mosquitto has neither QUIC nor the dashboard", suite.script);
+            println!("# {}: mosquitto has neither QUIC nor HTTP", suite.script);
             continue;
         }
-        suite.run(root, &home, &brokers, &args.only, &mut tally);
+        suite.run(&Places { root, home: &home, binary: &binary }, &brokers, &args.only, &mut tally);
         for broker in &mut brokers {
             if let Some(end) = broker.ended() {
                 let reason = format!("{end}; its log is {}", broker.log().display());

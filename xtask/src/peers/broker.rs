@@ -1,7 +1,8 @@
 //! The broker process: started on free ports, watched, stopped by SIGTERM.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -22,12 +23,15 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct Variant {
     /// Name in the scripts; in capitals and with an underscore, part of the names of environment variables.
     name: &'static str,
-    /// `KEY=VALUE` each.
+    /// `KEY=VALUE` each, with `{sources}` for `peers/`, `{data}` for the data directory and `{upstream}` for the port of
+    /// the server behind proxy routes.
     settings: &'static [&'static str],
+    /// Files of `peers/` that are copied into the data directory, readable by their owner only.
+    files: &'static [&'static str],
 }
 
-/// The defaults, for most cases.
-pub(super) const STANDARD: Variant = Variant { name: "", settings: &[] };
+/// The defaults, for most cases. HTTP is plain, and clients on this machine are operators.
+pub(super) const STANDARD: Variant = Variant { name: "", settings: &[], files: &[] };
 
 /// Settings for behaviour that the defaults do not show, or not soon; `peers/cases/streams` refers to their names and
 /// values.
@@ -41,6 +45,7 @@ pub(super) const OTHERS: &[Variant] = &[
             "limits.connect_timeout_secs=1",
             r#"priority=[{ filter = "+/urgent", priority = 200 }]"#,
         ],
+        files: &[],
     },
     Variant {
         name: "small",
@@ -52,6 +57,24 @@ pub(super) const OTHERS: &[Variant] = &[
             "limits.stalled_packet_secs=1",
             "limits.streams_per_second=50",
         ],
+        files: &[],
+    },
+    // `peers/cases/http` and `peers/chromium` have the passwords.
+    Variant {
+        name: "web",
+        settings: &[
+            "http.tls=true",
+            r#"http.operators=["olga"]"#,
+            r#"http.viewers=["vera"]"#,
+            r#"http.route=[
+                { path = "/files", directory = "{sources}/http/files" },
+                { path = "/app", upstream = "http://127.0.0.1:{upstream}" },
+                { path = "/dead", upstream = "http://127.0.0.1:1" },
+            ]"#,
+            r#"authenticator=[{ kind = "password", file = "{data}/users" }]"#,
+            "acl.permit_all=true",
+        ],
+        files: &["http/users"],
     },
 ];
 
@@ -91,8 +114,10 @@ impl Broker {
             fs::remove_dir_all(&data_dir).map_err(|error| format!("{}: {error}", data_dir.display()))?;
         }
         fs::create_dir_all(&data_dir).map_err(|error| format!("{}: {error}", data_dir.display()))?;
+        let sources = home.with_file_name("peers");
+        copy(variant.files, &sources, &data_dir)?;
         let mut command = match kind {
-            Kind::Braidmq => braidmq(binary, variant, &ports, &data_dir)?,
+            Kind::Braidmq => braidmq(binary, variant, &ports, &data_dir, &sources)?,
             Kind::Mosquitto => mosquitto(&ports, &data_dir, home)?,
         };
         let output = File::create(&log).and_then(|output| Ok((output.try_clone()?, output)));
@@ -112,13 +137,17 @@ impl Broker {
             if let Some(end) = self.ended() {
                 return Err(format!("the broker {end} while starting; its log is {}", self.log.display()));
             }
-            if self.ports.stream_ports().into_iter().all(accepts) {
+            if self.tcp_ports().all(accepts) {
                 return Ok(());
             }
         }
-        let missing: Vec<u16> =
-            self.ports.stream_ports().into_iter().filter(|port| !accepts(*port)).collect();
+        let missing: Vec<u16> = self.tcp_ports().filter(|port| !accepts(*port)).collect();
         Err(format!("no listener on {missing:?} after {START_LIMIT:?}; the log is {}", self.log.display()))
+    }
+
+    fn tcp_ports(&self) -> impl Iterator<Item = u16> {
+        let http = self.kind.listens("HTTP").then_some(self.ports.http());
+        self.ports.stream_ports().into_iter().chain(http)
     }
 
     /// Exit status of the process, if it has ended.
@@ -171,7 +200,8 @@ impl Broker {
             ("CA", self.data_dir.join("cert.pem").display().to_string()),
         ];
         let listeners = self.ports.listeners().filter(|(name, _)| self.kind.listens(name));
-        variables.extend(listeners.map(|(name, port)| (name, port.to_string())));
+        let ports = listeners.chain([("UPSTREAM", self.ports.upstream())]);
+        variables.extend(ports.map(|(name, port)| (name, port.to_string())));
         let variant = match self.variant.name {
             "" => String::new(),
             name => format!("{}_", name.to_ascii_uppercase()),
@@ -188,9 +218,26 @@ impl Drop for Broker {
     }
 }
 
+fn copy(files: &[&str], sources: &Path, data_dir: &Path) -> Result<(), String> {
+    for file in files {
+        let source = sources.join(file);
+        let target = data_dir.join(source.file_name().unwrap_or_default());
+        fs::copy(&source, &target)
+            .and_then(|_| fs::set_permissions(&target, Permissions::from_mode(0o600)))
+            .map_err(|error| format!("{} to {}: {error}", source.display(), target.display()))?;
+    }
+    Ok(())
+}
+
 // === Command lines ===
 
-fn braidmq(binary: &Path, variant: &Variant, ports: &Ports, data_dir: &Path) -> Result<Command, String> {
+fn braidmq(
+    binary: &Path,
+    variant: &Variant,
+    ports: &Ports,
+    data_dir: &Path,
+    sources: &Path,
+) -> Result<Command, String> {
     if !binary.is_file() {
         return Err(format!(
             "{} is not there: run `cargo build -p braidmq`, or name --binary",
@@ -203,7 +250,11 @@ fn braidmq(binary: &Path, variant: &Variant, ports: &Ports, data_dir: &Path) -> 
         command.arg(format!("--{}", name.to_ascii_lowercase())).arg(format!("127.0.0.1:{port}"));
     }
     for setting in variant.settings {
-        command.args(["--set", setting]);
+        let setting = setting
+            .replace("{sources}", &sources.display().to_string())
+            .replace("{data}", &data_dir.display().to_string())
+            .replace("{upstream}", &ports.upstream().to_string());
+        command.args(["--set", &setting]);
     }
     command.arg("--data-dir").arg(data_dir);
     Ok(command)

@@ -12,6 +12,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mosquitto_pub", "mosquitto-clients"),
     ("mosquitto_sub", "mosquitto-clients"),
     ("mosquitto_rr", "mosquitto-clients"),
+    ("curl", "curl"),
     ("python3", "python3"),
     ("h2load", "nghttp2-client"),
     ("nginx", "nginx"),
@@ -103,10 +104,10 @@ fn same(left: &Path, right: &Path) -> bool {
     matches!((fs::read(left), fs::read(right)), (Ok(left), Ok(right)) if left == right)
 }
 
-/// The first two pins, the clients themselves; the rest is what they pull in.
+/// The first pins, the clients themselves; the rest is what they pull in.
 fn pinned(requirements: &Path) -> String {
     let text = fs::read_to_string(requirements).unwrap_or_default();
-    let pins = text.lines().filter(|line| line.contains("==")).take(2);
+    let pins = text.lines().filter(|line| line.contains("==")).take(4);
     pins.collect::<Vec<_>>().join(", ")
 }
 

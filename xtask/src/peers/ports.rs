@@ -1,36 +1,75 @@
 //! Free ports on loopback.
 
+use std::io;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
-/// Names of the listeners in the scripts; in lower case they are flags of `braidmq serve`. The last one is on UDP.
-const LISTENERS: [&str; 5] = ["TCP", "TLS", "WS", "WSS", "QUIC"];
+/// Names of the listeners in the scripts; in lower case they are flags of `braidmq serve`. QUIC is on UDP, HTTP on both.
+const LISTENERS: [&str; 6] = ["TCP", "TLS", "WS", "WSS", "QUIC", "HTTP"];
+/// Ports of TCP that the system offers until one is free on UDP too.
+const TRIES: usize = 16;
 
-/// One port per listener of the broker.
-pub(super) struct Ports([u16; 5]);
+/// One port per listener of the broker, and one for the server behind its proxy routes.
+pub(super) struct Ports {
+    listeners: [u16; 6],
+    upstream: u16,
+}
 
 impl Ports {
-    /// Five different ports that were free a moment ago: all are held until the last one is known.
+    /// Different ports that were free a moment ago: all are held until the last one is known.
     pub(super) fn free() -> Result<Self, String> {
-        let held = (0..4).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<Vec<_>, _>>();
-        let held = held.map_err(|error| format!("no free TCP port on loopback: {error}"))?;
-        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
-        let udp = udp.map_err(|error| format!("no free UDP port on loopback: {error}"))?;
-        let addresses = held.iter().map(TcpListener::local_addr).chain([udp.local_addr()]);
-        let mut ports = [0; 5];
-        for (port, address) in ports.iter_mut().zip(addresses) {
-            *port = address.map_err(|error| error.to_string())?.port();
-        }
-        Ok(Self(ports))
+        Self::find().map_err(|error| format!("no free port on loopback: {error}"))
+    }
+
+    fn find() -> io::Result<Self> {
+        let tcp = (0..5).map(|_| free_tcp()).collect::<io::Result<Vec<_>>>()?;
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let (http, _http_udp) = free_on_both()?;
+        let port = |held: &TcpListener| held.local_addr().map(|address| address.port());
+        let listeners = [
+            port(&tcp[0])?,
+            port(&tcp[1])?,
+            port(&tcp[2])?,
+            port(&tcp[3])?,
+            udp.local_addr()?.port(),
+            port(&http)?,
+        ];
+        Ok(Self { listeners, upstream: port(&tcp[4])? })
     }
 
     /// The listeners with their ports.
     pub(super) fn listeners(&self) -> impl Iterator<Item = (&'static str, u16)> {
-        LISTENERS.into_iter().zip(self.0)
+        LISTENERS.into_iter().zip(self.listeners)
     }
 
-    /// The ports that accept a TCP connection once the broker is up: TCP, TLS, WebSocket, WebSocket over TLS.
+    /// The ports that accept TCP connections of MQTT clients: TCP, TLS, WebSocket, WebSocket over TLS.
     pub(super) fn stream_ports(&self) -> [u16; 4] {
-        let [ports @ .., _] = self.0;
+        let [ports @ .., _, _] = self.listeners;
         ports
+    }
+
+    /// The port of HTTP, on TCP and UDP.
+    pub(super) fn http(&self) -> u16 {
+        self.listeners[5]
+    }
+
+    /// The port of the server behind the proxy routes, which a script starts.
+    pub(super) fn upstream(&self) -> u16 {
+        self.upstream
+    }
+}
+
+fn free_tcp() -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+}
+
+fn free_on_both() -> io::Result<(TcpListener, UdpSocket)> {
+    let mut tries = TRIES;
+    loop {
+        let tcp = free_tcp()?;
+        match UdpSocket::bind(tcp.local_addr()?) {
+            Ok(udp) => return Ok((tcp, udp)),
+            Err(error) if tries == 1 => return Err(error),
+            Err(_) => tries -= 1,
+        }
     }
 }

@@ -10,6 +10,16 @@ use std::time::{Duration, Instant};
 use super::broker::Broker;
 use super::tally::Tally;
 
+/// Paths of a run.
+pub(super) struct Places<'a> {
+    /// The workspace.
+    pub(super) root: &'a Path,
+    /// What is installed, and the data of the brokers.
+    pub(super) home: &'a Path,
+    /// `braidmq`.
+    pub(super) binary: &'a Path,
+}
+
 /// A script with its time limit. Each case in it has a limit of its own.
 pub(super) struct Suite {
     pub(super) script: &'static str,
@@ -17,23 +27,27 @@ pub(super) struct Suite {
 }
 
 impl Suite {
-    /// True if its cases need QUIC or the dashboard.
+    /// True if its cases need QUIC or HTTP.
     pub(super) fn needs_braidmq(&self) -> bool {
-        matches!(self.script, "run_quic.py" | "run_streams.py" | "run_dashboard.mjs")
+        let has_mosquitto = ["mosquitto_clients", "raw", "paho", "mqttjs"];
+        !has_mosquitto.iter().any(|name| self.script.contains(name))
     }
 
     /// Runs the script to its end or its limit. An exit code of failure without a failed case is a failure too.
-    pub(super) fn run(&self, root: &Path, home: &Path, brokers: &[Broker], only: &str, tally: &mut Tally) {
-        let script = root.join("peers").join(self.script);
+    pub(super) fn run(&self, places: &Places<'_>, brokers: &[Broker], only: &str, tally: &mut Tally) {
+        let script = places.root.join("peers").join(self.script);
         let mut command = if self.script.ends_with(".mjs") {
             Command::new("node")
         } else {
-            let mut python = Command::new(home.join("venv/bin/python"));
+            let mut python = Command::new(places.home.join("venv/bin/python"));
             python.arg("-B");
             python
         };
-        command.arg(script).env("PEERS_ONLY", only).env("PEERS_NODE_MODULES", home.join("node_modules"));
         command
+            .arg(script)
+            .env("PEERS_ONLY", only)
+            .env("PEERS_NODE_MODULES", places.home.join("node_modules"))
+            .env("PEERS_BINARY", places.binary)
             .envs(brokers.iter().flat_map(Broker::environment))
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
