@@ -23,8 +23,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct Variant {
     /// Name in the scripts; in capitals and with an underscore, part of the names of environment variables.
     name: &'static str,
-    /// `KEY=VALUE` each, with `{sources}` for `peers/`, `{data}` for the data directory and `{upstream}` for the port of
-    /// the server behind proxy routes.
+    /// `KEY=VALUE` each, with `{sources}` for `peers/`, `{data}` for the data directory and `{upstream}` for the port
+    /// of the server behind proxy routes.
     settings: &'static [&'static str],
     /// Files of `peers/` that are copied into the data directory, readable by their owner only.
     files: &'static [&'static str],
@@ -59,7 +59,7 @@ pub(super) const OTHERS: &[Variant] = &[
         ],
         files: &[],
     },
-    // `peers/cases/http` and `peers/chromium` have the passwords.
+    // The users' passwords are in `peers/cases/http/web.py`.
     Variant {
         name: "web",
         settings: &[
@@ -75,6 +75,12 @@ pub(super) const OTHERS: &[Variant] = &[
             "acl.permit_all=true",
         ],
         files: &["http/users"],
+    },
+    // Bulk waits at the broker, as on a slow link: for the dashboard.
+    Variant {
+        name: "paced",
+        settings: &["quic.link_rate=400000", r#"priority=[{ filter = "plant/+/alarms/#", priority = 200 }]"#],
+        files: &[],
     },
 ];
 

@@ -3,7 +3,8 @@
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
-/// Names of the listeners in the scripts; in lower case they are flags of `braidmq serve`. QUIC is on UDP, HTTP on both.
+/// Names of the listeners in the scripts; in lower case they are flags of `braidmq serve`. QUIC is on UDP, HTTP on
+/// both.
 const LISTENERS: [&str; 6] = ["TCP", "TLS", "WS", "WSS", "QUIC", "HTTP"];
 /// Ports of TCP that the system offers until one is free on UDP too.
 const TRIES: usize = 16;

@@ -14,7 +14,7 @@ use super::tally::Tally;
 pub(super) struct Places<'a> {
     /// The workspace.
     pub(super) root: &'a Path,
-    /// What is installed, and the data of the brokers.
+    /// Directory of installed programs and of the brokers' data.
     pub(super) home: &'a Path,
     /// `braidmq`.
     pub(super) binary: &'a Path,

@@ -1,7 +1,7 @@
 //! Rest of a request body on HTTP/2 that the handler did not read.
 //!
-//! RFC 9113, 8.1 lets a server answer before the body has come and reset the stream with NO_ERROR. curl 7.88 of Debian 12
-//! then fails without the response, so the rest of a small body is read before the response is sent.
+//! RFC 9113, 8.1 lets a server answer before the body has come and reset the stream with NO_ERROR. curl 7.88 of Debian
+//! 12 then fails without the response, so the rest of a small body is read before the response is sent.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,7 +107,7 @@ mod tests {
 
     use futures_util::stream;
     use http_body_util::{Full, StreamBody};
-    use tokio::time::{Instant, sleep};
+    use tokio::time::{Instant, interval_at};
 
     use super::*;
 
@@ -115,13 +115,14 @@ mod tests {
     fn parts(sizes: &[usize], pause: Duration) -> (impl Body<Data = Bytes> + Unpin, Arc<Mutex<usize>>) {
         let taken = Arc::new(Mutex::new(0));
         let counted = Arc::clone(&taken);
-        let frames = stream::unfold(sizes.to_vec().into_iter(), move |mut sizes| {
+        let ticks = interval_at(Instant::now() + pause, pause);
+        let frames = stream::unfold((sizes.to_vec().into_iter(), ticks), move |(mut sizes, mut ticks)| {
             let counted = Arc::clone(&counted);
             async move {
                 let size = sizes.next()?;
-                sleep(pause).await;
+                ticks.tick().await;
                 *counted.lock().unwrap() += 1;
-                Some((Ok::<_, Infallible>(Frame::data(Bytes::from(vec![0; size]))), sizes))
+                Some((Ok::<_, Infallible>(Frame::data(Bytes::from(vec![0; size]))), (sizes, ticks)))
             }
         });
         (StreamBody::new(Box::pin(frames)), taken)
