@@ -2,7 +2,7 @@
 
 import { expect, require, scenario } from './stage.mjs'
 
-const FAST = { mockOnly: true }
+const FAST = { only: 'mock' }
 
 /** Connects the console and subscribes; returns the Client Identifier. */
 async function connect(stage, filter, page = stage.page) {
@@ -16,7 +16,7 @@ async function connect(stage, filter, page = stage.page) {
   return id
 }
 
-scenario('console/round-trip', {}, async (stage) => {
+scenario('console/round-trip', { both: true }, async (stage) => {
   const { page } = stage
   await connect(stage, 'dashboard/test/#')
   await page.getByLabel('Topic', { exact: true }).fill('dashboard/test/1')
@@ -211,7 +211,7 @@ scenario('topics/address', FAST, async (stage) => {
   await stage.text('main', 'binary or too large to keep')
 })
 
-scenario('events/live', {}, async (stage) => {
+scenario('events/live', { both: true }, async (stage) => {
   await stage.visit('events')
   await stage.signIn()
   if (stage.mock) while (stage.mock.openStreams === 0) await new Promise(setImmediate)

@@ -1,9 +1,9 @@
 // Lanes of a client's streams, and the rule that a hidden tab fetches nothing.
 
 import { EDGE } from './world.mjs'
-import { expect, require, scenario } from './stage.mjs'
+import { expect, pictures, require, scenario } from './stage.mjs'
 
-const FAST = { mockOnly: true }
+const FAST = { only: 'mock' }
 const lane = (stream) => `.lane[data-stream="${stream}"]`
 
 /** Width of a lane's bar as a part of its full width. */
@@ -59,27 +59,13 @@ scenario('lanes/rates', FAST, async (stage) => {
   await stage.text('main', 'plant/hamburg/edge-07/offline')
 })
 
-/** Number of different pictures of a lane in the frames of 0.4 seconds. */
-const pictures = (stage, stream) => stage.page.evaluate((selector) => new Promise((done) => {
-  const canvas = document.querySelector(`${selector} canvas`)
-  const seen = new Set()
-  let begin = null
-  const step = (now) => {
-    begin ??= now
-    seen.add(canvas.toDataURL())
-    if (now - begin < 400) requestAnimationFrame(step)
-    else done(seen.size)
-  }
-  requestAnimationFrame(step)
-}), lane(stream))
-
 scenario('lanes/motion', FAST, async (stage) => {
   await stage.visit(`clients/${EDGE}`)
   await stage.text(lane(20), '→ out\\s+\\d+ KiB/s')
-  const moving = await pictures(stage, 20)
+  const moving = await pictures(stage, lane(20))
   require(moving > 4, `${moving} pictures of a lane with traffic`)
   await stage.page.emulateMedia({ reducedMotion: 'reduce' })
-  const still = await pictures(stage, 20)
+  const still = await pictures(stage, lane(20))
   // One sample may come meanwhile.
   require(still <= 2, `${still} pictures although the reader wants no motion`)
   const blank = await stage.page.evaluate((selector) => {
@@ -124,6 +110,8 @@ scenario('client/disconnect', FAST, async (stage) => {
   stage.tolerated = [/404/]
   await page.getByRole('dialog').getByRole('button', { name: 'Delete the session' }).click()
   await stage.text('main > .problem', 'Not Found')
+  await stage.text('.chip', 'no session')
+  require(await page.getByRole('button', { name: 'Disconnect …' }).isDisabled(), 'nothing is left to disconnect')
   expect(mock.world.client(EDGE), undefined, 'the session')
 })
 

@@ -3,9 +3,6 @@
 import { EDGE } from './world.mjs'
 import { VIEWS, expect, require, scenario } from './stage.mjs'
 
-/** Bytes of all files of the dashboard. */
-const SIZE_LIMIT = 100 * 1024
-
 // === Views ===
 
 /** Text that a view of the mock shows, beside its heading. */
@@ -15,7 +12,8 @@ const CONTENT = {
 }
 
 for (const [hash, heading] of VIEWS) {
-  scenario(`views/${hash || 'overview'}`, {}, async (stage) => {
+  // The broker has no decisions about QUIC yet.
+  scenario(`views/${hash || 'overview'}`, hash === 'autoquic' ? { only: 'mock' } : { both: true }, async (stage) => {
     await stage.visit(hash, heading)
     await stage.signIn()
     if (stage.mock) await stage.text('main', CONTENT[hash])
@@ -25,7 +23,7 @@ for (const [hash, heading] of VIEWS) {
   })
 }
 
-scenario('views/back', { mockOnly: true }, async (stage) => {
+scenario('views/back', { only: 'mock' }, async (stage) => {
   const { page } = stage
   await stage.visit('', 'Overview')
   await page.getByRole('link', { name: 'Clients' }).click()
@@ -40,7 +38,7 @@ scenario('views/back', { mockOnly: true }, async (stage) => {
   await stage.text('h1', 'Overview')
 })
 
-scenario('overview/figures', {}, async (stage) => {
+scenario('overview/figures', { both: true }, async (stage) => {
   await stage.visit('')
   await stage.signIn()
   await stage.until(async () => {
@@ -49,7 +47,7 @@ scenario('overview/figures', {}, async (stage) => {
   }, null, 'two samples in a chart')
 })
 
-scenario('overview/refusing', { mockOnly: true }, async (stage) => {
+scenario('overview/refusing', { only: 'mock' }, async (stage) => {
   Object.assign(stage.mock.world, { status: 'refusing', reasons: ['memory is above the high watermark'] })
   await stage.visit('')
   await stage.text('.reasons', 'The broker is refusing\\s+memory is above')
@@ -71,21 +69,7 @@ scenario('views/theme', {}, async (stage) => {
   expect(await background(), light, 'light although the system is dark')
 })
 
-scenario('views/size', {}, async (stage) => {
-  const sizes = new Map()
-  stage.page.on('response', (response) => {
-    const { pathname } = new URL(response.url())
-    if (!pathname.startsWith('/api/')) sizes.set(pathname, response.body().then((body) => body.length))
-  })
-  await stage.visit('')
-  await stage.page.waitForLoadState('load')
-  const total = (await Promise.all(sizes.values())).reduce((sum, size) => sum + size, 0)
-  console.log(`# dashboard: ${total} bytes in ${sizes.size} files`)
-  require(sizes.size > 10, `only ${sizes.size} files were loaded`)
-  require(total <= SIZE_LIMIT, `${total} bytes, allowed are ${SIZE_LIMIT}`)
-})
-
-scenario('views/hostile-text', { mockOnly: true }, async (stage) => {
+scenario('views/hostile-text', { only: 'mock' }, async (stage) => {
   const { world, mqtt } = stage.mock
   const hostile = '<img src=x onerror=alert(1)>'
   world.clients.unshift({ ...world.client(EDGE), client_id: hostile, user: hostile })
@@ -109,7 +93,7 @@ async function expectEvent(stage, data) {
 
 // === Clients ===
 
-scenario('clients/filter', { mockOnly: true }, async (stage) => {
+scenario('clients/filter', { only: 'mock' }, async (stage) => {
   const { page } = stage
   await stage.visit('clients')
   await page.getByLabel('Transport').selectOption('quic')
@@ -122,7 +106,7 @@ scenario('clients/filter', { mockOnly: true }, async (stage) => {
   await stage.text('main', 'No client matches')
 })
 
-scenario('clients/changes', { mockOnly: true }, async (stage) => {
+scenario('clients/changes', { only: 'mock' }, async (stage) => {
   // The pages on screen are read again, also if clients came before them.
   const { world } = stage.mock
   await stage.page.clock.install()
@@ -147,7 +131,7 @@ scenario('clients/changes', { mockOnly: true }, async (stage) => {
   await stage.text('.vrows', world.clients[500].client_id)
 })
 
-scenario('clients/scroll', { mockOnly: true, clients: 10_000 }, async (stage) => {
+scenario('clients/scroll', { only: 'mock', clients: 10_000 }, async (stage) => {
   const { page } = stage
   await stage.visit('clients')
   await stage.text('.view-head', '10,000 clients')
@@ -180,7 +164,7 @@ scenario('clients/scroll', { mockOnly: true, clients: 10_000 }, async (stage) =>
 
 // === Errors and sign-in ===
 
-scenario('errors/shown', { mockOnly: true }, async (stage) => {
+scenario('errors/shown', { only: 'mock' }, async (stage) => {
   const { page } = stage
   stage.tolerated = [/Failed to load resource/]
   const answers = [
@@ -199,13 +183,13 @@ scenario('errors/shown', { mockOnly: true }, async (stage) => {
   await stage.until(() => document.querySelector('main > .problem').hidden, null, 'the error goes when the broker answers again')
 })
 
-scenario('errors/client-unknown', { mockOnly: true }, async (stage) => {
+scenario('errors/client-unknown', { only: 'mock' }, async (stage) => {
   stage.tolerated = [/404/]
   await stage.visit('clients/nobody%2F1')
   await stage.text('main > .problem', 'Not Found: No client nobody/1$')
 })
 
-scenario('errors/viewer', { mockOnly: true }, async (stage) => {
+scenario('errors/viewer', { only: 'mock' }, async (stage) => {
   const { page } = stage
   stage.tolerated = [/403/]
   stage.mock.isViewer = true
@@ -216,7 +200,7 @@ scenario('errors/viewer', { mockOnly: true }, async (stage) => {
   expect(stage.mock.world.bans.length, 2, 'bans')
 })
 
-scenario('sign-in/password', { mockOnly: true }, async (stage) => {
+scenario('sign-in/password', { only: 'mock' }, async (stage) => {
   const { page, mock } = stage
   stage.tolerated = [/401/]
   Object.assign(mock, { user: 'ops', password: 'pässword:1' })
@@ -244,7 +228,7 @@ scenario('sign-in/password', { mockOnly: true }, async (stage) => {
   await page.getByRole('dialog', { name: 'Sign in' }).waitFor()
 })
 
-scenario('sign-in/declined', { mockOnly: true }, async (stage) => {
+scenario('sign-in/declined', { only: 'mock' }, async (stage) => {
   const { page, mock } = stage
   stage.tolerated = [/401/]
   Object.assign(mock, { user: 'ops', password: 'x' })
@@ -265,7 +249,7 @@ scenario('sign-in/declined', { mockOnly: true }, async (stage) => {
 
 // === Bans and configuration ===
 
-scenario('bans/add-and-lift', { mockOnly: true }, async (stage) => {
+scenario('bans/add-and-lift', { only: 'mock' }, async (stage) => {
   const { page, mock } = stage
   await stage.visit('bans')
   await page.getByLabel('Kind').selectOption('addresses')
@@ -283,7 +267,7 @@ scenario('bans/add-and-lift', { mockOnly: true }, async (stage) => {
   expect(await page.evaluate(() => document.activeElement.getAttribute('aria-label')), 'Lift the ban of 203.0.113.0/24', 'the focus after the row is gone')
 })
 
-scenario('config/reload', { mockOnly: true }, async (stage) => {
+scenario('config/reload', { only: 'mock' }, async (stage) => {
   const { page, mock } = stage
   stage.tolerated = [/422/]
   const reload = async () => {

@@ -1,16 +1,15 @@
-// Stage of one case of the dashboard: a mock of its own or the broker, a fresh page, and what no page may do.
+// Stage of one case of the dashboard: a mock of its own or a broker, a fresh page, and what no page may do.
 
 import { createRequire } from 'node:module'
 
 import { Mismatch, expect, require } from '../mqttjs/suite.mjs'
 import { Mock } from './mock.mjs'
+import { URL_OF_BROKER } from './traffic.mjs'
 
 const modules = createRequire(`${process.env.PEERS_NODE_MODULES}/`)
 const { chromium } = modules('playwright-core')
 export const AXE = modules.resolve('axe-core/axe.min.js')
 
-/** URL of a broker with an HTTP listener; without it each case has a mock. */
-const BROKER_URL = process.env.PEERS_DASHBOARD
 const WAIT = 8000
 const FLAGS = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync']
 /** Views: path in the hash and heading. */
@@ -40,7 +39,7 @@ export class Stage {
 
   async begin(mock) {
     this.mock = mock
-    this.url = mock?.url ?? BROKER_URL
+    this.url = mock?.url ?? URL_OF_BROKER
     this.page = await this.open()
   }
 
@@ -104,15 +103,24 @@ export class Stage {
   }
 }
 
-/** Adds a case. `mockOnly` cases need what only the mock can do, and are left out for a broker. */
-export function scenario(label, { mockOnly = false, clients = 600, ...options }, body) {
-  if (mockOnly && BROKER_URL) return
+/**
+ * Adds a case, for the mock and, if `both` is set, for a broker. `only` names the one that has what the case needs. With
+ * PEERS_DASHBOARD the broker there is the only one.
+ */
+export function scenario(label, { only = null, both = false, clients = 600, ...options }, body) {
+  const isOther = process.env.PEERS_DASHBOARD !== undefined
+  if (only !== 'broker' && !isOther) add(`dashboard/${label}`, () => Mock.start({ clients, ...options }), body)
+  const isForBroker = isOther ? only === null : only === 'broker' || both
+  if (isForBroker) add(`dashboard/broker/${label}`.replace('broker/broker', 'broker'), () => null, body)
+}
+
+function add(name, start, body) {
   cases.push({
-    name: `dashboard/${label}`,
+    name,
     body: async () => {
       const stage = new Stage()
       let isFine = false
-      await stage.begin(BROKER_URL ? null : await Mock.start({ clients, ...options }))
+      await stage.begin(await start())
       try {
         await body(stage)
         isFine = true
@@ -122,5 +130,19 @@ export function scenario(label, { mockOnly = false, clients = 600, ...options },
     },
   })
 }
+
+/** Number of different pictures of a lane in the frames of 0.4 seconds. */
+export const pictures = (stage, lane) => stage.page.evaluate((selector) => new Promise((done) => {
+  const canvas = document.querySelector(`${selector} canvas`)
+  const seen = new Set()
+  let begin = null
+  const step = (now) => {
+    begin ??= now
+    seen.add(canvas.toDataURL())
+    if (now - begin < 400) requestAnimationFrame(step)
+    else done(seen.size)
+  }
+  requestAnimationFrame(step)
+}), lane)
 
 export { expect, require }

@@ -81,12 +81,25 @@ export default function client(view) {
 		will.replaceChildren(one.will
 			? h('p', h('code', one.will.topic), h('span.muted', ` QoS ${one.will.qos}${one.will.retain ? ', retained' : ''}${one.will.delay_secs ? `, ${duration(one.will.delay_secs)} after the end of the connection` : ''}`))
 			: h('p.muted', 'No Will.'))
-		if (!one.connected) {
-			road.element.hidden = true
-			noStreams.hidden = false
-		}
+		remove.disabled = false
+		if (!one.connected) hideStreams()
 	}
-	const refresh = every(DETAIL_INTERVAL, async () => showClient(await get(path)), view)
+	const hideStreams = () => {
+		road.element.hidden = true
+		noStreams.hidden = false
+	}
+	const refresh = every(DETAIL_INTERVAL, async () => {
+		try {
+			showClient(await get(path))
+		} catch (error) {
+			if (error.status === 404) {
+				setText(state, '○ no session')
+				disconnect.disabled = remove.disabled = true
+				hideStreams()
+			}
+			throw error
+		}
+	}, view)
 	subscribe(() => `${path}/streams/live`, (event, data) => event === 'streams' && showStreams(data), {
 		signal,
 		// The answer for the client itself says the same of an absent one.

@@ -9,12 +9,15 @@ const HEIGHT = 44
 const DOTS_PER_SECOND = 16
 const SMALLEST_SCALE = 65536
 const WAITS = {
-	flow_control: 'flow control of the client',
+	path: 'the path (congestion window)',
 	gate: 'the congestion gate',
+	flow_control: 'flow control of the client',
+	socket: 'the socket',
+	durability: 'the store',
 	receive_maximum: 'acknowledgements (Receive Maximum)',
+	resends: 'messages that are sent again',
+	outbox: 'the messages before them',
 	lane: 'a more urgent stream',
-	rate: 'its rate limit',
-	memory: 'memory of the broker',
 }
 
 /** Word for a priority. */
