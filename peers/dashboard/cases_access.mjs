@@ -18,7 +18,7 @@ async function violations(page) {
 
 for (const scheme of ['light', 'dark']) {
   for (const [hash, heading] of PAGES) {
-    const isOfMock = hash.includes('/') || hash.includes('?') || hash === 'autoquic'
+    const isOfMock = hash.includes('/') || hash.includes('?')
     scenario(`access/${scheme}/${hash.split('?')[0].replace(EDGE, 'client') || 'overview'}${hash.includes('?') ? '-topic' : ''}`, { only: isOfMock ? 'mock' : null }, async (stage) => {
       await stage.page.emulateMedia({ colorScheme: scheme })
       await stage.visit(hash, heading)

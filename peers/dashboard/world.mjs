@@ -207,7 +207,14 @@ export class World {
   }
 
   autoquic() {
-    const row = (network, protocol, tcp, quic, predicted, reason) => ({ network, origin: 'https://broker.example', protocol, since: Date.now() / 1000 - 4000, samples: 1204, tcp: { srtt_ms: tcp, loss_ratio: 0.021 }, quic: quic ? { srtt_ms: quic, loss_ratio: 0.019 } : null, predicted_tcp_ms: predicted[0], predicted_quic_ms: predicted[1], reason })
-    return { mode: 'auto', networks: [row('198.51.100.0/24', 'quic', 84, 81, [412, 271], 'QUIC is predicted to be 34 % faster: loss of 2.1 % on 84 ms'), row('10.0.0.0/16', 'tcp', 0.4, null, [3.1, 4.4], 'TCP is faster without loss on a short path'), row('2001:db8:7::/48', 'tcp', 31, 140, [97, 388], 'UDP is slower by 4.5 times: the network polices it')] }
+    const path = (rtt, loss) => (rtt === null ? null : { rtt_ms: rtt, loss_ratio: loss, bytes_per_sec: null, age_secs: 2 })
+    const row = (network, chosen, tcp, quic, costs, changed) => ({ network, origin: 'broker.example', chosen, changed_secs: changed, dwell_secs: null, flaps: 0, failures: 0, broken_secs: null, tcp: path(tcp, 0.021), quic: path(quic, 0.019), cost_tcp_ms: costs[0], cost_quic_ms: costs[1], text: '' })
+    const change = (network, from, to, text) => ({ at: Date.now() / 1000 - 4000, network, origin: 'broker.example', from, to, reason: 'quic_costs_less', text })
+    return {
+      mode: 'auto',
+      known: 3,
+      networks: [row('198.51.100.0/24', 'quic', 84, 81, [412, 271], 4000), row('10.0.0.0/24', 'tcp', 0.4, null, [3.1, 4.4], null), row('2001:db8:7::/48', 'tcp', 31, 140, [97, 388], 130)],
+      changes: [change('2001:db8:7::/48', 'quic', 'tcp', 'QUIC costs more: QUIC 388.0 ms, TCP 97.0 ms for 30 s'), change('198.51.100.0/24', 'tcp', 'quic', 'QUIC costs less: QUIC 271.0 ms, TCP 412.0 ms for 5 s')],
+    }
   }
 }

@@ -301,10 +301,9 @@ impl Selector {
         Some(Explanation::of(now, key, self.mode, self.chosen(now, key), entry, &self.model))
     }
 
-    /// Present state of all keys of a network, in the order of their latest use.
-    pub fn explain_network(&self, now: Duration, network: Network) -> Vec<Explanation> {
-        let keys = self.entries.iter().map(|(key, _)| key).filter(|key| key.network == network);
-        keys.filter_map(|key| self.explain(now, key)).collect()
+    /// Keys that are known, the latest used first.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.entries.iter().map(|(key, _)| key)
     }
 
     /// Forgets a network, because it is another one behind the same addresses.

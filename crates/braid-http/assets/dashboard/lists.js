@@ -2,7 +2,7 @@
 
 import { change, every, get, query } from './api.js'
 import { card, confirm, field, h, notify, select, setText, table } from './dom.js'
-import { clock, count, milliseconds, percent } from './format.js'
+import { clock, count, duration, milliseconds, percent } from './format.js'
 
 const REFRESH = 5000
 const rowsOf = (answer) => answer.items ?? answer
@@ -86,20 +86,29 @@ export function autoquic(view) {
 	const { head, body } = view
 	const mode = h('span.chip', '–')
 	const two = (first, second) => h('div', first, h('br'), h('span.muted', second))
-	const path = (one, predicted) => two(one ? `${milliseconds(one.srtt_ms)} · ${percent(one.loss_ratio)}` : '–', milliseconds(predicted))
-	const list = table('Decisions', [
-		['Network, origin', (one) => two(code(one.network), one.origin)],
-		['Protocol, since', (one) => two(h('strong', one.protocol === 'quic' ? '◆ QUIC' : '▬ TCP'), clock(one.since))],
-		['Samples', (one) => count(one.samples), 'number'],
-		['TCP: RTT · loss', (one) => path(one.tcp, one.predicted_tcp_ms), 'number'],
-		['QUIC: RTT · loss', (one) => path(one.quic, one.predicted_quic_ms), 'number'],
-		['Reason', (one) => one.reason],
-	], 'No decision yet. They begin when HTTP clients connect.')
+	const path = (one, cost) => two(one ? `${milliseconds(one.rtt_ms)} · ${percent(one.loss_ratio)}` : '–', milliseconds(cost))
+	const protocol = (name) => (name === 'quic' ? '◆ QUIC' : '▬ TCP')
+	const network = ['Network, host', (one) => two(code(one.network), one.origin)]
+	const networks = table('Networks', [
+		network,
+		['Offered, for', (one) => two(h('strong', protocol(one.chosen)), one.changed_secs === null ? 'always' : duration(one.changed_secs))],
+		['TCP: RTT · loss, cost', (one) => path(one.tcp, one.cost_tcp_ms), 'number'],
+		['QUIC: RTT · loss, cost', (one) => path(one.quic, one.cost_quic_ms), 'number'],
+		['Flaps', (one) => count(one.flaps), 'number'],
+		['Failures of QUIC', (one) => count(one.failures), 'number'],
+	], 'No client has used HTTPS yet.')
+	const changes = table('Changes', [
+		['At', (one) => clock(one.at)],
+		network,
+		['Offered', (one) => `${protocol(one.from)} → ${protocol(one.to)}`],
+		['Reason', (one) => one.text],
+	], 'The offer has not changed yet.')
 	head.append(mode)
-	body.append(h('p.muted', 'The protocol that the broker offers to HTTP clients of each network, and why. Below the figures of a path stands the predicted time of a page.'), h('div.card', list.element))
+	body.append(h('p.muted', 'The protocol that the broker offers to HTTP clients of each network, the paths as both measured them, and the predicted cost of a page over each.'), card('Networks', null, networks.element), card('Changes', null, changes.element))
 	every(REFRESH, async () => {
 		const answer = await get('autoquic')
-		setText(mode, `mode ${answer.mode}`)
-		list.set(answer.networks)
+		setText(mode, answer.mode === 'off' ? 'off: there is no HTTP/3' : `mode ${answer.mode}`)
+		networks.set(answer.networks)
+		changes.set(answer.changes)
 	}, view)
 }

@@ -14,13 +14,18 @@ use super::extract::{Answer, Json, NoParams, Params, Refused, Segment};
 use super::time::{millis, rounded};
 use crate::autoquic::{AutoQuic, Change, name};
 
+/// Networks of the overview.
+const ROWS: usize = 100;
+
 /// Automatic upgrade.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct AutoQuicState {
-    /// `auto`, `always`, `never` or `autoquic-compat`.
+    /// `auto`, `always`, `never` or `autoquic-compat`; `off` without HTTP/3.
     mode: String,
-    /// Client networks and origins with measurements.
-    networks: usize,
+    /// Client networks and hosts with measurements.
+    known: usize,
+    /// Those that were seen last, at most 100.
+    networks: Vec<OriginState>,
     /// Latest changes of the protocol, newest first.
     changes: Vec<ChangeRow>,
 }
@@ -68,6 +73,9 @@ pub(super) struct NetworkState {
 /// Numbers about one network and origin.
 #[derive(Debug, Serialize, ToSchema)]
 struct OriginState {
+    /// Network of clients.
+    network: String,
+    /// Host that they asked for.
     origin: String,
     /// Protocol that is offered: `tcp` or `quic`.
     chosen: &'static str,
@@ -125,6 +133,7 @@ impl From<&Explanation> for OriginState {
         let cost =
             |cost: Cost| millis(std::time::Duration::try_from_secs_f64(cost.total()).unwrap_or_default());
         Self {
+            network: explanation.key.network.to_string(),
             origin: explanation.key.origin.to_string(),
             chosen: name(explanation.chosen),
             changed_secs: secs(explanation.changed),
@@ -153,16 +162,20 @@ fn policy(api: &Api) -> Result<&AutoQuic, Refused> {
 #[utoipa::path(
     get, path = "/api/v1/autoquic", tag = "broker",
     description = "Shows the automatic upgrade to HTTP/3: its mode, and which networks it moved, and why.",
-    responses((status = 200, description = "Success", body = AutoQuicState), (status = 409, description = "There is no HTTP/3")),
+    responses((status = 200, description = "Success", body = AutoQuicState)),
 )]
 pub(super) async fn show(
     State(api): State<Api>,
     Params(NoParams {}): Params<NoParams>,
 ) -> Answer<AutoQuicState> {
-    let policy = policy(&api)?;
+    let Some(policy) = &api.0.autoquic else {
+        let (networks, changes) = (Vec::new(), Vec::new());
+        return Ok(Json(AutoQuicState { mode: "off".to_owned(), known: 0, networks, changes }));
+    };
     Ok(Json(AutoQuicState {
         mode: policy.mode().to_string(),
-        networks: policy.len(),
+        known: policy.len(),
+        networks: policy.explain(None, ROWS).iter().map(OriginState::from).collect(),
         changes: policy.changes().iter().map(ChangeRow::from).collect(),
     }))
 }
@@ -181,7 +194,7 @@ pub(super) async fn explain(
 ) -> Answer<NetworkState> {
     let address: IpAddr =
         address.parse().map_err(|_| Refused::bad(format!("{address:?} is no IP address")))?;
-    let known = policy(&api)?.explain(address);
+    let known = policy(&api)?.explain(Some(address), usize::MAX);
     let Some(first) = known.first() else {
         return Err(Refused::not_found(format!("no client of the network of {address} has been seen")));
     };

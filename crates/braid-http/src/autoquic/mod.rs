@@ -107,9 +107,14 @@ impl AutoQuic {
         self.with(|state, _| state.counts.clone())
     }
 
-    /// Numbers about the network of an address, one for each origin.
-    pub(crate) fn explain(&self, address: IpAddr) -> Vec<Explanation> {
-        self.with(|state, now| state.selector.explain_network(now, Network::from(address)))
+    /// Numbers about the network of an address, one for each origin, the latest used first; about all networks
+    /// without an address. At most `most`.
+    pub(crate) fn explain(&self, address: Option<IpAddr>, most: usize) -> Vec<Explanation> {
+        let network = address.map(Network::from);
+        self.with(|State { selector, .. }, now| {
+            let keys = selector.keys().filter(|key| network.is_none_or(|network| key.network == network));
+            keys.filter_map(|key| selector.explain(now, key)).take(most).collect()
+        })
     }
 
     /// Time since the epoch of the selector.
@@ -224,9 +229,11 @@ mod tests {
         let standing = policy.standing(&key);
         assert_eq!(standing.chosen, Protocol::Quic);
         assert!(matches!(standing.alt_svc, AltSvc::Advertise { .. }) && standing.changed.is_some());
-        let known = policy.explain([192, 0, 2, 200].into());
-        assert_eq!(known.len(), 1, "the same network");
-        assert!(policy.explain([192, 0, 3, 7].into()).is_empty());
+        for (address, most, known) in
+            [(Some([192, 0, 2, 200]), 9, 1), (Some([192, 0, 3, 7]), 9, 0), (None, 9, 1), (None, 0, 0)]
+        {
+            assert_eq!(policy.explain(address.map(IpAddr::from), most).len(), known, "{address:?} {most}");
+        }
     }
 
     #[test]

@@ -299,7 +299,7 @@ impl Connection {
     where
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     {
-        let front = &*self.front;
+        let (front, version) = (&*self.front, request.version());
         let checked = front.guard.check(&request, self.is_loopback, &front.limits);
         let (mut response, authority) = match checked {
             Ok(authority) => (self.route(request, authority.clone()).await, authority),

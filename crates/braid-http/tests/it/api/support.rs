@@ -15,8 +15,8 @@ use braid_broker::{
 };
 use braid_client::{Client, ClientTlsOptions, Messages};
 use braid_http::{
-    Api, ApiOptions, Control, ControlError, ControlErrorKind, Limits, MqttRoute, Priority, Roles, Route,
-    RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User, router,
+    Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, Limits, MqttRoute, Priority, Roles,
+    Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User, router,
 };
 use braid_proto::reason::ReasonCode;
 use braid_store::MemoryStore;
@@ -140,12 +140,20 @@ pub(super) struct Setup {
     pub(super) event_streams: usize,
     pub(super) limits: LimitsConfig,
     pub(super) routes: Vec<Route>,
+    pub(super) autoquic: Option<AutoQuic>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let limits = LimitsConfig::default();
-        Self { users: None, requests_per_sec: 1000, event_streams: 8, limits, routes: Vec::new() }
+        Self {
+            users: None,
+            requests_per_sec: 1000,
+            event_streams: 8,
+            limits,
+            routes: Vec::new(),
+            autoquic: None,
+        }
     }
 }
 
@@ -203,7 +211,7 @@ impl TestApi {
             },
             requests_per_sec: setup.requests_per_sec,
             event_streams: setup.event_streams,
-            autoquic: None,
+            autoquic: setup.autoquic,
             memory_low_bytes: 1000,
             memory_high_bytes: 2000,
         });

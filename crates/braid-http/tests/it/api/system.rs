@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use braid_client::{Publication, QoS, Subscribe};
+use braid_http::{AutoQuic, AutoQuicMode};
 use serde_json::json;
 
-use super::support::TestApi;
+use super::support::{Setup, TestApi};
 
 #[test]
 fn the_overview_counts() {
@@ -50,6 +51,19 @@ fn the_overview_counts() {
         (&quic["kind"], &quic["available"], &quic["restarts"]),
         (&json!("quic"), &json!(true), &json!(0))
     );
+}
+
+#[test]
+fn the_automatic_upgrade_shows_its_mode_and_nothing_of_unknown_networks() {
+    let api = TestApi::start();
+    assert_eq!(api.get("autoquic"), json!({ "mode": "off", "known": 0, "networks": [], "changes": [] }));
+    assert_eq!(api.ask("GET", "/api/v1/autoquic/192.0.2.1").status, 409);
+    let autoquic = Some(AutoQuic::new(AutoQuicMode::AutoquicCompat, None, 1));
+    let api = TestApi::with(Setup { autoquic, ..Setup::default() });
+    assert_eq!(api.get("autoquic")["mode"], "autoquic-compat");
+    for (address, expected) in [("192.0.2.1", 404), ("2001:db8::1", 404), ("localhost", 400)] {
+        assert_eq!(api.ask("GET", &format!("/api/v1/autoquic/{address}")).status, expected, "{address}");
+    }
 }
 
 #[test]
