@@ -78,7 +78,7 @@ traffic('lanes', (made) => made.edge(), async (stage) => {
 
 traffic('disconnect', (made) => made.fleet(), async (stage) => {
   const { page } = stage
-  const id = 'meter-_bench_pub_3'
+  const id = 'meter-3'
   await stage.visit('clients')
   await page.getByLabel('Client begins with').fill(id)
   await page.getByRole('link', { name: id, exact: true }).click()

@@ -23,9 +23,9 @@ const NARROW = { width: 390, height: 844 }
 
 async function talk(page) {
   await page.getByRole('button', { name: 'Connect' }).click()
-  await page.getByLabel('Topic filter').fill('plant/+/alarms/#')
+  await page.getByLabel('Topic filter').fill('plant/+/telemetry/7')
   await page.getByRole('button', { name: 'Subscribe' }).click()
-  for (const [topic, text] of [['plant/hamburg/alarms/line-2', 'running again'], ['plant/hamburg/alarms/line-1', '{"line":1,"alarm":"overheat","temperature_c":81.5}']]) {
+  for (const [topic, text] of [['plant/porto/telemetry/7', 'sensor replaced'], ['plant/hamburg/telemetry/7', '{"line":7,"alarm":"overheat","temperature_c":81.5}']]) {
     await page.getByLabel('Topic', { exact: true }).fill(topic)
     await page.getByLabel('Payload').fill(text)
     await page.getByRole('button', { name: 'Publish' }).click()
@@ -46,8 +46,8 @@ async function open(hash, scheme, viewport) {
 async function picture(name, hash, scheme, viewport, target) {
   const page = opened.get(`${name} ${scheme} ${viewport.width}`) ?? await open(hash, scheme, viewport)
   if (name === 'console') await talk(page)
-  // The traffic of some seconds.
-  await page.waitForTimeout(6000)
+  // The traffic of some seconds; the console shows what it has published.
+  await page.waitForTimeout(name === 'console' ? 1500 : 6000)
   await page.screenshot({ path: target })
   await page.context().close()
 }
@@ -57,9 +57,9 @@ const began = Date.now()
 for (const scheme of ['light', 'dark']) opened.set(`overview ${scheme} ${VIEWPORT.width}`, await open('', scheme, VIEWPORT))
 traffic.edge(FOUR_LINES)
 traffic.fleet()
-traffic.run('ws', 'bench conn', '-c', '40', '-R', '4', '--prefix', 'panel-', '--plain', '--quiet')
-traffic.run('quic', 'bench conn', '-c', '12', '-R', '1', '--prefix', 'gateway-', '--plain', '--quiet')
-traffic.run('tcp', 'bench conn', '-c', '150', '-R', '5', '--prefix', 'sensor-', '--plain', '--quiet')
+traffic.run('ws', 'bench conn', '-c', '40', '-R', '4', '--prefix', 'panel-', '--shortids', '--plain', '--quiet')
+traffic.run('quic', 'bench conn', '-c', '12', '-R', '1', '--prefix', 'gateway-', '--shortids', '--plain', '--quiet')
+traffic.run('tcp', 'bench conn', '-c', '150', '-R', '5', '--prefix', 'sensor-', '--shortids', '--plain', '--quiet')
 
 mkdirSync(directory ?? DOCS, { recursive: true })
 const names = directory ? ALL.map(([name]) => name) : OF_DOCS

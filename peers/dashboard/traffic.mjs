@@ -11,7 +11,7 @@ const PORTS = { tcp: process.env.PEERS_PACED_TCP, ws: process.env.PEERS_PACED_WS
 export const URL_OF_BROKER = process.env.PEERS_DASHBOARD ?? `http://127.0.0.1:${process.env.PEERS_PACED_HTTP}/`
 
 /** Client with an urgent stream and one of bulk, on one QUIC connection. */
-export const EDGE = 'edge-_bench_sub_1'
+export const EDGE = 'edge-1'
 export const FLEET = 25
 /** Topics that the edge client subscribes to: stream, priority, interval, payload. The link takes less than all of them. */
 const URGENT = { topic: 'plant/hamburg/alarms/line-1', stream: 1, priority: 200, interval_ms: 100, data: '10' }
@@ -37,18 +37,18 @@ export class Traffic {
   /** The edge client, and a client that publishes to it. */
   edge(lines = [URGENT, BULK]) {
     const filters = lines.flatMap(({ topic, stream, priority }) => ['-t', topic.replace('line-1', '#'), '--stream', String(stream), '--priority', String(priority)])
-    this.run('quic', 'bench sub', '-c', '1', '-q', '1', '--prefix', 'edge-', '--plain', '--quiet', ...filters)
+    this.run('quic', 'bench sub', '-c', '1', '-q', '1', '--prefix', 'edge-', '--shortids', '--plain', '--quiet', ...filters)
     const topics = lines.map(({ topic, stream, priority, interval_ms, data }) => ({
       name: topic, interval_ms: String(interval_ms), QoS: 1, inject_timestamp: 'us', payload_encoding: 'eterm', payload: { Data: data }, render: 'Data', stream, stream_priority: priority,
     }))
     const file = join(this.#directory, 'lines.json')
     writeFileSync(file, JSON.stringify({ topics }))
-    this.run('quic', 'bench pub', '-c', '1', '--prefix', 'line-', '--topics-payload', file, '-F', '1000', '-k', '60', '--plain', '--quiet')
+    this.run('quic', 'bench pub', '-c', '1', '--prefix', 'line-', '--topics-payload', file, '-F', '1000', '-k', '60', '--shortids', '--plain', '--quiet')
   }
 
   /** Clients over TCP that publish a retained message each second. */
   fleet() {
-    this.run('tcp', 'bench pub', '-c', String(FLEET), '-R', '1000', '--prefix', 'meter-', '-t', 'plant/lyon/telemetry/%i', '-I', '1000', '-q', '1', '--retain', '-m', '{"temperature_c":21.5}', '--plain', '--quiet')
+    this.run('tcp', 'bench pub', '-c', String(FLEET), '-R', '1000', '--prefix', 'meter-', '-t', 'plant/lyon/telemetry/%i', '-I', '1000', '-q', '1', '--retain', '-m', '{"temperature_c":21.5}', '--shortids', '--plain', '--quiet')
   }
 
   async end() {
