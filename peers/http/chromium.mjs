@@ -122,29 +122,15 @@ scenario('forced/proxy', FORCED, async (page) => {
 /** Another port of the host, which allows certificates of unknown authorities over QUIC without forcing our origin. */
 const NOT_FORCED = ['--origin-to-force-quic-on=localhost:1']
 
-scenario('unknown', NOT_FORCED, async (page) => {
-  // Without Alt-Svc nothing leads to HTTP/3.
-  await page.goto(`https://${ORIGIN}/files/hello.txt`)
-  expect(await protocols(page), [['/files/hello.txt', 'h2']], 'protocol without Alt-Svc')
-})
-
 scenario('alt-svc', NOT_FORCED, async (page) => {
-  const upstream = await serve((request, response) => {
-    response.setHeader('Alt-Svc', `h3=":${process.env.PEERS_WEB_HTTP}"; ma=600`)
-    response.setHeader('Content-Type', 'text/html')
-    response.end('<!doctype html><title>Alternative</title>')
-  })
-  try {
-    await page.goto(`https://${ORIGIN}/app/page`)
-    expect(await protocols(page), [['/app/page', 'h2']], 'protocol of the first page')
-    const began = Date.now()
-    const seen = []
-    while (seen.at(-1) !== 'h3' && Date.now() - began < WAIT) seen.push((await ask(page, '/files/hello.txt')).protocol)
-    expect(seen.at(-1), 'h3', `protocol after ${seen.length} requests`)
-    for (const path of ['/health', '/app/page']) expect((await ask(page, path)).protocol, 'h3', `protocol of ${path}`)
-  } finally {
-    await upstream.end()
-  }
+  // The automatic upgrade of this broker offers HTTP/3 to all.
+  await page.goto(`https://${ORIGIN}/files/index.html`)
+  expect((await protocols(page))[0], ['/files/index.html', 'h2'], 'protocol of the first page')
+  const began = Date.now()
+  const seen = []
+  while (seen.at(-1) !== 'h3' && Date.now() - began < WAIT) seen.push((await ask(page, '/files/hello.txt')).protocol)
+  expect(seen.at(-1), 'h3', `protocol after ${seen.length} requests`)
+  for (const path of ['/health', '/metrics']) expect((await ask(page, path, VIEWER)).protocol, 'h3', `protocol of ${path}`)
 })
 
 /** The server behind `/app`. */

@@ -64,6 +64,7 @@ pub(super) const OTHERS: &[Variant] = &[
         name: "web",
         settings: &[
             "http.tls=true",
+            "http.autoquic.mode=always",
             r#"http.operators=["olga"]"#,
             r#"http.viewers=["vera"]"#,
             r#"http.route=[
