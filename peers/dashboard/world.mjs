@@ -208,8 +208,8 @@ export class World {
 
   autoquic() {
     const path = (rtt, loss) => (rtt === null ? null : { rtt_ms: rtt, loss_ratio: loss, bytes_per_sec: null, age_secs: 2 })
-    const row = (network, chosen, tcp, quic, costs, changed) => ({ network, origin: 'broker.example', chosen, changed_secs: changed, dwell_secs: null, flaps: 0, failures: 0, broken_secs: null, tcp: path(tcp, 0.021), quic: path(quic, 0.019), cost_tcp_ms: costs[0], cost_quic_ms: costs[1], text: '' })
-    const change = (network, from, to, text) => ({ at: Date.now() / 1000 - 4000, network, origin: 'broker.example', from, to, reason: 'quic_costs_less', text })
+    const row = (network, chosen, tcp, quic, costs, changed) => ({ network, listener: '0.0.0.0:18083', chosen, changed_secs: changed, dwell_secs: null, flaps: 0, failures: 0, broken_secs: null, tcp: path(tcp, 0.021), quic: path(quic, 0.019), cost_tcp_ms: costs[0], cost_quic_ms: costs[1], text: '' })
+    const change = (network, from, to, text) => ({ at: Date.now() / 1000 - 4000, network, listener: '0.0.0.0:18083', from, to, reason: 'quic_costs_less', text })
     return {
       mode: 'auto',
       known: 3,

@@ -27,4 +27,4 @@ pub use problem::problem;
 pub use route::{MqttRoute, Route, RouteError, RouteTarget, Services, Upstream, UpstreamError, router};
 pub use server::{HealthServer, ServerError};
 pub use state::HealthState;
-pub use upgrade::{Advice, Link, NoUpgrade, Observer, PathSample, Upgrade};
+pub use upgrade::{Advice, Link, NoUpgrade, Observer, PathSample, Sent, Upgrade};

@@ -1,6 +1,7 @@
 //! Seam of the automatic upgrade between TCP and QUIC: it sees each connection, and is asked before each response.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::http::HeaderValue;
 use braid_transport::http::{PathProbe, PathStats, TcpMetrics, TcpProbe};
@@ -14,11 +15,11 @@ pub trait Upgrade: Send + Sync + 'static {
 /// Part of the policy that belongs to one connection. Its functions are called in the tasks of the connection: they
 /// must not block.
 pub trait Observer: Send + Sync {
-    /// Advice for a response that is about to be sent. `authority`: host and port that the client asked for.
-    fn advise(&self, authority: Option<&str>) -> Advice;
+    /// Advice for a response that is about to be sent.
+    fn advise(&self) -> Advice;
 
-    /// A response on HTTP/3 is complete, with so many bytes, or broken (`None`).
-    fn sent(&self, _bytes: Option<u64>) {}
+    /// A response on HTTP/3 is complete, or broken (`None`).
+    fn sent(&self, _response: Option<Sent>) {}
 
     /// Called about once a second while a response on HTTP/3 is being sent.
     fn tick(&self) {}
@@ -27,12 +28,21 @@ pub trait Observer: Send + Sync {
     fn ended(&self) {}
 }
 
+/// Response that was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Bytes of its content.
+    pub bytes: u64,
+    /// Time for which there was nothing of it to send yet.
+    pub paused: Duration,
+}
+
 /// Addition to a response, and decision about its connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Advice {
     /// Value of `Alt-Svc`, such as `h3=":18083"; ma=3600` or `clear`.
     pub alt_svc: Option<HeaderValue>,
-    /// Ends the connection gracefully: GOAWAY on HTTP/2 and 3, no keep-alive on HTTP/1.1.
+    /// Ends the connection after all its responses: GOAWAY on HTTP/2 and 3, no keep-alive on HTTP/1.1.
     pub goaway: bool,
 }
 
@@ -47,7 +57,7 @@ impl Upgrade for NoUpgrade {
 }
 
 impl Observer for NoUpgrade {
-    fn advise(&self, _: Option<&str>) -> Advice {
+    fn advise(&self) -> Advice {
         Advice::default()
     }
 }
@@ -71,6 +81,8 @@ impl Link {
         match &self.probe {
             Probe::Tcp(probe) => probe.sample().ok().map(PathSample::Tcp),
             Probe::Quic(probe) => probe.sample().ok().map(PathSample::Quic),
+            #[cfg(test)]
+            Probe::Scripted(samples) => Some(*samples.lock().ok()?),
         }
     }
 
@@ -84,7 +96,12 @@ impl Link {
     /// True on HTTP/3.
     #[must_use]
     pub fn is_quic(&self) -> bool {
-        matches!(self.probe, Probe::Quic(_))
+        match &self.probe {
+            Probe::Tcp(_) => false,
+            Probe::Quic(_) => true,
+            #[cfg(test)]
+            Probe::Scripted(sample) => matches!(sample.lock().as_deref(), Ok(PathSample::Quic(_))),
+        }
     }
 }
 
@@ -101,4 +118,7 @@ pub enum PathSample {
 pub(crate) enum Probe {
     Tcp(TcpProbe),
     Quic(PathProbe),
+    /// Sample that a test chooses.
+    #[cfg(test)]
+    Scripted(std::sync::Arc<std::sync::Mutex<PathSample>>),
 }

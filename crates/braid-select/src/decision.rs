@@ -59,8 +59,8 @@ pub enum Reason {
     },
     /// QUIC was advertised, but the network used TCP only.
     NotUsed {
-        /// Time since the advertisement.
-        advertised: Duration,
+        /// Time since the advertisement, or since the last use of QUIC.
+        unused: Duration,
         /// TCP packets since then.
         packets: u64,
     },
@@ -111,9 +111,9 @@ impl fmt::Display for Reason {
                 let ago = tcp_answered.as_secs_f64();
                 write!(f, "{count} probe timeouts of QUIC without an answer, TCP answered {ago:.1} s ago")
             }
-            Self::NotUsed { advertised, packets } => {
-                let seconds = advertised.as_secs();
-                write!(f, "QUIC was advertised for {seconds} s but not used, TCP sent {packets} packets")
+            Self::NotUsed { unused, packets } => {
+                let seconds = unused.as_secs();
+                write!(f, "QUIC is advertised but was not used for {seconds} s, TCP sent {packets} packets")
             }
             Self::CompatLoss { total_retrans, snd_ssthresh, max_ssthresh } => write!(
                 f,

@@ -20,6 +20,9 @@ const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 const ADVERTISEMENT: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(24 * 3600));
 /// Time and TCP packets after an advertisement without any use of QUIC, from which on it counts as failed.
 const NOT_USED: (Duration, u64) = (Duration::from_secs(60), 100);
+/// Time and TCP packets since the last use of QUIC, from which on it counts as failed. Longer, since clients that do not
+/// know QUIC may be all that is left for a while.
+const NO_LONGER_USED: (Duration, u64) = (Duration::from_secs(600), 1000);
 /// Probe timeouts one after the other that count as a failure of QUIC.
 const MAX_PROBES: u32 = 3;
 /// Time within which TCP must have answered, and QUIC must not have, for unanswered probes to count.
@@ -344,18 +347,18 @@ impl Selector {
 
     /// Takes an advertisement that no client of the network has used for a failure: UDP may be blocked.
     fn not_used(&mut self, now: Duration, key: &Key) -> Option<Decision> {
-        let (time, packets) = NOT_USED;
         if self.initial == Protocol::Quic {
             return None;
         }
         let entry = self.entry(now, key);
         let changed = entry.switch.changed().filter(|_| entry.switch.chosen() == Protocol::Quic)?;
-        let advertised = now.saturating_sub(changed);
-        let is_used = entry.quic_worked.is_some_and(|worked| worked >= changed);
-        if is_used || advertised < time || entry.tcp_packets < packets {
+        let used = entry.quic_worked.filter(|worked| *worked >= changed);
+        let (time, packets) = if used.is_some() { NO_LONGER_USED } else { NOT_USED };
+        let unused = now.saturating_sub(used.unwrap_or(changed));
+        if unused < time || entry.tcp_packets < packets {
             return None;
         }
-        let reason = Reason::NotUsed { advertised, packets: entry.tcp_packets };
+        let reason = Reason::NotUsed { unused, packets: entry.tcp_packets };
         self.fail(now, key, reason)
     }
 

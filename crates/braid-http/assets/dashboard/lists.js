@@ -27,7 +27,7 @@ export function bans(view) {
 			if (!(await confirm('Lift the ban?', `The ${name} ${ban[name]} may connect again.`, 'Lift the ban'))) return
 			attempt(change('DELETE', `bans${query({ [name]: ban[name] })}`), refresh)
 		} }, 'Lift …')],
-	], 'Nobody is banned.')
+	], 'There is no ban.')
 	const form = h('form.inline', { submit: (event) => {
 		event.preventDefault()
 		const ban = { [target.value]: value.value.trim() }
@@ -88,7 +88,7 @@ export function autoquic(view) {
 	const two = (first, second) => h('div', first, h('br'), h('span.muted', second))
 	const path = (one, cost) => two(one ? `${milliseconds(one.rtt_ms)} · ${percent(one.loss_ratio)}` : '–', milliseconds(cost))
 	const protocol = (name) => (name === 'quic' ? '◆ QUIC' : '▬ TCP')
-	const network = ['Network, host', (one) => two(code(one.network), one.origin)]
+	const network = ['Network, listener', (one) => two(code(one.network), one.listener)]
 	const networks = table('Networks', [
 		network,
 		['Offered, for', (one) => two(h('strong', protocol(one.chosen)), one.changed_secs === null ? 'always' : duration(one.changed_secs))],

@@ -22,10 +22,10 @@ const ROWS: usize = 100;
 pub(super) struct AutoQuicState {
     /// `auto`, `always`, `never` or `autoquic-compat`; `off` without HTTP/3.
     mode: String,
-    /// Client networks and hosts with measurements.
+    /// Client networks with measurements, on each listener.
     known: usize,
     /// Those that were seen last, at most 100.
-    networks: Vec<OriginState>,
+    networks: Vec<OfferState>,
     /// Latest changes of the protocol, newest first.
     changes: Vec<ChangeRow>,
 }
@@ -36,8 +36,8 @@ pub(super) struct ChangeRow {
     pub(super) at: f64,
     /// Network of the client.
     pub(super) network: String,
-    /// Host that the client asked for.
-    pub(super) origin: String,
+    /// Address that it is connected to.
+    pub(super) listener: String,
     /// `tcp` or `quic`.
     pub(super) from: &'static str,
     pub(super) to: &'static str,
@@ -53,7 +53,7 @@ impl From<&Change> for ChangeRow {
         Self {
             at: rounded(change.at),
             network: decision.key.network.to_string(),
-            origin: decision.key.origin.to_string(),
+            listener: decision.key.origin.to_string(),
             from: name(decision.from),
             to: name(decision.to),
             reason: decision.reason.name(),
@@ -66,17 +66,17 @@ impl From<&Change> for ChangeRow {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct NetworkState {
     network: String,
-    /// Hosts that its clients asked for, the latest first.
-    origins: Vec<OriginState>,
+    /// One for each listener that its clients are connected to.
+    listeners: Vec<OfferState>,
 }
 
-/// Numbers about one network and origin.
+/// Numbers about one network on one listener.
 #[derive(Debug, Serialize, ToSchema)]
-struct OriginState {
+struct OfferState {
     /// Network of clients.
     network: String,
-    /// Host that they asked for.
-    origin: String,
+    /// Address that they are connected to.
+    listener: String,
     /// Protocol that is offered: `tcp` or `quic`.
     chosen: &'static str,
     /// Time since the latest change; null if there was none.
@@ -127,14 +127,14 @@ impl PathState {
     }
 }
 
-impl From<&Explanation> for OriginState {
+impl From<&Explanation> for OfferState {
     fn from(explanation: &Explanation) -> Self {
         let secs = |time: Option<std::time::Duration>| time.map(|time| rounded(time.as_secs_f64()));
         let cost =
             |cost: Cost| millis(std::time::Duration::try_from_secs_f64(cost.total()).unwrap_or_default());
         Self {
             network: explanation.key.network.to_string(),
-            origin: explanation.key.origin.to_string(),
+            listener: explanation.key.origin.to_string(),
             chosen: name(explanation.chosen),
             changed_secs: secs(explanation.changed),
             dwell_secs: secs(explanation.dwell),
@@ -175,7 +175,7 @@ pub(super) async fn show(
     Ok(Json(AutoQuicState {
         mode: policy.mode().to_string(),
         known: policy.len(),
-        networks: policy.explain(None, ROWS).iter().map(OriginState::from).collect(),
+        networks: policy.explain(None, ROWS).iter().map(OfferState::from).collect(),
         changes: policy.changes().iter().map(ChangeRow::from).collect(),
     }))
 }
@@ -199,5 +199,5 @@ pub(super) async fn explain(
         return Err(Refused::not_found(format!("no client of the network of {address} has been seen")));
     };
     let network = first.key.network.to_string();
-    Ok(Json(NetworkState { network, origins: known.iter().map(OriginState::from).collect() }))
+    Ok(Json(NetworkState { network, listeners: known.iter().map(OfferState::from).collect() }))
 }

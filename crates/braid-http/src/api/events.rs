@@ -67,13 +67,10 @@ pub(super) struct Event {
     /// Network of a client.
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<String>,
-    /// Host that clients asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    origin: Option<String>,
     /// Protocol that is offered from now on.
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<&'static str>,
-    /// Name of a listener.
+    /// Name of a listener, or address of one of the HTTP front.
     #[serde(skip_serializing_if = "Option::is_none")]
     listener: Option<String>,
     /// Events that were lost because they came too fast.
@@ -174,11 +171,11 @@ fn of_security(event: &SecurityEvent) -> (&'static str, Event) {
 }
 
 fn of_autoquic(change: &Change) -> (&'static str, Event) {
-    let ChangeRow { at, network, origin, from, to, text, .. } = change.into();
+    let ChangeRow { at, network, listener, from, to, text, .. } = change.into();
     let data = Event {
         at,
         network: Some(network),
-        origin: Some(origin),
+        listener: Some(listener),
         from: Some(from.to_owned()),
         to: Some(to),
         cause: Some(text),

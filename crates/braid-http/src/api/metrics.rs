@@ -87,7 +87,7 @@ const OF_LISTENERS: [(&str, &str, &str, OfListener); 4] = [
 
 /// Families of the automatic upgrade. The labels have two protocols and nine reasons.
 fn autoquic(text: &mut Text, policy: &AutoQuic) {
-    text.family("http_autoquic_networks", "gauge", "Client networks and origins with measurements.");
+    text.family("http_autoquic_networks", "gauge", "Client networks with measurements, on each listener.");
     text.sample("http_autoquic_networks", &[], policy.len());
     let name = "http_autoquic_changes_total";
     text.family(name, "counter", "Changes of the protocol that a client network is offered.");

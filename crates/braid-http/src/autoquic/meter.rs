@@ -6,6 +6,11 @@ use std::time::Duration;
 use braid_select::{DeliveryRate, QuicMeter, QuicReading, TcpMeter, TcpReading};
 use braid_transport::http::{PathStats, TcpMetrics};
 
+use crate::upgrade::Sent;
+
+/// Part of a period for which there may have been nothing to send: more, and its time says little about the path.
+const PAUSED: u32 = 8;
+
 /// Bytes of responses, and the time until the client had them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completion {
@@ -34,6 +39,11 @@ impl TcpConnection {
             self.periods = self.periods.saturating_add(1);
         }
         self.written = Some(now);
+    }
+
+    /// Acknowledged bytes at the last sample.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.last.0
     }
 
     /// Takes a sample. The kernel measures for how long bytes were on their way.
@@ -80,8 +90,16 @@ pub(super) struct QuicConnection {
     unanswered: u32,
     /// Responses that are being sent.
     in_flight: usize,
-    /// Beginning, and bytes of complete responses, while responses are timed.
-    period: Option<(Duration, u64)>,
+    /// Responses that are timed: from one that is sent alone until nothing is being sent.
+    period: Option<Period>,
+}
+
+/// Period of a QUIC connection in which responses are sent.
+#[derive(Clone, Copy, Debug)]
+struct Period {
+    began: Duration,
+    /// Sums of its responses.
+    sent: Sent,
 }
 
 impl QuicConnection {
@@ -90,31 +108,37 @@ impl QuicConnection {
         self.in_flight += 1;
         let is_first = self.in_flight == 1 && is_due;
         if is_first {
-            self.period = Some((now, 0));
+            self.period = Some(Period { began: now, sent: Sent::default() });
         }
         is_first
     }
 
+    /// Forgets the path, because the client has moved.
+    pub(super) fn moved(&mut self) {
+        (self.rttvar, self.min_rtt, self.period, self.unanswered) = (None, None, None, 0);
+    }
+
     /// Notes that a response is complete, or broken (`None`). Returns the completion of a period, and whether further
     /// responses are to be timed.
-    pub(super) fn sent(&mut self, now: Duration, bytes: Option<u64>) -> (Option<Completion>, bool) {
+    pub(super) fn sent(&mut self, now: Duration, response: Option<Sent>) -> (Option<Completion>, bool) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        match (&mut self.period, bytes) {
-            (Some((_, sum)), Some(bytes)) => *sum = sum.saturating_add(bytes),
+        match (&mut self.period, response) {
+            (Some(Period { sent, .. }), Some(response)) => {
+                sent.bytes = sent.bytes.saturating_add(response.bytes);
+                sent.paused = sent.paused.saturating_add(response.paused);
+            }
             // Its time says nothing.
             (period, _) => *period = None,
         }
         if self.in_flight > 0 {
             return (None, self.period.is_some());
         }
-        (complete(&self.period.take(), now), false)
-    }
-
-    /// Ends a period that has no end by itself, because some response is always being sent, and begins the next one.
-    pub(super) fn split(&mut self, now: Duration) -> Option<Completion> {
-        let completion = complete(&self.period, now)?;
-        self.period = Some((now, 0));
-        Some(completion)
+        let completion = self.period.take().and_then(|Period { began, sent }| {
+            let elapsed = now.saturating_sub(began);
+            let is_steady = sent.paused.saturating_mul(PAUSED) <= elapsed;
+            (sent.bytes > 0 && is_steady).then_some(Completion { bytes: sent.bytes, elapsed })
+        });
+        (completion, false)
     }
 
     pub(super) fn sample(&mut self, now: Duration, stats: &PathStats) -> QuicReading {
@@ -158,11 +182,6 @@ impl QuicConnection {
     }
 }
 
-fn complete(period: &Option<(Duration, u64)>, now: Duration) -> Option<Completion> {
-    let (began, bytes) = period.filter(|(_, bytes)| *bytes > 0)?;
-    Some(Completion { bytes, elapsed: now.saturating_sub(began) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,30 +213,45 @@ mod tests {
         assert_eq!(tcp.sample(&metrics(4000, 360)).1, None);
     }
 
+    const fn sent(bytes: u64, paused: u64) -> Option<Sent> {
+        Some(Sent { bytes, paused: ms(paused) })
+    }
+
     #[test]
     fn a_period_ends_with_its_last_response() {
         let mut quic = QuicConnection::default();
         assert!(!quic.responds(ms(0), false), "not due");
-        assert_eq!(quic.sent(ms(1), Some(10)), (None, false));
+        assert_eq!(quic.sent(ms(1), sent(10, 0)), (None, false));
         assert!(quic.responds(ms(100), true));
         assert!(!quic.responds(ms(120), true), "the second of a period");
-        assert_eq!(quic.sent(ms(150), Some(600)), (None, true));
-        assert_eq!(quic.sent(ms(180), Some(400)), (Some(Completion { bytes: 1000, elapsed: ms(80) }), false));
+        assert_eq!(quic.sent(ms(150), sent(600, 4)), (None, true));
+        let completion = Completion { bytes: 1000, elapsed: ms(80) };
+        assert_eq!(quic.sent(ms(180), sent(400, 6)), (Some(completion), false));
         // A broken response ends the timing.
         assert!(quic.responds(ms(200), true) && !quic.responds(ms(200), true));
         assert_eq!(quic.sent(ms(210), None), (None, false));
-        assert_eq!(quic.sent(ms(220), Some(1)), (None, false));
+        assert_eq!(quic.sent(ms(220), sent(1, 0)), (None, false));
     }
 
     #[test]
-    fn a_long_period_is_split() {
+    fn responses_that_wait_for_their_source_are_not_timed() {
         let mut quic = QuicConnection::default();
-        assert!(quic.responds(ms(0), true) && !quic.responds(ms(0), true));
-        assert_eq!(quic.split(ms(1000)), None, "nothing is complete");
-        quic.sent(ms(1100), Some(500));
-        assert_eq!(quic.split(ms(2000)), Some(Completion { bytes: 500, elapsed: ms(2000) }));
-        let end = quic.sent(ms(2500), Some(700));
-        assert_eq!(end, (Some(Completion { bytes: 700, elapsed: ms(500) }), false));
+        for (paused, is_timed) in [(10, true), (11, false)] {
+            assert!(quic.responds(ms(0), true));
+            assert_eq!(quic.sent(ms(80), sent(600, paused)).0.is_some(), is_timed, "{paused}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_has_moved_has_another_path() {
+        let mut quic = QuicConnection::default();
+        let stats = |millis| PathStats { srtt: ms(millis), sent_packets: millis, ..PathStats::default() };
+        quic.responds(ms(0), true);
+        quic.sample(ms(0), &stats(10));
+        quic.moved();
+        let reading = quic.sample(ms(1), &stats(90));
+        assert_eq!((reading.min_rtt, reading.rttvar, reading.pto_count), (ms(90), ms(45), 1));
+        assert_eq!(quic.sent(ms(2), sent(600, 0)).0, None);
     }
 
     #[test]

@@ -7,22 +7,25 @@
 mod meter;
 mod observer;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use braid_select::{AltSvc, Config, Decision, Explanation, Key, Mode, Network, Protocol, Selector};
+use lru::LruCache;
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 use self::observer::ConnectionObserver;
 use crate::upgrade::{Link, NoUpgrade, Observer, Upgrade};
 
-/// Origins that have measurements of their own; all others share one. Clients choose the name, so it has a bound.
-const ORIGINS: usize = 256;
+/// Clients whose latest answer over TCP is remembered.
+const CLIENTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(16_383);
 
-/// Name of the origins beyond that bound.
-const OTHERS: &str = "others";
+/// Age from which on an answer over TCP says nothing about the client any more.
+const ANSWER_AGE: Duration = Duration::from_secs(10);
 
 /// Decisions that wait for a reader of events.
 const EVENTS: usize = 256;
@@ -42,7 +45,8 @@ struct Shared {
 
 struct State {
     selector: Selector,
-    origins: HashSet<Arc<str>>,
+    /// Latest answer of clients over TCP.
+    answered: LruCache<IpAddr, Duration>,
     counts: BTreeMap<(&'static str, &'static str), u64>,
 }
 
@@ -72,7 +76,7 @@ impl AutoQuic {
             began: (Instant::now(), SystemTime::now()),
             state: Mutex::new(State {
                 selector: Selector::new(&Config::new(mode, Protocol::Tcp, seed)),
-                origins: HashSet::new(),
+                answered: LruCache::sparse(CLIENTS),
                 counts: BTreeMap::new(),
             }),
             decided: broadcast::Sender::new(EVENTS),
@@ -84,7 +88,7 @@ impl AutoQuic {
         self.0.mode
     }
 
-    /// Networks and origins that are known.
+    /// Networks that are known, on each listener.
     pub(crate) fn len(&self) -> usize {
         self.with(|state, _| state.selector.len())
     }
@@ -107,7 +111,7 @@ impl AutoQuic {
         self.with(|state, _| state.counts.clone())
     }
 
-    /// Numbers about the network of an address, one for each origin, the latest used first; about all networks
+    /// Numbers about the network of an address, one for each listener, the latest used first; about all networks
     /// without an address. At most `most`.
     pub(crate) fn explain(&self, address: Option<IpAddr>, most: usize) -> Vec<Explanation> {
         let network = address.map(Network::from);
@@ -147,19 +151,16 @@ impl AutoQuic {
         }
     }
 
-    /// Key of a client and an origin.
-    fn key(&self, client: IpAddr, authority: &str) -> Key {
-        let origin = self.with(|state, _| {
-            if let Some(origin) = state.origins.get(authority) {
-                return Arc::clone(origin);
-            }
-            let name = if state.origins.len() < ORIGINS { authority } else { OTHERS };
-            let origin: Arc<str> = name.into();
-            // At the bound this adds one more name, that of the others.
-            state.origins.insert(Arc::clone(&origin));
-            origin
-        });
-        Key::new(client, origin)
+    /// Notes that a client has acknowledged something over TCP.
+    fn answered(&self, client: IpAddr) {
+        self.with(|state, now| state.answered.put(client, now));
+    }
+
+    /// Tests whether a client has acknowledged something over TCP lately.
+    fn answers(&self, client: IpAddr) -> bool {
+        self.with(|state, now| {
+            state.answered.peek(&client).is_some_and(|answered| now.saturating_sub(*answered) <= ANSWER_AGE)
+        })
     }
 
     fn standing(&self, key: &Key) -> Standing {
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn changes_are_counted_kept_and_sent_to_readers() {
         let policy = AutoQuic::new(Mode::AutoquicCompat, None, 1);
-        let key = policy.key(CLIENT, "a.example");
+        let key = Key::new(CLIENT, "198.51.100.1:18083".into());
         let mut events = policy.subscribe();
         // The rule of autoquic: a retransmission upgrades.
         policy.update(|selector, now| {
@@ -239,22 +240,9 @@ mod tests {
     #[test]
     fn a_failure_without_an_offer_changes_nothing() {
         let policy = AutoQuic::new(Mode::Auto, None, 1);
-        let key = policy.key(CLIENT, "a.example");
+        let key = Key::new(CLIENT, "198.51.100.1:18083".into());
         failed(&policy, &key);
         assert!(policy.changes().is_empty() && policy.counts().is_empty());
         assert_eq!(policy.standing(&key).alt_svc, AltSvc::None);
-    }
-
-    #[test]
-    fn origins_beyond_the_bound_share_one() {
-        let policy = AutoQuic::new(Mode::Auto, None, 1);
-        for number in 0..ORIGINS {
-            policy.key(CLIENT, &format!("{number}.example"));
-        }
-        assert_eq!(&*policy.key(CLIENT, "0.example").origin, "0.example");
-        for name in ["x.example", "y.example"] {
-            assert_eq!(&*policy.key(CLIENT, name).origin, OTHERS);
-        }
-        assert_eq!(policy.with(|state, _| state.origins.len()), ORIGINS + 1);
     }
 }

@@ -1,15 +1,15 @@
 //! Observer of one connection.
 
-use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::HeaderValue;
-use braid_select::{AltSvc, Key, Protocol};
+use braid_select::{AltSvc, Key, Network, Protocol};
+use braid_transport::http::{PathStats, TcpMetrics};
 
 use super::meter::{Completion, QuicConnection, TcpConnection};
 use super::{AutoQuic, Standing};
-use crate::upgrade::{Advice, Link, Observer, PathSample};
+use crate::upgrade::{Advice, Link, Observer, PathSample, Sent};
 
 /// Time between two samples of a connection, for which its advice stays the same.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -24,9 +24,9 @@ pub(super) struct ConnectionObserver {
 }
 
 struct State {
+    /// Network of the client, and the listener: the path to it is that of all hosts.
+    key: Key,
     connection: Connection,
-    /// Authority of the latest request, and its key.
-    asked: Option<(Box<str>, Key)>,
     advice: Advice,
     due: Duration,
 }
@@ -36,27 +36,18 @@ enum Connection {
     Quic(QuicConnection),
 }
 
-impl Connection {
-    /// Notes that a response is about to be sent. Returns true if its end is to wait for an acknowledgement.
-    fn responds(&mut self, now: Duration, is_due: bool) -> bool {
-        match self {
-            Self::Tcp(tcp) => {
-                tcp.responds(now);
-                false
-            }
-            Self::Quic(quic) => quic.responds(now, is_due),
-        }
-    }
-}
-
 impl ConnectionObserver {
     pub(super) fn new(policy: &AutoQuic, link: Link) -> Self {
         let (port, opened) = (policy.0.port.unwrap_or(link.listener.port()), policy.now());
+        let key = Key::new(link.client.ip(), link.listener.to_string().into());
         let connection = match link.is_quic() {
-            true => Connection::Quic(QuicConnection::default()),
+            true => {
+                policy.update(|selector, now| selector.quic_works(now, &key));
+                Connection::Quic(QuicConnection::default())
+            }
             false => Connection::Tcp(TcpConnection::default()),
         };
-        let state = State { connection, asked: None, advice: Advice::default(), due: opened };
+        let state = State { key, connection, advice: Advice::default(), due: opened };
         Self { policy: policy.clone(), link, port, opened, state: Mutex::new(state) }
     }
 
@@ -64,27 +55,41 @@ impl ConnectionObserver {
         call(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn client(&self) -> IpAddr {
-        self.link.client.ip()
+    /// Gives a sample to the policy.
+    fn sample(&self, now: Duration, state: &mut State) {
+        state.due = now + INTERVAL;
+        let State { key, connection, .. } = state;
+        match (connection, self.link.sample()) {
+            (Connection::Tcp(tcp), Some(PathSample::Tcp(metrics))) => self.sample_tcp(key, tcp, &metrics),
+            (Connection::Quic(quic), Some(PathSample::Quic(stats))) => {
+                self.sample_quic(now, key, quic, &stats);
+            }
+            _ => {}
+        }
+        state.advice = self.policy.standing(&state.key).advice(self.link.is_quic(), self.opened, self.port);
     }
 
-    /// Gives a sample to the policy.
-    fn sample(&self, now: Duration, connection: &mut Connection, key: &Key) {
-        let completion = match (connection, self.link.sample()) {
-            (Connection::Tcp(tcp), Some(PathSample::Tcp(metrics))) => {
-                let (reading, completion) = tcp.sample(&metrics);
-                self.policy.update(|selector, now| selector.observe_tcp(now, key, &mut tcp.meter, &reading));
-                completion
-            }
-            (Connection::Quic(quic), Some(PathSample::Quic(stats))) => {
-                let reading = quic.sample(now, &stats);
-                self.policy
-                    .update(|selector, now| selector.observe_quic(now, key, &mut quic.meter, &reading));
-                quic.split(now)
-            }
-            _ => None,
-        };
+    fn sample_tcp(&self, key: &Key, tcp: &mut TcpConnection, metrics: &TcpMetrics) {
+        if metrics.acknowledged_bytes > tcp.acknowledged() {
+            self.policy.answered(self.link.client.ip());
+        }
+        let (reading, completion) = tcp.sample(metrics);
+        self.policy.update(|selector, now| selector.observe_tcp(now, key, &mut tcp.meter, &reading));
         self.complete(key, completion);
+    }
+
+    fn sample_quic(&self, now: Duration, key: &mut Key, quic: &mut QuicConnection, stats: &PathStats) {
+        let client = stats.remote.unwrap_or(self.link.client).ip();
+        if Network::from(client) != key.network {
+            *key = Key::new(client, Arc::clone(&key.origin));
+            quic.moved();
+        }
+        let mut reading = quic.sample(now, stats);
+        if !self.policy.answers(client) {
+            // The client itself may be gone.
+            reading.pto_count = 0;
+        }
+        self.policy.update(|selector, now| selector.observe_quic(now, key, &mut quic.meter, &reading));
     }
 
     fn complete(&self, key: &Key, completion: Option<Completion>) {
@@ -92,11 +97,6 @@ impl ConnectionObserver {
             let over = if self.link.is_quic() { Protocol::Quic } else { Protocol::Tcp };
             self.policy.update(|selector, now| selector.observe_response(now, key, over, bytes, elapsed));
         }
-    }
-
-    /// Advice of the policy at this moment.
-    fn advice(&self, key: &Key) -> Advice {
-        self.policy.standing(key).advice(self.link.is_quic(), self.opened, self.port)
     }
 }
 
@@ -119,78 +119,58 @@ impl Standing {
 }
 
 impl Observer for ConnectionObserver {
-    fn advise(&self, authority: Option<&str>) -> Advice {
+    fn advise(&self) -> Advice {
         let now = self.policy.now();
         self.with(|state| {
-            let Some(authority) = authority else {
-                state.connection.responds(now, false);
-                return Advice::default();
-            };
-            let is_new = state.asked.as_ref().is_none_or(|(asked, _)| **asked != *authority);
-            if is_new {
-                let key = self.policy.key(self.client(), authority);
-                if self.link.is_quic() {
-                    self.policy.update(|selector, now| selector.quic_works(now, &key));
-                }
-                state.asked = Some((authority.into(), key));
-            }
-            let State { connection, asked: Some((_, key)), advice, due } = state else {
-                return Advice::default();
-            };
-            let is_due = now >= *due;
+            let is_due = now >= state.due;
             if is_due {
-                *due = now + INTERVAL;
-                self.sample(now, connection, key);
+                self.sample(now, state);
             }
-            if is_due || is_new {
-                *advice = self.advice(key);
+            match &mut state.connection {
+                Connection::Tcp(tcp) => tcp.responds(now),
+                Connection::Quic(quic) => {
+                    if quic.responds(now, is_due) {
+                        self.link.wait_for_acknowledgements(true);
+                    }
+                }
             }
-            if connection.responds(now, is_due) {
-                self.link.wait_for_acknowledgements(true);
-            }
-            advice.clone()
+            state.advice.clone()
         })
     }
 
-    fn sent(&self, bytes: Option<u64>) {
+    fn sent(&self, response: Option<Sent>) {
         let now = self.policy.now();
-        self.with(|state| {
-            let Connection::Quic(quic) = &mut state.connection else { return };
-            let (completion, is_timed) = quic.sent(now, bytes);
+        self.with(|State { key, connection, .. }| {
+            let Connection::Quic(quic) = connection else { return };
+            let (completion, is_timed) = quic.sent(now, response);
             if !is_timed {
                 self.link.wait_for_acknowledgements(false);
             }
-            if let Some((_, key)) = &state.asked {
-                self.complete(key, completion);
-            }
+            self.complete(key, completion);
         });
     }
 
     fn tick(&self) {
         let now = self.policy.now();
         self.with(|state| {
-            if let State { connection, asked: Some((_, key)), due, .. } = state
-                && now >= *due
-            {
-                *due = now + INTERVAL;
-                self.sample(now, connection, key);
+            if now >= state.due {
+                self.sample(now, state);
             }
         });
     }
 
     fn ended(&self) {
         let now = self.policy.now();
-        self.with(|state| {
-            if let State { connection, asked: Some((_, key)), .. } = state {
-                self.sample(now, connection, key);
-            }
-        });
+        self.with(|state| self.sample(now, state));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use braid_select::Mode;
+
     use super::*;
+    use crate::upgrade::{Probe, Upgrade};
 
     #[test]
     fn advice_names_the_port_and_ends_older_connections() {
@@ -211,5 +191,160 @@ mod tests {
             let alt_svc = header.map(HeaderValue::from_static);
             assert_eq!(advice, Advice { alt_svc, goaway }, "{chosen} {changed:?} {opened} {is_quic}");
         }
+    }
+
+    /// Connection of a client whose measurements the test writes.
+    struct Scripted {
+        sample: Arc<Mutex<PathSample>>,
+        observer: Box<dyn Observer>,
+    }
+
+    const CLIENT: &str = "192.0.2.7:1000";
+
+    impl Scripted {
+        fn open(policy: &AutoQuic, sample: PathSample) -> Self {
+            let sample = Arc::new(Mutex::new(sample));
+            let observer = policy.connected(Link {
+                client: CLIENT.parse().unwrap(),
+                listener: "198.51.100.1:18083".parse().unwrap(),
+                is_encrypted: true,
+                probe: Probe::Scripted(Arc::clone(&sample)),
+            });
+            Self { sample, observer }
+        }
+
+        fn tcp(policy: &AutoQuic) -> Self {
+            Self::open(
+                policy,
+                PathSample::Tcp(TcpMetrics {
+                    srtt: ms(40),
+                    rttvar: ms(2),
+                    min_rtt: ms(40),
+                    ..TcpMetrics::default()
+                }),
+            )
+        }
+
+        fn quic(policy: &AutoQuic) -> Self {
+            Self::open(policy, PathSample::Quic(PathStats { srtt: ms(40), ..PathStats::default() }))
+        }
+
+        /// A second in which 100 packets are sent, of which some are lost and the others answered.
+        fn second(&self, lost: u32, is_answered: bool) -> Option<String> {
+            match &mut *self.sample.lock().unwrap() {
+                PathSample::Tcp(tcp) => {
+                    tcp.data_segments_sent += 100;
+                    tcp.total_retrans += lost;
+                    tcp.delivered += 100;
+                    tcp.acknowledged_bytes += 100_000;
+                    tcp.busy += ms(200);
+                }
+                PathSample::Quic(quic) => {
+                    quic.sent_packets += 100;
+                    quic.lost_packets += u64::from(lost);
+                    quic.received_datagrams += if is_answered { 50 } else { 0 };
+                }
+            }
+            self.observer.tick();
+            let advice = self.observer.advise();
+            self.observer.sent(Some(Sent { bytes: 1000, paused: Duration::ZERO }));
+            let header = advice.alt_svc.map(|value| value.to_str().unwrap().to_owned());
+            if advice.goaway { header.map(|header| header + " goaway") } else { header }
+        }
+
+        fn move_to(&self, address: &str) {
+            let PathSample::Quic(stats) = &mut *self.sample.lock().unwrap() else {
+                panic!("TCP cannot move")
+            };
+            stats.remote = Some(address.parse().unwrap());
+        }
+    }
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Seconds until a connection gets this advice.
+    async fn seconds_until(connection: &Scripted, lost: u32, expected: Option<&str>) -> u32 {
+        for second in 0..300 {
+            tokio::time::advance(INTERVAL).await;
+            if connection.second(lost, true).as_deref() == expected {
+                return second;
+            }
+        }
+        panic!("no {expected:?} in 300 s")
+    }
+
+    const OFFER: Option<&str> = Some("h3=\":18083\"; ma=600");
+
+    #[tokio::test(start_paused = true)]
+    async fn losses_upgrade_and_worse_ones_on_quic_end_it() {
+        let policy = AutoQuic::new(Mode::Auto, None, 1);
+        let tcp = Scripted::tcp(&policy);
+        assert_eq!(tcp.second(0, true), None);
+        assert!((5..20).contains(&seconds_until(&tcp, 5, OFFER).await));
+        let quic = Scripted::quic(&policy);
+        assert_eq!(quic.second(0, true).as_deref(), OFFER);
+        for _ in 0..30 {
+            tokio::time::advance(INTERVAL).await;
+            assert_eq!((tcp.second(1, true).as_deref(), quic.second(1, true).as_deref()), (OFFER, OFFER));
+        }
+        // A policer of UDP.
+        let mut seconds = 0;
+        while quic.second(60, true).as_deref() != Some("clear goaway") {
+            tokio::time::advance(INTERVAL).await;
+            tcp.second(0, true);
+            seconds += 1;
+            assert!(seconds < 300);
+        }
+        tokio::time::advance(INTERVAL).await;
+        assert_eq!(tcp.second(0, true).as_deref(), Some("clear"));
+        // A client that uses QUIC all the same.
+        assert_eq!(Scripted::quic(&policy).second(0, true).as_deref(), Some("clear"));
+        let reasons: Vec<_> = policy.changes().iter().map(|change| change.decision.reason.name()).collect();
+        assert_eq!(reasons, ["quic_costs_more", "quic_costs_less"]);
+    }
+
+    /// Seconds of silence on QUIC until it is withdrawn, while a client of the network is answered over TCP.
+    async fn silence(tcp_client: &str) -> Option<u32> {
+        let policy = AutoQuic::new(Mode::Auto, None, 1);
+        let tcp = Scripted::tcp(&policy);
+        seconds_until(&tcp, 5, OFFER).await;
+        let quic = Scripted::quic(&policy);
+        quic.second(0, true);
+        // Long enough for an answer over QUIC to be too old.
+        for _ in 0..30 {
+            tokio::time::advance(INTERVAL).await;
+            tcp.second(5, true);
+            quic.second(0, true);
+        }
+        quic.move_to(tcp_client);
+        for second in 0..20 {
+            tokio::time::advance(INTERVAL).await;
+            tcp.second(5, true);
+            if quic.second(0, false).as_deref() == Some("clear goaway") {
+                return Some(second);
+            }
+        }
+        None
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_on_quic_counts_if_the_same_client_answers_over_tcp() {
+        assert!(silence(CLIENT).await.is_some_and(|second| second >= 2));
+        // Another one of the network: this client may be gone.
+        assert_eq!(silence("192.0.2.8:1000").await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_moves_takes_its_measurements_along() {
+        let policy = AutoQuic::new(Mode::Auto, None, 1);
+        let quic = Scripted::quic(&policy);
+        quic.second(0, true);
+        quic.move_to("203.0.113.9:1000");
+        tokio::time::advance(INTERVAL).await;
+        quic.second(0, true);
+        let known: Vec<_> = policy.explain(None, 9).iter().map(|one| one.key.network.to_string()).collect();
+        assert_eq!(known, ["203.0.113.0/24", "192.0.2.0/24"]);
     }
 }

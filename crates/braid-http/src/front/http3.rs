@@ -17,12 +17,12 @@ use h3::server::{self, RequestResolver, RequestStream};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::limits::Permit;
 use super::{ACCEPT_PAUSE, Connection, Front};
 use crate::route::remove_hop_by_hop;
-use crate::upgrade::Probe;
+use crate::upgrade::{Probe, Sent};
 
 /// Time after the last response in which the client closes the connection, so that no byte of it is lost.
 const LINGER: Duration = Duration::from_secs(1);
@@ -93,14 +93,13 @@ async fn requests(server: &mut Server, connection: &Arc<Connection>) -> Result<(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ending = connection.ending();
     tokio::pin!(ending);
-    // Set by GOAWAY.
-    let mut deadline: Option<Instant> = None;
+    // Set by GOAWAY: resolves when the connection is to be closed.
+    let mut draining: Option<Pin<Box<dyn Future<Output = ()> + std::marker::Send + '_>>> = None;
     loop {
-        let end = deadline.unwrap_or_else(Instant::now);
         tokio::select! {
             accepted = server.accept(), if tasks.len() < limits.streams as usize => match accepted {
                 // The client may send this request elsewhere: it is above the number in GOAWAY.
-                Ok(Some(mut resolver)) if deadline.is_some() => {
+                Ok(Some(mut resolver)) if draining.is_some() => {
                     SendStream::<Bytes>::reset(
                         &mut resolver.frame_stream,
                         Code::H3_REQUEST_REJECTED.value(),
@@ -116,19 +115,25 @@ async fn requests(server: &mut Server, connection: &Arc<Connection>) -> Result<(
                 if broken > RESETS + complete {
                     return Err(ExcessiveLoad);
                 }
-                deadline = deadline.map(|end| if tasks.is_empty() { end.min(Instant::now() + LINGER) } else { end });
+                if draining.is_some() && tasks.is_empty() {
+                    draining = Some(Box::pin(sleep(LINGER)));
+                }
             }
             _ = ticks.tick(), if !tasks.is_empty() => connection.observer.tick(),
-            () = &mut ending, if deadline.is_none() => {
+            drain = &mut ending, if draining.is_none() => {
                 // One more than the last request that was accepted; `h3` would name that one as rejected.
                 if server.shutdown(1).await.is_err() {
                     return Ok(());
                 }
-                let time = if tasks.is_empty() { limits.drain.min(LINGER) } else { limits.drain };
-                deadline = Some(Instant::now() + time);
+                draining = Some(match tasks.is_empty() {
+                    true => Box::pin(sleep(LINGER.min(limits.drain))),
+                    false => Box::pin(connection.drained(drain)),
+                });
             }
             // The client closes the connection when it has its responses.
-            () = sleep_until(end), if deadline.is_some() => return Ok(()),
+            () = async { if let Some(draining) = &mut draining { draining.await } }, if draining.is_some() => {
+                return Ok(());
+            }
         }
     }
 }
@@ -154,27 +159,37 @@ async fn request(
     }
     let response = connection.answer(head.map(|()| body)).await;
     let outcome = respond(&mut send, with_fields(response), is_head).await;
-    connection.observer.sent(outcome.as_ref().ok().copied());
+    connection.observer.sent(outcome.as_ref().ok().copied().flatten());
     outcome.map(|_| ())
 }
 
-/// Sends a response. Returns the bytes of its content.
-async fn respond(send: &mut Send, response: Response<Body>, is_head: bool) -> Result<u64, StreamError> {
+/// Sends a response; `None` if its body broke off.
+async fn respond(
+    send: &mut Send,
+    response: Response<Body>,
+    is_head: bool,
+) -> Result<Option<Sent>, StreamError> {
     let (head, body) = response.into_parts();
     send.send_response(Response::from_parts(head, ())).await?;
-    let bytes = if is_head { 0 } else { send_body(send, body).await? };
-    send.finish().await?;
-    Ok(bytes)
+    let sent = if is_head { Some(Sent::default()) } else { send_body(send, body).await? };
+    if sent.is_some() {
+        send.finish().await?;
+    }
+    Ok(sent)
 }
 
 type Send = RequestStream<braid_transport::http::Http3Send<Bytes>, Bytes>;
 
-async fn send_body(send: &mut Send, mut body: Body) -> Result<u64, StreamError> {
-    let mut bytes = 0;
-    while let Some(frame) = body.frame().await {
+async fn send_body(send: &mut Send, mut body: Body) -> Result<Option<Sent>, StreamError> {
+    let mut sent = Sent::default();
+    loop {
+        let asked = Instant::now();
+        let frame = body.frame().await;
+        sent.paused += asked.elapsed();
+        let Some(frame) = frame else { return Ok(Some(sent)) };
         match frame.map(Frame::into_data) {
             Ok(Ok(data)) if data.has_remaining() => {
-                bytes += data.len() as u64;
+                sent.bytes += data.len() as u64;
                 send.send_data(data).await?;
             }
             Ok(Ok(_)) => {}
@@ -186,11 +201,10 @@ async fn send_body(send: &mut Send, mut body: Body) -> Result<u64, StreamError> 
             // A shorter body would look complete.
             Err(_) => {
                 send.stop_stream(Code::H3_INTERNAL_ERROR);
-                return Ok(bytes);
+                return Ok(None);
             }
         }
     }
-    Ok(bytes)
 }
 
 /// Fields that hyper adds and removes on the other versions.

@@ -26,6 +26,7 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
 use tower_service::Service;
 
 pub use self::limits::Limits;
@@ -284,14 +285,32 @@ impl Connection {
         })
     }
 
-    /// Resolves when the connection has to end gracefully.
-    async fn ending(&self) {
-        let mut stopped = self.front.stopped.clone();
+    /// Resolves when the connection has to end gracefully: returns how long its responses may take, `None` for any
+    /// time.
+    async fn ending(&self) -> Option<Duration> {
         tokio::select! {
-            () = self.goaway.notified() => {}
-            // An error: the server is gone.
-            _ = stopped.wait_for(|stopped| *stopped) => {}
+            biased;
+            () = self.stopped() => Some(self.front.limits.drain),
+            () = self.goaway.notified() => None,
         }
+    }
+
+    /// Resolves when the responses of an ending connection have had their time, `None` for any until the server stops.
+    async fn drained(&self, drain: Option<Duration>) {
+        let drain = match drain {
+            Some(drain) => drain,
+            None => {
+                self.stopped().await;
+                self.front.limits.drain
+            }
+        };
+        sleep(drain).await;
+    }
+
+    /// Resolves when the server stops.
+    async fn stopped(&self) {
+        // An error: the server is gone.
+        let _ = self.front.stopped.clone().wait_for(|stopped| *stopped).await;
     }
 
     /// Answers a request.
@@ -301,16 +320,16 @@ impl Connection {
     {
         let (front, version) = (&*self.front, request.version());
         let checked = front.guard.check(&request, self.is_loopback, &front.limits);
-        let (mut response, authority) = match checked {
-            Ok(authority) => (self.route(request, authority.clone()).await, authority),
+        let mut response = match checked {
+            Ok(authority) => self.route(request, authority).await,
             Err((status, detail)) => {
                 if version == Version::HTTP_2 {
                     discard(request.into_body()).await;
                 }
-                (problem(status, detail), None)
+                problem(status, detail)
             }
         };
-        let advice = self.observer.advise(authority.as_ref().map(Authority::as_str));
+        let advice = self.observer.advise();
         if matches!(response.status(), StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT) {
             // axum says 0, which would be the length of the content that is not sent.
             response.headers_mut().remove(CONTENT_LENGTH);

@@ -86,9 +86,12 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
     tokio::pin!(serving);
     tokio::select! {
         _ = serving.as_mut() => {}
-        () = connection.ending() => {
+        drain = connection.ending() => {
             serving.as_mut().graceful_shutdown();
-            let _ = timeout(limits.drain, serving.as_mut()).await;
+            tokio::select! {
+                _ = serving.as_mut() => {}
+                () = connection.drained(drain) => {}
+            }
         }
     }
     // Before the socket is closed.

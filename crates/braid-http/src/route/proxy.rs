@@ -119,6 +119,8 @@ impl Proxy {
             return response.map(|_| Body::empty());
         }
         remove_hop_by_hop(response.headers_mut());
+        // A port of another server. [RFC 7838, 2]
+        response.headers_mut().remove(header::ALT_SVC);
         let time = self.time;
         response.map(|body| Body::new(TimedBody { body, time, timer: None }))
     }

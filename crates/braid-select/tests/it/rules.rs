@@ -145,7 +145,11 @@ fn an_advertisement_that_is_not_used_ends() {
     // A handshake within the minute keeps it.
     let (mut network, up) = Testbed::upgraded();
     network.selector.quic_works(at(up + 1), &network.key);
-    assert!((up + 1..up + 200).all(|second| network.tcp(second, 10).is_none()));
+    assert!((up + 1..up + 601).all(|second| network.tcp(second, 10).is_none()));
+    // UDP may be blocked later on.
+    assert!(network.tcp(up + 601, 10).is_some());
+    let reason = network.selector.decisions().last().unwrap().reason;
+    assert!(matches!(reason, Reason::NotUsed { packets: 1000.., .. }), "{reason}");
 }
 
 #[test]

@@ -24,8 +24,9 @@ enum Command {
 
 /// Show why clients of a network are offered HTTP/3, or are not
 ///
-/// For each host that they asked for: the protocol that is chosen, since when and until when at least, the paths as TCP
-/// and QUIC measured them, and the costs over both. Then the changes of the network, the latest first.
+/// The protocol that is chosen, since when and until when at least, the paths as TCP and QUIC measured them, and the costs
+/// over both; for each address of the front that clients of the network use. Then the changes of the network among the
+/// latest 256 of all networks. The front has to have TLS, so the URL begins with https.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXPLAIN_HELP)]
 struct ExplainArgs {
@@ -50,11 +51,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 #[derive(Deserialize)]
 struct Network {
     network: String,
-    origins: Vec<Origin>,
+    listeners: Vec<Listener>,
 }
 
 #[derive(Deserialize)]
-struct Origin {
+struct Listener {
     text: String,
 }
 
@@ -67,7 +68,7 @@ struct State {
 struct Change {
     at: f64,
     network: String,
-    origin: String,
+    listener: String,
     from: String,
     to: String,
     text: String,
@@ -77,14 +78,14 @@ async fn explain(args: &ExplainArgs) -> Result<(), String> {
     let known: Network = get(&args.api.client(&format!("autoquic/{}", args.address))?).await?;
     let state: State = get(&args.api.client("autoquic")?).await?;
     let mut text = String::new();
-    for origin in &known.origins {
-        for line in origin.text.lines() {
+    for listener in &known.listeners {
+        for line in listener.text.lines() {
             text += &format!("{}\n", printable(line));
         }
     }
     for change in state.changes.iter().filter(|change| change.network == known.network) {
-        let Change { at, origin, from, to, text: reason, .. } = change;
-        let line = format!("{} {origin}: {from} to {to}: {reason}", time(*at));
+        let Change { at, listener, from, to, text: reason, .. } = change;
+        let line = format!("{} {listener}: {from} to {to}: {reason}", time(*at));
         text += &format!("{}\n", printable(&line));
     }
     output::print(&text).map_err(|error| format!("cannot write standard output: {error}"))

@@ -91,8 +91,8 @@ fn explain_says_which_protocol_a_network_is_offered() {
     assert!(code == 1 && said.ends_with("no client of the network of 192.0.2.1 has been seen\n"), "{said}");
     // That was a request of this machine.
     let (code, said) = ask(&["http", "explain", "127.0.0.1"]);
-    let host = url.strip_prefix("https://").unwrap();
-    let first = format!("127.0.0.0/24 to {host}: TCP (mode auto), never changed\n");
+    let address = address(&banner, "https://");
+    let first = format!("127.0.0.0/24 to {address}: TCP (mode auto), never changed\n");
     assert!(code == 0 && said.starts_with(&first) && said.contains("\n  TCP:  "), "{said}");
     assert_eq!(ask(&["http", "explain", "localhost"]).0, 2);
 }

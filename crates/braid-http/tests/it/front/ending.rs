@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use braid_http::{Advice, AutoQuic, AutoQuicMode, Limits, Link, Observer, PathSample, Upgrade};
+use braid_http::{Advice, AutoQuic, AutoQuicMode, Limits, Link, Observer, PathSample, Sent, Upgrade};
 use braid_transport::http::TcpMetrics;
 
 use super::support::{Ask, Client, Front, Upstream, VERSIONS, block_on};
@@ -88,8 +88,7 @@ impl Upgrade for Policy {
 }
 
 impl Observer for OneConnection {
-    fn advise(&self, authority: Option<&str>) -> Advice {
-        assert_eq!(authority, Some("localhost"));
+    fn advise(&self) -> Advice {
         let is_quic = self.link.is_quic();
         self.seen.responses.lock().unwrap().push((is_quic, self.is_measured()));
         let value = if is_quic { "clear" } else { "h3=\":1\"; ma=60" };
@@ -97,8 +96,8 @@ impl Observer for OneConnection {
         Advice { alt_svc: Some(value.parse().unwrap()), goaway }
     }
 
-    fn sent(&self, bytes: Option<u64>) {
-        if bytes.is_some_and(|bytes| bytes > 0) {
+    fn sent(&self, response: Option<Sent>) {
+        if response.is_some_and(|response| response.bytes > 0) {
             self.seen.sent.fetch_add(1, Ordering::SeqCst);
         }
     }

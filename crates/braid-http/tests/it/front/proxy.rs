@@ -75,6 +75,19 @@ fn upstreams_that_are_dead_or_silent_have_their_status() {
 }
 
 #[test]
+fn ports_that_an_upstream_advertises_are_not_passed_on() {
+    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nalt-svc: h3=\":443\"\r\nx-kept: 1\r\n\r\n";
+    let upstream = Upstream::start(|_| response.to_vec());
+    let front = Front::start(Limits::default(), Some(upstream.address));
+    block_on(async {
+        for version in VERSIONS {
+            let answer = front.send(version, &Ask::get("/app")).await.unwrap();
+            assert_eq!((answer.header("alt-svc"), answer.header("x-kept")), ("", "1"), "{version}");
+        }
+    });
+}
+
+#[test]
 fn an_upstream_that_stops_within_its_response_breaks_it_off() {
     let listener = TcpListener::bind(ANY).unwrap();
     let address = listener.local_addr().unwrap();

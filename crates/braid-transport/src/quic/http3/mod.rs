@@ -6,6 +6,7 @@ mod stream;
 use std::fmt;
 use std::future::{Future, pending};
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,7 +23,7 @@ pub use self::stream::{Http3Bidi, Http3Recv, Http3Send};
 use self::frame_limit::FrameLimit;
 use super::panic_guard::{Broken, PanicGuard, Part, SharedConnection, guarded};
 use super::runtime::Failures;
-use crate::transport::Peer;
+use crate::transport::{Peer, canonical};
 
 /// Unidirectional streams that a peer may open: control, two of QPACK, and some of unknown types. `h3` keeps an entry
 /// for each whose type has not arrived.
@@ -32,6 +33,8 @@ const UNI_STREAMS: usize = 64;
 /// number of probe timeouts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathStats {
+    /// Address of the peer, which may move; `None` of a default value.
+    pub remote: Option<SocketAddr>,
     /// Smoothed round-trip time.
     pub srtt: Duration,
     /// Payload of the datagrams that were received, bytes.
@@ -67,8 +70,13 @@ impl PathProbe {
     pub fn sample(&self) -> io::Result<PathStats> {
         let closed = || io::Error::from(io::ErrorKind::NotConnected);
         let connection = self.connection.upgrade().ok_or_else(closed)?;
-        let stats = guarded(|| connection.handle()?.path_stats(PathId::ZERO))?.ok_or_else(closed)?;
+        let read = || {
+            let handle = connection.handle()?;
+            Some((handle.path_stats(PathId::ZERO)?, handle.path(PathId::ZERO)?.remote_address().ok()))
+        };
+        let (stats, remote) = guarded(read)?.ok_or_else(closed)?;
         Ok(PathStats {
+            remote: remote.map(canonical),
             srtt: stats.rtt,
             received_bytes: stats.udp_rx.bytes,
             received_datagrams: stats.udp_rx.datagrams,
