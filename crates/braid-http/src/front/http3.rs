@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use axum::body::Body;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use axum::http::{HeaderValue, Method, Response};
-use braid_transport::http::{Http3Connection, Http3Incoming, Http3Listener, Http3Recv};
+use braid_transport::http::{Http3Connection, Http3Incoming, Http3Listener, Http3Recv, PathProbe};
 use bytes::{Buf, Bytes};
 use h3::error::{Code, StreamError};
 use h3::quic::{OpenStreams, SendStream};
@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::limits::Permit;
+use super::tail::TailProbes;
 use super::{ACCEPT_PAUSE, Connection, Front};
 use crate::route::remove_hop_by_hop;
 use crate::upgrade::{Probe, Sent};
@@ -69,11 +70,12 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
     // Errors concern this connection only.
     let Ok(Ok(quic)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
     let connection = Connection::new(&front, client, listener, true, Probe::Quic(quic.probe()));
+    let path = quic.probe();
     let mut opener = h3::quic::Connection::<Bytes>::opener(&quic);
     let mut http = server::builder();
     http.max_field_section_size(limits.head_bytes as u64);
     let Ok(Ok(mut server)) = timeout(limits.head_timeout, http.build(quic)).await else { return };
-    let outcome = requests(&mut server, &connection).await;
+    let outcome = requests(&mut server, &connection, &path).await;
     connection.observer.ended();
     if outcome.is_err() {
         // Before the server closes it without an error.
@@ -86,11 +88,16 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
 struct ExcessiveLoad;
 
 /// Answers the requests of a connection until its end.
-async fn requests(server: &mut Server, connection: &Arc<Connection>) -> Result<(), ExcessiveLoad> {
+async fn requests(
+    server: &mut Server,
+    connection: &Arc<Connection>,
+    path: &PathProbe,
+) -> Result<(), ExcessiveLoad> {
     let limits = &connection.front.limits;
     let (mut tasks, mut complete, mut broken) = (JoinSet::new(), 0_u64, 0_u64);
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tail = TailProbes::default();
     let ending = connection.ending();
     tokio::pin!(ending);
     // Set by GOAWAY: resolves when the connection is to be closed.
@@ -106,12 +113,16 @@ async fn requests(server: &mut Server, connection: &Arc<Connection>) -> Result<(
                     );
                 }
                 Ok(Some(resolver)) => {
+                    tail.stop();
                     tasks.spawn(request(resolver, Arc::clone(connection)));
                 }
                 Ok(None) | Err(_) => return Ok(()),
             },
             Some(outcome) = tasks.join_next() => {
                 if outcome.is_ok_and(|outcome| outcome.is_ok()) { complete += 1 } else { broken += 1 }
+                if tasks.is_empty() {
+                    tail.begin(Instant::now());
+                }
                 if broken > RESETS + complete {
                     return Err(ExcessiveLoad);
                 }
@@ -119,6 +130,7 @@ async fn requests(server: &mut Server, connection: &Arc<Connection>) -> Result<(
                     draining = Some(Box::pin(sleep(LINGER)));
                 }
             }
+            () = tail.due() => tail.send(path, Instant::now()),
             _ = ticks.tick(), if !tasks.is_empty() => connection.observer.tick(),
             drain = &mut ending, if draining.is_none() => {
                 // One more than the last request that was accepted; `h3` would name that one as rejected.

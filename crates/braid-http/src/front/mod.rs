@@ -5,6 +5,7 @@ mod guard;
 mod http3;
 mod idle;
 mod limits;
+mod tail;
 mod tcp;
 mod unread;
 

@@ -32,6 +32,14 @@ use crate::{ConnectOptions, TcpOptions, tcp};
 /// Unread bytes of one request's body: as large as hyper's for HTTP/2.
 const STREAM_WINDOW: u32 = 1 << 20;
 
+/// Round-trip time that is assumed for HTTP/3 until one is measured: the first timeout of a handshake is three times as
+/// long. RFC 9002 (6.2.2) recommends 333 ms, with which a lost first packet costs a page a second. On a path with a
+/// longer round trip than the timeout, a handshake has a few packets more.
+const INITIAL_RTT: Duration = Duration::from_millis(50);
+
+/// Time limit of a client's handshake: on a path that loses half of the packets it takes several timeouts.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
+
 /// Byte stream for HTTP/1.1 or 2.
 pub struct HttpStream {
     /// The bytes.
@@ -201,6 +209,8 @@ impl QuicOptions {
             uni_streams: 8,
             idle_timeout: Some(idle),
             keep_alive: None,
+            loss_floor: true,
+            initial_rtt: INITIAL_RTT,
             gate: false,
             zero_rtt: false,
             alpn: ALPN_H3,
@@ -211,7 +221,14 @@ impl QuicOptions {
     /// Options of a client for HTTP/3.
     #[must_use]
     pub fn http3_client() -> Self {
-        Self { uni_streams: 8, gate: false, ..Self::client() }
+        Self {
+            uni_streams: 8,
+            loss_floor: true,
+            initial_rtt: INITIAL_RTT,
+            handshake_limit: HANDSHAKE_LIMIT,
+            gate: false,
+            ..Self::client()
+        }
     }
 }
 

@@ -27,6 +27,13 @@ const MTU_INTERVAL: Duration = Duration::from_secs(60);
 /// library the losses look like a path for smaller packets only.
 const MTU_COOLDOWN: Duration = Duration::from_secs(4);
 
+/// Round-trip time that is assumed of a path until one is measured, as RFC 9002 (6.2.2) has it: the first timeout of a
+/// handshake is three times as long.
+const INITIAL_RTT: Duration = Duration::from_millis(333);
+
+/// Time limit of a client's handshake with one address. UDP gives no other sign that no server is there.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
 /// Congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
@@ -52,10 +59,13 @@ impl Congestion {
         }
     }
 
-    /// `found`: receives the rate of a detected policer.
-    fn factory(self, found: Found) -> Arc<dyn ControllerFactory + Send + Sync> {
+    /// `found`: receives the rate of a detected policer. `has_loss_floor`: [`QuicOptions::loss_floor`].
+    fn factory(self, found: Found, has_loss_floor: bool) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
-            Self::Bbr3 => Arc::new(BbrExtensions::new(Arc::new(Bbr3Config::default()), found)),
+            Self::Bbr3 => {
+                let bbr = BbrExtensions::new(Arc::new(Bbr3Config::default()), found);
+                Arc::new(bbr.with_loss_floor(has_loss_floor))
+            }
             Self::Cubic => Arc::new(CubicConfig::default()),
             Self::NewReno => Arc::new(NewRenoConfig::default()),
         }
@@ -82,6 +92,13 @@ pub struct QuicOptions {
     pub keep_alive: Option<Duration>,
     /// Congestion control.
     pub congestion: Congestion,
+    /// With BBR: the initial window is sent in each round trip, whatever was lost, while round trips show no queue and no
+    /// policer was detected. For many short connections through random loss.
+    pub loss_floor: bool,
+    /// Round-trip time that is assumed until one is measured or remembered.
+    pub initial_rtt: Duration,
+    /// Time limit of a client's handshake with one address.
+    pub handshake_limit: Duration,
     /// Holds bulk back where the path limits, so that urgent messages meet no queue.
     pub gate: bool,
     /// Packets of a policer's bucket that a gate reserves for urgent messages, 1 to 3. With one, an alarm may wait for
@@ -122,6 +139,9 @@ impl QuicOptions {
             // Only a client with a longer Keep Alive, or none, is ever this silent; it must not be lost for it.
             keep_alive: Some(Duration::from_secs(10 * 60)),
             congestion: Congestion::default(),
+            loss_floor: false,
+            initial_rtt: INITIAL_RTT,
+            handshake_limit: HANDSHAKE_LIMIT,
             gate: true,
             gate_reserve: 2,
             gate_log: None,
@@ -151,8 +171,9 @@ impl QuicOptions {
             .max_concurrent_uni_streams(VarInt::from_u32(self.uni_streams))
             .max_idle_timeout(self.idle_timeout.map(idle_timeout))
             .keep_alive_interval(self.keep_alive)
+            .initial_rtt(self.initial_rtt)
             .datagram_receive_buffer_size(None)
-            .congestion_controller_factory(self.congestion.factory(Found::default()))
+            .congestion_controller_factory(self.congestion.factory(Found::default(), self.loss_floor))
             .max_outgoing_bytes_per_second(self.link_rate);
         if let Some(directory) = &self.qlog_dir {
             config.qlog_factory(Arc::new(QlogFiles::new(directory)));
@@ -174,13 +195,13 @@ impl Transport {
         if !self.options.gate {
             return None;
         }
-        let QuicOptions { congestion, uni_streams, gate_reserve, gate_log, .. } = &*self.options;
+        let QuicOptions { congestion, loss_floor, uni_streams, gate_reserve, gate_log, .. } = &*self.options;
         let gate = SharedGate::new(*uni_streams, *gate_reserve, gate_log.as_deref().map(Arc::from));
         let mut mtu_discovery = MtuDiscoveryConfig::default();
         mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
         let mut config = TransportConfig::clone(&self.shared);
         let found = Found::default();
-        let inner = congestion.factory(Arc::clone(&found));
+        let inner = congestion.factory(Arc::clone(&found), *loss_floor);
         config
             .congestion_controller_factory(Arc::new(Gated { inner, found, gate: Arc::clone(&gate) }))
             .mtu_discovery_config(Some(mtu_discovery));

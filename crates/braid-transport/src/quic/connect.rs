@@ -6,7 +6,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use noq::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig};
 use noq::{ClientConfig, Connection, ConnectionError, Endpoint, TransportErrorCode, VarInt};
@@ -27,9 +26,6 @@ use crate::race::race;
 use crate::sim::Host;
 use crate::tcp;
 use crate::tls::{ClientTls, tls_error};
-
-/// Time limit for one address. UDP gives no other sign that no server is there.
-const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// Connects to the first address of `host` that answers, and opens the control stream.
 pub(crate) async fn connect(
@@ -193,7 +189,8 @@ impl<'a> Attempt<'a> {
         address: SocketAddr,
         finish: Finish<T>,
     ) -> io::Result<Result<T, ConnectError>> {
-        match timeout(ATTEMPT, PanicGuard::new(self.at(address, finish))).await {
+        match timeout(self.transport.options.handshake_limit, PanicGuard::new(self.at(address, finish))).await
+        {
             Ok(Ok(Ok(connected))) => Ok(Ok(connected)),
             Ok(Ok(Err(Failure::Final(error)))) => Ok(Err(error)),
             Ok(Ok(Err(Failure::Unreachable(error)))) => Err(error),
@@ -221,7 +218,8 @@ impl<'a> Attempt<'a> {
                 let (tls, host, port) = (self.tls.clone(), self.host.to_owned(), self.port);
                 // The next attempt waits for an answer, from whichever address.
                 let silence = move || tls.forget_resumable(&host, port);
-                let confirmed = taken_by_server(accepted, connection.clone(), ATTEMPT, silence);
+                let limit = self.transport.options.handshake_limit;
+                let confirmed = taken_by_server(accepted, connection.clone(), limit, silence);
                 (connection, Some(confirmed))
             }
             Err(connecting) => {

@@ -10,11 +10,12 @@ use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use noq::crypto::rustls::QuicServerConfig;
 use noq::{
-    Connecting, Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode, VarInt,
+    Connecting, Connection, ConnectionError, Endpoint, PathId, Runtime, ServerConfig, TransportConfig,
+    TransportErrorCode, VarInt,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::coop::consume_budget;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::amplification::{AmplificationLimit, ValidatingCrypto};
 use super::codes::{self, code};
@@ -24,6 +25,7 @@ use super::connection::{Established, Multi, chain, peer};
 use super::early::confirmed_by_client;
 use super::http3::Http3Connection;
 use super::panic_guard::{Broken, PanicGuard, guarded, is_sound};
+use super::round_trips::RoundTrips;
 use super::runtime::{Failures, GuardedRuntime};
 use super::simulated;
 use super::tickets::Tickets;
@@ -61,6 +63,7 @@ pub(crate) struct QuicListener {
     config: Arc<ServerConfig>,
     transport: Transport,
     handshakes: Handshakes,
+    round_trips: RoundTrips,
     failures: Failures,
     limit: AmplificationLimit,
 }
@@ -161,6 +164,7 @@ impl QuicListener {
             config: Arc::new(config),
             transport,
             handshakes: Handshakes::default(),
+            round_trips: RoundTrips::default(),
             failures,
             limit,
         })
@@ -198,6 +202,7 @@ impl QuicListener {
             transport: self.transport.clone(),
             tls: self.tls.clone(),
             handshakes: self.handshakes.clone(),
+            round_trips: self.round_trips.clone(),
             failures: self.failures.clone(),
             limit: self.limit.clone(),
         }))
@@ -293,6 +298,7 @@ pub(crate) struct QuicIncoming {
     transport: Transport,
     tls: ServerTls,
     handshakes: Handshakes,
+    round_trips: RoundTrips,
     failures: Failures,
     limit: AmplificationLimit,
 }
@@ -323,10 +329,14 @@ impl QuicIncoming {
     }
 
     async fn establish_http3(self) -> Result<Http3Connection, HandshakeError> {
+        let (round_trips, from) = (self.round_trips.clone(), self.peer_address().ip());
         // Counted until the end of the handshake.
         let Begun { connecting, offered, address, tls, options, failures, handshakes: _held, gate: _ } =
             self.begin()?;
         let connection = connecting.await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        if let Some(path) = connection.path_stats(PathId::ZERO) {
+            round_trips.note(from, path.rtt, Instant::now());
+        }
         connection.set_receive_window(HTTP_WINDOW);
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
         let mut peer = peer(&connection, address);
@@ -337,10 +347,15 @@ impl QuicIncoming {
     /// Answers the first packet.
     fn begin(self) -> Result<Begun, HandshakeError> {
         let address = self.peer_address();
-        let Self { incoming, mut config, transport, tls, handshakes, failures, limit } = self;
+        let Self { incoming, mut config, transport, tls, handshakes, round_trips, failures, limit } = self;
         let limited = limit.connection(incoming.remote_address(), incoming.remote_address_validated());
         let (inner, limited) = (Arc::clone(&config.crypto), Arc::new(limited));
         Arc::make_mut(&mut config).crypto = Arc::new(ValidatingCrypto { inner, connection: limited });
+        if let Some(rtt) = round_trips.of(address.ip(), Instant::now()) {
+            let mut known = TransportConfig::clone(&transport.shared);
+            known.initial_rtt(rtt);
+            Arc::make_mut(&mut config).transport_config(Arc::new(known));
+        }
         let gate = transport.gated().map(|(transport, gate)| {
             Arc::make_mut(&mut config).transport_config(transport);
             gate

@@ -17,6 +17,7 @@ mod panic_guard;
 #[cfg(test)]
 mod panic_tests;
 mod qlog;
+mod round_trips;
 mod runtime;
 mod simulated;
 mod tickets;

@@ -20,6 +20,13 @@ const MAX_DEFERRED: usize = 2;
 /// Bytes that are deferred for all addresses.
 const MAX_DEFERRED_BYTES: usize = 1 << 20;
 
+/// Datagrams of a first flight that are kept, and bytes of those for all addresses.
+const MAX_FLIGHT: usize = 3;
+const MAX_FLIGHT_BYTES: usize = 4 << 20;
+
+/// Times that a first flight is sent again: a client's timeouts in some two minutes.
+const MAX_REPEATS: u32 = 8;
+
 /// Accounts of all addresses. An address that is not known may be sent nothing but a stateless reset, which the library
 /// makes smaller than the datagram it answers.
 #[derive(Default)]
@@ -32,6 +39,7 @@ pub(super) struct Ledger {
     /// Number of connections of each validated address.
     validated: HashMap<SocketAddr, usize>,
     deferred_bytes: usize,
+    flight_bytes: usize,
 }
 
 /// Account of an address that is not validated.
@@ -41,10 +49,14 @@ struct Account {
     sent: u64,
     connections: usize,
     deferred: VecDeque<Deferred>,
+    /// First datagrams that were sent.
+    flight: Vec<Deferred>,
+    /// Times that they were sent again.
+    repeats: u32,
 }
 
-/// A datagram that has to wait.
-#[derive(Debug)]
+/// A datagram that has to wait, or may be sent again.
+#[derive(Clone, Debug)]
 pub(super) struct Deferred {
     pub(super) contents: Vec<u8>,
     pub(super) ecn: Option<EcnCodepoint>,
@@ -73,8 +85,9 @@ pub(super) enum Budget {
 }
 
 impl Ledger {
-    /// Bytes have come from `address`. Returns the datagrams that leave now, and are counted.
-    pub(super) fn receive(&mut self, address: SocketAddr, bytes: usize) -> Vec<Deferred> {
+    /// Bytes have come from `address`. Returns the datagrams that leave now, and are counted. `asks_again`: the client has
+    /// got nothing so far.
+    pub(super) fn receive(&mut self, address: SocketAddr, bytes: usize, asks_again: bool) -> Vec<Deferred> {
         let address = canonical(address);
         if self.validated.contains_key(&address) {
             return Vec::new();
@@ -90,7 +103,24 @@ impl Ledger {
             unsent.push(next);
         }
         self.deferred_bytes -= bytes_of(&unsent);
+        if asks_again && let Some(account) = self.accounts.get_mut(&address) {
+            account.repeat(&mut unsent);
+        }
         unsent
+    }
+
+    /// Keeps a datagram of the first flight: one that was sent before the client has asked again.
+    pub(super) fn keep(&mut self, address: SocketAddr, datagram: impl FnOnce() -> Deferred) {
+        let Some(account) = self.accounts.get_mut(&canonical(address)) else { return };
+        if account.connections == 0 || account.repeats > 0 || account.flight.len() >= MAX_FLIGHT {
+            return;
+        }
+        let datagram = datagram();
+        let total = self.flight_bytes + datagram.contents.len();
+        if total <= MAX_FLIGHT_BYTES {
+            account.flight.push(datagram);
+            self.flight_bytes = total;
+        }
     }
 
     /// Counts whole datagrams of `size` bytes, the last one maybe smaller, as far as the limit allows. `is_short`: they
@@ -148,6 +178,7 @@ impl Ledger {
         let Some(account) = self.accounts.remove(&address) else { return Vec::new() };
         let unsent = Vec::from(account.deferred);
         self.deferred_bytes -= bytes_of(&unsent);
+        self.flight_bytes -= bytes_of(&account.flight);
         unsent
     }
 
@@ -165,6 +196,7 @@ impl Ledger {
             account.connections = account.connections.saturating_sub(1);
             // The endpoint may have its last words to say.
             if account.connections == 0 {
+                self.flight_bytes -= bytes_of(&account.flight.split_off(0));
                 let number = account.number;
                 self.remember(address, number);
             }
@@ -184,6 +216,8 @@ impl Ledger {
             sent: 0,
             connections: 0,
             deferred: VecDeque::new(),
+            flight: Vec::new(),
+            repeats: 0,
         })
     }
 
@@ -201,6 +235,7 @@ impl Ledger {
     fn forget(&mut self, address: SocketAddr) {
         if let Some(account) = self.accounts.remove(&address) {
             self.deferred_bytes -= bytes_of(&account.deferred);
+            self.flight_bytes -= bytes_of(&account.flight);
         }
     }
 }
@@ -209,6 +244,22 @@ impl Account {
     /// Bytes that may still be sent.
     fn budget(&self) -> u64 {
         self.received.saturating_mul(FACTOR).saturating_sub(self.sent)
+    }
+
+    /// Adds the first flight to what is sent, as far as the limit allows.
+    fn repeat(&mut self, unsent: &mut Vec<Deferred>) {
+        if self.flight.is_empty() || self.repeats >= MAX_REPEATS {
+            return;
+        }
+        self.repeats += 1;
+        for datagram in &self.flight {
+            let bytes = count(datagram.contents.len());
+            if bytes > self.received.saturating_mul(FACTOR).saturating_sub(self.sent) {
+                break;
+            }
+            self.sent += bytes;
+            unsent.push(datagram.clone());
+        }
     }
 }
 

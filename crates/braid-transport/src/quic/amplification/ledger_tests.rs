@@ -33,7 +33,7 @@ fn datagrams_leave_whole_up_to_three_times_the_received_bytes() {
     ];
     for (received, size, total, permitted) in cases {
         let mut ledger = Ledger::default();
-        assert!(ledger.receive(address(1), received).is_empty());
+        assert!(ledger.receive(address(1), received, false).is_empty());
         assert_eq!(ledger.reserve(address(1), size, total, false), Budget::Bytes(permitted));
         let left = 3 * received - permitted;
         assert_eq!(ledger.reserve(address(1), 1, left + 1, false), Budget::Bytes(left), "what was left");
@@ -43,15 +43,15 @@ fn datagrams_leave_whole_up_to_three_times_the_received_bytes() {
 #[test]
 fn a_deferred_datagram_leaves_when_enough_has_come() {
     let mut ledger = Ledger::default();
-    ledger.receive(address(1), 1200);
+    ledger.receive(address(1), 1200, false);
     assert_eq!(ledger.reserve(address(1), 1200, 3600, false), Budget::Bytes(3600));
     ledger.defer(address(1), datagram(1200));
     ledger.defer(address(1), datagram(30));
     ledger.defer(address(1), datagram(29));
-    assert!(ledger.receive(address(1), 399).is_empty());
-    assert!(ledger.receive(address(2), 9000).is_empty());
-    assert_eq!(lengths(&ledger.receive(address(1), 1)), [1200], "the second needs ten more");
-    assert_eq!(lengths(&ledger.receive(address(1), 1000)), [30], "the third found no room");
+    assert!(ledger.receive(address(1), 399, false).is_empty());
+    assert!(ledger.receive(address(2), 9000, false).is_empty());
+    assert_eq!(lengths(&ledger.receive(address(1), 1, false)), [1200], "the second needs ten more");
+    assert_eq!(lengths(&ledger.receive(address(1), 1000, false)), [30], "the third found no room");
     assert_eq!(ledger.reserve(address(1), 1, 5000, false), Budget::Bytes(2970));
     assert_eq!(ledger.deferred_bytes, 0);
 }
@@ -59,7 +59,7 @@ fn a_deferred_datagram_leaves_when_enough_has_come() {
 #[test]
 fn a_validated_address_has_no_limit_until_its_last_connection_ends() {
     let mut ledger = Ledger::default();
-    ledger.receive(address(1), 1200);
+    ledger.receive(address(1), 1200, false);
     for _ in 0..3 {
         ledger.begin(address(1), false);
     }
@@ -81,7 +81,7 @@ fn a_stateless_reset_goes_to_an_address_that_is_not_known() {
     let mut ledger = Ledger::default();
     assert_eq!(ledger.reserve(address(1), 100, 100, true), Budget::Bytes(100));
     assert_eq!(ledger.reserve(address(1), 100, 100, false), Budget::Bytes(0));
-    ledger.receive(address(1), 20);
+    ledger.receive(address(1), 20, false);
     assert_eq!(
         ledger.reserve(address(1), 100, 100, true),
         Budget::Bytes(0),
@@ -93,18 +93,18 @@ fn a_stateless_reset_goes_to_an_address_that_is_not_known() {
 fn both_forms_of_an_ipv4_address_are_one() {
     let mut ledger = Ledger::default();
     let mapped: SocketAddr = "[::ffff:192.0.2.1]:1".parse().expect("an address");
-    ledger.receive(mapped, 400);
+    ledger.receive(mapped, 400, false);
     assert_eq!(ledger.reserve(address(1), 1200, 1200, false), Budget::Bytes(1200));
 }
 
 #[test]
 fn addresses_without_a_connection_are_forgotten() {
     let mut ledger = Ledger::default();
-    ledger.receive(address(1), 400);
+    ledger.receive(address(1), 400, false);
     ledger.begin(address(1), false);
     for n in 0..3 * MAX_WITHOUT_CONNECTION {
         let octets = u32::try_from(n).expect("few").to_be_bytes();
-        ledger.receive(SocketAddr::from((octets, 1)), 400);
+        ledger.receive(SocketAddr::from((octets, 1)), 400, false);
         ledger.defer(SocketAddr::from((octets, 1)), datagram(1200));
     }
     assert_eq!(ledger.accounts.len(), MAX_WITHOUT_CONNECTION + 1);
@@ -121,7 +121,7 @@ fn addresses_without_a_connection_are_forgotten() {
 #[test]
 fn an_address_whose_connection_has_ended_has_its_budget() {
     let mut ledger = Ledger::default();
-    ledger.receive(address(1), 1200);
+    ledger.receive(address(1), 1200, false);
     ledger.begin(address(1), false);
     assert_eq!(ledger.reserve(address(1), 1200, 2400, false), Budget::Bytes(2400));
     ledger.end(address(1), false);
@@ -129,10 +129,38 @@ fn an_address_whose_connection_has_ended_has_its_budget() {
     assert_eq!(ledger.reserve(address(1), 1200, 1200, false), Budget::Bytes(0));
 }
 
+#[test]
+fn a_client_that_asks_again_gets_the_first_flight_within_the_limit() {
+    let mut ledger = Ledger::default();
+    let to = address(1);
+    let ask = |ledger: &mut Ledger| lengths(&ledger.receive(to, 1200, true));
+    assert_eq!(ask(&mut ledger), [0; 0], "nothing was sent");
+    ledger.keep(to, || unreachable!("there is no connection"));
+    ledger.begin(to, false);
+    for length in [1200, 300, 100] {
+        assert_eq!(ledger.reserve(to, 1200, length, false), Budget::Bytes(length));
+        ledger.keep(to, || datagram(length));
+    }
+    ledger.keep(to, || unreachable!("three are kept"));
+    assert_eq!(lengths(&ledger.receive(to, 0, false)), [0; 0], "it has not asked");
+    assert_eq!(ask(&mut ledger), [1200, 300, 100]);
+    assert_eq!(ledger.reserve(to, 1, 9000, false), Budget::Bytes(2 * 3600 - 2 * 1600));
+    ledger.reserve(to, 1, 9000, false);
+    assert_eq!(lengths(&ledger.receive(to, 400, true)), [1200], "there is no budget for the others");
+    for repeat in 3..=MAX_REPEATS {
+        assert_eq!(ask(&mut ledger).len(), 3, "{repeat}");
+    }
+    assert_eq!(ask(&mut ledger), [0; 0]);
+    assert_eq!(ledger.flight_bytes, 1600);
+    ledger.validate(to);
+    assert_eq!((ask(&mut ledger), ledger.flight_bytes), (vec![], 0));
+}
+
 /// Operation on one of few addresses.
 #[derive(Clone, Debug)]
 enum Operation {
-    Receive(usize),
+    /// Bytes, and whether the client asks again.
+    Receive(usize, bool),
     /// Size of datagrams, bytes of all, and whether the socket has no room.
     Send(usize, usize, bool),
     Begin(bool),
@@ -142,7 +170,7 @@ enum Operation {
 
 fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        4 => (1..1500_usize).prop_map(Operation::Receive),
+        4 => (1..1500_usize, any::<bool>()).prop_map(|(bytes, asks)| Operation::Receive(bytes, asks)),
         4 => (1..1500_usize, 1..9000_usize, prop::bool::weighted(0.2))
             .prop_map(|(size, total, is_full)| Operation::Send(size, total, is_full)),
         1 => prop::bool::weighted(0.2).prop_map(Operation::Begin),
@@ -175,8 +203,8 @@ proptest! {
         for (n, operation) in operations {
             let (to, model) = (address(n), models.entry(n).or_default());
             match operation {
-                Operation::Receive(bytes) => {
-                    let unsent = ledger.receive(to, bytes);
+                Operation::Receive(bytes, asks_again) => {
+                    let unsent = ledger.receive(to, bytes, asks_again);
                     if model.is_validated() {
                         prop_assert!(unsent.is_empty());
                     } else {
@@ -194,6 +222,7 @@ proptest! {
                             ledger.release(to, permitted);
                         } else {
                             model.sent += permitted;
+                            ledger.keep(to, || datagram(permitted));
                             ledger.defer(to, datagram(size.min(total - permitted)));
                         }
                     }
@@ -220,6 +249,8 @@ proptest! {
             prop_assert!(model.sent <= 3 * model.received);
             let deferred: usize = ledger.accounts.values().map(|account| bytes_of(&account.deferred)).sum();
             prop_assert_eq!(ledger.deferred_bytes, deferred);
+            let flights: usize = ledger.accounts.values().map(|account| bytes_of(&account.flight)).sum();
+            prop_assert_eq!(ledger.flight_bytes, flights);
         }
         for (n, model) in models {
             for is_validated in model.connections {
@@ -227,5 +258,6 @@ proptest! {
             }
         }
         prop_assert!(ledger.validated.is_empty());
+        prop_assert_eq!(ledger.flight_bytes, 0);
     }
 }

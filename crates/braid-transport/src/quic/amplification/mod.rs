@@ -5,11 +5,16 @@
 //! [`Socket`] of this module counts every datagram. One above the limit is deferred: it leaves as soon as more bytes
 //! have come, or the address is validated. To the library it is a datagram that is late.
 //!
+//! A client that got nothing of the server's first flight sends its first packet again, at its own timeout. Then the flight
+//! is sent again, too, within the limit: RFC 9002 (6.2.3) permits that, and the library would wait for a timeout of its
+//! own, which doubles for each packet number space. To the client it is a datagram that the network has copied.
+//!
 //! An address is validated by the first packet of a connection that was protected with Handshake keys
 //! ([`validating`]), or by a token from Retry or an earlier connection. It is so until its last connection ends.
 //! Clients that move to another address are left to the library: it has to know the limit before it builds a
 //! PATH_CHALLENGE.
 
+mod initial;
 mod ledger;
 mod socket;
 mod validating;
@@ -59,8 +64,9 @@ impl AmplificationLimit {
     }
 
     /// Counts bytes that came from `address`, and sends what was deferred for want of them.
-    fn received(&self, address: SocketAddr, bytes: usize) {
-        let unsent = self.ledger().receive(address, bytes);
+    /// `asks_again`: the client has got nothing so far.
+    fn received(&self, address: SocketAddr, bytes: usize, asks_again: bool) {
+        let unsent = self.ledger().receive(address, bytes, asks_again);
         self.send(address, unsent);
     }
 

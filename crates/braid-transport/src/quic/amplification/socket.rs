@@ -10,6 +10,7 @@ use noq::udp::{RecvMeta, Transmit};
 use noq::{AsyncUdpSocket, UdpSender};
 
 use super::AmplificationLimit;
+use super::initial::is_initial_alone;
 use super::ledger::{Budget, Deferred};
 
 /// Bit of the first byte of a packet with a long header (RFC 9000, 17.2). Until a connection is established, and so
@@ -44,10 +45,13 @@ impl AsyncUdpSocket for Socket {
         let received = ready!(self.socket.poll_recv(cx, bufs, meta))?;
         for (buffer, meta) in bufs.iter().zip(meta.iter()).take(received) {
             let datagrams = buffer.get(..meta.len).unwrap_or_default().chunks(meta.stride.max(1));
-            let long = datagrams.filter(|datagram| has_long_header(datagram));
-            let bytes: usize = long.map(<[u8]>::len).sum();
+            let (mut bytes, mut asks_again) = (0, false);
+            for datagram in datagrams.filter(|datagram| has_long_header(datagram)) {
+                bytes += datagram.len();
+                asks_again |= is_initial_alone(datagram);
+            }
             if bytes > 0 {
-                self.limit.received(meta.addr, bytes);
+                self.limit.received(meta.addr, bytes, asks_again);
             }
         }
         Poll::Ready(Ok(received))
@@ -108,6 +112,13 @@ impl UdpSender for Sender {
                 // The library offers all of it again.
                 self.limit.ledger().release(destination, permitted);
                 return Poll::Pending;
+            }
+            for datagram in first.chunks(size).filter(|datagram| has_long_header(datagram)) {
+                self.limit.ledger().keep(destination, || Deferred {
+                    contents: datagram.to_vec(),
+                    ecn,
+                    src_ip,
+                });
             }
         }
         for datagram in rest.chunks(size) {

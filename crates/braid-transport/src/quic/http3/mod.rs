@@ -94,6 +94,17 @@ impl PathProbe {
     pub fn wait_for_acknowledgements(&self, wait: bool) {
         self.acknowledged_ends.store(wait, Ordering::Relaxed);
     }
+
+    /// Sends a PING, whose acknowledgement shows which packets before it were lost.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub fn ping(&self) -> io::Result<()> {
+        let closed = || io::Error::from(io::ErrorKind::NotConnected);
+        let connection = self.connection.upgrade().ok_or_else(closed)?;
+        let sent = guarded(|| Some(connection.handle()?.path(PathId::ZERO)?.ping().is_ok()))?;
+        sent.filter(|sent| *sent).map(drop).ok_or_else(closed)
+    }
 }
 
 impl fmt::Debug for PathProbe {

@@ -1,6 +1,8 @@
-//! Extensions of BBR version 3: a cap behind policers, and a new begin on a path that has become longer.
+//! Extensions of BBR version 3: a cap behind policers, a new begin on a path that has become longer, and a lower limit on
+//! one that loses without a queue.
 
 mod delivery_rate;
+mod loss_floor;
 mod policer_cap;
 mod rtt_step;
 
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
 
+use loss_floor::LossFloor;
 use policer_cap::PolicerCap;
 use rtt_step::RttStep;
 
@@ -24,6 +27,16 @@ pub(in crate::quic) const PROBE: u16 = 30;
 pub(in crate::quic) struct BbrExtensions {
     inner: Arc<dyn ControllerFactory + Send + Sync>,
     found: Found,
+    has_loss_floor: bool,
+}
+
+/// Lower limit of what a controller allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Floor {
+    /// Bytes per second.
+    rate: u64,
+    /// Bytes in flight.
+    window: u64,
 }
 
 /// Rate of a policer that the controller of a connection has found, in bytes per second; 0: none.
@@ -32,7 +45,13 @@ pub(in crate::quic) type Found = Arc<AtomicU64>;
 impl BbrExtensions {
     /// `found`: set by the controllers; of one connection, if it is read.
     pub(in crate::quic) fn new(inner: Arc<dyn ControllerFactory + Send + Sync>, found: Found) -> Self {
-        Self { inner, found }
+        Self { inner, found, has_loss_floor: false }
+    }
+
+    /// Adds the lower limit on a path that loses without a queue.
+    #[must_use]
+    pub(in crate::quic) fn with_loss_floor(self, has_loss_floor: bool) -> Self {
+        Self { has_loss_floor, ..self }
     }
 }
 
@@ -41,7 +60,16 @@ impl ControllerFactory for BbrExtensions {
         let inner = Arc::clone(&self.inner).build(now, mtu);
         self.found.store(0, Ordering::Relaxed);
         let (cap, rtt_step) = (PolicerCap::new(now), RttStep::new(now));
-        Box::new(ExtendedController { factory: self, inner, cap, rtt_step, mtu, ack_frequency: None })
+        let loss_floor = self.has_loss_floor.then(LossFloor::default);
+        Box::new(ExtendedController {
+            factory: self,
+            inner,
+            cap,
+            rtt_step,
+            loss_floor,
+            mtu,
+            ack_frequency: None,
+        })
     }
 }
 
@@ -50,6 +78,7 @@ struct ExtendedController {
     inner: Box<dyn Controller>,
     cap: PolicerCap,
     rtt_step: RttStep,
+    loss_floor: Option<LossFloor>,
     // Settings of the next inner controller.
     mtu: u16,
     ack_frequency: Option<(u64, Duration)>,
@@ -61,6 +90,16 @@ impl ExtendedController {
         self.inner = Arc::clone(&self.factory.inner).build(now, self.mtu);
         if let Some((threshold, delay)) = self.ack_frequency {
             self.inner.on_ack_frequency_update(threshold, delay);
+        }
+    }
+
+    /// Lower limit of the path, unless a policer is known.
+    fn floor(&self) -> Option<Floor> {
+        let of_loss = self.loss_floor.as_ref().filter(|_| self.cap.held().is_none());
+        let of_loss = of_loss.and_then(|floor| floor.floor(self.mtu, self.inner.initial_window()));
+        match (of_loss, self.rtt_step.floor()) {
+            (Some(a), Some(b)) => Some(Floor { rate: a.rate.max(b.rate), window: a.window.max(b.window) }),
+            (a, b) => a.or(b),
         }
     }
 }
@@ -94,6 +133,9 @@ impl Controller for ExtendedController {
             self.cap.handle_acked(pn, bytes, now);
         }
         self.rtt_step.handle_acked(sent, bytes, now);
+        if let Some(floor) = &mut self.loss_floor {
+            floor.handle_acked(sent, bytes, rtt.get(), now);
+        }
         self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
     }
 
@@ -124,6 +166,9 @@ impl Controller for ExtendedController {
     ) {
         if is_persistent_congestion || is_ecn {
             self.rtt_step.handle_lost(now);
+        }
+        if is_persistent_congestion {
+            self.loss_floor.iter_mut().for_each(LossFloor::handle_collapse);
         }
         self.inner.on_congestion_event(
             now,
@@ -158,13 +203,13 @@ impl Controller for ExtendedController {
     }
 
     fn window(&self) -> u64 {
-        self.inner.window().max(self.rtt_step.floor().map_or(0, |floor| floor.window))
+        self.inner.window().max(self.floor().map_or(0, |floor| floor.window))
     }
 
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.inner.metrics();
         metrics.congestion_window = self.window();
-        if let Some(floor) = self.rtt_step.floor() {
+        if let Some(floor) = self.floor() {
             metrics.pacing_rate = metrics.pacing_rate.map(|rate| rate.max(floor.rate));
         }
         if let Some(cap) = self.cap.rate() {
@@ -179,6 +224,7 @@ impl Controller for ExtendedController {
             inner: self.inner.clone_box(),
             cap: self.cap.clone(),
             rtt_step: self.rtt_step.clone(),
+            loss_floor: self.loss_floor.clone(),
             ..*self
         })
     }

@@ -9,6 +9,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::Floor;
+
 /// Least round trips and packets of a measurement.
 const ROUND_TRIPS: u32 = 6;
 const PACKETS: u32 = 12;
@@ -53,15 +55,6 @@ struct Measured {
     is_lossy: bool,
 }
 
-/// Twice the measurement before: the controller meanwhile wants ever less.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Floor {
-    /// Bytes per second.
-    pub(super) rate: u64,
-    /// Bytes in flight.
-    pub(super) window: u64,
-}
-
 /// Measurement before twice as much is sent.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
@@ -76,7 +69,7 @@ impl RttStep {
         Self { believed: None, best: 0, measured: Measured::begin(now), trial: None, until: now }
     }
 
-    /// Lower bound of the sending rate during a trial.
+    /// Lower bound during a trial: twice the measurement before, since the controller wants ever less meanwhile.
     pub(super) fn floor(&self) -> Option<Floor> {
         self.trial.map(|trial| trial.floor())
     }
