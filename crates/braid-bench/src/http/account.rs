@@ -1,9 +1,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use http::header::{ALT_SVC, HeaderMap};
 use tokio::time::Instant;
 
 use super::body::ReceivedBody;
+use super::failure::Ended;
 use super::tally::ClientSample;
 use super::worker::Worker;
 
@@ -17,8 +19,19 @@ pub(super) struct Account {
     /// Requests with a whole response that count.
     completed: Cell<u64>,
     times: Cell<Times>,
+    way: Cell<Way>,
     /// Last byte, either way.
     active_at: Cell<Instant>,
+}
+
+/// Connection that serves the requests.
+#[derive(Clone, Copy, Default)]
+struct Way {
+    /// False before the first one.
+    has_begun: bool,
+    is_quic: bool,
+    /// No request is begun any more: another connection is ready.
+    is_moving: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -56,6 +69,7 @@ impl Account {
             in_flight: Cell::new(0),
             completed: Cell::new(0),
             times: Cell::new(times),
+            way: Cell::default(),
             active_at: Cell::new(now),
         }
     }
@@ -67,6 +81,21 @@ impl Account {
     /// True if no request is left to start.
     pub(super) fn is_exhausted(&self) -> bool {
         self.remaining.get() == Some(0)
+    }
+
+    /// Requests with a whole response.
+    pub(super) fn completed(&self) -> u64 {
+        self.completed.get()
+    }
+
+    /// True if requests that are left go over another connection.
+    pub(super) fn is_moving(&self) -> bool {
+        self.way.get().is_moving
+    }
+
+    /// End of a connection on which no request is in flight.
+    pub(super) fn end_of_connection(&self) -> Ended {
+        if self.is_moving() && !self.is_exhausted() { Ended::Moving } else { Ended::Complete }
     }
 
     /// Requests that can be in flight at once, at most `depth`.
@@ -87,6 +116,34 @@ impl Account {
         let now = Instant::now();
         self.active_at.set(now);
         self.times.set(Times { begun: now, connected: None, first_byte: None, ended: None });
+    }
+
+    /// A connection over TCP or QUIC begins to serve.
+    pub(super) fn begin_serving(&self, is_quic: bool) {
+        let before = self.way.replace(Way { has_begun: true, is_quic, is_moving: false });
+        if before.has_begun && before.is_quic != is_quic {
+            self.worker.tally().counts.switches += 1;
+        }
+    }
+
+    /// Another connection is ready: no request is begun on this one.
+    pub(super) fn begin_moving(&self) {
+        self.way.set(Way { is_moving: true, ..self.way.get() });
+    }
+
+    /// Notes a value of `Alt-Svc`.
+    pub(super) fn learn(&self, value: &str, now: Instant) {
+        if let Some((cache, _)) = self.worker.alt_svc() {
+            cache.learn(value, now);
+        }
+    }
+
+    /// Notes the alternatives in the header fields of a response.
+    pub(super) fn learn_from(&self, headers: &HeaderMap, now: Instant) {
+        if self.worker.alt_svc().is_some() && headers.contains_key(ALT_SVC) {
+            let values = headers.get_all(ALT_SVC).iter().filter_map(|value| value.to_str().ok());
+            self.learn(&values.collect::<Vec<_>>().join(", "), now);
+        }
     }
 
     /// Requests can be sent.
@@ -125,7 +182,7 @@ impl Account {
     /// Takes a request from the budget; `None` once it is exhausted.
     pub(super) fn begin(&self, now: Instant) -> Option<Started> {
         let remaining = self.remaining.get();
-        if remaining == Some(0) {
+        if remaining == Some(0) || self.is_moving() {
             return None;
         }
         self.remaining.set(remaining.map(|remaining| remaining - 1));
@@ -149,11 +206,13 @@ impl Account {
         tally.traffic.header_bytes += answer.header_bytes;
         tally.traffic.plain_header_bytes += answer.plain_header_bytes;
         tally.traffic.body_bytes += answer.body.len();
+        tally.counts.over_quic += u64::from(self.way.get().is_quic);
         let is_success = tally.counts.complete(answer.status);
         if is_success && expectation.is_given() && !answer.body.matches(expectation) {
             tally.counts.wrong_bodies += 1;
         }
         tally.request.record(now.saturating_duration_since(started.at));
+        tally.done_after(self.worker.since_begin(now));
         self.worker.progress(&tally.counts);
     }
 
@@ -172,6 +231,15 @@ impl Account {
         let mut tally = self.worker.tally();
         tally.counts.abandon(self.in_flight.take());
         self.worker.progress(&tally.counts);
+    }
+
+    /// Takes back the requests in flight: they go over another connection.
+    pub(super) fn repeat_in_flight(&self) {
+        let in_flight = self.in_flight.take();
+        self.remaining.set(self.remaining.get().map(|remaining| remaining + in_flight));
+        let mut tally = self.worker.tally();
+        tally.counts.started -= in_flight;
+        tally.counts.repeated += in_flight;
     }
 
     /// Counts all requests without a response as failed. `is_timeout`: those in flight as timed out, too.

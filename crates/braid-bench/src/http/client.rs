@@ -1,30 +1,63 @@
-use std::future::pending;
 use std::rc::Rc;
+use std::time::Duration;
+use std::{future::pending, pin::pin};
 
-use braid_transport::http::{connect_http, connect_http3};
-use tokio::time::{Instant, sleep_until};
+use braid_transport::http::{Http3Connection, HttpStream, TcpProbe, connect_http, connect_http3};
+use braid_transport::{ClientTls, ConnectOptions};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::account::Account;
+use super::alt_svc::AltSvcCache;
 use super::failure::{Ended, Failure};
 use super::load::{Protocol, Timeouts};
 use super::{h1, h2, h3};
 
+/// Connections in a row that may end without a response before a client that obeys `Alt-Svc` gives up.
+const MOST_FAILURES: u32 = 4;
+
+/// Pause before TCP is tried again, while QUIC still serves.
+const TCP_PAUSE: Duration = Duration::from_secs(1);
+
+/// Longest time to connect over QUIC where TCP works.
+const QUIC_LIMIT: Duration = Duration::from_secs(5);
+
+/// Bounds of the round-trip time that QUIC assumes from that of TCP.
+const RTT_BOUNDS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(333)];
+
+/// Connection that is ready for requests.
+enum Connected {
+    Tcp(HttpStream, Protocol),
+    Quic(Http3Connection),
+}
+
 /// Runs a client to the end of its requests.
 pub(super) async fn run(account: Rc<Account>) {
+    // Connection that was made while the one before it still served.
+    let mut next = None;
+    let mut failures = Failures::default();
     loop {
-        account.begin_connection();
-        let ended = tokio::select! {
-            biased;
-            ended = connection(&account) => ended,
-            failure = expiry(&account) => Err(failure),
+        if next.is_none() {
+            account.begin_connection();
+        }
+        let ended = match one(&account, next.take()).await {
+            Ok((ended, prepared)) => {
+                next = prepared;
+                Ok(ended)
+            }
+            Err(failure) => Err(failure),
         };
         match ended {
             Ok(Ended::Complete) => break,
+            Ok(Ended::Moving) => {}
+            Ok(Ended::Closing) if account.worker().alt_svc().is_some() => account.repeat_in_flight(),
             Ok(Ended::Closing) => {
                 account.abandon_in_flight();
                 if account.is_exhausted() {
                     break;
                 }
+            }
+            Err(failure) if may_repeat(&account, &failure) && failures.admit(account.completed()) => {
+                account.repeat_in_flight();
             }
             Err(failure) => {
                 let is_timeout = matches!(failure, Failure::Inactive(_) | Failure::Active(_));
@@ -36,22 +69,174 @@ pub(super) async fn run(account: Rc<Account>) {
     account.end();
 }
 
-async fn connection(account: &Rc<Account>) -> Result<Ended, Failure> {
+/// Failures of connections without a response between them.
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    completed: u64,
+}
+
+impl Failures {
+    /// Counts a failure after so many responses; false if there are too many.
+    fn admit(&mut self, completed: u64) -> bool {
+        self.count = if completed > self.completed { 1 } else { self.count + 1 };
+        self.completed = completed;
+        self.count <= MOST_FAILURES
+    }
+}
+
+/// Whether the requests of a lost connection go over another one: a client that obeys `Alt-Svc` does as browsers do.
+fn may_repeat(account: &Account, failure: &Failure) -> bool {
+    let is_of_the_path = matches!(
+        failure,
+        Failure::Connect(_)
+            | Failure::Closed
+            | Failure::Going
+            | Failure::Lost(_)
+            | Failure::Http2(_)
+            | Failure::Http3(_)
+    );
+    account.worker().alt_svc().is_some() && account.worker().load().request.is_safe() && is_of_the_path
+}
+
+/// Runs one connection within its time limits: `ready`, or a new one. Also returns the connection for the requests
+/// that are left, if there is one.
+async fn one(account: &Rc<Account>, ready: Option<Connected>) -> Result<(Ended, Option<Connected>), Failure> {
+    let serving = async {
+        let connected = match ready {
+            Some(connected) => connected,
+            None => connect(account).await?,
+        };
+        serve(account, connected).await
+    };
+    tokio::select! {
+        biased;
+        ended = serving => ended,
+        failure = expiry(account) => Err(failure),
+    }
+}
+
+/// Connects over QUIC if that is advertised and works, otherwise over TCP.
+async fn connect(account: &Account) -> Result<Connected, Failure> {
+    let load = account.worker().load();
+    if let ([Protocol::Http3], Some(tls)) = (&*load.route.protocols, &load.route.tls) {
+        let route = &load.route;
+        let connection = connect_http3(load.request.host(), &route.addresses, tls, &route.options).await?;
+        return Ok(Connected::Quic(connection));
+    }
+    if let Some((cache, tls)) = account.worker().alt_svc()
+        && let Some(port) = cache.quic(Instant::now())
+        && let Some(connection) = over_quic(account, (cache, tls), port, None).await
+    {
+        return Ok(Connected::Quic(connection));
+    }
+    over_tcp(account).await
+}
+
+async fn over_tcp(account: &Account) -> Result<Connected, Failure> {
     let load = account.worker().load();
     let (route, host) = (&load.route, load.request.host());
-    if let ([Protocol::Http3], Some(tls)) = (&*route.protocols, &route.tls) {
-        let connection = connect_http3(host, &route.addresses, tls, &route.options).await?;
-        account.worker().agreed(Protocol::Http3);
-        return h3::run(connection, account, load.depth(Protocol::Http3)).await;
-    }
     let stream = connect_http(host, &route.addresses, route.tls.as_ref(), &route.options).await?;
-    let protocol = route.agreed(stream.peer.alpn.as_deref()).ok_or(Failure::Version)?;
-    account.worker().agreed(protocol);
-    match protocol {
-        Protocol::Http1 => h1::run(stream.io, account, load.depth(protocol)).await,
-        Protocol::Http2 => h2::run(stream.io, account, load.depth(protocol)).await,
-        // Not over TCP.
-        Protocol::Http3 => Err(Failure::Version),
+    // Not HTTP/3, which is not on TCP.
+    let agreed = route.agreed(stream.peer.alpn.as_deref()).filter(|agreed| *agreed != Protocol::Http3);
+    Ok(Connected::Tcp(stream, agreed.ok_or(Failure::Version)?))
+}
+
+/// Connects to the alternative, and notes whether QUIC works. `tcp`: path that is known from TCP.
+async fn over_quic(
+    account: &Account,
+    (cache, tls): (&AltSvcCache, &ClientTls),
+    port: u16,
+    tcp: Option<&TcpProbe>,
+) -> Option<Http3Connection> {
+    let load = account.worker().load();
+    let mut options: ConnectOptions = load.route.options.clone();
+    if let Some(path) = tcp.and_then(|probe| probe.sample().ok()).filter(|path| !path.srtt.is_zero()) {
+        let [least, most] = RTT_BOUNDS;
+        options.quic.initial_rtt = path.srtt.clamp(least, most);
+    }
+    options.quic.handshake_limit = options.quic.handshake_limit.min(QUIC_LIMIT);
+    let mut addresses = load.route.addresses.clone();
+    addresses.iter_mut().for_each(|address| address.set_port(port));
+    match connect_http3(load.request.host(), &addresses, tls, &options).await {
+        Ok(connection) => {
+            cache.quic_worked(Instant::now());
+            Some(connection)
+        }
+        Err(_) => {
+            cache.quic_failed(Instant::now());
+            account.worker().tally().counts.quic_failures += 1;
+            None
+        }
+    }
+}
+
+/// Serves the requests on a connection. While it does, the other protocol is connected as soon as `Alt-Svc` asks for
+/// it; then no more requests are begun on the old connection.
+async fn serve(account: &Rc<Account>, connected: Connected) -> Result<(Ended, Option<Connected>), Failure> {
+    let (is_quic, probe) = match &connected {
+        Connected::Quic(_) => (true, None),
+        Connected::Tcp(stream, _) => (false, Some(stream.probe.clone())),
+    };
+    account.begin_serving(is_quic);
+    let mut serving = pin!(exchange(account, connected));
+    let mut next = None;
+    let mut ended = tokio::select! {
+        biased;
+        ended = &mut serving => ended,
+        other = other(account, is_quic, probe) => {
+            next = Some(other);
+            account.begin_moving();
+            serving.await
+        }
+    };
+    if let Err(failure) = &ended {
+        if matches!(failure, Failure::Going) && account.worker().alt_svc().is_some() {
+            account.repeat_in_flight();
+            ended = Ok(Ended::Moving);
+        } else if is_quic && let Some((cache, _)) = account.worker().alt_svc() {
+            cache.quic_failed(Instant::now());
+        }
+    }
+    ended.map(|ended| (ended, next))
+}
+
+async fn exchange(account: &Rc<Account>, connected: Connected) -> Result<Ended, Failure> {
+    let load = account.worker().load();
+    match connected {
+        Connected::Quic(connection) => {
+            account.worker().agreed(Protocol::Http3);
+            h3::run(connection, account, load.depth(Protocol::Http3)).await
+        }
+        Connected::Tcp(stream, protocol) => {
+            account.worker().agreed(protocol);
+            match protocol {
+                Protocol::Http1 => h1::run(stream.io, account, load.depth(protocol)).await,
+                _ => h2::run(stream.io, account, load.depth(protocol)).await,
+            }
+        }
+    }
+}
+
+/// Waits until `Alt-Svc` asks for the other protocol, and connects it.
+async fn other(account: &Account, is_quic: bool, probe: Option<TcpProbe>) -> Connected {
+    let Some((cache, tls)) = account.worker().alt_svc() else { return pending().await };
+    let mut changes = cache.changes();
+    loop {
+        let now = Instant::now();
+        match (is_quic, cache.quic(now)) {
+            (false, Some(port)) => {
+                if let Some(connection) = over_quic(account, (cache, tls), port, probe.as_ref()).await {
+                    return Connected::Quic(connection);
+                }
+            }
+            (true, None) if !cache.is_advertised(now) => match over_tcp(account).await {
+                Ok(connected) => return connected,
+                Err(_) => sleep(TCP_PAUSE).await,
+            },
+            // The cache lives as long as the worker.
+            _ => drop(changes.changed().await),
+        }
     }
 }
 

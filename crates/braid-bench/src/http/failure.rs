@@ -12,6 +12,8 @@ pub(super) enum Ended {
     Complete,
     /// The server said that it closes: another connection is to take the rest.
     Closing,
+    /// No request is in flight, and another connection takes the rest.
+    Moving,
 }
 
 /// Failure that ends a client.
@@ -23,6 +25,8 @@ pub(super) enum Failure {
     Version,
     #[error("the server closed the connection before all responses")]
     Closed,
+    #[error("the server takes no more requests on the connection (GOAWAY)")]
+    Going,
     #[error("the connection was lost: {0}")]
     Lost(io::Error),
     #[error("{0}")]

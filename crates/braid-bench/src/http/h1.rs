@@ -69,7 +69,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Session<'_, T> {
             self.submit();
             self.write(cx);
             if self.waiting.is_empty() {
-                return Poll::Ready(Ok(Ended::Complete));
+                return Poll::Ready(Ok(self.account.end_of_connection()));
             }
             let Poll::Ready(read) = self.read(cx) else { return Poll::Pending };
             if let Some(ended) = read? {
@@ -149,6 +149,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Session<'_, T> {
                     return Err(Failure::Response(ResponseError::Unrequested));
                 }
                 self.account.responded(now);
+                if let Some(value) = self.parser.take_alt_svc() {
+                    self.account.learn(&value, now);
+                }
                 let body = ReceivedBody::new(&self.account.worker().load().expectation);
                 let plain_header_bytes = header_bytes;
                 self.response = Some(Answer { status, header_bytes, plain_header_bytes, body });

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use ::h2::Reason;
 use ::h2::client::{Builder, SendRequest};
 use bytes::Bytes;
 use http::HeaderMap;
@@ -66,6 +67,7 @@ impl Exchange for Http2Exchange {
         }
         let (head, mut body) = response.await?.into_parts();
         self.account.responded(Instant::now());
+        self.account.learn_from(&head.headers, Instant::now());
         let mut received = ReceivedBody::new(&self.account.worker().load().expectation);
         while let Some(bytes) = body.data().await {
             let bytes = bytes?;
@@ -81,7 +83,12 @@ impl Exchange for Http2Exchange {
 
 impl From<::h2::Error> for StreamFailure {
     fn from(error: ::h2::Error) -> Self {
-        if error.is_reset() { Self::Stream } else { Self::Connection(error.into()) }
+        match error.reason() {
+            // A graceful end [RFC 9113, 6.8]: the server has not processed the request.
+            Some(Reason::NO_ERROR) if error.is_go_away() => Self::Connection(Failure::Going),
+            _ if error.is_reset() => Self::Stream,
+            _ => Self::Connection(error.into()),
+        }
     }
 }
 

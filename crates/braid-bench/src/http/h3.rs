@@ -3,7 +3,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 
 use ::h3::client::SendRequest;
-use ::h3::error::StreamError;
+use ::h3::error::{Code, StreamError};
 use braid_transport::http::{Http3Connection, Http3Open, PathProbe};
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
@@ -54,6 +54,7 @@ impl Exchange for Http3Exchange {
         stream.finish().await?;
         let response = stream.recv_response().await?;
         self.account.responded(Instant::now());
+        self.account.learn_from(response.headers(), Instant::now());
         let mut body = ReceivedBody::new(&self.account.worker().load().expectation);
         while let Some(mut bytes) = stream.recv_data().await? {
             while bytes.has_remaining() {
@@ -98,10 +99,20 @@ impl PathMeter {
 impl From<StreamError> for StreamFailure {
     fn from(error: StreamError) -> Self {
         match error {
+            // [RFC 9114, 5.2]: the server has not processed the request.
+            StreamError::RemoteTerminate { code: Code::H3_REQUEST_REJECTED, .. } => {
+                Self::Connection(Failure::Going)
+            }
             StreamError::RemoteTerminate { .. }
             | StreamError::StreamError { .. }
             | StreamError::HeaderTooBig { .. } => Self::Stream,
+            error if is_closing(&error) => Self::Connection(Failure::Going),
             error => Self::Connection(Failure::Http3(error.to_string())),
         }
     }
+}
+
+/// Whether the server sent GOAWAY. The `h3` crate keeps the variant of that error to itself.
+fn is_closing(error: &StreamError) -> bool {
+    matches!(error.to_string().as_str(), "Remote is closing the connection")
 }

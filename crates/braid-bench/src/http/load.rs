@@ -30,6 +30,8 @@ pub struct HttpLoad {
     pub timeouts: Timeouts,
     /// Right body of successful responses.
     pub expectation: Expectation,
+    /// TLS of HTTP/3, offering `h3`, for a load over TCP that obeys `Alt-Svc`.
+    pub alternative: Option<ClientTls>,
 }
 
 /// Way to the server.
@@ -146,6 +148,16 @@ impl HttpLoad {
             return Err(LoadError::Zero(name));
         }
         self.route.check()?;
+        if self.alternative.is_some() {
+            if self.route.protocols == [Protocol::Http3] {
+                return Err(LoadError::Protocols("--alt-svc begins on TCP: leave out --h3"));
+            }
+            if self.route.tls.is_none() {
+                return Err(LoadError::Protocols(
+                    "Alt-Svc is obeyed over TLS only: write https:// for http://",
+                ));
+            }
+        }
         match self.extent {
             Extent::Requests(0) => return Err(LoadError::Zero("-n")),
             Extent::Requests(requests) if requests < u64::from(clients) => {
@@ -247,7 +259,18 @@ mod tests {
         let request = Request::get("http://localhost/").expect("a URL");
         let route = Route::plain(([127, 0, 0, 1], 1).into(), Protocol::Http1);
         let (timeouts, expectation) = (Timeouts::default(), Expectation::default());
-        HttpLoad { route, request, clients, threads, concurrent, extent, rate: None, timeouts, expectation }
+        HttpLoad {
+            route,
+            request,
+            clients,
+            threads,
+            concurrent,
+            extent,
+            rate: None,
+            timeouts,
+            expectation,
+            alternative: None,
+        }
     }
 
     #[test]

@@ -13,9 +13,11 @@
 //! | an HTTP/1.1 response that ends the connection | those in flight behind it failed and errored; a new connection for the rest |
 //! | a stream is reset | that one is done, failed and errored |
 //! | status 4xx or 5xx | that one is done and failed |
+//! | `Alt-Svc` is obeyed, the method is safe, and the connection is lost or GOAWAY comes | go over another connection, TCP after a failure of QUIC |
 //! | a timeout | those in flight count as timed out, too; all that are left failed and errored |
 
 mod account;
+mod alt_svc;
 mod body;
 mod client;
 mod failure;

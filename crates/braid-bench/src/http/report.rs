@@ -109,7 +109,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::http::tally::{ClientSample, Tally};
+    use crate::http::tally::{ClientSample, RunTimes, Tally};
     use crate::http::{Counts, Traffic};
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         };
         tally.clients = vec![client(93, 3_020, 4168.736), client(1_390, 113_820, 7075.22)];
         let (elapsed, cpu) = (Duration::from_micros(241_505), Duration::ZERO);
-        let mut summary = tally.summary(Some(10_000), "h2c", elapsed, cpu);
+        let mut summary = tally.summary(Some(10_000), "h2c", RunTimes { started_unix_us: 0, elapsed, cpu });
         let report = Report { summary: &summary, has_expectation: false }.to_string();
         let expected = "\
 finished in 241.50ms, 41407.01 req/s, 29.14MB/s
@@ -175,7 +175,11 @@ request latency : p50 53us, p90 116.58ms, p99 116.58ms, p99.9 116.58ms, max 116.
 
     #[test]
     fn a_run_without_a_response_has_zeros() {
-        let summary = Tally::default().summary(Some(1), "h2c", Duration::from_micros(314), Duration::ZERO);
+        let summary = Tally::default().summary(
+            Some(1),
+            "h2c",
+            RunTimes { started_unix_us: 0, elapsed: Duration::from_micros(314), cpu: Duration::ZERO },
+        );
         let report = Report { summary: &summary, has_expectation: false }.to_string();
         assert!(
             report.starts_with("finished in 314us, 0.00 req/s, 0B/s\nrequests: 1 total, 0 started, "),

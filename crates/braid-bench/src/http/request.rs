@@ -141,6 +141,11 @@ impl Request {
         &self.body
     }
 
+    /// True if the request may be sent again without another effect.
+    pub(super) fn is_safe(&self) -> bool {
+        self.method.is_safe()
+    }
+
     /// True if responses have no body in spite of a length.
     pub(super) fn is_head(&self) -> bool {
         self.method == Method::HEAD

@@ -56,6 +56,8 @@ pub(super) struct ResponseParser {
     /// Begin of a head or of a line of a chunked body.
     partial: Vec<u8>,
     keeps_alive: bool,
+    /// `Alt-Svc` of the last head.
+    alt_svc: Option<String>,
     /// True if the requests are of HEAD.
     is_head: bool,
 }
@@ -77,7 +79,7 @@ enum State {
 
 impl ResponseParser {
     pub(super) fn new(is_head: bool) -> Self {
-        Self { state: State::Head, partial: Vec::new(), keeps_alive: true, is_head }
+        Self { state: State::Head, partial: Vec::new(), keeps_alive: true, alt_svc: None, is_head }
     }
 
     /// Next part in `bytes`, whose read part is removed; `None` asks for more bytes.
@@ -112,6 +114,11 @@ impl ResponseParser {
                 }
             }
         }
+    }
+
+    /// Value of `Alt-Svc` in the head that was read last, if it had one.
+    pub(super) fn take_alt_svc(&mut self) -> Option<String> {
+        self.alt_svc.take()
     }
 
     /// End of the connection: the end of a response that it ends, or nothing between two responses.
@@ -150,6 +157,7 @@ impl ResponseParser {
         *bytes = &bytes[len - before..];
         let Some(head) = head else { return Ok(HeadStep::Interim) };
         self.keeps_alive = head.keeps_alive;
+        self.alt_svc = head.alt_svc;
         self.state = head.body;
         Ok(HeadStep::Final(Part::Head { status: head.status, header_bytes: head.header_bytes }))
     }
@@ -213,6 +221,7 @@ struct Head {
     status: u16,
     header_bytes: u64,
     keeps_alive: bool,
+    alt_svc: Option<String>,
     body: State,
 }
 
@@ -242,7 +251,7 @@ fn parse(bytes: &[u8], is_head: bool) -> Result<Option<(usize, Option<Head>)>, R
     let has_no_body = is_head || matches!(status, 204 | 304);
     let body = framing.body(has_no_body)?;
     let keeps_alive = framing.keeps_alive && body != State::UntilClose;
-    Ok(Some((len, Some(Head { status, header_bytes, keeps_alive, body }))))
+    Ok(Some((len, Some(Head { status, header_bytes, keeps_alive, alt_svc: framing.alt_svc, body }))))
 }
 
 /// Header fields that say where a response ends [RFC 9112, 6.3].
@@ -251,6 +260,8 @@ struct Framing {
     length: Option<u64>,
     is_chunked: bool,
     keeps_alive: bool,
+    /// Not of the framing, but in the same pass.
+    alt_svc: Option<String>,
 }
 
 impl Framing {
@@ -272,6 +283,13 @@ impl Framing {
                     return Err(ResponseError::Coding);
                 }
                 self.is_chunked = true;
+            }
+            7 if is("alt-svc") => {
+                let value = String::from_utf8_lossy(header.value);
+                self.alt_svc = Some(match self.alt_svc.take() {
+                    Some(before) => format!("{before}, {value}"),
+                    None => value.into_owned(),
+                });
             }
             10 if is("connection") => {
                 for option in header.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {

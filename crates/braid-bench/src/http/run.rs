@@ -1,14 +1,15 @@
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{oneshot, watch};
 
+use super::alt_svc::AltSvcCache;
 use super::load::{Extent, HttpLoad, LoadError};
 use super::progress::Progress;
 use super::summary::HttpSummary;
-use super::tally::Tally;
+use super::tally::{RunTimes, Tally};
 use super::thread;
 
 /// Failure of a run as a whole.
@@ -37,15 +38,18 @@ pub async fn run(
 ) -> Result<HttpSummary, RunError> {
     load.check()?;
     let load = Arc::new(load);
+    let alt_svc = load.alternative.is_some().then(|| Arc::new(AltSvcCache::new(load.request.host())));
     let (stopper, stopped) = watch::channel(false);
     let (begun, cpu) = (Instant::now(), cpu_time());
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut threads = Vec::new();
     for index in 0..load.threads {
         let (load, progress, stopped) = (Arc::clone(&load), progress.clone(), stopped.clone());
+        let alt_svc = alt_svc.clone();
         let (sender, receiver) = oneshot::channel();
         std::thread::Builder::new().name(format!("http-{index}")).spawn(move || {
             // The receiver waits for it, or has ended with another error.
-            let _ = sender.send(thread::run(load, index, progress, stopped));
+            let _ = sender.send(thread::run(load, alt_svc, index, progress, stopped));
         })?;
         threads.push(receiver);
     }
@@ -70,7 +74,12 @@ pub async fn run(
         Extent::Duration { .. } => None,
     };
     let protocol = tally.protocol.map_or("", |protocol| load.route.name(protocol));
-    Ok(tally.summary(total, protocol, begun.elapsed(), cpu_time().saturating_sub(cpu)))
+    let times = RunTimes {
+        started_unix_us: u64::try_from(started.as_micros()).unwrap_or(u64::MAX),
+        elapsed: begun.elapsed(),
+        cpu: cpu_time().saturating_sub(cpu),
+    };
+    Ok(tally.summary(total, protocol, times))
 }
 
 /// CPU time of this process.

@@ -50,7 +50,11 @@ pub(super) async fn run<E: Exchange + 'static>(
             ended?;
         }
     }
-    if account.is_exhausted() { Ok(Ended::Complete) } else { Err(Failure::Closed) }
+    if account.is_exhausted() || account.is_moving() {
+        Ok(account.end_of_connection())
+    } else {
+        Err(Failure::Closed)
+    }
 }
 
 async fn repeat<E: Exchange>(mut exchange: E, account: Rc<Account>) -> Result<(), Failure> {

@@ -11,6 +11,9 @@ pub struct HttpSummary {
     pub schema: String,
     /// Version of HTTP by its name in ALPN, `h2c` for HTTP/2 without TLS; empty without a connection.
     pub protocol: String,
+    /// Begin of the run, microseconds since the Unix epoch; 0 in files of earlier versions.
+    #[serde(default)]
+    pub started_unix_us: u64,
     /// Duration of the run in seconds, with the warm-up.
     pub seconds: f64,
     /// Duration in which requests were counted, in seconds.
@@ -29,8 +32,17 @@ pub struct HttpSummary {
     pub request_us: Moments,
     /// Quantiles of it. `None`: there was no response.
     pub request_quantiles_us: Option<Quantiles>,
+    /// Distribution of it: microseconds, and the share (0 to 1) of the responses that took no longer.
+    #[serde(default)]
+    pub request_curve_us: Vec<(u64, f64)>,
+    /// Requests that were done, by whole seconds since the begin.
+    #[serde(default)]
+    pub done_per_second: Vec<u64>,
     /// Time to connect, for each client, in microseconds.
     pub connect_us: Moments,
+    /// Quantiles of it. `None`: no client has connected.
+    #[serde(default)]
+    pub connect_quantiles_us: Option<Quantiles>,
     /// Time from the begin of the connection to the first byte of a response, for each client, in microseconds.
     pub first_byte_us: Moments,
     /// Requests per second of each client.
@@ -71,6 +83,18 @@ pub struct Counts {
     pub wrong_bodies: u64,
     /// Connections that were made.
     pub connections: u64,
+    /// Done over HTTP/3.
+    #[serde(default)]
+    pub over_quic: u64,
+    /// In flight when their connection ended, and begun again on another one.
+    #[serde(default)]
+    pub repeated: u64,
+    /// Connections over QUIC to an alternative that failed.
+    #[serde(default)]
+    pub quic_failures: u64,
+    /// Changes of clients between TCP and QUIC, which `Alt-Svc` or a failure of QUIC caused.
+    #[serde(default)]
+    pub switches: u64,
 }
 
 /// Received bytes.
@@ -141,6 +165,10 @@ impl Counts {
         self.status.iter_mut().zip(other.status).for_each(|(sum, count)| *sum += count);
         self.wrong_bodies += other.wrong_bodies;
         self.connections += other.connections;
+        self.over_quic += other.over_quic;
+        self.switches += other.switches;
+        self.repeated += other.repeated;
+        self.quic_failures += other.quic_failures;
     }
 
     /// Requests with a whole response, whatever its status.

@@ -10,6 +10,9 @@ use super::summary::{ClientError, Counts, HttpSummary, Moments, SCHEMA, Traffic}
 const ERRORS: usize = 16;
 const OTHER_ERRORS: &str = "other errors";
 
+/// Most seconds that are counted for themselves, a day: later ones count as the last.
+const MOST_SECONDS: usize = 24 * 60 * 60;
+
 /// Counts of one thread, and the sum over all threads.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
@@ -17,6 +20,8 @@ pub(super) struct Tally {
     pub(super) traffic: Traffic,
     /// Times from a request to the end of its response.
     pub(super) request: Durations,
+    /// Requests that were done, by whole seconds since the thread began.
+    pub(super) done_per_second: Vec<u64>,
     /// A sample for each client.
     pub(super) clients: Vec<ClientSample>,
     pub(super) errors: BTreeMap<String, u64>,
@@ -24,6 +29,17 @@ pub(super) struct Tally {
     pub(super) protocol: Option<Protocol>,
     /// Duration of the measurement.
     pub(super) main: Duration,
+}
+
+/// Times of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RunTimes {
+    /// Begin, microseconds since the Unix epoch.
+    pub(super) started_unix_us: u64,
+    /// Duration, with the warm-up.
+    pub(super) elapsed: Duration,
+    /// CPU time of the process in it.
+    pub(super) cpu: Duration,
 }
 
 /// Times of a client.
@@ -55,15 +71,18 @@ impl Tally {
         errors
     }
 
-    /// Results of a run that took so long, of the process so much CPU time. `total`: requests of the load, if it has a
-    /// number of them.
-    pub(super) fn summary(
-        &self,
-        total: Option<u64>,
-        protocol: &str,
-        elapsed: Duration,
-        cpu: Duration,
-    ) -> HttpSummary {
+    /// Counts a request that was done so long after the begin of the thread.
+    pub(super) fn done_after(&mut self, since: Duration) {
+        let second = usize::try_from(since.as_secs()).unwrap_or(usize::MAX).min(MOST_SECONDS - 1);
+        if self.done_per_second.len() <= second {
+            self.done_per_second.resize(second + 1, 0);
+        }
+        self.done_per_second[second] += 1;
+    }
+
+    /// Results of a run. `total`: requests of the load, if it has a number of them.
+    pub(super) fn summary(&self, total: Option<u64>, protocol: &str, times: RunTimes) -> HttpSummary {
+        let RunTimes { started_unix_us, elapsed, cpu } = times;
         let requests = Counts { total: total.unwrap_or(self.counts.done), ..self.counts };
         let measured = self.main.as_secs_f64();
         let per_second = |count: u64| if measured > 0.0 { count as f64 / measured } else { 0.0 };
@@ -71,10 +90,13 @@ impl Tally {
         let times = |of: fn(&ClientSample) -> Option<Duration>| {
             moments_of(&self.clients.iter().filter_map(of).map(micros).collect::<Vec<_>>())
         };
+        let mut connects = Latencies::default();
+        self.clients.iter().filter_map(|client| client.connect).for_each(|took| connects.record(took));
         let rates: Vec<f64> = self.clients.iter().map(|client| client.requests_per_second).collect();
         HttpSummary {
             schema: SCHEMA.to_owned(),
             protocol: protocol.to_owned(),
+            started_unix_us,
             seconds: elapsed.as_secs_f64(),
             measured_seconds: measured,
             cpu_seconds: cpu.as_secs_f64(),
@@ -84,7 +106,10 @@ impl Tally {
             traffic: self.traffic,
             request_us: self.request.moments(),
             request_quantiles_us: self.request.histogram().quantiles_us(),
+            request_curve_us: self.request.histogram().curve_us(),
+            done_per_second: self.done_per_second.clone(),
             connect_us: times(|client| client.connect),
+            connect_quantiles_us: connects.quantiles_us(),
             first_byte_us: times(|client| client.first_byte),
             client_requests_per_second: moments_of(&rates),
             errors: self.errors().into_iter().map(|(what, clients)| ClientError { what, clients }).collect(),
@@ -97,6 +122,8 @@ impl Tally {
         self.traffic.add(&other.traffic);
         self.request.add(&other.request);
         self.clients.extend(other.clients);
+        self.done_per_second.resize(self.done_per_second.len().max(other.done_per_second.len()), 0);
+        self.done_per_second.iter_mut().zip(other.done_per_second).for_each(|(sum, count)| *sum += count);
         for (text, count) in other.errors {
             self.errors_of(text, count);
         }

@@ -8,6 +8,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::account::Account;
+use super::alt_svc::AltSvcCache;
 use super::client;
 use super::load::{Extent, HttpLoad, share};
 use super::progress::Progress;
@@ -21,12 +22,13 @@ use super::worker::Worker;
 /// There is no runtime.
 pub(super) fn run(
     load: Arc<HttpLoad>,
+    alt_svc: Option<Arc<AltSvcCache>>,
     index: u32,
     progress: Progress,
     stop: watch::Receiver<bool>,
 ) -> io::Result<Tally> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let worker = Rc::new(Worker::new(load, index, progress));
+    let worker = Rc::new(Worker::new(load, alt_svc, index, progress));
     LocalSet::new().block_on(&runtime, work(&worker, stop));
     Ok(worker.take_tally())
 }

@@ -1,6 +1,11 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
+use braid_transport::ClientTls;
+use tokio::time::Instant;
+
+use super::alt_svc::AltSvcCache;
 use super::load::{Extent, HttpLoad, Protocol};
 use super::progress::Progress;
 use super::request::RepeatedBytes;
@@ -15,6 +20,8 @@ pub(super) struct Worker {
     load: Arc<HttpLoad>,
     /// Number of the thread, from 0.
     index: u32,
+    alt_svc: Option<Arc<AltSvcCache>>,
+    begun: Instant,
     /// The request in the bytes of HTTP/1.1.
     http1: RepeatedBytes,
     /// False during the warm-up.
@@ -26,7 +33,12 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(load: Arc<HttpLoad>, index: u32, progress: Progress) -> Self {
+    pub(super) fn new(
+        load: Arc<HttpLoad>,
+        alt_svc: Option<Arc<AltSvcCache>>,
+        index: u32,
+        progress: Progress,
+    ) -> Self {
         let http1 = load.request.http1();
         let is_counting = match load.extent {
             Extent::Requests(_) => true,
@@ -35,6 +47,8 @@ impl Worker {
         Self {
             load,
             index,
+            alt_svc,
+            begun: Instant::now(),
             http1,
             is_counting: Cell::new(is_counting),
             tally: RefCell::default(),
@@ -47,12 +61,22 @@ impl Worker {
         &self.load
     }
 
+    /// Alternatives of the origin, and TLS for them, if `Alt-Svc` is obeyed.
+    pub(super) fn alt_svc(&self) -> Option<(&AltSvcCache, &ClientTls)> {
+        Some((self.alt_svc.as_deref()?, self.load.alternative.as_ref()?))
+    }
+
     pub(super) fn http1(&self) -> &RepeatedBytes {
         &self.http1
     }
 
     pub(super) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Time since the thread began.
+    pub(super) fn since_begin(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.begun)
     }
 
     /// Ends the warm-up.

@@ -122,6 +122,7 @@ fn build(args: &Args, link: &LinkSpec) -> Result<Topology, Refusal> {
         seed: link.seed.unwrap_or(args.seed),
         options,
         rule: None,
+        tcp: None,
         mtu: MTU,
         keep_offloads: false,
     };

@@ -19,6 +19,7 @@ pub(super) fn load(server: SocketAddr, protocol: Protocol, requests: u64) -> Htt
         rate: None,
         timeouts: Timeouts::default(),
         expectation: Expectation::default(),
+        alternative: None,
     }
 }
 

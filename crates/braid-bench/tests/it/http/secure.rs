@@ -19,14 +19,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::rig::{counts, load, measure};
 
 /// Server's certificate, for `localhost`, and another one that did not sign it.
-struct Pki {
+pub(super) struct Pki {
     files: CertificateFiles,
     other: CertificateFiles,
     _directories: [TempDir; 2],
 }
 
 impl Pki {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let directories =
             [tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory")];
         let [files, other] = [0, 1]
@@ -34,12 +34,17 @@ impl Pki {
         Self { files, other, _directories: directories }
     }
 
-    fn server(&self) -> ServerTls {
+    pub(super) fn server(&self) -> ServerTls {
         ServerTls::load(self.files.clone(), ClientAuth::None).expect("the certificate is there")
     }
 
+    /// Server that clients do not trust.
+    pub(super) fn other_server(&self) -> ServerTls {
+        ServerTls::load(self.other.clone(), ClientAuth::None).expect("the certificate is there")
+    }
+
     /// Ten requests, five at a time.
-    fn load(&self, server: SocketAddr, protocols: &[Protocol], is_trusting: bool) -> HttpLoad {
+    pub(super) fn load(&self, server: SocketAddr, protocols: &[Protocol], is_trusting: bool) -> HttpLoad {
         let authority = if is_trusting { &self.files } else { &self.other };
         let tls = ClientTls::new(ClientTlsOptions {
             ca_files: vec![authority.certificate.clone()],
@@ -107,7 +112,10 @@ async fn tls_agrees_on_the_version() {
 }
 
 /// Server of HTTP/3, which handles each connection by a future.
-fn over_quic<F>(tls: ServerTls, handle: fn(Http3Connection) -> F) -> SocketAddr
+pub(super) fn over_quic<F>(
+    tls: ServerTls,
+    handle: impl Fn(Http3Connection) -> F + Send + 'static,
+) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -162,18 +170,19 @@ async fn http3_counts_responses_and_bytes() {
     let mut all = pki.load(server, &[Protocol::Http3], true);
     all.expectation = Expectation { bytes: Some(3), sha256: None };
     let summary = measure(all.clone()).await;
-    assert_eq!((summary.requests, &*summary.protocol), (counts(10, 0, 0), "h3"), "{:?}", summary.errors);
+    let answered = Counts { over_quic: 10, ..counts(10, 0, 0) };
+    assert_eq!((summary.requests, &*summary.protocol), (answered, "h3"), "{:?}", summary.errors);
     let traffic = summary.traffic;
     assert_eq!((traffic.body_bytes, traffic.header_bytes), (30, 10 * (10 + 15)));
     assert!(traffic.bytes > 1200, "with the handshake: {traffic:?}");
     assert!(summary.connect_us.max > 0.0 && summary.first_byte_us.min >= summary.connect_us.min);
     all.request = all.request.post(vec![b'x'; 100_000].into());
     all.expectation.bytes = Some(4);
-    assert_eq!(measure(all.clone()).await.requests, Counts { wrong_bodies: 10, ..counts(10, 0, 0) });
+    assert_eq!(measure(all.clone()).await.requests, Counts { wrong_bodies: 10, ..answered });
     all.request = Request::get("https://localhost/reset").unwrap();
     let found =
         measure(HttpLoad { concurrent: 1, expectation: Expectation::default(), ..all }).await.requests;
-    assert_eq!(found, Counts { done: 10, ..counts(5, 0, 5) });
+    assert_eq!(found, Counts { done: 10, over_quic: 5, ..counts(5, 0, 5) });
     let summary = measure(pki.load(server, &[Protocol::Http3], false)).await;
     assert_eq!((summary.requests.started, summary.requests.errored), (0, 10));
     assert!(summary.errors[0].what.contains("is not trusted"), "{:?}", summary.errors);
@@ -189,7 +198,7 @@ async fn http3_fails_what_is_not_answered() {
     let silent = over_quic(pki.server(), |connection| http3(connection, 2, "3", false));
     let timeouts = Timeouts { active: None, inactive: Some(Duration::from_millis(200)) };
     let found = measure(HttpLoad { timeouts, ..pki.load(silent, &[Protocol::Http3], true) }).await.requests;
-    assert_eq!(found, Counts { started: 7, timed_out: 5, ..counts(2, 0, 8) });
+    assert_eq!(found, Counts { started: 7, timed_out: 5, over_quic: 2, ..counts(2, 0, 8) });
 
     let leaving = over_quic(pki.server(), |connection| http3(connection, 4, "3", true));
     let summary = measure(HttpLoad { timeouts, ..pki.load(leaving, &[Protocol::Http3], true) }).await;

@@ -90,6 +90,9 @@ pub(in crate::bench) struct HttpOptions {
     /// Congestion control of QUIC: bbr3, cubic or newreno.
     #[arg(long, value_name = "NAME", value_parser = parse_congestion)]
     quic_cc: Option<Congestion>,
+    /// Obey Alt-Svc: begin over TCP, go to HTTP/3 when it is advertised, and back on `clear` or when QUIC fails.
+    #[arg(long, conflicts_with = "h3")]
+    alt_svc: bool,
     /// A header to add. It replaces user-agent, host, :method and :authority. Can be repeated.
     #[arg(short = 'H', long, value_name = "NAME: VALUE")]
     header: Vec<String>,
@@ -130,6 +133,7 @@ impl HttpOptions {
                 inactive: self.connection_inactivity_timeout,
             },
             expectation: Expectation { bytes: self.expect_bytes, sha256: self.expect_sha256 },
+            alternative: self.alt_svc.then(|| self.tls(&[Protocol::Http3])),
         };
         load.check()?;
         Ok(load)
@@ -165,18 +169,10 @@ impl HttpOptions {
         if is_quic && self.tcp_cc.is_some() {
             return refuse("--tcp-cc is for TCP: use --quic-cc, or another version than HTTP/3");
         }
-        if !is_quic && self.quic_cc.is_some() {
-            return refuse("--quic-cc is for QUIC: use --tcp-cc, or --h3");
+        if !is_quic && !self.alt_svc && self.quic_cc.is_some() {
+            return refuse("--quic-cc is for QUIC: use --tcp-cc, --alt-svc or --h3");
         }
-        let tls = is_https.then(|| {
-            ClientTls::new(ClientTlsOptions {
-                ca_files: self.ca.iter().cloned().collect(),
-                insecure: self.ca.is_none(),
-                alpn: protocols.iter().map(|protocol| protocol.alpn().to_owned()).collect(),
-                key_log: key_log(),
-                ..ClientTlsOptions::default()
-            })
-        });
+        let tls = is_https.then(|| self.tls(&protocols));
         if let Some(tls) = &tls {
             tls.check()?;
         }
@@ -186,6 +182,16 @@ impl HttpOptions {
         let quic = QuicOptions { congestion: self.quic_cc.unwrap_or(default.congestion), ..default };
         let options = ConnectOptions { quic, tcp, ..ConnectOptions::default() };
         Ok(Route { addresses: Vec::new(), protocols, tls, options })
+    }
+
+    fn tls(&self, protocols: &[Protocol]) -> ClientTls {
+        ClientTls::new(ClientTlsOptions {
+            ca_files: self.ca.iter().cloned().collect(),
+            insecure: self.ca.is_none(),
+            alpn: protocols.iter().map(|protocol| protocol.alpn().to_owned()).collect(),
+            key_log: key_log(),
+            ..ClientTlsOptions::default()
+        })
     }
 
     fn protocols(&self, is_https: bool) -> Vec<Protocol> {
@@ -337,6 +343,9 @@ mod tests {
             ("https://a/ --insecure --ca /none.pem", "cannot be used with"),
             ("https://a/ --h3 --tcp-cc cubic", "--tcp-cc is for TCP"),
             ("https://a/ --quic-cc cubic", "--quic-cc is for QUIC"),
+            ("https://a/ --alt-svc --h3", "cannot be used with"),
+            ("https://a/ --alt-svc --alpn-list h3", "--alt-svc begins on TCP"),
+            ("http://a/ --alt-svc", "Alt-Svc is obeyed over TLS only"),
             ("http://a/ --tcp-cc none-such", "none-such"),
             ("http://a/ -H name", "write NAME: VALUE"),
             ("http://a/ --expect-sha256 abc", "64 hexadecimal digits"),
