@@ -54,7 +54,8 @@ pub(super) fn execute(
     let Workload { cast, mut refused, origin_unix_us, .. } = workload;
     let (programs, ended_badly) = end(cast, plan.scenario.grace.0);
     let lasts = plan.lasts();
-    if is_ready && refused.is_empty() && ended_badly.is_empty() && seconds < lasts.mul_f64(SHORT) {
+    let is_short = !plan.scenario.counted && seconds < lasts.mul_f64(SHORT);
+    if is_ready && refused.is_empty() && ended_badly.is_empty() && is_short {
         let (seconds, lasts) = (seconds.as_secs_f64(), lasts.as_secs_f64());
         refused.push(format!("the workload was over after {seconds:.1} of {lasts} s"));
     }

@@ -112,10 +112,12 @@ pub(super) fn jobs<'a>(
             None => usable.push(profile),
         }
     }
-    let variants: Vec<&Variant> = variants
-        .iter()
-        .filter(|one| is_wanted(&plan.variants, &one.name, plan.quick && one.long_only))
-        .collect();
+    let variants = installed(
+        plan,
+        variants.iter(),
+        |one| is_wanted(&plan.variants, &one.name, plan.quick && one.long_only),
+        watch,
+    )?;
     let mut jobs = Vec::new();
     for repetition in 1..=plan.repetitions.unwrap_or(plan.scenario.repetitions) {
         for seed in plan.seeds() {
@@ -132,6 +134,32 @@ pub(super) fn jobs<'a>(
         return Err(ExperimentError("nothing to run: no variant fits the profiles that were chosen".into()));
     }
     Ok(jobs)
+}
+
+/// Wanted variants, without those whose programs are not installed.
+///
+/// # Errors
+/// One of those was named.
+fn installed<'a>(
+    plan: &Plan,
+    variants: impl Iterator<Item = &'a Variant>,
+    is_wanted: impl Fn(&Variant) -> bool,
+    watch: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<&'a Variant>, ExperimentError> {
+    let mut installed = Vec::new();
+    for variant in variants.filter(|one| is_wanted(one)) {
+        match ready::not_installed(variant) {
+            None => installed.push(variant),
+            Some(program) => {
+                let why = format!("variant {} needs the program {program}: install it", variant.name);
+                if !plan.variants.is_empty() {
+                    return Err(ExperimentError(why));
+                }
+                watch(Progress::LeftOut(&format!("{why}; it is left out")));
+            }
+        }
+    }
+    Ok(installed)
 }
 
 // === Errors ===
@@ -262,6 +290,25 @@ value = "link:wire:up:dropped_share"
         let error = jobs(&plan, &mut |_| {}).map(|jobs| jobs.len()).unwrap_err();
         assert_eq!(error.to_string(), "nothing to run: no variant fits the profiles that were chosen");
     }
+    #[test]
+    fn a_variant_without_its_programs_is_left_out_and_refused_if_named() {
+        let mut plan = plan();
+        plan.scenario.variants[0].needs = vec!["no-such-program".into()];
+        let mut said = Vec::new();
+        let mut watch = |progress: Progress<'_>| {
+            if let Progress::LeftOut(why) = progress {
+                said.push(why.to_owned());
+            }
+        };
+        let found =
+            jobs(&plan, &mut watch).expect("something to run").iter().map(Job::directory).collect::<Vec<_>>();
+        assert_eq!(found, ["two-plain-1-1"]);
+        assert_eq!(said, ["variant one needs the program no-such-program: install it; it is left out"]);
+        plan.variants = vec!["one".into()];
+        let error = jobs(&plan, &mut |_| {}).map(|jobs| jobs.len()).unwrap_err();
+        assert_eq!(error.to_string(), "variant one needs the program no-such-program: install it");
+    }
+
     #[test]
     fn a_control_runs_only_if_named() {
         let mut plan = plan();

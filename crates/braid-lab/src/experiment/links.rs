@@ -38,6 +38,7 @@ pub(super) fn plans(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
                 .rules
                 .get(&link.name)
                 .map(|rule| PacketRule { rate: rule.per_second, burst: rule.burst }),
+            tcp: link.tcp.clone(),
             mtu: MTU,
             keep_offloads: job.profile.offloads,
         }

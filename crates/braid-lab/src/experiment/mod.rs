@@ -260,11 +260,10 @@ impl Plan {
             name.is_none_or(|name| report.profiles.iter().any(|profile| profile.name == name))
         };
         let ran = |bound: &report::Bound| {
-            let (variant, profile) = bound.base().unwrap_or_default();
+            let bases = bound.bases();
             is_variant(bound.variant.as_deref())
-                && is_profile(bound.profile.as_deref())
-                && is_variant(variant)
-                && is_profile(profile)
+                && bound.profiles().all(|profile| is_profile(Some(profile)))
+                && bases.into_iter().all(|(variant, profile)| is_variant(variant) && is_profile(profile))
         };
         let long = if self.quick { &[][..] } else { &self.scenario.long_bounds };
         self.scenario.bounds.iter().chain(long).filter(|bound| ran(bound)).cloned().collect()

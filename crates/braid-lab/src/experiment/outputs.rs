@@ -5,7 +5,8 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use braid_bench::summary::{self, RunSummary};
+use braid_bench::http::{HttpSummary, SCHEMA as HTTP_SCHEMA};
+use braid_bench::summary::{self, ConnectionsSummary, Role, RunSummary, TopicSummary};
 use serde::Deserialize;
 
 use super::Plan;
@@ -35,12 +36,73 @@ pub(super) fn summaries(
 
 fn summary(path: &Path) -> Result<RunSummary, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let summary: RunSummary =
-        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-    if summary.schema == summary::SCHEMA {
-        Ok(summary)
-    } else {
-        Err(format!("{}: schema {:?}, not {:?}", path.display(), summary.schema, summary::SCHEMA))
+    let wrong = |error: serde_json::Error| format!("{}: {error}", path.display());
+    let Schema { schema } = serde_json::from_str(&text).map_err(wrong)?;
+    match schema.as_str() {
+        summary::SCHEMA => serde_json::from_str(&text).map_err(wrong),
+        HTTP_SCHEMA => serde_json::from_str(&text).map(of_http).map_err(wrong),
+        _ => Err(format!(
+            "{}: schema {schema:?}, not {:?} or {HTTP_SCHEMA:?}",
+            path.display(),
+            summary::SCHEMA
+        )),
+    }
+}
+
+/// Part that all summaries have.
+#[derive(Deserialize)]
+struct Schema {
+    schema: String,
+}
+
+/// Topic of the requests of `braidmq bench http`.
+const REQUESTS: &str = "requests";
+
+/// Summary of `braidmq bench http`, with its requests as one topic and its counts as counters.
+fn of_http(http: HttpSummary) -> RunSummary {
+    let counts = http.requests;
+    let counters = [
+        ("succeeded", counts.succeeded),
+        ("failed", counts.failed),
+        ("errored", counts.errored),
+        ("timed_out", counts.timed_out),
+        ("wrong_bodies", counts.wrong_bodies),
+        ("connections", counts.connections),
+        ("over_quic", counts.over_quic),
+        ("switches", counts.switches),
+        ("repeated", counts.repeated),
+        ("quic_failures", counts.quic_failures),
+    ];
+    let topic = TopicSummary {
+        topic: REQUESTS.to_owned(),
+        sent: counts.started,
+        acked: counts.succeeded,
+        failed: counts.total.saturating_sub(counts.succeeded),
+        bytes: http.traffic.body_bytes,
+        per_second: http.done_per_second,
+        latency_us: http.request_quantiles_us,
+        latency_cdf: http.request_curve_us,
+        ..TopicSummary::default()
+    };
+    let connections = ConnectionsSummary {
+        wanted: counts.connections,
+        established: counts.connections,
+        connect_us: http.connect_quantiles_us,
+    };
+    let event = |error: braid_bench::http::ClientError| summary::Event {
+        at: http.seconds,
+        what: format!("{} clients ended: {}", error.clients, error.what),
+    };
+    RunSummary {
+        schema: summary::SCHEMA.to_owned(),
+        role: Role::Request,
+        started_unix_us: http.started_unix_us,
+        seconds: http.seconds,
+        counters: counters.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+        connections,
+        topics: vec![topic],
+        events: http.errors.into_iter().map(event).collect(),
+        ..RunSummary::default()
     }
 }
 

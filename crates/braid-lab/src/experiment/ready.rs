@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::scenario::{Profile, Ready};
+use crate::scenario::{Profile, Ready, Variant};
 use crate::testbed::{Namespace, Program, TestbedError};
 
 /// Time that a program has to become ready.
@@ -93,6 +93,15 @@ pub(super) fn has_iptables() -> bool {
     })
 }
 
+/// Program that a variant needs and that is not installed.
+pub(super) fn not_installed(variant: &Variant) -> Option<&str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // PATH of users may omit the directories of system programs.
+    let folders = || std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let is_there = |name: &&String| folders().any(|folder| folder.join(name).is_file());
+    variant.needs.iter().find(|name| !is_there(name)).map(String::as_str)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +109,16 @@ mod tests {
     /// Profile with this TOML.
     fn profile(shape: &str) -> Profile {
         toml::from_str(&format!("name = 'p'\ntitle = 'p'\n{shape}")).expect("a profile")
+    }
+
+    #[test]
+    fn a_variant_needs_all_of_its_programs() {
+        let needing = |needs: &str| -> Variant {
+            toml::from_str(&format!("name = 'v'\ntitle = 'v'\nneeds = {needs}")).expect("a variant")
+        };
+        assert_eq!(not_installed(&needing("[]")), None);
+        assert_eq!(not_installed(&needing("['sh']")), None);
+        assert_eq!(not_installed(&needing("['sh', 'no-such-program']")), Some("no-such-program"));
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub struct Bound {
     /// base of 0 does not hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<Base>,
+    /// Profiles over whose ratios to the base the mean is taken, in place of one profile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mean_of: Vec<String>,
 }
 
 /// Serialized [`Bound`], before validation.
@@ -45,17 +48,29 @@ struct Fields {
     #[serde(default)]
     absent: bool,
     times: Option<Base>,
+    #[serde(default)]
+    mean_of: Vec<String>,
 }
 
 /// Base of the limits of a bound.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     untagged,
-    expecting = "times is the name of a variant, or { variant = \"NAME\", profile = \"NAME\" } or one of these two"
+    expecting = "times is the name of a variant, or { variant = \"NAME\", profile = \"NAME\" } or one of these two, or \
+                 { best_of = [\"NAME\", \"NAME\"] }"
 )]
 enum Base {
     Variant(String),
+    Best(BestOf),
     Pair(Pair),
+}
+
+/// Variants whose better median on the same profile is the base: the smallest for an upper limit, the largest for a lower
+/// one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BestOf {
+    best_of: Vec<String>,
 }
 
 /// Variant and profile of a base; omitted ones are those of the bound.
@@ -72,8 +87,8 @@ impl TryFrom<Fields> for Bound {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Self, String> {
-        let Fields { metric, variant, profile, at_least, at_most, absent, times } = fields;
-        let bound = Self { metric, variant, profile, at_least, at_most, absent, times };
+        let Fields { metric, variant, profile, at_least, at_most, absent, times, mean_of } = fields;
+        let bound = Self { metric, variant, profile, at_least, at_most, absent, times, mean_of };
         match bound.problem() {
             Some(problem) => Err(format!("the bound of {:?} {problem}", bound.metric)),
             None => Ok(bound),
@@ -87,12 +102,21 @@ pub fn check(bounds: &[Bound], report: &Report) -> Vec<Check> {
 }
 
 impl Bound {
-    /// Variant and profile of `times`; `None` in place of one means that of the bound.
-    pub fn base(&self) -> Option<(Option<&str>, Option<&str>)> {
-        self.times.as_ref().map(|base| match base {
-            Base::Variant(variant) => (Some(variant.as_str()), None),
-            Base::Pair(Pair { variant, profile }) => (variant.as_deref(), profile.as_deref()),
-        })
+    /// Variants and profiles of `times`; `None` in place of one means that of the bound.
+    pub fn bases(&self) -> Vec<(Option<&str>, Option<&str>)> {
+        match &self.times {
+            None => Vec::new(),
+            Some(Base::Variant(variant)) => vec![(Some(variant.as_str()), None)],
+            Some(Base::Pair(Pair { variant, profile })) => vec![(variant.as_deref(), profile.as_deref())],
+            Some(Base::Best(BestOf { best_of })) => {
+                best_of.iter().map(|variant| (Some(variant.as_str()), None)).collect()
+            }
+        }
+    }
+
+    /// Profiles of the bound itself; none: every profile.
+    pub fn profiles(&self) -> impl Iterator<Item = &str> {
+        self.profile.as_deref().into_iter().chain(self.mean_of.iter().map(String::as_str))
     }
 
     /// Problem that makes the bound meaningless.
@@ -111,14 +135,25 @@ impl Bound {
             Some("is no finite number: write one")
         } else if self.at_least.zip(self.at_most).is_some_and(|(low, high)| low > high) {
             Some("has at_least above at_most: no number can hold it")
-        } else if self.base().is_some_and(is_itself) {
+        } else if self.bases().into_iter().any(is_itself) {
             Some("compares with itself: name another variant or profile in times")
+        } else if matches!(&self.times, Some(Base::Best(BestOf { best_of })) if best_of.is_empty()) {
+            Some("compares with the best of no variant: name some in best_of")
+        } else if self.at_least.is_some() && self.at_most.is_some() && self.bases().len() > 1 {
+            Some("has two limits and best_of, whose base is that of one: leave one limit out")
+        } else if !self.mean_of.is_empty()
+            && (self.times.is_none() || self.variant.is_none() || self.profile.is_some())
+        {
+            Some("has mean_of: give it a variant and times, and leave out profile")
         } else {
             None
         }
     }
 
     fn check(&self, report: &Report) -> Vec<Check> {
+        if !self.mean_of.is_empty() {
+            return vec![self.check_mean(report)];
+        }
         let pairs = self.pairs(report);
         if pairs.is_empty() {
             let variant = self.variant.as_deref().unwrap_or("every variant");
@@ -136,7 +171,7 @@ impl Bound {
             for variant in report.variants.iter().filter(|variant| is(&self.variant, &variant.name)) {
                 let pair = (variant.name.as_str(), profile.name.as_str());
                 let ran = report.runs_of(pair.0, pair.1).next().is_some();
-                if ran && self.compared_with(pair) != Some(pair) {
+                if ran && !self.compared_with(pair).contains(&pair) {
                     pairs.push(pair);
                 }
             }
@@ -144,9 +179,62 @@ impl Bound {
         pairs
     }
 
-    /// Base of a pair of variant and profile.
-    fn compared_with<'a>(&'a self, (variant, profile): (&'a str, &'a str)) -> Option<(&'a str, &'a str)> {
-        self.base().map(|(of, on)| (of.unwrap_or(variant), on.unwrap_or(profile)))
+    /// Bases of a pair of variant and profile.
+    fn compared_with<'a>(&'a self, (variant, profile): (&'a str, &'a str)) -> Vec<(&'a str, &'a str)> {
+        self.bases().into_iter().map(|(of, on)| (of.unwrap_or(variant), on.unwrap_or(profile))).collect()
+    }
+
+    /// The base with the best median, and that median; the first one without a median, if there is any.
+    fn best_base<'a>(
+        &self,
+        report: &Report,
+        bases: &[(&'a str, &'a str)],
+    ) -> Option<((&'a str, &'a str), Option<f64>)> {
+        let median = |(variant, profile): (&str, &str)| {
+            report.spread(variant, profile, &self.metric).map(|spread| spread.median)
+        };
+        let known = bases.iter().map(|base| (*base, median(*base)));
+        known.reduce(|best, next| match (best.1, next.1) {
+            (None, _) => best,
+            (_, None) => next,
+            (Some(one), Some(other)) => {
+                let is_better = if self.at_most.is_some() { other < one } else { other > one };
+                if is_better { next } else { best }
+            }
+        })
+    }
+
+    /// Checks the mean of the ratios to the base over the profiles.
+    fn check_mean(&self, report: &Report) -> Check {
+        let variant = self.variant.as_deref().unwrap_or_default();
+        let ratio = |profile: &String| {
+            let bases = self.compared_with((variant, profile));
+            let (_, unit) = self.best_base(report, &bases)?;
+            let measured = report.spread(variant, profile, &self.metric)?.median;
+            unit.filter(|unit| *unit > 0.0).map(|unit| measured / unit)
+        };
+        let ratios: Option<Vec<f64>> = self.mean_of.iter().map(ratio).collect();
+        let mean = ratios.map(|ratios| ratios.iter().sum::<f64>() / ratios.len() as f64);
+        let holds = mean.is_some_and(|mean| {
+            self.at_least.is_none_or(|least| mean >= least) && self.at_most.is_none_or(|most| mean <= most)
+        });
+        let limit = |words: &str, limit: Option<f64>| limit.map(|limit| format!("{words} {}", short(limit)));
+        let limits = [limit("at least", self.at_least), limit("at most", self.at_most)];
+        let bound = format!(
+            "{variant}, mean of {} over {}: {} times {} (bound: {})",
+            self.metric,
+            self.mean_of.join(", "),
+            mean.map_or_else(|| "unknown".to_owned(), short),
+            self.base_words(),
+            limits.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+        );
+        Check { bound, measured: mean, holds }
+    }
+
+    /// Name of the base in a mean.
+    fn base_words(&self) -> String {
+        let names: Vec<&str> = self.bases().into_iter().filter_map(|(variant, _)| variant).collect();
+        if names.len() > 1 { format!("the better of {}", names.join(" and ")) } else { names.join("") }
     }
 
     fn check_pair(&self, report: &Report, variant: &str, profile: &str) -> Check {
@@ -171,10 +259,9 @@ impl Bound {
 
     /// Whether the limits of a pair hold for its median, and their text.
     fn check_limits(&self, report: &Report, pair: (&str, &str), measured: Option<f64>) -> (bool, String) {
-        let base = self.compared_with(pair);
-        let unit = base.map_or(Some(1.0), |(variant, profile)| {
-            report.spread(variant, profile, &self.metric).map(|spread| spread.median)
-        });
+        let best = self.best_base(report, &self.compared_with(pair));
+        let base = best.map(|(base, _)| base);
+        let unit = best.map_or(Some(1.0), |(_, unit)| unit);
         // A multiple of 0 proves nothing.
         let is_nothing = base.is_some() && unit == Some(0.0);
         let holds = measured.zip(unit).is_some_and(|(measured, unit)| {
@@ -201,7 +288,7 @@ impl Bound {
 
     /// Name of the base, with its profile if the bound names one.
     fn base_name(&self, (variant, profile): (&str, &str)) -> String {
-        match self.base() {
+        match self.bases().first() {
             Some((_, Some(_))) => format!("{variant} on {profile}"),
             _ => variant.to_owned(),
         }

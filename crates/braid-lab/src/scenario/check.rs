@@ -87,10 +87,11 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
         names.check("metric", reference.values.keys())?;
     }
     for bound in scenario.bounds.iter().chain(&scenario.long_bounds) {
-        let (variant, profile) = bound.base().unwrap_or_default();
+        let bases = bound.bases();
         names.check("metric", [&bound.metric])?;
-        names.check("variant", bound.variant.as_deref().into_iter().chain(variant))?;
-        names.check("profile", bound.profile.as_deref().into_iter().chain(profile))?;
+        let variants = bases.iter().filter_map(|(variant, _)| *variant);
+        names.check("variant", bound.variant.as_deref().into_iter().chain(variants))?;
+        names.check("profile", bound.profiles().chain(bases.iter().filter_map(|(_, profile)| *profile)))?;
     }
     Ok(())
 }

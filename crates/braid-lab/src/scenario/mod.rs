@@ -31,6 +31,10 @@ pub struct Scenario {
     pub duration: Span,
     /// Duration with `--quick`.
     pub quick: Span,
+    /// Whether the workload is a number of things to do instead of a time: it is over when the leading program ends,
+    /// and the duration is its limit.
+    #[serde(default)]
+    pub counted: bool,
     /// Time between SIGINT and SIGKILL for programs.
     #[serde(default = "Span::five_seconds")]
     pub grace: Span,
@@ -94,6 +98,10 @@ pub struct Link {
     pub name: String,
     /// Left and right end; `up` is from left to right.
     pub between: [String; 2],
+    /// Congestion control of TCP connections over it whose programs choose none, by its name in the kernel; absent: the
+    /// kernel's default.
+    #[serde(default)]
+    pub tcp: Option<String>,
 }
 
 /// Network to compare on.
@@ -165,6 +173,9 @@ pub struct Variant {
     /// Omitted with `--quick`.
     #[serde(default)]
     pub long_only: bool,
+    /// Programs that must be installed; otherwise it is left out.
+    #[serde(default)]
+    pub needs: Vec<String>,
     /// Values of its placeholders.
     #[serde(default)]
     pub set: BTreeMap<String, String>,

@@ -37,6 +37,9 @@ pub fn builtin() -> &'static [Builtin] {
         "gate",
         "gate-down",
         "one-or-ten",
+        "h1-or-h3",
+        "h1-or-h3-symmetric",
+        "autoquic",
         "interop-cells"
     ]
 }

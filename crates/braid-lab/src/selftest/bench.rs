@@ -104,6 +104,7 @@ impl Bench<'_> {
                 seed,
                 options: wire::Options { realtime, ..wire::Options::default() },
                 rule: None,
+                tcp: None,
                 mtu: MTU,
                 keep_offloads: false,
             })

@@ -48,7 +48,15 @@ fn raise(device: &Device) -> Result<(), TestbedError> {
 /// Configures the device of an end: the address `own` in a network of 24 bits, and a static neighbour entry for `peer`.
 ///
 /// Neighbour entries are static because ARP would add packets of no program, and the link could lose them.
-fn settle(device: &Device, own: Ipv4Addr, peer: (Ipv4Addr, &Device), mtu: u16) -> Result<(), TestbedError> {
+///
+/// The congestion control is that of the route: sockets of all programs have it, and those that are accepted. In a
+/// namespace the kernel's default cannot be set.
+fn settle(
+    device: &Device,
+    own: Ipv4Addr,
+    peer: (Ipv4Addr, &Device),
+    LinkPlan { mtu, tcp, .. }: &LinkPlan,
+) -> Result<(), TestbedError> {
     let name = &device.name;
     let mut commands = format!("link set dev {name} mtu {mtu}\n");
     if device.ethernet.is_some() {
@@ -57,6 +65,12 @@ fn settle(device: &Device, own: Ipv4Addr, peer: (Ipv4Addr, &Device), mtu: u16) -
     commands += &format!("link set dev {name} up\naddr add {own}/24 dev {name}\n");
     if let (address, Device { ethernet: Some(ethernet), .. }) = peer {
         commands += &format!("neigh replace {address} lladdr {ethernet} dev {name} nud permanent\n");
+    }
+    if let Some(congestion) = tcp {
+        let [a, b, c, _] = own.octets();
+        commands += &format!(
+            "route change {a}.{b}.{c}.0/24 dev {name} proto kernel scope link src {own} congctl {congestion}\n"
+        );
     }
     batch(device, &commands)
 }
@@ -163,8 +177,8 @@ pub(super) fn lay(
         },
     };
     let (left, right) = plan::addresses(namespaces.number);
-    settle(&devices.left, left, (right, &devices.right), plan.mtu)?;
-    settle(&devices.right, right, (left, &devices.left), plan.mtu)?;
+    settle(&devices.left, left, (right, &devices.right), plan)?;
+    settle(&devices.right, right, (left, &devices.left), plan)?;
     if !plan.keep_offloads {
         for device in devices.devices() {
             forbid_segments(device)?;

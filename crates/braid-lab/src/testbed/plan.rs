@@ -23,6 +23,8 @@ pub struct LinkPlan {
     pub options: wire::Options,
     /// Packet filter of the kernel for arrivals at the right end.
     pub rule: Option<PacketRule>,
+    /// Congestion control of TCP at both ends; `None`: the kernel's default.
+    pub tcp: Option<String>,
     /// Largest IP packet of the devices, bytes.
     pub mtu: u16,
     /// Leaves the offloads of the devices enabled, so that packet counts are wrong: a control that shows the detector
@@ -138,6 +140,7 @@ mod tests {
             seed: 1,
             options: wire::Options::default(),
             rule: None,
+            tcp: None,
             mtu: 1500,
             keep_offloads: false,
         }

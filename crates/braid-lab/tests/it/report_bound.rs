@@ -193,6 +193,18 @@ fn bad_bounds_say_what_to_change() {
             "the bound of \"rate\" has a limit beside absent: leave out at_least, at_most and times, or absent",
         ),
         (
+            "metric = 'rate'\nat_least = 2\ntimes = { best_of = [] }",
+            "the bound of \"rate\" compares with the best of no variant: name some in best_of",
+        ),
+        (
+            "metric = 'rate'\nat_least = 1\nat_most = 2\ntimes = { best_of = ['tcp', 'quic'] }",
+            "the bound of \"rate\" has two limits and best_of, whose base is that of one: leave one limit out",
+        ),
+        (
+            "metric = 'rate'\nat_least = 1\nvariant = 'quic'\nmean_of = ['lan']",
+            "the bound of \"rate\" has mean_of: give it a variant and times, and leave out profile",
+        ),
+        (
             "metric = 'rate'\nabsent = false",
             "the bound of \"rate\" says neither at_least nor at_most nor absent: give it one of them",
         ),
@@ -203,7 +215,8 @@ fn bad_bounds_say_what_to_change() {
     assert!(bound("at_least = 1").unwrap_err().contains("missing field `metric`"));
     let times = |times: &str| bound(&format!("metric = 'rate'\nat_least = 1\ntimes = {times}")).unwrap_err();
     for bad in ["5", "{ on = 'lan' }"] {
-        let expected = "times is the name of a variant, or { variant = \"NAME\", profile = \"NAME\" } or one of these two";
+        let expected = "times is the name of a variant, or { variant = \"NAME\", profile = \"NAME\" } or one of these two, \
+                        or { best_of = [\"NAME\", \"NAME\"] }";
         assert_eq!(times(bad), expected, "{bad}");
     }
 }
@@ -214,6 +227,7 @@ fn a_bound_is_written_as_it_was_read() {
         "at_least = 5.0\ntimes = \"tcp\"\n",
         "at_least = 5.0\n\n[times]\nprofile = \"lan\"\n",
         "at_least = 5.0\n\n[times]\nvariant = \"tcp\"\nprofile = \"lan\"\n",
+        "at_least = 5.0\nmean_of = [\"lan\"]\n\n[times]\nbest_of = [\"tcp\"]\n",
         "absent = true\n",
     ] {
         let text = format!("metric = \"rate\"\nvariant = \"quic\"\n{rest}");
@@ -223,13 +237,66 @@ fn a_bound_is_written_as_it_was_read() {
 
 #[test]
 fn a_bound_tells_what_it_compares_with() {
-    let base = |times: &str| {
+    let bases = |times: &str| {
         let bound = bound(&format!("metric = 'rate'\nat_least = 1\n{times}")).unwrap();
-        bound.base().map(|(variant, profile)| (variant.map(str::to_owned), profile.map(str::to_owned)))
+        let bases = bound.bases().into_iter();
+        bases
+            .map(|(variant, profile)| [variant, profile].map(|name| name.map(str::to_owned)))
+            .collect::<Vec<_>>()
     };
     let name = |name: &str| Some(name.to_owned());
-    assert_eq!(base(""), None);
-    assert_eq!(base("times = 'tcp'"), Some((name("tcp"), None)));
-    assert_eq!(base("times = { profile = 'lan' }"), Some((None, name("lan"))));
-    assert_eq!(base("times = { variant = 'tcp', profile = 'lan' }"), Some((name("tcp"), name("lan"))));
+    assert_eq!(bases(""), Vec::<[Option<String>; 2]>::new());
+    assert_eq!(bases("times = 'tcp'"), [[name("tcp"), None]]);
+    assert_eq!(bases("times = { profile = 'lan' }"), [[None, name("lan")]]);
+    assert_eq!(bases("times = { variant = 'tcp', profile = 'lan' }"), [[name("tcp"), name("lan")]]);
+    assert_eq!(bases("times = { best_of = ['a', 'b'] }"), [[name("a"), None], [name("b"), None]]);
+}
+
+/// `tcp` with 10 and 2, `quic` with 52 and 40, `auto` with 50 and 44.
+fn with_policy() -> Report {
+    let mut report = with_loss();
+    report.variants.push(braid_lab::report::Variant { name: "auto".into(), title: "auto".into() });
+    report.runs.push(run("auto", "lan", 1, "rate", 50.0));
+    report.runs.push(run("auto", "loss-5", 1, "rate", 44.0));
+    report
+}
+
+#[test]
+fn the_better_of_several_variants_depends_on_the_side_of_the_limit() {
+    let report = with_policy();
+    let words = |limit: &str| {
+        checked(
+            &format!("metric = 'rate'\nvariant = 'auto'\n{limit}\ntimes = {{ best_of = ['tcp', 'quic'] }}"),
+            &report,
+        )
+    };
+    let expected = [
+        (false, "auto on lan: rate 50 (bound: at least 52, 1 times quic)".to_owned()),
+        (true, "auto on loss-5: rate 44 (bound: at least 40, 1 times quic)".to_owned()),
+    ];
+    assert_eq!(words("at_least = 1"), expected);
+    let expected = [
+        (true, "auto on lan: rate 50 (bound: at most 50, 5 times tcp)".to_owned()),
+        (false, "auto on loss-5: rate 44 (bound: at most 10, 5 times tcp)".to_owned()),
+    ];
+    assert_eq!(words("at_most = 5"), expected);
+}
+
+#[test]
+fn a_mean_is_that_of_the_ratios_on_each_profile() {
+    let mut report = with_policy();
+    let words = |report: &Report, limit: &str| {
+        let text = "metric = 'rate'\nvariant = 'auto'\nmean_of = ['lan', 'loss-5']\ntimes = { best_of = ['tcp', 'quic'] }";
+        checked(&format!("{limit}\n{text}"), report)
+    };
+    let mean = f64::midpoint(50.0 / 52.0, 44.0 / 40.0);
+    assert!((1.03..1.04).contains(&mean));
+    let (held, text) = words(&report, "at_least = 1.03").remove(0);
+    let expected =
+        "auto, mean of rate over lan, loss-5: 1.031 times the better of tcp and quic (bound: at least 1.03)";
+    assert_eq!((held, text.as_str()), (true, expected));
+    assert!(!words(&report, "at_least = 1.04")[0].0);
+    report.runs.pop();
+    let (held, text) = words(&report, "at_least = 0").remove(0);
+    assert!(!held && text.contains("loss-5: unknown times"), "{text}");
 }

@@ -255,6 +255,7 @@ fn plain_topology() -> Topology {
         seed: 1,
         options: wire::Options::default(),
         rule: None,
+        tcp: None,
         mtu: 1500,
         keep_offloads: false,
     };

@@ -30,6 +30,7 @@ fn plan(name: &str, shape: Option<&str>) -> LinkPlan {
         seed: 1,
         options: wire::Options::default(),
         rule: None,
+        tcp: None,
         mtu: 1500,
         keep_offloads: false,
     }
