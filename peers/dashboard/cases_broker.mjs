@@ -25,7 +25,7 @@ const both = (made) => {
 }
 
 traffic('overview', (made) => made.edge(), async (stage, made) => {
-  const listening = stage.page.waitForResponse('**/api/v1/events*')
+  const listening = stage.hears('events')
   await stage.visit('')
   await listening
   made.fleet()
@@ -121,7 +121,7 @@ traffic('console', (made) => made.edge(), async (stage) => {
 })
 
 traffic('events', () => {}, async (stage, made) => {
-  const listening = stage.page.waitForResponse('**/api/v1/events*')
+  const listening = stage.hears('events')
   await stage.visit('events')
   await listening
   const ended = new Promise((done) => made.run('tcp', 'pub', '-i', 'passer-by', '-t', 'plant/x', '-m', '1').once('exit', done))

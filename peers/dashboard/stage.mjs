@@ -80,6 +80,14 @@ export class Stage {
     await this.until(([one, pattern]) => new RegExp(pattern, 'u').test(document.querySelector(one)?.innerText ?? ''), [selector, wanted], `${wanted} in ${selector}`)
   }
 
+  /** Resolves with the next answer to a request of the API. */
+  hears(path) {
+    const answer = this.page.waitForResponse(`**/api/v1/${path}*`)
+    // The case may fail before it waits for it.
+    answer.catch(() => {})
+    return answer
+  }
+
   /** Signs in to the broker if the environment has credentials. */
   async signIn(page = this.page) {
     const [user, password] = [process.env.PEERS_DASHBOARD_USER, process.env.PEERS_DASHBOARD_PASSWORD]
