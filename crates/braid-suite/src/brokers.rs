@@ -210,6 +210,11 @@ impl Broker {
         }
     }
 
+    /// Its program.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// True for this project's broker.
     pub(crate) fn is_braidmq(&self) -> bool {
         self.kind == Kind::Braidmq

@@ -11,8 +11,10 @@ use clap::Parser;
 
 mod access;
 mod brokers;
+mod callgrind;
 mod case;
 mod compare;
+mod http;
 mod idle;
 mod load;
 mod profile;
@@ -41,6 +43,8 @@ enum Suite {
     Store(store::StoreArgs),
     /// Measure the cost of access control: rules per message, and a reload of users and rules.
     Access(access::AccessArgs),
+    /// Measure requests for a small file per processor second, beside nginx, over HTTP/1.1, 2 and 3.
+    Http(http::HttpArgs),
     /// Measure the memory of the broker while large messages arrive slowly.
     Spool(spool::SpoolArgs),
     /// Measure MQTT over QUIC by number of streams beside TCP and TLS, and print ratios.
@@ -172,6 +176,7 @@ fn main() -> ExitCode {
         Suite::Profile(args) => profile::run(args),
         Suite::Store(args) => store::run(args),
         Suite::Access(args) => access::run(args),
+        Suite::Http(args) => http::run(args),
         Suite::Spool(args) => spool::run(args),
         Suite::Streams(args) => streams::run(args),
         Suite::Bulk(passed) => simulate(sim::bulk::run, passed),

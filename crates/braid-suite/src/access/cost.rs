@@ -1,8 +1,6 @@
 //! Cost of rules per message: the same load on a broker with a list and on one without, in alternation.
 
-use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use braid_measure::Spread;
@@ -12,7 +10,7 @@ use tempfile::TempDir;
 use super::{files, line, verdict};
 use crate::brokers::{Broker, Running, installed};
 use crate::case::{Flow, Shape};
-use crate::load;
+use crate::{callgrind, load};
 
 /// Number of rules.
 const RULES: u32 = 1000;
@@ -60,9 +58,9 @@ pub(super) fn measure(broker: &Broker, rounds: u32, seconds: u64) -> Result<Vec<
             cpu.push(pair);
         }
         let instructions = match installed("callgrind_control", "apt-get install valgrind") {
-            Ok(control) => Some([
-                instructions(&brokers[0], &flow, &control, home.path())?,
-                instructions(&brokers[1], &flow, &control, home.path())?,
+            Ok(_) => Some([
+                instructions(&brokers[0], &flow, home.path())?,
+                instructions(&brokers[1], &flow, home.path())?,
             ]),
             Err(reason) => {
                 eprintln!("# no instructions are counted: {reason}");
@@ -95,24 +93,15 @@ fn processor_time(broker: &Broker, flow: &Flow, measured: Duration) -> Result<f6
 }
 
 /// Instructions per message of a broker of its own, counted by valgrind from the first client on.
-fn instructions(broker: &Broker, flow: &Flow, control: &Path, home: &Path) -> Result<f64, String> {
+fn instructions(broker: &Broker, flow: &Flow, home: &Path) -> Result<f64, String> {
     let out = home.join("callgrind.out");
-    let wrapper = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file="];
-    let mut wrapper = wrapper.map(str::to_owned).to_vec();
-    wrapper[3].push_str(&out.display().to_string());
-    let running = broker.wrapped(wrapper).start()?;
-    let mut command = Command::new(control);
-    command.args(["--instr=on", &running.pid().to_string()]);
-    let switched = command.output().map_err(|error| format!("cannot start {command:?}: {error}"))?;
-    if !switched.status.success() {
-        return Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&switched.stderr)));
-    }
+    let running = broker.wrapped(callgrind::wrapper(&out)).start()?;
+    callgrind::control("--instr=on", running.pid())?;
     let counted = if flow.topics > MANY_TOPICS[0] { COUNTED_LONGER } else { COUNTED };
     let result = load::run(flow, running.address, running.pid(), Duration::ZERO, counted);
     let result = result.map_err(|reason| told(&running, reason))?;
     running.end()?;
-    let text = fs::read_to_string(&out).map_err(|error| format!("cannot read {}: {error}", out.display()))?;
-    let total = total(&text).ok_or_else(|| format!("{} has no sum", out.display()))?;
+    let total = callgrind::sum(&out)?;
     Ok(total / (result.expected - result.lost).max(1) as f64)
 }
 
@@ -121,13 +110,6 @@ fn told(running: &Running, reason: String) -> String {
         words if words.is_empty() => reason,
         words => format!("{reason} (the broker's log: {words})"),
     }
-}
-
-/// Instructions of all parts of a file of callgrind.
-fn total(text: &str) -> Option<f64> {
-    let counts = text.lines().filter_map(|line| line.strip_prefix("totals: "));
-    let counts: Vec<f64> = counts.map(|count| count.trim().parse()).collect::<Result<_, _>>().ok()?;
-    (!counts.is_empty()).then(|| counts.iter().sum())
 }
 
 impl CostRow {
@@ -206,11 +188,5 @@ mod tests {
         assert!(row(Some([100.0, 110.0])).is_good());
         assert!(!row(Some([100.0, 110.1])).is_good());
         assert!(!CostRow { cpu: Vec::new(), ..row(None) }.is_good(), "nothing was measured");
-    }
-
-    #[test]
-    fn sums_of_callgrind_are_added() {
-        assert_eq!(total("events: Ir\ntotals: 5\nfn=(1)\n1 2\ntotals: 7\n"), Some(12.0));
-        assert_eq!([total("events: Ir\n"), total("totals: x\n")], [None; 2]);
     }
 }
