@@ -1,13 +1,13 @@
 //! TCP socket that two owners share: one moves bytes, the other measures.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read};
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Bytes of one read at most: they have to be zeroed before.
@@ -25,13 +25,21 @@ impl AsyncRead for SharedTcp {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
             let room = buffer.remaining().min(READ_SIZE);
-            match self.0.try_read(buffer.initialize_unfilled_to(room)) {
-                Ok(read) => {
+            let unfilled = buffer.initialize_unfilled_to(room);
+            let mut read = 0;
+            let outcome = self.0.try_io(Interest::READABLE, || {
+                read = (&*SockRef::from(&*self.0)).read(unfilled)?;
+                // A short read has emptied the socket: the next one waits for an event, without a system call that
+                // would say the same.
+                if (1..room).contains(&read) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match outcome {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && read == 0 => {}
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+                _ => {
                     buffer.advance(read);
                     return Poll::Ready(Ok(()));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
             }
         }
     }
@@ -80,5 +88,42 @@ impl AsyncWrite for SharedTcp {
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
             result => Poll::Ready(result),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A reader that waits for an event that never comes would wait forever.
+    #[tokio::test]
+    async fn short_and_full_reads_lose_no_event() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut server = SharedTcp(Arc::new(listener.accept().await.unwrap().0));
+        let test = async {
+            for size in [1, 100, READ_SIZE - 1, READ_SIZE, READ_SIZE + 1, 5 * READ_SIZE, 1] {
+                client.write_all(&vec![7; size]).await.unwrap();
+                let mut received = Vec::with_capacity(20 * READ_SIZE);
+                while received.len() < size {
+                    assert_ne!(server.read_buf(&mut received).await.unwrap(), 0);
+                }
+                assert_eq!(received, vec![7; size]);
+                server.write_all(&[8]).await.unwrap();
+                assert_eq!(client.read_u8().await.unwrap(), 8);
+            }
+            client.write_all(b"last").await.unwrap();
+            drop(client);
+            let mut rest = Vec::with_capacity(100);
+            server.read_to_end(&mut rest).await.unwrap();
+            assert_eq!(rest, b"last");
+        };
+        timeout(Duration::from_secs(20), test).await.expect("no event is lost");
     }
 }
