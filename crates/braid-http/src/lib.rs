@@ -2,7 +2,7 @@
 //! HTTP/1.1, 2 and 3.
 //!
 //! This crate never changes anything in the broker but by its `Handle`, and shares no thread with MQTT clients.
-//! [`Server`] is the front: it takes any [`axum::Router`], checks each request before it is routed, and asks
+//! [`Server`] is the front: it takes [`Routes`], checks each request before it is routed, and asks
 //! [`Upgrade`] before each response. [`HealthServer`] is a smaller one for health probes alone, which runs while the
 //! broker starts and stops.
 
@@ -24,7 +24,9 @@ pub use autoquic::AutoQuic;
 pub use braid_select::Mode as AutoQuicMode;
 pub use front::{Client, Limits, Server, ServerOptions, StartError};
 pub use problem::problem;
-pub use route::{MqttRoute, Route, RouteError, RouteTarget, Services, Upstream, UpstreamError, router};
+pub use route::{
+    MqttRoute, Route, RouteError, RouteTarget, Routes, Services, Upstream, UpstreamError, router,
+};
 pub use server::{HealthServer, ServerError};
 pub use state::HealthState;
 pub use upgrade::{Advice, Link, NoUpgrade, Observer, PathSample, Sent, Upgrade};

@@ -1,16 +1,19 @@
 //! HTTP/3 on QUIC.
 
+mod frames;
+
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use axum::http::{HeaderValue, Method, Response};
 use braid_transport::http::{Http3Connection, Http3Incoming, Http3Listener, Http3Recv, PathProbe};
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use h3::error::{Code, StreamError};
 use h3::quic::{OpenStreams, SendStream};
 use h3::server::{self, RequestResolver, RequestStream};
@@ -20,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::limits::Permit;
+use super::poll_first::poll_first;
 use super::tail::TailProbes;
 use super::{ACCEPT_PAUSE, Connection, Front};
 use crate::route::remove_hop_by_hop;
@@ -33,6 +37,11 @@ const RESETS: u64 = 100;
 
 /// Time between two looks of the policy of the upgrade at a connection on which a response is being sent.
 const TICK: Duration = Duration::from_secs(1);
+/// Bytes of a part of a body up to which it is copied behind the frames before it.
+const COPIED: usize = 4096;
+
+/// Bytes that are allocated for head and body of a small response.
+const FRAMES: usize = 1024;
 
 /// Accepts until the server stops.
 pub(super) async fn accept(mut listener: Http3Listener, front: Arc<Front>) {
@@ -71,6 +80,7 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
     let Ok(Ok(quic)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
     let connection = Connection::new(&front, client, listener, true, Probe::Quic(quic.probe()));
     let path = quic.probe();
+    let quic = quic.without_data_headers();
     let mut opener = h3::quic::Connection::<Bytes>::opener(&quic);
     let mut http = server::builder();
     http.max_field_section_size(limits.head_bytes as u64);
@@ -87,6 +97,23 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
 /// The client broke off too many requests.
 struct ExcessiveLoad;
 
+/// Time until a connection is closed.
+type Draining<'a> = Pin<Box<dyn Future<Output = ()> + std::marker::Send + 'a>>;
+
+/// Numbers of requests that have ended.
+#[derive(Default)]
+struct Ended {
+    complete: u64,
+    broken: u64,
+}
+
+impl Ended {
+    fn count(&mut self, is_complete: bool) -> Result<(), ExcessiveLoad> {
+        *if is_complete { &mut self.complete } else { &mut self.broken } += 1;
+        if self.broken > RESETS + self.complete { Err(ExcessiveLoad) } else { Ok(()) }
+    }
+}
+
 /// Answers the requests of a connection until its end.
 async fn requests(
     server: &mut Server,
@@ -94,14 +121,14 @@ async fn requests(
     path: &PathProbe,
 ) -> Result<(), ExcessiveLoad> {
     let limits = &connection.front.limits;
-    let (mut tasks, mut complete, mut broken) = (JoinSet::new(), 0_u64, 0_u64);
+    let (mut tasks, mut ended) = (JoinSet::new(), Ended::default());
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut tail = TailProbes::default();
     let ending = connection.ending();
     tokio::pin!(ending);
     // Set by GOAWAY: resolves when the connection is to be closed.
-    let mut draining: Option<Pin<Box<dyn Future<Output = ()> + std::marker::Send + '_>>> = None;
+    let mut draining: Option<Draining<'_>> = None;
     loop {
         tokio::select! {
             accepted = server.accept(), if tasks.len() < limits.streams as usize => match accepted {
@@ -114,20 +141,21 @@ async fn requests(
                 }
                 Ok(Some(resolver)) => {
                     tail.stop();
-                    tasks.spawn(request(resolver, Arc::clone(connection)));
+                    match poll_first(request(resolver, Arc::clone(connection))) {
+                        Ok(outcome) => ended.count(outcome.is_ok())?,
+                        Err(waiting) => drop(tasks.spawn(waiting)),
+                    }
+                    if tasks.is_empty() {
+                        tail.begin(Instant::now());
+                    }
                 }
                 Ok(None) | Err(_) => return Ok(()),
             },
             Some(outcome) = tasks.join_next() => {
-                if outcome.is_ok_and(|outcome| outcome.is_ok()) { complete += 1 } else { broken += 1 }
+                ended.count(outcome.is_ok_and(|outcome| outcome.is_ok()))?;
                 if tasks.is_empty() {
                     tail.begin(Instant::now());
-                }
-                if broken > RESETS + complete {
-                    return Err(ExcessiveLoad);
-                }
-                if draining.is_some() && tasks.is_empty() {
-                    draining = Some(Box::pin(sleep(LINGER)));
+                    draining = draining.map(|_| -> Draining<'_> { Box::pin(sleep(LINGER)) });
                 }
             }
             () = tail.due() => tail.send(path, Instant::now()),
@@ -170,57 +198,80 @@ async fn request(
         body.first = Some(first);
     }
     let response = connection.answer(head.map(|()| body)).await;
-    let outcome = respond(&mut send, with_fields(response), is_head).await;
+    let response = with_fields(response, &connection.front.date);
+    let outcome = respond(&mut send, response, is_head).await;
     connection.observer.sent(outcome.as_ref().ok().copied().flatten());
     outcome.map(|_| ())
 }
 
-/// Sends a response; `None` if its body broke off.
+type Send = RequestStream<braid_transport::http::Http3Send<Bytes>, Bytes>;
+
+/// Sends a response; `None` if its body broke off. Its head and what is there of its body are one write.
 async fn respond(
     send: &mut Send,
     response: Response<Body>,
     is_head: bool,
 ) -> Result<Option<Sent>, StreamError> {
-    let (head, body) = response.into_parts();
-    send.send_response(Response::from_parts(head, ())).await?;
-    let sent = if is_head { Some(Sent::default()) } else { send_body(send, body).await? };
-    if sent.is_some() {
-        send.finish().await?;
-    }
-    Ok(sent)
-}
-
-type Send = RequestStream<braid_transport::http::Http3Send<Bytes>, Bytes>;
-
-async fn send_body(send: &mut Send, mut body: Body) -> Result<Option<Sent>, StreamError> {
+    let (head, mut body) = response.into_parts();
     let mut sent = Sent::default();
-    loop {
-        let asked = Instant::now();
-        let frame = body.frame().await;
-        sent.paused += asked.elapsed();
-        let Some(frame) = frame else { return Ok(Some(sent)) };
-        match frame.map(Frame::into_data) {
-            Ok(Ok(data)) if data.has_remaining() => {
-                sent.bytes += data.len() as u64;
-                send.send_data(data).await?;
+    // Whole frames that were not sent.
+    let mut frames = BytesMut::with_capacity(FRAMES);
+    if !frames::put_headers(&mut frames, head.status, &head.headers) {
+        send.send_response(Response::from_parts(head, ())).await?;
+    }
+    while !is_head {
+        let there = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
+        let frame = match there {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                flush(send, &mut frames).await?;
+                let asked = Instant::now();
+                let frame = body.frame().await;
+                sent.paused += asked.elapsed();
+                frame
             }
-            Ok(Ok(_)) => {}
-            Ok(Err(frame)) => {
+        };
+        match frame.map(|frame| frame.map(Frame::into_data)) {
+            None => break,
+            Some(Ok(Ok(data))) if data.has_remaining() => {
+                sent.bytes += data.len() as u64;
+                frames::put_data_header(&mut frames, data.len());
+                if data.len() <= COPIED {
+                    frames.extend_from_slice(&data);
+                } else {
+                    flush(send, &mut frames).await?;
+                    send.send_data(data).await?;
+                }
+                if frames.len() > COPIED {
+                    flush(send, &mut frames).await?;
+                }
+            }
+            Some(Ok(Ok(_))) => {}
+            Some(Ok(Err(frame))) => {
+                flush(send, &mut frames).await?;
                 if let Ok(trailers) = frame.into_trailers() {
                     send.send_trailers(trailers).await?;
                 }
             }
             // A shorter body would look complete.
-            Err(_) => {
+            Some(Err(_)) => {
+                flush(send, &mut frames).await?;
                 send.stop_stream(Code::H3_INTERNAL_ERROR);
                 return Ok(None);
             }
         }
     }
+    flush(send, &mut frames).await?;
+    send.finish().await?;
+    Ok(Some(sent))
+}
+
+async fn flush(send: &mut Send, frames: &mut BytesMut) -> Result<(), StreamError> {
+    if frames.is_empty() { Ok(()) } else { send.send_data(frames.split().freeze()).await }
 }
 
 /// Fields that hyper adds and removes on the other versions.
-fn with_fields(mut response: Response<Body>) -> Response<Body> {
+fn with_fields(mut response: Response<Body>, date: &CachedDate) -> Response<Body> {
     let length = response.body().size_hint().exact();
     let has_body =
         !response.status().is_informational() && response.status() != 204 && response.status() != 304;
@@ -231,10 +282,28 @@ fn with_fields(mut response: Response<Body>) -> Response<Body> {
     if let Some(length) = length.filter(|_| has_body && !headers.contains_key(CONTENT_LENGTH)) {
         headers.insert(CONTENT_LENGTH, length.into());
     }
-    if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())) {
-        headers.entry(DATE).or_insert(date);
-    }
+    headers.entry(DATE).or_insert_with(|| date.at(SystemTime::now()));
     response
+}
+
+/// Value of `Date`, formatted once a second.
+#[derive(Debug, Default)]
+pub(super) struct CachedDate(Mutex<Option<(u64, HeaderValue)>>);
+
+impl CachedDate {
+    fn at(&self, now: SystemTime) -> HeaderValue {
+        let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        // Poisoning is harmless: a value is whole.
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*cached {
+            Some((at, value)) if *at == second => value.clone(),
+            _ => {
+                let text = httpdate::fmt_http_date(now);
+                let value = HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
+                cached.insert((second, value)).1.clone()
+            }
+        }
+    }
 }
 
 /// Body of a request.
@@ -273,5 +342,29 @@ impl hyper::body::Body for Incoming {
 
     fn is_end_stream(&self) -> bool {
         matches!(self.first, Some(None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_date_is_that_of_the_second() {
+        let cached = CachedDate::default();
+        let at = |millis| cached.at(UNIX_EPOCH + Duration::from_millis(millis));
+        assert_eq!(at(784_111_777_000), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(at(784_111_777_999), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(at(784_111_778_000), "Sun, 06 Nov 1994 08:49:38 GMT");
+        // The clock may be set back.
+        assert_eq!(at(784_111_777_000), "Sun, 06 Nov 1994 08:49:37 GMT");
+    }
+
+    #[test]
+    fn a_connection_ends_above_a_hundred_broken_requests_more_than_complete_ones() {
+        let mut ended = Ended::default();
+        assert!((0..5).all(|_| ended.count(true).is_ok()));
+        assert!((0..105).all(|_| ended.count(false).is_ok()));
+        assert!(ended.count(false).is_err());
     }
 }

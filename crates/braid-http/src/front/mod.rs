@@ -5,17 +5,18 @@ mod guard;
 mod http3;
 mod idle;
 mod limits;
+mod poll_first;
 mod tail;
 mod tcp;
 mod unread;
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::header::{ALT_SVC, CONTENT_LENGTH, HOST};
 use axum::http::uri::Authority;
@@ -28,7 +29,6 @@ use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
-use tower_service::Service;
 
 pub use self::limits::Limits;
 
@@ -37,6 +37,7 @@ use self::guard::Guard;
 use self::limits::ConnectionCount;
 use self::unread::{Unread, discard};
 use crate::problem::problem;
+use crate::route::Routes;
 use crate::upgrade::{Link, NoUpgrade, Observer, Probe, Upgrade};
 
 /// TCP connections that the system queues for `accept`.
@@ -137,12 +138,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on all addresses and answers by `router`, on threads of its own: busy threads of MQTT clients do not
+    /// Listens on all addresses and answers by `routes`, on threads of its own: busy threads of MQTT clients do not
     /// delay it, nor does it delay them.
     ///
     /// # Errors
     /// Every [`StartError`]; then no address is listened on.
-    pub fn start(options: &ServerOptions, router: Router) -> Result<Self, StartError> {
+    pub fn start(options: &ServerOptions, routes: impl Into<Routes>) -> Result<Self, StartError> {
         let exposed = options.listen.iter().find(|address| !is_loopback(address));
         if let (Some(address), None) = (exposed, &options.tls) {
             return Err(StartError::Plain { address: *address });
@@ -166,11 +167,12 @@ impl Server {
         };
         let (stop, stopped) = watch::channel(false);
         let front = Arc::new(Front {
-            router,
+            routes: routes.into(),
             guard: Guard { hosts: options.hosts.clone(), cross_origin: options.cross_origin.clone() },
             count: ConnectionCount::new(&options.limits),
             limits: options.limits.clone(),
             upgrade: Arc::clone(&options.upgrade),
+            date: http3::CachedDate::default(),
             stopped,
         });
         let mut addresses = Vec::with_capacity(bound.len());
@@ -246,11 +248,13 @@ fn bind(address: SocketAddr, options: &ServerOptions) -> Result<Bound, StartErro
 
 /// Shared state of all connections.
 struct Front {
-    router: Router,
+    routes: Routes,
     guard: Guard,
     count: ConnectionCount,
     limits: Limits,
     upgrade: Arc<dyn Upgrade>,
+    /// `Date` of responses on HTTP/3.
+    date: http3::CachedDate,
     stopped: watch::Receiver<bool>,
 }
 
@@ -314,22 +318,32 @@ impl Connection {
         let _ = self.front.stopped.clone().wait_for(|stopped| *stopped).await;
     }
 
-    /// Answers a request.
-    async fn answer<B>(&self, request: Request<B>) -> Response<Body>
+    /// Answers a request. What needs no waiting is done in this call.
+    fn answer<B>(
+        self: &Arc<Self>,
+        request: Request<B>,
+    ) -> impl Future<Output = Response<Body>> + Send + use<B>
     where
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     {
-        let (front, version) = (&*self.front, request.version());
+        let front = &*self.front;
         let checked = front.guard.check(&request, self.is_loopback, &front.limits);
-        let mut response = match checked {
-            Ok(authority) => self.route(request, authority).await,
-            Err((status, detail)) => {
-                if version == Version::HTTP_2 {
-                    discard(request.into_body()).await;
-                }
-                problem(status, detail)
-            }
+        let answer = match checked {
+            Ok(authority) => self.route(request, authority),
+            Err((status, detail)) => refusal(request, status, detail),
         };
+        let connection = Arc::clone(self);
+        async move {
+            let response = match answer {
+                Answer::Ready(response) => response,
+                Answer::Waiting(response) => response.await,
+            };
+            connection.finish(response)
+        }
+    }
+
+    /// Adds what the policy of the upgrade advises.
+    fn finish(&self, mut response: Response<Body>) -> Response<Body> {
         let advice = self.observer.advise();
         if matches!(response.status(), StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT) {
             // axum says 0, which would be the length of the content that is not sent.
@@ -344,11 +358,14 @@ impl Connection {
         response
     }
 
-    async fn route<B>(&self, request: Request<B>, authority: Option<Authority>) -> Response<Body>
+    fn route<B>(&self, request: Request<B>, authority: Option<Authority>) -> Answer
     where
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     {
         let (mut parts, body) = request.into_parts();
+        if let Some(response) = self.front.routes.answer_at_once(&parts) {
+            return Answer::Ready(response);
+        }
         let declared = guard::content_length(&parts.headers).unwrap_or_default();
         let (body, unread) = Unread::of(body, parts.version);
         let (body, outcome) = LimitedBody::new(body, declared, &self.front.limits);
@@ -360,20 +377,40 @@ impl Connection {
         }
         parts.extensions.insert(Client { address: self.client, authority, is_encrypted: self.is_encrypted });
         parts.extensions.insert(outcome.clone());
-        let request = Request::from_parts(parts, Body::new(body));
-        let response = match self.front.router.clone().call(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        };
-        unread.discard().await;
-        match outcome.failure() {
-            // The reason for the route's error.
-            Some(failure) if !response.status().is_success() => {
-                problem(failure.status(), &failure.to_string())
+        let response = self.front.routes.answer(Request::from_parts(parts, Body::new(body)));
+        Answer::Waiting(Box::pin(async move {
+            let response = response.await;
+            unread.discard().await;
+            match outcome.failure() {
+                // The reason for the route's error.
+                Some(failure) if !response.status().is_success() => {
+                    problem(failure.status(), &failure.to_string())
+                }
+                _ => response,
             }
-            _ => response,
-        }
+        }))
     }
+}
+
+/// Response to a request.
+enum Answer {
+    Ready(Response<Body>),
+    Waiting(Pin<Box<dyn Future<Output = Response<Body>> + Send>>),
+}
+
+/// Refusal of a request, on HTTP/2 after the rest of a small body.
+fn refusal<B>(request: Request<B>, status: StatusCode, detail: &str) -> Answer
+where
+    B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+{
+    let response = problem(status, detail);
+    if request.version() != Version::HTTP_2 {
+        return Answer::Ready(response);
+    }
+    Answer::Waiting(Box::pin(async move {
+        discard(request.into_body()).await;
+        response
+    }))
 }
 
 /// Tests whether a client speaks for others: its address says nothing about them.

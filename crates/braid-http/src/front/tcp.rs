@@ -7,13 +7,15 @@ use std::sync::Arc;
 use braid_transport::http::{HttpIncoming, HttpListener};
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::UPGRADE;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::time::{sleep, timeout};
 
 use super::idle::IdleTimeout;
 use super::limits::{Limits, Permit};
+use super::poll_first::PollFirst;
 use super::{ACCEPT_PAUSE, Connection, Front, Upgraded};
 use crate::upgrade::Probe;
 
@@ -45,8 +47,8 @@ pub(super) async fn accept(listener: HttpListener, front: Arc<Front>) {
     }
 }
 
-fn builder(limits: &Limits, alpn: Option<&str>) -> auto::Builder<TokioExecutor> {
-    let mut http = auto::Builder::new(TokioExecutor::new());
+fn builder(limits: &Limits, alpn: Option<&str>) -> auto::Builder<PollFirst> {
+    let mut http = auto::Builder::new(PollFirst);
     http.http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_timeout)
@@ -77,9 +79,11 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
     let service = {
         let connection = Arc::clone(&connection);
         service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(Upgraded(Arc::clone(&is_upgraded)));
-            let connection = Arc::clone(&connection);
-            async move { Ok::<_, Infallible>(connection.answer(request).await) }
+            if request.headers().contains_key(UPGRADE) {
+                request.extensions_mut().insert(Upgraded(Arc::clone(&is_upgraded)));
+            }
+            let response = connection.answer(request);
+            async move { Ok::<_, Infallible>(response.await) }
         })
     };
     let serving = http.serve_connection_with_upgrades(TokioIo::new(io), service);

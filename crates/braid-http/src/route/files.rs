@@ -1,8 +1,10 @@
 //! Files of a directory, with validators and ranges.
 
+mod beneath;
 mod content_type;
 mod range;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
@@ -10,10 +12,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::request::Parts;
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use futures_util::stream::try_unfold;
@@ -21,7 +24,7 @@ use http_body_util::StreamBody;
 use hyper::body::Frame;
 use lru::LruCache;
 use percent_encoding::percent_decode_str;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags};
 use tokio::task::spawn_blocking;
 
 use self::content_type::content_type;
@@ -37,8 +40,8 @@ const CACHED: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 /// Age up to which a cached file is not looked at again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Tries of an open that a rename disturbs.
-const TRIES: usize = 4;
+/// The last second of the year 9999, since the Unix epoch.
+const LAST_SECOND: u64 = 253_402_300_799;
 
 /// Directory that is served.
 #[derive(Clone)]
@@ -49,19 +52,19 @@ struct Shared {
     /// Path of the route, without a slash at its end.
     prefix: String,
     /// A std lock: nothing is awaited while it is held.
-    cache: Mutex<LruCache<String, (Instant, Found)>>,
+    cache: Mutex<LruCache<String, (Instant, Arc<Found>)>>,
 }
 
 /// Regular file, open or read.
-#[derive(Clone)]
 struct Found {
     content: Content,
     size: u64,
     modified: SystemTime,
-    etag: String,
+    etag: HeaderValue,
+    /// Fields of a response with all of the file.
+    fields: HeaderMap,
 }
 
-#[derive(Clone)]
 enum Content {
     Small(Bytes),
     Large(Arc<File>),
@@ -69,7 +72,7 @@ enum Content {
 
 /// Result of a lookup.
 enum Lookup {
-    File(Found),
+    File(Arc<Found>),
     Directory,
     Missing,
 }
@@ -82,6 +85,13 @@ impl Files {
         Ok(Self(Arc::new(Shared { directory, prefix: prefix.to_owned(), cache })))
     }
 
+    /// Response from a file that was read a moment ago.
+    pub(super) fn answer_at_once(&self, request: &Parts) -> Option<Response<Body>> {
+        let is_read = matches!(request.method, Method::GET | Method::HEAD);
+        let name = self.name(request.uri.path()).filter(|_| is_read)?;
+        Some(self.cached(&name, Instant::now())?.answer(&request.method, &request.headers))
+    }
+
     pub(super) async fn answer(self, request: Request<Body>) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut refused = problem(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD");
@@ -90,28 +100,43 @@ impl Files {
         }
         let missing = || problem(StatusCode::NOT_FOUND, "there is no such file");
         let path = request.uri().path();
-        let Some(name) = path.strip_prefix(&self.0.prefix).and_then(file_name) else { return missing() };
-        match self.find(name.clone()).await {
-            Ok(Lookup::File(found)) => found.answer(&name, &request),
+        let Some(name) = self.name(path) else { return missing() };
+        match self.look(name.clone().into_owned()).await {
+            Ok(Lookup::File(found)) => found.answer(request.method(), request.headers()),
             Ok(Lookup::Directory) => redirect(path),
             Ok(Lookup::Missing) => missing(),
             Err(error) => {
-                tracing::warn!(%error, name, "a file cannot be served over HTTP");
+                tracing::warn!(%error, %name, "a file cannot be served over HTTP");
                 problem(StatusCode::INTERNAL_SERVER_ERROR, "the file cannot be read")
             }
         }
     }
 
-    async fn find(&self, name: String) -> io::Result<Lookup> {
-        let cached = lock(&self.0.cache).get(&name).filter(|(read, _)| read.elapsed() < FRESH).cloned();
-        if let Some((_, found)) = cached {
-            return Ok(Lookup::File(found));
-        }
+    /// Name of the file that a path is for.
+    fn name<'a>(&self, path: &'a str) -> Option<Cow<'a, str>> {
+        path.strip_prefix(&self.0.prefix).and_then(file_name)
+    }
+
+    #[cfg(test)]
+    pub(super) fn prefix(&self) -> &str {
+        &self.0.prefix
+    }
+
+    /// File that was read a moment ago.
+    fn cached(&self, name: &str, now: Instant) -> Option<Arc<Found>> {
+        let mut cache = lock(&self.0.cache);
+        let (read, found) = cache.get(name)?;
+        (now.saturating_duration_since(*read) < FRESH).then(|| Arc::clone(found))
+    }
+
+    async fn look(&self, name: String) -> io::Result<Lookup> {
         let shared = Arc::clone(&self.0);
         let look = move || {
             let lookup = look(&shared.directory, &name)?;
-            if let Lookup::File(found @ Found { content: Content::Small(_), .. }) = &lookup {
-                lock(&shared.cache).put(name, (Instant::now(), found.clone()));
+            if let Lookup::File(found) = &lookup
+                && matches!(found.content, Content::Small(_))
+            {
+                lock(&shared.cache).put(name, (Instant::now(), Arc::clone(found)));
             }
             Ok(lookup)
         };
@@ -125,47 +150,32 @@ fn lock<T>(cache: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Name of the file below the directory; `None` for what cannot be one.
-fn file_name(path: &str) -> Option<String> {
-    let decoded = percent_decode_str(path).decode_utf8().ok()?;
-    let relative = decoded.strip_prefix('/').unwrap_or(&decoded);
-    let mut segments: Vec<&str> = relative.split('/').collect();
-    // The kernel refuses to leave the directory; this refuses other spellings of one file.
-    let is_odd = |segment: &&str| matches!(*segment, "" | "." | "..") || segment.contains(['\0', '\\']);
-    match segments.pop() {
-        // A path that is the prefix itself, without a slash, is that of the directory.
-        Some("") if path.is_empty() => segments.push("."),
-        Some("") => segments.push("index.html"),
-        Some(last) if is_odd(&last) => return None,
-        Some(last) => segments.push(last),
-        None => return None,
+fn file_name(path: &str) -> Option<Cow<'_, str>> {
+    // A path that is the prefix itself, without a slash, is that of the directory.
+    if path.is_empty() {
+        return Some(".".into());
     }
-    let last = segments.len() - 1;
-    if segments[..last].iter().any(is_odd) { None } else { Some(segments.join("/")) }
+    let relative = match percent_decode_str(path).decode_utf8().ok()? {
+        Cow::Borrowed(decoded) => Cow::Borrowed(decoded.strip_prefix('/').unwrap_or(decoded)),
+        Cow::Owned(decoded) => Cow::Owned(decoded.strip_prefix('/').map(str::to_owned).unwrap_or(decoded)),
+    };
+    let (directories, last) =
+        relative.rsplit_once('/').map_or((None, &*relative), |(directories, last)| (Some(directories), last));
+    // The kernel refuses to leave the directory; this refuses other spellings of one file.
+    let is_odd = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains(['\0', '\\']);
+    if directories.is_some_and(|directories| directories.split('/').any(is_odd)) {
+        return None;
+    }
+    match last {
+        "" => Some(relative + "index.html"),
+        last if is_odd(last) => None,
+        _ => Some(relative),
+    }
 }
 
-/// Opens a file below the directory, whatever symbolic links are in its path.
+/// Opens a file below the directory.
 fn look(directory: &OwnedFd, name: &str) -> io::Result<Lookup> {
-    // A named pipe without a writer must not block.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let mut tries = TRIES;
-    let file = loop {
-        tries -= 1;
-        match rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve) {
-            Ok(file) => break File::from(file),
-            Err(rustix::io::Errno::AGAIN) if tries > 0 => {}
-            Err(
-                rustix::io::Errno::NOENT
-                | rustix::io::Errno::NOTDIR
-                | rustix::io::Errno::ACCESS
-                | rustix::io::Errno::XDEV
-                | rustix::io::Errno::LOOP
-                | rustix::io::Errno::NAMETOOLONG
-                | rustix::io::Errno::NXIO,
-            ) => return Ok(Lookup::Missing),
-            Err(error) => return Err(error.into()),
-        }
-    };
+    let Some(file) = beneath::open(directory, name)? else { return Ok(Lookup::Missing) };
     let metadata = file.metadata()?;
     if metadata.is_dir() {
         return Ok(Lookup::Directory);
@@ -182,7 +192,21 @@ fn look(directory: &OwnedFd, name: &str) -> io::Result<Lookup> {
     } else {
         Content::Large(Arc::new(file))
     };
-    Ok(Lookup::File(Found { content, size, modified: metadata.modified()?, etag }))
+    let value = |text: &str| HeaderValue::try_from(text).map_err(io::Error::other);
+    // The dates that HTTP can write.
+    let modified = metadata.modified()?.clamp(UNIX_EPOCH, UNIX_EPOCH + Duration::from_secs(LAST_SECOND));
+    let etag = value(&etag)?;
+    let fields = [
+        (header::CONTENT_LENGTH, size.into()),
+        (header::CONTENT_TYPE, HeaderValue::from_static(content_type(name))),
+        (header::ETAG, etag.clone()),
+        (header::LAST_MODIFIED, value(&httpdate::fmt_http_date(modified))?),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
+    ];
+    let fields = fields.into_iter().collect();
+    Ok(Lookup::File(Arc::new(Found { content, size, modified, etag, fields })))
 }
 
 /// Number of bytes up to [`SMALL`].
@@ -201,30 +225,14 @@ fn redirect(path: &str) -> Response<Body> {
 }
 
 impl Found {
-    fn answer(self, name: &str, request: &Request<Body>) -> Response<Body> {
-        let headers = request.headers();
-        let mut response = if self.is_current(headers) {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-            response
-        } else {
-            self.content(headers, request.method() == Method::HEAD)
-        };
-        let is_file = response.status() != StatusCode::RANGE_NOT_SATISFIABLE;
-        let fields = response.headers_mut();
-        let mut put = |name: HeaderName, value: &str| {
-            if let Ok(value) = HeaderValue::try_from(value) {
-                fields.insert(name, value);
-            }
-        };
-        if is_file {
-            put(header::CONTENT_TYPE, content_type(name));
-            put(header::ETAG, &self.etag);
-            put(header::LAST_MODIFIED, &httpdate::fmt_http_date(self.modified));
-            put(header::CACHE_CONTROL, "no-cache");
-            put(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    fn answer(&self, method: &Method, headers: &HeaderMap) -> Response<Body> {
+        if !self.is_current(headers) {
+            return self.content(headers, method == Method::HEAD);
         }
-        put(header::ACCEPT_RANGES, "bytes");
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        *response.headers_mut() = self.fields.clone();
+        response.headers_mut().remove(header::CONTENT_LENGTH);
         response
     }
 
@@ -235,7 +243,7 @@ impl Found {
             return tags
                 .flat_map(|tags| tags.split(','))
                 .map(|tag| tag.trim().trim_start_matches("W/"))
-                .any(|tag| tag == "*" || tag == self.etag);
+                .any(|tag| tag == "*" || self.etag == tag);
         }
         let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|since| since.to_str().ok());
         since.and_then(|since| httpdate::parse_http_date(since).ok()).is_some_and(|since| {
@@ -246,7 +254,7 @@ impl Found {
 
     fn content(&self, headers: &HeaderMap, is_head: bool) -> Response<Body> {
         let if_range = headers.get(header::IF_RANGE);
-        let is_wanted = if_range.is_none_or(|tag| tag.as_bytes() == self.etag.as_bytes());
+        let is_wanted = if_range.is_none_or(|tag| *tag == self.etag);
         let range = headers.get(header::RANGE).filter(|_| is_wanted && !is_head);
         let (status, from, to) = match select(range.and_then(|range| range.to_str().ok()), self.size) {
             Selection::All => (StatusCode::OK, 0, self.size),
@@ -254,20 +262,23 @@ impl Found {
             Selection::Unsatisfiable => {
                 let mut refused =
                     problem(StatusCode::RANGE_NOT_SATISFIABLE, "the range is outside of the file");
+                let fields = refused.headers_mut();
                 if let Ok(value) = HeaderValue::try_from(format!("bytes */{}", self.size)) {
-                    refused.headers_mut().insert(header::CONTENT_RANGE, value);
+                    fields.insert(header::CONTENT_RANGE, value);
                 }
+                fields.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
                 return refused;
             }
         };
         let mut response = Response::new(if is_head { Body::empty() } else { self.body(from, to) });
         *response.status_mut() = status;
         let fields = response.headers_mut();
-        fields.insert(header::CONTENT_LENGTH, (to - from).into());
-        if status == StatusCode::PARTIAL_CONTENT
-            && let Ok(value) = HeaderValue::try_from(format!("bytes {from}-{}/{}", to - 1, self.size))
-        {
-            fields.insert(header::CONTENT_RANGE, value);
+        *fields = self.fields.clone();
+        if status == StatusCode::PARTIAL_CONTENT {
+            fields.insert(header::CONTENT_LENGTH, (to - from).into());
+            if let Ok(value) = HeaderValue::try_from(format!("bytes {from}-{}/{}", to - 1, self.size)) {
+                fields.insert(header::CONTENT_RANGE, value);
+            }
         }
         response
     }
@@ -299,7 +310,71 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use http_body_util::BodyExt;
+
     use super::*;
+
+    async fn parts(response: Response<Body>) -> (StatusCode, HeaderMap, Bytes) {
+        let (parts, body) = response.into_parts();
+        (parts.status, parts.headers, body.collect().await.unwrap().to_bytes())
+    }
+
+    #[tokio::test]
+    async fn a_response_at_once_is_the_same_and_a_changed_file_is_read_again() {
+        let home = tempfile::tempdir().unwrap();
+        let files = Files::open(home.path(), "/f").unwrap();
+        let request = |method: Method, name: &str, header: (&str, &str)| {
+            let request = Request::builder().method(method).uri(format!("/f/{name}"));
+            request.header(header.0, header.1).body(Body::empty()).unwrap()
+        };
+        let at_once = |request: Request<Body>| files.answer_at_once(&request.into_parts().0);
+        let plain = || request(Method::GET, "a.html", ("accept", "*/*"));
+        let write = |name: &str, content: &[u8]| fs::write(home.path().join(name), content).unwrap();
+        write("a.html", b"first");
+        write("large", &vec![b'x'; small(SMALL) + 1]);
+        assert!(at_once(plain()).is_none(), "nothing was read");
+        let (_, headers, body) = parts(files.clone().answer(plain()).await).await;
+        assert_eq!(body, "first");
+        let etag = headers[header::ETAG].to_str().unwrap().to_owned();
+        for (method, header) in [
+            (Method::GET, ("accept", "*/*")),
+            (Method::HEAD, ("accept", "*/*")),
+            (Method::GET, ("range", "bytes=1-2")),
+            (Method::GET, ("range", "bytes=9-")),
+            (Method::GET, ("if-none-match", etag.as_str())),
+        ] {
+            let request = || request(method.clone(), "a.html", header);
+            let slow = parts(files.clone().answer(request()).await).await;
+            let fast = parts(at_once(request()).expect("it was read")).await;
+            assert_eq!(fast, slow, "{method} {header:?}");
+        }
+        assert!(at_once(request(Method::POST, "a.html", ("accept", "*/*"))).is_none());
+        let large = || request(Method::GET, "large", ("accept", "*/*"));
+        assert_eq!(files.clone().answer(large()).await.status(), StatusCode::OK);
+        assert!(at_once(large()).is_none(), "large files are not kept");
+        write("a.html", b"second");
+        let now = Instant::now();
+        assert!(files.cached("a.html", now).is_some());
+        assert!(files.cached("a.html", now + FRESH).is_none(), "it may have changed");
+        let (_, changed, body) = parts(files.clone().answer(plain()).await).await;
+        assert_eq!(body, "second");
+        assert_ne!(changed[header::ETAG], headers[header::ETAG]);
+        assert_eq!(parts(at_once(plain()).expect("it was read")).await.2, "second");
+    }
+
+    #[tokio::test]
+    async fn files_may_be_older_than_http_dates() {
+        let home = tempfile::tempdir().unwrap();
+        let file = File::create(home.path().join("old")).unwrap();
+        file.set_modified(UNIX_EPOCH - Duration::from_secs(5)).unwrap();
+        let files = Files::open(home.path(), "").unwrap();
+        let request = Request::get("/old").body(Body::empty()).unwrap();
+        let (status, headers, _) = parts(files.answer(request).await).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(headers[header::LAST_MODIFIED], "Thu, 01 Jan 1970 00:00:00 GMT");
+    }
 
     #[test]
     fn names_of_files_are_decoded_once_and_have_one_spelling() {

@@ -5,16 +5,21 @@ mod health;
 mod mqtt;
 mod proxy;
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use axum::Router;
+use axum::body::Body;
 use axum::http::header::{
     CONNECTION, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
-use axum::routing::{MethodRouter, any};
+use axum::http::request::Parts;
+use axum::http::{Request, Response};
+use axum::routing::any;
 use thiserror::Error;
+use tower_service::Service;
 
 pub use self::mqtt::MqttRoute;
 pub use self::proxy::{Upstream, UpstreamError};
@@ -87,10 +92,7 @@ impl Route {
                 "has characters other than letters, digits and -._~, or an empty segment or dots",
             );
         }
-        let is_within = |reserved: &str| {
-            path.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        if RESERVED.into_iter().any(is_within) {
+        if is_reserved(path) {
             return refused("is a path of the broker's own: choose another one");
         }
         Ok(())
@@ -113,7 +115,78 @@ pub struct Services {
     pub mqtt: Option<MqttRoute>,
 }
 
-/// Router with the routes of the broker itself and `routes`.
+/// Routes of a server: those of the configuration, and an [`axum::Router`] for all other paths.
+#[derive(Clone)]
+pub struct Routes {
+    /// Prefixes, the longest first.
+    mounted: Vec<(String, Target)>,
+    other: Router,
+}
+
+#[derive(Clone)]
+enum Target {
+    Files(Files),
+    Proxy(Proxy),
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefixes = self.mounted.iter().map(|(prefix, _)| prefix).collect::<Vec<_>>();
+        f.debug_struct("Routes").field("prefixes", &prefixes).finish_non_exhaustive()
+    }
+}
+
+impl From<Router> for Routes {
+    fn from(other: Router) -> Self {
+        Self { mounted: Vec::new(), other }
+    }
+}
+
+impl Routes {
+    /// Response that is there without waiting: a file that was read a moment ago.
+    pub(crate) fn answer_at_once(&self, request: &Parts) -> Option<Response<Body>> {
+        match self.find(request.uri.path())? {
+            Target::Files(files) => files.answer_at_once(request),
+            Target::Proxy(_) => None,
+        }
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(
+        &self,
+        request: Request<Body>,
+    ) -> impl Future<Output = Response<Body>> + Send + use<> {
+        let target = self.find(request.uri().path()).cloned();
+        let mut other = self.other.clone();
+        async move {
+            match target {
+                Some(Target::Files(files)) => files.answer(request).await,
+                Some(Target::Proxy(proxy)) => proxy.answer(request).await,
+                None => match other.call(request).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                },
+            }
+        }
+    }
+
+    /// Route of the configuration with the longest prefix.
+    fn find(&self, path: &str) -> Option<&Target> {
+        let (_, target) = self.mounted.iter().find(|(prefix, _)| is_within(path, prefix))?;
+        // Only the prefix of all paths holds them.
+        (!is_reserved(path)).then_some(target)
+    }
+}
+
+fn is_within(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn is_reserved(path: &str) -> bool {
+    RESERVED.into_iter().any(|reserved| is_within(path, reserved))
+}
+
+/// The routes of the broker itself, and `routes`.
 ///
 /// # Errors
 /// A directory cannot be opened, a path cannot be routed to, or two routes have the same path.
@@ -121,7 +194,7 @@ pub fn router(
     Services { health, api, mqtt }: Services,
     routes: &[Route],
     limits: &Limits,
-) -> Result<Router, RouteError> {
+) -> Result<Routes, RouteError> {
     let mut router = api.as_ref().map_or_else(Router::new, Api::router);
     if let Some(mqtt) = mqtt {
         router = router.route("/mqtt", axum::routing::get(move |request| mqtt::upgrade(request, mqtt)));
@@ -136,39 +209,28 @@ pub fn router(
         None => router.fallback(not_found),
     };
     router = router.method_not_allowed_fallback(method_not_allowed);
+    let mut mounted = Vec::with_capacity(routes.len());
     for (index, route) in routes.iter().enumerate() {
         route.check()?;
         let prefix = route.prefix();
         if routes[..index].iter().any(|other| other.prefix() == prefix) {
             return Err(RouteError::Path { path: route.path.clone(), problem: "is there twice: remove one" });
         }
-        router = match &route.target {
+        let target = match &route.target {
             RouteTarget::Directory(directory) => {
                 let files = Files::open(directory, prefix).map_err(|source| RouteError::Directory {
                     path: route.path.clone(),
                     directory: directory.clone(),
                     source,
                 })?;
-                mount(router, prefix, any(move |request| files.clone().answer(request)))
+                Target::Files(files)
             }
-            RouteTarget::Upstream(upstream) => {
-                let proxy = Proxy::new(upstream.clone(), limits);
-                mount(router, prefix, any(move |request| proxy.clone().answer(request)))
-            }
+            RouteTarget::Upstream(upstream) => Target::Proxy(Proxy::new(upstream.clone(), limits)),
         };
+        mounted.push((prefix.to_owned(), target));
     }
-    Ok(router)
-}
-
-/// Routes a path and all below it. The service sees the whole path.
-fn mount(router: Router, prefix: &str, service: MethodRouter) -> Router {
-    if prefix.is_empty() {
-        return router.fallback_service(service);
-    }
-    router
-        .route(prefix, service.clone())
-        .route(&format!("{prefix}/"), service.clone())
-        .route(&format!("{prefix}/{{*rest}}"), service)
+    mounted.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+    Ok(Routes { mounted, other: router })
 }
 
 /// Removes the fields that concern one connection only. RFC 9110, 7.6.1
@@ -221,6 +283,34 @@ mod tests {
             ("/health/", "is a path of the broker's own"),
         ] {
             assert!(check(path).is_some_and(|error| error.contains(problem)), "{path}: {:?}", check(path));
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_has_the_path_and_the_broker_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        let target = || RouteTarget::Directory(home.path().to_owned());
+        let routes = ["/", "/a", "/a/b/"].map(|path| Route { path: path.to_owned(), target: target() });
+        let routes = router(Services::default(), &routes, &Limits::default()).unwrap();
+        for (path, expected) in [
+            ("/", Some("")),
+            ("/ab", Some("")),
+            ("/a", Some("/a")),
+            ("/a/", Some("/a")),
+            ("/a/bc", Some("/a")),
+            ("/a/b", Some("/a/b")),
+            ("/a/b/c/d", Some("/a/b")),
+            ("/apis", Some("")),
+            ("/api", None),
+            ("/api/v1/nothing", None),
+            ("/mqtt", None),
+            ("*", None),
+        ] {
+            let found = routes.find(path).map(|target| match target {
+                Target::Files(files) => files.prefix(),
+                Target::Proxy(_) => "a proxy",
+            });
+            assert_eq!(found, expected, "{path}");
         }
     }
 

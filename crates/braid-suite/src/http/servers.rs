@@ -63,7 +63,9 @@ impl Servers {
             fs::write(&config, text)
                 .map_err(|error| format!("cannot write {}: {error}", config.display()))?;
             let config = config.display().to_string();
-            let broker = broker.variant("http", &[&["--config", &config], arguments].concat()).wrapped(wrapper(server));
+            let broker = broker
+                .variant("http", &[&["--config", &config], arguments].concat())
+                .wrapped(wrapper(server));
             let running = broker.start()?;
             wait_for(port).map_err(|reason| format!("{reason}; its log: {}", running.last_words()))?;
             Ok::<_, String>((running, port))

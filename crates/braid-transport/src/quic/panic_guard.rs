@@ -103,17 +103,23 @@ impl<T> Drop for Part<T> {
 }
 
 /// Future that is forgotten when it panics.
-pub(super) struct PanicGuard<F> {
+pub(super) struct PanicGuard<F: ?Sized> {
     future: Option<Pin<Box<F>>>,
 }
 
 impl<F: Future> PanicGuard<F> {
     pub(super) fn new(future: F) -> Self {
-        Self { future: Some(Box::pin(future)) }
+        Self::of(Box::pin(future))
     }
 }
 
-impl<F: Future> Future for PanicGuard<F> {
+impl<F: Future + ?Sized> PanicGuard<F> {
+    pub(super) fn of(future: Pin<Box<F>>) -> Self {
+        Self { future: Some(future) }
+    }
+}
+
+impl<F: Future + ?Sized> Future for PanicGuard<F> {
     type Output = Result<F::Output, Broken>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -129,7 +135,7 @@ impl<F: Future> Future for PanicGuard<F> {
     }
 }
 
-impl<F> Drop for PanicGuard<F> {
+impl<F: ?Sized> Drop for PanicGuard<F> {
     fn drop(&mut self) {
         let future = self.future.take();
         let _ = guarded(move || drop(future));

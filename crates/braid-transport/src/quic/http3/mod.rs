@@ -113,7 +113,7 @@ impl fmt::Debug for PathProbe {
     }
 }
 
-type Opening<T> = Pin<Box<PanicGuard<Pin<Box<dyn Future<Output = Result<T, ConnectionError>> + Send>>>>>;
+type Opening<T> = PanicGuard<dyn Future<Output = Result<T, ConnectionError>> + Send>;
 
 /// Established QUIC connection, of either end, to be served or used by `h3`.
 pub struct Http3Connection {
@@ -123,6 +123,7 @@ pub struct Http3Connection {
     /// Resolves when the library has panicked in this connection.
     failed: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     uni_streams: usize,
+    data_headers: bool,
     peer: Peer,
     /// The endpoint of a client.
     _endpoint: Option<Part<Endpoint>>,
@@ -143,6 +144,7 @@ impl Http3Connection {
             accepting_bidi: None,
             accepting_uni: None,
             uni_streams: 0,
+            data_headers: true,
             peer,
         }
     }
@@ -151,6 +153,14 @@ impl Http3Connection {
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// On streams that the peer opens, what is given to `h3` as the payload of DATA frames is whole frames, and is sent
+    /// without the header that `h3` puts before it. So a server encodes the frames of a response itself, and sends head
+    /// and body in one write.
+    #[must_use]
+    pub fn without_data_headers(self) -> Self {
+        Self { data_headers: false, ..self }
     }
 
     /// Measurements of the path.
@@ -220,8 +230,8 @@ fn poll_slot<T, F>(
 where
     F: Future<Output = Result<T, ConnectionError>> + Send + 'static,
 {
-    let future = slot.get_or_insert_with(|| Box::pin(PanicGuard::new(Box::pin(call(Arc::clone(shared))))));
-    let outcome = ready!(future.as_mut().poll(cx));
+    let future = slot.get_or_insert_with(|| PanicGuard::of(Box::pin(call(Arc::clone(shared)))));
+    let outcome = ready!(Pin::new(future).poll(cx));
     *slot = None;
     Poll::Ready(outcome.map_err(|Broken| broken())?.map_err(|error| lost(&error)))
 }
@@ -266,7 +276,8 @@ impl<B: Buf> quic::Connection<B> for Http3Connection {
         self.poll_failed(cx)?;
         let shared = &self.open.shared;
         let streams = ready!(poll_slot(&mut self.accepting_bidi, shared, cx, on_connection!(accept_bi)))?;
-        Poll::Ready(Ok(Http3Bidi::new(streams, shared, &self.open.acknowledged_ends)))
+        let bidi = Http3Bidi::new(streams, shared, &self.open.acknowledged_ends);
+        Poll::Ready(Ok(bidi.with_data_headers(self.data_headers)))
     }
 
     fn opener(&self) -> Self::OpenStreams {

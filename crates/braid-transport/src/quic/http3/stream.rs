@@ -15,7 +15,10 @@ use super::frame_limit::FrameLimit;
 use super::{broken, lost, on_stream};
 use crate::quic::panic_guard::{Part, SharedConnection};
 
-/// Bytes of one read at most.
+/// Type of DATA frames.
+const DATA: u8 = 0x00;
+
+/// Bytes of one read or write at most.
 const CHUNK: usize = 64 << 10;
 
 fn id(id: noq::StreamId) -> StreamId {
@@ -34,6 +37,10 @@ pub struct Http3Send<B> {
     stream: Part<SendStream>,
     id: StreamId,
     writing: Option<WriteBuf<B>>,
+    /// Bytes that were taken from it, and are written first.
+    chunk: Bytes,
+    /// See [`Http3Connection::without_data_headers`](super::Http3Connection::without_data_headers).
+    data_headers: bool,
     /// Set: the end of the stream waits for the peer's acknowledgement.
     acknowledged_ends: Arc<AtomicBool>,
     /// Resolves when the peer has acknowledged all of the stream.
@@ -50,17 +57,23 @@ impl<B> Http3Send<B> {
             id: id(stream.id()),
             stream: Part::new(stream, connection),
             writing: None,
+            chunk: Bytes::new(),
+            data_headers: true,
             acknowledged_ends: Arc::clone(acknowledged_ends),
             acknowledged: None,
         }
     }
 
+    /// Writes from the begin of `chunk`, and removes what was written.
     fn poll_write(
         stream: &mut Part<SendStream>,
         cx: &mut Context<'_>,
-        bytes: &[u8],
+        chunk: &mut Bytes,
     ) -> Poll<Result<usize, StreamErrorIncoming>> {
-        let written = stream.with(|stream| Pin::new(stream).poll_write(cx, bytes));
+        let written = stream.with(|stream| {
+            let mut chunks = std::slice::from_mut(chunk);
+            pin!(stream.write_many_chunks(&mut chunks)).poll(cx)
+        });
         Poll::Ready(match ready!(written.map_err(|_| on_stream(broken()))?) {
             Ok(written) => Ok(written),
             Err(WriteError::Stopped(code)) => {
@@ -74,9 +87,15 @@ impl<B> Http3Send<B> {
 
 impl<B: Buf> quic::SendStream<B> for Http3Send<B> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
-        while let Some(writing) = self.writing.as_mut().filter(|writing| writing.has_remaining()) {
-            let written = ready!(Self::poll_write(&mut self.stream, cx, writing.chunk()))?;
-            writing.advance(written);
+        loop {
+            while !self.chunk.is_empty() {
+                ready!(Self::poll_write(&mut self.stream, cx, &mut self.chunk))?;
+            }
+            let Some(writing) = self.writing.as_mut().filter(|writing| writing.has_remaining()) else {
+                break;
+            };
+            // Header and payload of a frame are one write.
+            self.chunk = writing.copy_to_bytes(writing.remaining().min(CHUNK));
         }
         self.writing = None;
         Poll::Ready(Ok(()))
@@ -87,7 +106,12 @@ impl<B: Buf> quic::SendStream<B> for Http3Send<B> {
             let reason = "a write began before the last one was complete".to_owned();
             return Err(on_stream(quic::ConnectionErrorIncoming::InternalError(reason)));
         }
-        self.writing = Some(data.into());
+        let mut writing = data.into();
+        // The header of a frame is a chunk of its own.
+        if !self.data_headers && writing.chunk().first() == Some(&DATA) {
+            writing.advance(writing.chunk().len());
+        }
+        self.writing = Some(writing);
         Ok(())
     }
 
@@ -125,7 +149,8 @@ impl<B: Buf> quic::SendStreamUnframed<B> for Http3Send<B> {
         cx: &mut Context<'_>,
         bytes: &mut D,
     ) -> Poll<Result<usize, StreamErrorIncoming>> {
-        let written = ready!(Self::poll_write(&mut self.stream, cx, bytes.chunk()))?;
+        let mut chunk = Bytes::copy_from_slice(bytes.chunk());
+        let written = ready!(Self::poll_write(&mut self.stream, cx, &mut chunk))?;
         bytes.advance(written);
         Poll::Ready(Ok(written))
     }
@@ -219,6 +244,11 @@ impl<B> Http3Bidi<B> {
     ) -> Self {
         let recv = Http3Recv::new(recv, FrameLimit::bidi(), connection);
         Self { send: Http3Send::new(send, connection, acknowledged_ends), recv }
+    }
+
+    pub(super) fn with_data_headers(mut self, data_headers: bool) -> Self {
+        self.send.data_headers = data_headers;
+        self
     }
 }
 
