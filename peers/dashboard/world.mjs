@@ -192,8 +192,7 @@ export class World {
   }
 
   lift(target) {
-    const [[name, value]] = Object.entries(target)
-    const at = this.bans.findIndex((ban) => ban[name] === value)
+    const at = this.bans.findIndex((ban) => ['client', 'mountpoint', 'user', 'addresses'].every((name) => (ban[name] ?? undefined) === target[name]))
     if (at >= 0) this.bans.splice(at, 1)
     return at >= 0
   }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use braid_proto::session::{SessionExpiry, Subscription};
 use braid_proto::topic::TopicFilter;
+use braid_transport::Transport;
 use ipnet::IpNet;
 use tokio::task::yield_now;
 
@@ -53,6 +54,8 @@ pub struct ClientQuery {
     pub client_id_prefix: Option<String>,
     /// Addresses of connected clients.
     pub addresses: Option<IpNet>,
+    /// Transport of connected clients.
+    pub transport: Option<Transport>,
     /// Whether the client is connected.
     pub is_connected: Option<bool>,
 }
@@ -101,6 +104,8 @@ impl ClientQuery {
         let is_connected = connection.is_some();
         if self.is_connected.is_some_and(|wanted| wanted != is_connected)
             || !self.addresses.as_ref().is_none_or(is_in)
+            || (self.transport.is_some()
+                && self.transport != connection.as_ref().map(|connection| connection.transport))
         {
             return None;
         }

@@ -103,6 +103,9 @@ export function query(values) {
 	return entries.length ? `?${new URLSearchParams(entries)}` : ''
 }
 
+/** Address of the view of a client. */
+export const clientHref = ({ client_id: id, mountpoint }) => `#/clients/${encodeURIComponent(id)}${query({ mountpoint })}`
+
 // === What is repeated while it is looked at ===
 
 /** Runs `start` now, when the tab is shown again and after sign-in, and `stop` before each and at the end. */

@@ -1,6 +1,6 @@
 // One client: its streams as lanes, path, gate, session, subscriptions and Will.
 
-import { change, every, get, subscribe } from './api.js'
+import { change, every, get, query as toQuery, subscribe } from './api.js'
 import { card, confirm, empty, facts, h, notify, setText, table } from './dom.js'
 import { bytes, bytesPerSecond, clock, count, duration, milliseconds, percent, since } from './format.js'
 import { lanes } from './lanes.js'
@@ -14,19 +14,20 @@ const GATE = {
 }
 
 export default function client(view) {
-	const { signal, attempt, head, body, parts } = view
+	const { signal, attempt, head, body, parts, query: { mountpoint } } = view
 	const id = parts[1]
 	const path = `clients/${encodeURIComponent(id)}`
+	const of = (more) => toQuery({ mountpoint, ...more })
 	const state = h('span.chip', '…')
 	const end = (title, text, label, query, done) => async () => {
 		if (!(await confirm(title, text, label))) return
-		attempt(change('DELETE', path + query), () => {
+		attempt(change('DELETE', path + of(query)), () => {
 			notify(done)
 			refresh()
 		})
 	}
-	const disconnect = h('button.danger', { click: end(`Disconnect ${id}?`, 'It may connect again at once; its session stays.', 'Disconnect', '', `${id} is disconnected`) }, 'Disconnect …')
-	const remove = h('button', { click: end(`Delete the session of ${id}?`, 'Subscriptions and queued messages are lost, and the connection is closed.', 'Delete the session', '?session=true', `The session of ${id} is deleted`) }, 'Delete session …')
+	const disconnect = h('button.danger', { click: end(`Disconnect ${id}?`, 'It may connect again at once; its session stays.', 'Disconnect', {}, `${id} is disconnected`) }, 'Disconnect …')
+	const remove = h('button', { click: end(`Delete the session of ${id}?`, 'Subscriptions and queued messages are lost, and the connection is closed.', 'Delete the session', { session: true }, `The session of ${id} is deleted`) }, 'Delete session …')
 	head.prepend(h('a.back', { href: '#/clients' }, '← Clients'))
 	head.append(state, h('div.actions', remove, disconnect))
 
@@ -90,7 +91,7 @@ export default function client(view) {
 	}
 	const refresh = every(DETAIL_INTERVAL, async () => {
 		try {
-			showClient(await get(path))
+			showClient(await get(path + of()))
 		} catch (error) {
 			if (error.status === 404) {
 				setText(state, '○ no session')
@@ -100,9 +101,9 @@ export default function client(view) {
 			throw error
 		}
 	}, view)
-	subscribe(() => `${path}/streams/live`, (event, data) => event === 'streams' && showStreams(data), {
+	subscribe(() => `${path}/streams/live${of()}`, (event, data) => event === 'streams' && showStreams(data), {
 		signal,
-		// The answer for the client itself says the same of an absent one.
-		report: (error, source) => view.report(error?.status === 404 ? null : error, source),
+		// The answer for the client itself says the same of an absent and of a disconnected one.
+		report: (error, source) => view.report([404, 409].includes(error?.status) ? null : error, source),
 	})
 }

@@ -1,6 +1,6 @@
 // Clients: filter and virtual table.
 
-import { every, query as toQuery } from './api.js'
+import { clientHref, every, query as toQuery } from './api.js'
 import { empty, field, h, select, setText } from './dom.js'
 import { TRANSPORTS, bytes, count, duration } from './format.js'
 import { virtualList } from './virtual.js'
@@ -12,7 +12,7 @@ const upper = (text) => text?.toUpperCase() ?? '–'
 
 /** Label, class, text of a client. */
 const COLUMNS = [
-	['Client', 'client', (one) => one.client_id],
+	['Client', 'client', (one) => (one.mountpoint ? `${one.client_id} · ${one.mountpoint}` : one.client_id)],
 	['State', 'state', (one) => (one.connected ? '● online' : '○ offline')],
 	['Since', 'since', (one) => duration(Date.now() / 1000 - (one.connected ? one.connected_at : one.disconnected_at))],
 	['User', 'user', (one) => one.user ?? '–'],
@@ -40,7 +40,7 @@ export default function clients(view) {
 	none.hidden = true
 	const list = virtualList('Clients', 'clients', COLUMNS, {
 		filter,
-		href: (one) => `#/clients/${encodeURIComponent(one.client_id)}`,
+		href: clientHref,
 		onCount: (total) => {
 			setText(number, `${count(total)} ${total === 1 ? 'client' : 'clients'}`)
 			none.hidden = total > 0

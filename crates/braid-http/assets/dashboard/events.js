@@ -1,6 +1,6 @@
 // Live list of the broker's events.
 
-import { query, subscribe } from './api.js'
+import { clientHref, query, subscribe } from './api.js'
 import { empty, h, prepend, setText } from './dom.js'
 import { clock } from './format.js'
 
@@ -17,7 +17,7 @@ export function eventRow(kind, data) {
 	return h('li', { class: BAD.includes(kind) && 'bad' },
 		h('time', clock(data.at)),
 		h('span.kind', h('span.symbol', { 'aria-hidden': 'true' }, SYMBOLS[kind] ?? '•'), kind),
-		h('span.about', data.client_id && h('a', { href: `#/clients/${encodeURIComponent(data.client_id)}` }, data.client_id), h('span.muted', about)))
+		h('span.about', data.client_id && h('a', { href: clientHref(data) }, data.client_id), h('span.muted', about)))
 }
 
 export default function events(view) {

@@ -17,15 +17,17 @@ export function bans(view) {
 	const minutes = h('input', { type: 'number', min: 1, placeholder: 'for good' })
 	const reason = h('input', { autocomplete: 'off' })
 	const targetOf = (ban) => TARGETS.find((name) => ban[name])
+	const textOf = (ban) => [...TARGETS, 'mountpoint'].map((name) => ban[name]).filter(Boolean).join(' · ')
 	const list = table('Bans', [
 		['Kind', targetOf],
-		['Banned', (ban) => code(ban[targetOf(ban)])],
+		['Banned', (ban) => code(textOf(ban))],
 		['Until', (ban) => (ban.expires_at ? clock(ban.expires_at) : 'it is lifted')],
 		['Reason', (ban) => ban.reason],
 		['Action', (ban) => h('button', { 'aria-label': `Lift the ban of ${ban[targetOf(ban)]}`, click: async () => {
 			const name = targetOf(ban)
 			if (!(await confirm('Lift the ban?', `The ${name} ${ban[name]} may connect again.`, 'Lift the ban'))) return
-			attempt(change('DELETE', `bans${query({ [name]: ban[name] })}`), refresh)
+			const { client, mountpoint, user, addresses } = ban
+			attempt(change('DELETE', `bans${query({ client, mountpoint, user, addresses })}`), refresh)
 		} }, 'Lift …')],
 	], 'There is no ban.')
 	const form = h('form.inline', { submit: (event) => {

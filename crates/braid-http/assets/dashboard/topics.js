@@ -129,7 +129,7 @@ export default function topics(view) {
 			retained.replaceChildren(h('p.muted', 'Nothing is retained for this topic.'))
 			return
 		}
-		const read = payload(fromBase64(found.payload))
+		const read = found.payload === null ? { kind: 'too large to show', text: '…' } : payload(fromBase64(found.payload))
 		const remove = h('button.danger', { click: async () => {
 			if (!(await confirm('Delete the retained message?', `New subscribers of ${topic} no longer receive it.`, 'Delete'))) return
 			attempt(change('DELETE', path), () => {

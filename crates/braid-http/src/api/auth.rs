@@ -1,6 +1,7 @@
 //! Users of the API and their roles.
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use lru::LruCache;
 use tokio::time::timeout;
 
 use super::extract::Refused;
-use super::limit::RequestRate;
+use super::limit::{RequestRate, network};
 use crate::front::{Client, is_forwarded};
 
 /// Time for which right credentials are not verified again. A hash of a password takes a tenth of a second.
@@ -32,6 +33,9 @@ const REFUSALS: u32 = 10;
 
 /// See [`REFUSALS`].
 const REFUSALS_PER: Duration = Duration::from_secs(60);
+
+/// Addresses that log in at the same time.
+const TURNS: usize = 64;
 
 /// Time for the authenticators.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,6 +98,8 @@ pub(super) struct Login {
     keys: [RandomState; 2],
     known: Mutex<LruCache<[u64; 2], (Principal, Instant)>>,
     refusals: RequestRate,
+    /// Turns of addresses, by a hash.
+    turns: [tokio::sync::Mutex<()>; TURNS],
 }
 
 /// Credentials of a request.
@@ -115,6 +121,7 @@ impl Login {
             keys: [RandomState::new(), RandomState::new()],
             known: Mutex::new(LruCache::new(LOGINS)),
             refusals: RequestRate::slow(REFUSALS, REFUSALS_PER),
+            turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
         }
     }
 
@@ -137,6 +144,13 @@ impl Login {
             return Ok(principal);
         }
         let address = client.address.ip();
+        // One login of an address after the other: those at once would all pass the check, and each hash a password.
+        let Ok(_turn) = timeout(ANSWER_TIMEOUT, self.turn(address).lock()).await else {
+            return Err(unavailable());
+        };
+        if let Some(principal) = self.remembered(key) {
+            return Ok(principal);
+        }
         self.refusals.check(address).map_err(Refused::too_many)?;
         let refuse = |detail| {
             // One token of an address that has one: the check above was before.
@@ -192,6 +206,11 @@ impl Login {
             listener: &self.policy,
         };
         authenticate.authenticate(&credentials).await
+    }
+
+    fn turn(&self, address: IpAddr) -> &tokio::sync::Mutex<()> {
+        let hash = self.keys[0].hash_one(network(address));
+        &self.turns[usize::try_from(hash).unwrap_or_default() % TURNS]
     }
 
     /// Keyed 128-bit hash: no credentials stay in memory.

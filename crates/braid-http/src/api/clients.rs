@@ -206,14 +206,8 @@ impl From<&WillSummary> for Will {
     }
 }
 
-/// Conditions of a list.
-struct Filter {
-    query: ClientQuery,
-    transport: Option<Transport>,
-}
-
-impl Filter {
-    fn new(params: &ClientsParams) -> Result<Self, Refused> {
+impl ClientsParams {
+    fn query(&self) -> Result<ClientQuery, Refused> {
         let network = |text: &String| {
             let parsed = text
                 .parse::<IpNet>()
@@ -224,28 +218,24 @@ impl Filter {
             let named = Transport::ALL.into_iter().find(|one| one.to_string() == *text);
             named.ok_or_else(|| Refused::bad("transport: write tcp, tls, ws, wss or quic"))
         };
-        let query = ClientQuery {
-            user: params.user.clone(),
-            client_id_prefix: params.prefix.clone(),
-            addresses: params.address.as_ref().map(network).transpose()?,
-            is_connected: params.connected,
-        };
-        Ok(Self { query, transport: params.transport.as_ref().map(transport).transpose()? })
+        Ok(ClientQuery {
+            user: self.user.clone(),
+            client_id_prefix: self.prefix.clone(),
+            addresses: self.address.as_ref().map(network).transpose()?,
+            transport: self.transport.as_ref().map(transport).transpose()?,
+            is_connected: self.connected,
+        })
     }
+}
 
-    fn is_all(&self) -> bool {
-        let ClientQuery { user, client_id_prefix, addresses, is_connected } = &self.query;
-        user.is_none()
-            && client_id_prefix.as_ref().is_none_or(String::is_empty)
-            && addresses.is_none()
-            && is_connected.is_none()
-            && self.transport.is_none()
-    }
-
-    fn matches(&self, row: &ClientRow) -> bool {
-        let transport = row.connection.as_ref().map(|connection| connection.transport);
-        self.transport.is_none() || self.transport == transport
-    }
+/// Tests whether a query has no condition.
+fn is_all(query: &ClientQuery) -> bool {
+    let ClientQuery { user, client_id_prefix, addresses, transport, is_connected } = query;
+    user.is_none()
+        && client_id_prefix.as_ref().is_none_or(String::is_empty)
+        && addresses.is_none()
+        && transport.is_none()
+        && is_connected.is_none()
 }
 
 #[utoipa::path(
@@ -257,29 +247,22 @@ pub(super) async fn list(
     State(api): State<Api>,
     Params(params): Params<ClientsParams>,
 ) -> Answer<List<Client>> {
-    let (handle, limit, filter) = (api.handle()?, rows(params.limit)?, Filter::new(&params)?);
+    let (handle, limit, query) = (api.handle()?, rows(params.limit)?, params.query()?);
     let cursor: Option<Cursor> = decode_cursor(params.cursor.as_deref())?;
-    let mut position = cursor.as_ref().map(|Cursor(value, _)| ClientCursor::new(*value));
-    let mut items = Vec::new();
-    loop {
-        let page = handle.clients(&filter.query, position, limit - items.len()).await;
-        items.extend(page.rows.iter().filter(|row| filter.matches(row)).map(Client::from));
-        position = page.next;
-        if items.len() >= limit || position.is_none() {
-            break;
-        }
-    }
+    let start = cursor.as_ref().map(|Cursor(value, _)| ClientCursor::new(*value));
+    let page = handle.clients(&query, start, limit).await;
+    let (items, position) = (page.rows.iter().map(Client::from).collect::<Vec<_>>(), page.next);
     let total = match cursor {
         Some(Cursor(_, total)) => total,
         None if position.is_none() => Some(items.len() as u64),
-        None if filter.is_all() => super::metrics::value(&handle, "clients/total"),
+        None if is_all(&query) => super::metrics::value(&handle, "clients/total"),
         None => {
             let (mut total, mut visited) = (items.len() as u64, 0);
             let mut behind = position;
             while behind.is_some() && visited < MAX_COUNTED {
-                let page = handle.clients(&filter.query, behind, ROWS_TO_COUNT).await;
+                let page = handle.clients(&query, behind, ROWS_TO_COUNT).await;
                 visited += page.rows.len() as u64;
-                total += page.rows.iter().filter(|row| filter.matches(row)).count() as u64;
+                total += page.rows.len() as u64;
                 behind = page.next;
             }
             behind.is_none().then_some(total)
@@ -319,7 +302,7 @@ pub(super) async fn show(
     delete, path = "/api/v1/clients/{id}", tag = "clients",
     description = "Disconnects a client. With `session=true` its session is deleted too, connected or not.",
     params(("id" = String, Path, description = "Client Identifier"), DisconnectParams),
-    responses((status = 204, description = "Done"), (status = 404, description = "There is none")),
+    responses((status = 204, description = "Done"), (status = 404, description = "There is none"), (status = 409, description = "It is not connected")),
 )]
 pub(super) async fn disconnect(
     State(api): State<Api>,
@@ -335,6 +318,7 @@ pub(super) async fn disconnect(
     if is_done {
         return Ok(StatusCode::NO_CONTENT);
     }
-    let error = if params.session { ViewError::NotFound } else { ViewError::NotConnected };
-    Err(Refused::not_found(error.to_string()))
+    // An error if there is no such session.
+    handle.client(&name).await?;
+    Err(ViewError::NotConnected.into())
 }

@@ -67,7 +67,7 @@ impl RequestRate {
 }
 
 /// A host of IPv6 has a network of 64 bits to choose addresses from.
-fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
         address => address,

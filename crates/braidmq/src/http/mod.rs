@@ -24,9 +24,9 @@ enum Command {
 
 /// Show why clients of a network are offered HTTP/3, or are not
 ///
-/// The protocol that is chosen, since when and until when at least, the paths as TCP and QUIC measured them, and the costs
-/// over both; for each address of the front that clients of the network use. Then the changes of the network among the
-/// latest 256 of all networks. The front has to have TLS, so the URL begins with https.
+/// The protocol that is chosen, since when and until when at least, the paths as TCP and QUIC measured them, and the
+/// costs over both; for each address of the front that clients of the network use. Then the changes of the network
+/// among the latest 256 of all networks. The front has to have TLS, so the URL begins with https.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXPLAIN_HELP)]
 struct ExplainArgs {

@@ -100,6 +100,8 @@ async fn queries_select_by_user_name_address_and_state() {
         (ClientQuery { addresses: Some("127.0.0.0/24".parse().expect("a net")), ..none() }, &["a1"]),
         // The address of a disconnected client is not known.
         (ClientQuery { addresses: Some("0.0.0.0/0".parse().expect("a net")), ..none() }, &["a1", "a2"]),
+        (ClientQuery { transport: Some(Transport::Mem), ..none() }, &["a1", "a2"]),
+        (ClientQuery { transport: Some(Transport::Quic), ..none() }, &[]),
         (ClientQuery { is_connected: Some(true), ..none() }, &["a1", "a2"]),
         (ClientQuery { is_connected: Some(false), user: Some("ann".into()), ..none() }, &["b1"]),
     ] {

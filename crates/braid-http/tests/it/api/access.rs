@@ -86,6 +86,22 @@ fn wrong_credentials_are_limited_and_right_ones_are_not() {
 }
 
 #[test]
+fn wrong_credentials_that_come_at_once_are_limited_too() {
+    let users = Arc::<TestUsers>::default();
+    let api = TestApi::with(Setup { users: Some(users.clone()), ..Setup::default() });
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let login = |number: u32| {
+            let (api, wrong) = (&api, [basic("alice", &number.to_string())]);
+            scope.spawn(move || api.send("GET", "/api/v1/bans", None, &wrong).status)
+        };
+        let logins: Vec<_> = (0..40).map(login).collect();
+        logins.into_iter().map(|login| login.join().unwrap()).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 10, "{statuses:?}");
+    assert_eq!(users.asked.load(Ordering::Relaxed), 10);
+}
+
+#[test]
 fn without_authenticators_only_clients_of_this_machine_are_operators() {
     let api = TestApi::start();
     assert_eq!(api.put("POST", "bans", &json!({ "user": "mallory" })).status, 201);

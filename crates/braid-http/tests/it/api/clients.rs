@@ -167,7 +167,7 @@ fn clients_are_disconnected_and_sessions_deleted() {
     assert_eq!((kind.as_str(), &data["transport"]), ("connected", &json!("tcp")));
     api.runtime.block_on(client.disconnect()).unwrap();
     assert_eq!(events.next().unwrap().0, "disconnected");
-    assert!(api.ask("DELETE", "/api/v1/clients/client").refusal(404).contains("not connected"));
+    assert!(api.ask("DELETE", "/api/v1/clients/client").refusal(409).contains("not connected"));
     assert_eq!(api.ask("DELETE", "/api/v1/clients/client?session=true").status, 204);
     api.ask("GET", "/api/v1/clients/client").refusal(404);
     api.ask("DELETE", "/api/v1/clients/client?session=true").refusal(404);

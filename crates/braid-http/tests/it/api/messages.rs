@@ -108,7 +108,7 @@ fn bad_queries_and_paths_are_refused() {
         ("GET", "clients/%FF", 400, "percent-encoded UTF-8"),
         ("GET", "clients/absent", 404, "the client has no session"),
         ("GET", "clients/absent?session=true", 400, "unknown field `session`"),
-        ("DELETE", "clients/absent", 404, "the client is not connected"),
+        ("DELETE", "clients/absent", 404, "the client has no session"),
         ("DELETE", "clients/absent?session=1", 400, "the query is not valid"),
         ("GET", "clients/absent/streams/live?interval_ms=1", 400, "interval_ms: 1 is out of range"),
         ("GET", "clients/absent/streams/live", 404, "the client has no session"),
