@@ -4,12 +4,17 @@ use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use axum::http::{Response, StatusCode};
 
+/// Body with status, title and `detail`.
+pub(crate) fn text(status: StatusCode, detail: &str) -> String {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let body = serde_json::json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
+    format!("{body}\n")
+}
+
 /// Response with status, title and `detail`, which is shown to clients: no paths of the host, no errors of libraries.
 #[must_use]
 pub fn problem(status: StatusCode, detail: &str) -> Response<Body> {
-    let title = status.canonical_reason().unwrap_or("Error");
-    let body = serde_json::json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
-    let mut response = Response::new(Body::from(format!("{body}\n")));
+    let mut response = Response::new(Body::from(text(status, detail)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -1,6 +1,8 @@
 //! Checks of a request before it is routed.
 
-use axum::http::header::{CONTENT_LENGTH, HOST, HeaderMap, ORIGIN};
+use axum::http::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, ORIGIN, TE, TRANSFER_ENCODING, UPGRADE,
+};
 use axum::http::uri::Authority;
 use axum::http::{Method, Request, StatusCode, Uri, Version};
 
@@ -38,6 +40,7 @@ impl Guard {
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
             return Err((StatusCode::NOT_IMPLEMENTED, "this server has neither CONNECT nor TRACE"));
         }
+        framing(request.version(), request.headers())?;
         let authority = authority(request)?;
         // A page of another host whose name was made to resolve to a loopback address (DNS rebinding).
         if is_loopback && authority.as_ref().is_some_and(|authority| !self.is_known(authority.host())) {
@@ -86,6 +89,25 @@ pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
         return Err(());
     }
     text.parse().map(Some).map_err(drop)
+}
+
+/// Refuses codings of the body other than `chunked` (RFC 9112, 6.1), and fields of one connection where frames take their
+/// place (RFC 9114, 4.2; hyper does so on HTTP/2).
+fn framing(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
+    if version > Version::HTTP_2 {
+        let te = headers.get(TE).is_some_and(|te| te != "trailers");
+        let proxy_connection = HeaderName::from_static("proxy-connection");
+        let wrong = [CONNECTION, TRANSFER_ENCODING, UPGRADE, proxy_connection];
+        if te || wrong.iter().any(|name| headers.contains_key(name)) || headers.contains_key("keep-alive") {
+            return Err((StatusCode::BAD_REQUEST, "a field of the request concerns connections of HTTP/1.1"));
+        }
+    }
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err((StatusCode::NOT_IMPLEMENTED, "the body has another transfer coding than chunked")),
+    }
 }
 
 /// Host and port that the client asks for. RFC 9112, 3.2 and RFC 9113, 8.3.1.

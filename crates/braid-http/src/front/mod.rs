@@ -2,6 +2,7 @@
 
 mod body;
 mod guard;
+mod head;
 mod http3;
 mod idle;
 mod limits;

@@ -5,14 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use braid_transport::http::{HttpIncoming, HttpListener};
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::UPGRADE;
 use hyper::service::service_fn;
+use hyper::{Request, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::time::{sleep, timeout};
 
+use super::head::{Exchange, ExchangeBody, HeadRefusals};
 use super::idle::IdleTimeout;
 use super::limits::{Limits, Permit};
 use super::poll_first::PollFirst;
@@ -51,7 +52,8 @@ fn builder(limits: &Limits, alpn: Option<&str>) -> auto::Builder<PollFirst> {
     let mut http = auto::Builder::new(PollFirst);
     http.http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.head_timeout)
+        // The stream has a limit of its own, which begins with the first byte of a head.
+        .header_read_timeout(None)
         .max_buf_size(limits.head_bytes)
         .max_headers(FIELDS)
         .http2()
@@ -76,14 +78,23 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
     let http = builder(limits, stream.peer.alpn.as_deref());
     let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit);
     let is_upgraded = io.upgraded();
+    let io = HeadRefusals::new(io, stream.peer.alpn.as_deref(), limits.head_timeout, |_| {});
+    let exchanges = io.exchanges();
     let service = {
         let connection = Arc::clone(&connection);
         service_fn(move |mut request: Request<Incoming>| {
             if request.headers().contains_key(UPGRADE) {
                 request.extensions_mut().insert(Upgraded(Arc::clone(&is_upgraded)));
             }
+            let mut exchange = (request.version() < Version::HTTP_2).then(|| exchanges.begin());
             let response = connection.answer(request);
-            async move { Ok::<_, Infallible>(response.await) }
+            async move {
+                let response = response.await;
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    exchange.iter_mut().for_each(Exchange::keep);
+                }
+                Ok::<_, Infallible>(response.map(|body| ExchangeBody { body, _exchange: exchange }))
+            }
         })
     };
     let serving = http.serve_connection_with_upgrades(TokioIo::new(io), service);

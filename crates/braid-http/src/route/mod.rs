@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{
-    CONNECTION, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    CONNECTION, HOST, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::request::Parts;
@@ -233,7 +233,7 @@ pub fn router(
     Ok(Routes { mounted, other: router })
 }
 
-/// Removes the fields that concern one connection only. RFC 9110, 7.6.1
+/// Removes the fields that concern one connection only. `Host` is none of them, whatever the sender says. RFC 9110, 7.6.1
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -241,6 +241,7 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
+        .filter(|name| name != HOST)
         .collect();
     let keep_alive = HeaderName::from_static("keep-alive");
     let proxy_connection = HeaderName::from_static("proxy-connection");
@@ -318,7 +319,8 @@ mod tests {
     fn fields_of_one_connection_are_removed() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
-            ("connection", "close, X-Mine"),
+            ("connection", "close, X-Mine, Host"),
+            ("host", "localhost"),
             ("connection", "x-other"),
             ("x-mine", "1"),
             ("x-other", "2"),
@@ -332,6 +334,6 @@ mod tests {
             headers.append(HeaderName::from_static(name), value.parse().unwrap());
         }
         remove_hop_by_hop(&mut headers);
-        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-kept"]);
+        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-kept", "host"]);
     }
 }

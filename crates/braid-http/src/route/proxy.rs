@@ -1,5 +1,6 @@
 //! Reverse proxy to another HTTP server.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
@@ -18,6 +19,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use percent_encoding::percent_decode;
 use thiserror::Error;
 use tokio::io::copy_bidirectional;
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -32,6 +34,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Idle connections to an upstream that are kept, and for how long. Most servers close theirs after a minute or more.
 const IDLE_CONNECTIONS: usize = 32;
 const IDLE_TIME: Duration = Duration::from_secs(30);
+
+/// Decodings of a path after which it must not be encoded any more.
+const DECODINGS: usize = 4;
 
 /// Bytes of the head of an upstream's response.
 const HEAD: usize = 64 << 10;
@@ -91,6 +96,10 @@ impl Proxy {
     }
 
     pub(super) async fn answer(self, mut request: Request<Body>) -> Response<Body> {
+        if has_parent_segment(request.uri().path()) {
+            let detail = "the path has .. in it, by which a server may leave the route";
+            return problem(StatusCode::BAD_REQUEST, detail);
+        }
         let upgrade = websocket(&request).then(|| request.extensions_mut().remove::<OnUpgrade>()).flatten();
         let Some(request) = self.forwarded(request, upgrade.is_some()) else {
             return problem(StatusCode::BAD_REQUEST, "the target of the request cannot be forwarded");
@@ -118,9 +127,15 @@ impl Proxy {
             tokio::spawn(tunnel(client, upstream));
             return response.map(|_| Body::empty());
         }
-        remove_hop_by_hop(response.headers_mut());
+        let headers = response.headers_mut();
+        // hyper has read one length, however often it is there, or none beside a transfer coding.
+        let length = headers.remove(header::CONTENT_LENGTH);
+        if let Some(length) = length.filter(|_| !headers.contains_key(header::TRANSFER_ENCODING)) {
+            headers.insert(header::CONTENT_LENGTH, length);
+        }
+        remove_hop_by_hop(headers);
         // A port of another server. [RFC 7838, 2]
-        response.headers_mut().remove(header::ALT_SVC);
+        headers.remove(header::ALT_SVC);
         let time = self.time;
         response.map(|body| Body::new(TimedBody { body, time, timer: None }))
     }
@@ -146,6 +161,24 @@ impl Proxy {
         add_forwarded(&mut parts.headers, client.as_ref(), received);
         Some(Request::from_parts(parts, body))
     }
+}
+
+/// Tests whether a path has a segment `..` for a server that decodes it, once or more often, takes a backslash for a slash,
+/// or ignores parameters behind a semicolon.
+fn has_parent_segment(path: &str) -> bool {
+    let mut path = Cow::Borrowed(path.as_bytes());
+    for _ in 0..DECODINGS {
+        let mut segments = path.split(|byte| matches!(byte, b'/' | b'\\'));
+        if segments.any(|segment| segment.split(|byte| *byte == b';').next() == Some(b"..")) {
+            return true;
+        }
+        let decoded: Cow<'_, [u8]> = percent_decode(&path).into();
+        match decoded {
+            Cow::Borrowed(_) => return false,
+            Cow::Owned(decoded) => path = Cow::Owned(decoded),
+        }
+    }
+    true
 }
 
 /// Tests for a WebSocket handshake. RFC 6455, 4.2.1
@@ -235,6 +268,40 @@ impl HttpBody for TimedBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parent_segments_are_found_in_any_spelling() {
+        for path in [
+            "/app",
+            "/app/a..b",
+            "/app/...",
+            "/app/..a",
+            "/app/%20",
+            "/app/%",
+            "/app/%2",
+            "/app/%ff",
+            "/a;..",
+            "/.;a",
+        ] {
+            assert!(!has_parent_segment(path), "{path}");
+        }
+        for path in [
+            "/app/..",
+            "/app/../b",
+            "/app/%2e%2E/b",
+            "/app/.%2e",
+            "/app%2f..%2fb",
+            "/app/..%5cb",
+            "/app/..\\b",
+            "/app/..;a/b",
+            "/app/%252e%252e/b",
+            "/app/%25252e./b",
+            "/app/..%3b/b",
+            "/app/%2525252525252e",
+        ] {
+            assert!(has_parent_segment(path), "{path}");
+        }
+    }
 
     #[test]
     fn upstreams_are_origins() {

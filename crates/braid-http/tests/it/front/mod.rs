@@ -1,5 +1,7 @@
 mod ending;
+mod floods;
 mod hostile;
 mod proxy;
 mod same;
+mod smuggling;
 mod support;

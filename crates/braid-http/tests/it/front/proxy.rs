@@ -1,12 +1,13 @@
 //! Reverse proxy beyond single requests: upgrades, upstreams that are dead or slow.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use braid_http::Limits;
 
+use super::same::same;
 use super::support::{ANY, Ask, Front, Upstream, VERSIONS, block_on};
 
 #[test]
@@ -107,6 +108,145 @@ fn an_upstream_that_stops_within_its_response_breaks_it_off() {
             assert!(front.send(version, &Ask::get("/app")).await.is_err(), "{version}");
         }
     });
+}
+
+/// Upstream that sends these bytes for each request of a connection, which stays open.
+fn patient(response: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind(ANY).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                while stream.peek(&mut [0]).is_ok_and(|n| n > 0) {
+                    read_head(&mut stream);
+                    // The front may have closed it.
+                    let _ = stream.write_all(response.as_bytes());
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn more_than_a_response_is_of_no_other_request() {
+    const ONE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+    for behind in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\npoisoned",
+        "poisoned",
+        "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\npoisoned",
+    ] {
+        let front = Front::start(Limits::default(), Some(patient(format!("{ONE}{behind}").leak())));
+        block_on(async {
+            for _ in 0..10 {
+                for version in VERSIONS {
+                    let answer = front.send(version, &Ask::get("/app")).await.unwrap();
+                    assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, &b"hello"[..]), "{behind}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn responses_that_lie_are_cut_or_refused() {
+    const HELLO: &str = "\r\n\r\nhello";
+    let large = format!("HTTP/1.1 200 OK\r\na: {}\r\ncontent-length: 5{HELLO}", "b".repeat(400_000));
+    let fields = format!("HTTP/1.1 200 OK\r\n{}content-length: 5{HELLO}", "a: b\r\n".repeat(200));
+    let interim = format!(
+        "{}HTTP/1.1 200 OK\r\ncontent-length: 5{HELLO}",
+        "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(50)
+    );
+    // Status and body of the client, or 0 for a response that breaks off.
+    let cases = [
+        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello and more", 200, "hello"),
+        ("HTTP/1.1 200 OK\r\n\r\nhello", 200, "hello"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\nhello", 200, "hello"),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 100\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            200,
+            "hello",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            200,
+            "hello",
+        ),
+        ("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\nhello", 204, ""),
+        ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\nhello", 304, ""),
+        (&interim, 200, "hello"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello!", 502, "*"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: five\r\n\r\nhello", 502, "*"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\nhello", 502, "*"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 5, 6\r\n\r\nhello!", 502, "*"),
+        ("HTTP/1.1 200 OK\r\na: b\r\n c\r\ncontent-length: 5\r\n\r\nhello", 502, "*"),
+        ("HTTP/1.1 200 OK\r\na b\r\ncontent-length: 5\r\n\r\nhello", 502, "*"),
+        ("HTTP/1.1 200 OK\r\na: b\0c\r\ncontent-length: 5\r\n\r\nhello", 502, "*"),
+        ("HTTP/1.1 099 Low\r\ncontent-length: 5\r\n\r\nhello", 502, "*"),
+        ("HTTP/1.1 2000 OK\r\ncontent-length: 5\r\n\r\nhello", 502, "*"),
+        ("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nhello", 502, "*"),
+        ("HTTP/3.0 200 OK\r\ncontent-length: 5\r\n\r\nhello", 502, "*"),
+        ("hello", 502, "*"),
+        ("HTTP/1.1 200 OK\r\na: b", 502, "*"),
+        ("HTTP/1.1 100 Continue\r\n\r\n", 502, "*"),
+        (&large, 502, "*"),
+        (&fields, 502, "*"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhello", 0, "*"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n", 0, "*"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nx\r\nhello\r\n0\r\n\r\n", 0, "*"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nhello\r\n0\r\n\r\n", 0, "*"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\nhello", 0, "*"),
+    ];
+    let texts = cases.map(|(text, ..)| text.to_owned());
+    let upstream = Upstream::start(move |line| {
+        let index = line.split(' ').nth(1).unwrap().rsplit('/').next().unwrap();
+        texts[index.parse::<usize>().unwrap()].clone().into_bytes()
+    });
+    let front = Front::start(Limits::default(), Some(upstream.address));
+    block_on(async {
+        for (index, (text, status, body)) in cases.into_iter().enumerate() {
+            let ask = Ask::get(&format!("/app/{index}"));
+            if status == 0 {
+                for version in VERSIONS {
+                    let broken = front.send(version, &ask).await;
+                    assert!(broken.is_err(), "{version} {text:.200} {broken:?}");
+                }
+                continue;
+            }
+            let answer = same(&front, &ask).await;
+            assert_eq!(answer.status.as_u16(), status, "{text:.200} {answer:?}");
+            assert!(body == "*" || answer.body == body, "{text:.200} {answer:?}");
+            let length = answer.header("content-length");
+            assert!(
+                length.is_empty() || length == answer.body.len().to_string() || body.is_empty(),
+                "{text:.200} {answer:?}"
+            );
+        }
+        assert_eq!(same(&front, &Ask::new("HEAD", "/app/0")).await.body, "");
+    });
+}
+
+#[test]
+fn paths_do_not_leave_their_route() {
+    let upstream = Upstream::start(|_| b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec());
+    let front = Front::start(Limits::default(), Some(upstream.address));
+    block_on(async {
+        for path in [
+            "/app/../secret",
+            "/app/%2e%2e/secret",
+            "/app/a/..%2f..%2fsecret",
+            "/app/%252e%252e/secret",
+            "/app/..%5csecret",
+            "/app/..;/secret",
+        ] {
+            assert_eq!(same(&front, &Ask::get(path)).await.status.as_u16(), 400, "{path}");
+        }
+        for path in ["/apple", "/%61pp", "//app", "/"] {
+            assert_eq!(same(&front, &Ask::get(path)).await.status.as_u16(), 404, "{path}");
+        }
+    });
+    assert!(upstream.requests.try_recv().is_err());
 }
 
 /// The shape that smuggles a second request past a proxy: only one arrives, and the connection ends.

@@ -9,14 +9,15 @@ use braid_http::{Limits, RouteTarget, Server, ServerOptions, router};
 use super::support::{ANY, Ask, Front, Upstream, VERSIONS, block_on, route};
 
 /// Sends a request over each version, and checks that the answers are the same.
-async fn same(front: &Front, ask: &Ask) -> super::support::Answer {
+pub(super) async fn same(front: &Front, ask: &Ask) -> super::support::Answer {
     let mut answers = Vec::new();
     for version in VERSIONS {
         let mut answer =
             front.send(version, ask).await.unwrap_or_else(|error| panic!("{version} {ask:?}: {error}"));
         assert!(answer.headers.remove("date").is_some(), "{version} {ask:?}");
-        // Concerns one connection.
+        // Concern one connection.
         answer.headers.remove("connection");
+        answer.headers.remove("transfer-encoding");
         // A report has the time.
         if ask.path.starts_with("/health") {
             answer.body.clear();
@@ -51,6 +52,8 @@ fn files_and_errors_are_the_same_over_all_versions() {
     symlink("../secret", front.file("out")).unwrap();
     symlink(front.dir.path(), front.file("parent")).unwrap();
     symlink("index.html", front.file("in")).unwrap();
+    symlink(front.dir.path().join("secret"), front.file("absolute")).unwrap();
+    symlink("loop", front.file("loop")).unwrap();
     assert!(Command::new("mkfifo").arg(front.file("pipe")).status().unwrap().success());
     block_on(async {
         let get = Ask::get;
@@ -87,6 +90,25 @@ fn files_and_errors_are_the_same_over_all_versions() {
             (get("/files/pipe"), 404, "*"),
             (get("/files/%2e%2e/secret"), 404, "*"),
             (get("/files/..%2fsecret"), 404, "*"),
+            (get("/files/../secret"), 404, "*"),
+            (get("/files/sub/../../secret"), 404, "*"),
+            (get("/files/sub/%2e%2e/%2e%2e/secret"), 404, "*"),
+            (get("/files/%252e%252e/secret"), 404, "*"),
+            (get("/files/..%252fsecret"), 404, "*"),
+            (get("/files/..%5csecret"), 404, "*"),
+            (get("/files/%c0%ae%c0%ae/secret"), 404, "*"),
+            (get("/files/in%00"), 404, "*"),
+            (get("/files/%00/../secret"), 404, "*"),
+            (get("/files//etc/passwd"), 404, "*"),
+            (get("/files/%2fetc/passwd"), 404, "*"),
+            (get("/files/%2fproc/self/root/etc/passwd"), 404, "*"),
+            (get("/files/absolute"), 404, "*"),
+            (get("/files/loop"), 404, "*"),
+            (get("/files/in/"), 404, "*"),
+            (get("/files/%ff"), 404, "*"),
+            (get("/files/%"), 404, "*"),
+            (get(&format!("/files/{}", "n".repeat(300))), 404, "*"),
+            (get(&format!("/files{}", "/a".repeat(3000))), 404, "*"),
             (get("/nothing"), 404, "*"),
             (get(&long), 414, "*"),
             (Ask::new("POST", "/files/in"), 405, "*"),

@@ -110,6 +110,22 @@ impl Front {
     }
 }
 
+/// Status of a response as text.
+pub(super) fn status(answer: &str) -> u16 {
+    answer.strip_prefix("HTTP/1.1 ").map_or(0, |rest| rest[..3].parse().unwrap())
+}
+
+/// Tests whether a response as text is one problem with its status and nothing else, and tells no secrets of the server.
+pub(super) fn is_problem(answer: &str) -> bool {
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else { return false };
+    let body: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+    let detail = body["detail"].as_str().unwrap_or_default();
+    head.to_ascii_lowercase().contains("\r\ncontent-type: application/problem+json\r\n")
+        && body["status"] == status(answer)
+        && !detail.is_empty()
+        && !["hyper", "/tmp", "127.0.0.1", ".rs", "os error"].iter().any(|word| detail.contains(word))
+}
+
 pub(super) fn route(path: &str, target: RouteTarget) -> Route {
     Route { path: path.to_owned(), target }
 }
