@@ -116,7 +116,7 @@ mod tests {
         let taken = Arc::new(Mutex::new(0));
         let counted = Arc::clone(&taken);
         let ticks = interval_at(Instant::now() + pause, pause);
-        let frames = stream::unfold((sizes.to_vec().into_iter(), ticks), move |(mut sizes, mut ticks)| {
+        let frames = stream::unfold((sizes.iter().copied(), ticks), move |(mut sizes, mut ticks)| {
             let counted = Arc::clone(&counted);
             async move {
                 let size = sizes.next()?;
