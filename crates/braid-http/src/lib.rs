@@ -10,7 +10,9 @@ mod answer;
 mod api;
 mod autoquic;
 mod front;
+mod limits;
 mod problem;
+mod request;
 mod route;
 mod server;
 mod state;
@@ -22,8 +24,10 @@ pub use api::{
 };
 pub use autoquic::AutoQuic;
 pub use braid_select::Mode as AutoQuicMode;
-pub use front::{Client, Limits, Server, ServerOptions, StartError};
+pub use front::{Server, ServerOptions, StartError};
+pub use limits::Limits;
 pub use problem::problem;
+pub use request::Client;
 pub use route::{
     MqttRoute, Route, RouteError, RouteTarget, Routes, Services, Upstream, UpstreamError, router,
 };

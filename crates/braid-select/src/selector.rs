@@ -20,8 +20,8 @@ const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 const ADVERTISEMENT: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(24 * 3600));
 /// Time and TCP packets after an advertisement without any use of QUIC, from which on it counts as failed.
 const NOT_USED: (Duration, u64) = (Duration::from_secs(60), 100);
-/// Time and TCP packets since the last use of QUIC, from which on it counts as failed. Longer, since all clients that are
-/// left may be such that do not know QUIC.
+/// Time and TCP packets since the last use of QUIC, from which on it counts as failed. Longer, since all clients that
+/// are left may be such that do not know QUIC.
 const NO_LONGER_USED: (Duration, u64) = (Duration::from_secs(600), 1000);
 /// Probe timeouts one after the other that count as a failure of QUIC.
 const MAX_PROBES: u32 = 3;

@@ -260,7 +260,7 @@ struct Framing {
     length: Option<u64>,
     is_chunked: bool,
     keeps_alive: bool,
-    /// Not of the framing, but in the same pass.
+    /// Value of `Alt-Svc`, which is read in the same pass.
     alt_svc: Option<String>,
 }
 

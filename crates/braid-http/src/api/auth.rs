@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::extract::Refused;
 use super::limit::{RequestRate, network};
-use crate::front::{Client, is_forwarded};
+use crate::request::{Client, is_forwarded};
 
 /// Time for which right credentials are not verified again. A hash of a password takes a tenth of a second.
 const REMEMBERED: Duration = Duration::from_secs(30);

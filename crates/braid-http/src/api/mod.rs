@@ -58,7 +58,7 @@ use self::extract::Refused;
 use self::limit::RequestRate;
 use self::rates::RateSampler;
 use crate::autoquic::AutoQuic;
-use crate::front::{Client, method_not_allowed};
+use crate::request::{Client, method_not_allowed};
 
 /// Time for requests in flight when the broker has ended.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::limits::Limits;
+use crate::limits::Limits;
 
 /// Bytes of a body that add a second to its time.
 const RATE: u64 = 1024;

@@ -6,7 +6,7 @@ use axum::http::header::{
 use axum::http::uri::Authority;
 use axum::http::{Method, Request, StatusCode, Uri, Version};
 
-use super::limits::Limits;
+use crate::limits::Limits;
 
 /// Refusal: status and detail.
 pub(super) type Refusal = (StatusCode, &'static str);
@@ -91,8 +91,8 @@ pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
     text.parse().map(Some).map_err(drop)
 }
 
-/// Refuses codings of the body other than `chunked` (RFC 9112, 6.1), and fields of one connection where frames take their
-/// place (RFC 9114, 4.2; hyper does so on HTTP/2).
+/// Refuses codings of the body other than `chunked` (RFC 9112, 6.1), and fields of one connection where frames take
+/// their place (RFC 9114, 4.2; hyper does so on HTTP/2).
 fn framing(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
     if version > Version::HTTP_2 {
         let te = headers.get(TE).is_some_and(|te| te != "trailers");

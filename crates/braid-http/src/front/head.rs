@@ -1,8 +1,8 @@
 //! Refusals of heads on HTTP/1.1: a body for those that hyper writes, and 408 for slow heads.
 //!
-//! hyper refuses a head that it cannot parse, or that is too large, without asking the service: it writes a head without
-//! a body and closes. A slow head it closes in silence. [`HeadRefusals`] is between hyper and the socket, and knows from
-//! [`Exchanges`] which bytes are none of the service's: it never searches responses.
+//! hyper refuses a head that it cannot parse, or that is too large, without asking the service: it writes a head
+//! without a body and closes. A slow head it closes in silence. [`HeadRefusals`] is between hyper and the socket, and
+//! knows from [`Exchanges`] which bytes are none of the service's: it never searches responses.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -24,8 +24,8 @@ use crate::problem;
 /// First bytes of HTTP/2. RFC 9113, 3.4
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Time and bytes that are read and discarded after a refusal. Closing a socket with unread bytes resets the connection,
-/// which may destroy the response on its way. RFC 9112, 9.6
+/// Time and bytes that are read and discarded after a refusal. Closing a socket with unread bytes resets the
+/// connection, which may destroy the response on its way. RFC 9112, 9.6
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 4 << 20);
 
 /// Requests and responses of a connection of HTTP/1.1, counted by its service.
@@ -102,7 +102,7 @@ impl hyper::body::Body for ExchangeBody {
 /// Version of HTTP on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// So many bytes of HTTP/2's [`PREFACE`] have arrived.
+    /// Bytes of HTTP/2's [`PREFACE`] that have arrived.
     Unknown(usize),
     Http1,
     Http2,

@@ -22,7 +22,7 @@ use hyper::body::{Body as _, Frame};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::limits::Permit;
+use super::count::Permit;
 use super::poll_first::poll_first;
 use super::tail::TailProbes;
 use super::{ACCEPT_PAUSE, Connection, Front};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::limits::Permit;
+use super::count::Permit;
 
 /// Byte stream of a connection with its permit and the time limit without a byte in either direction, which is shorter
 /// until the first byte.
@@ -112,8 +112,9 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
     use tokio::time::advance;
 
-    use super::super::limits::{ConnectionCount, Limits};
+    use super::super::count::ConnectionCount;
     use super::*;
+    use crate::limits::Limits;
 
     fn permit() -> Permit {
         ConnectionCount::new(&Limits::default()).admit([127, 0, 0, 1].into()).unwrap()

@@ -1,11 +1,11 @@
 //! HTTP server: one address for HTTP/1.1 and 2 on TCP and HTTP/3 on UDP, on threads of its own.
 
 mod body;
+mod count;
 mod guard;
 mod head;
 mod http3;
 mod idle;
-mod limits;
 mod poll_first;
 mod tail;
 mod tcp;
@@ -15,13 +15,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{ALT_SVC, CONTENT_LENGTH, HOST};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
 use braid_transport::http::{Http3Listener, HttpListener};
 use braid_transport::quic::QuicOptions;
 use braid_transport::{BindError, ServerTls};
@@ -31,13 +30,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-pub use self::limits::Limits;
-
 use self::body::LimitedBody;
+use self::count::ConnectionCount;
 use self::guard::Guard;
-use self::limits::ConnectionCount;
 use self::unread::{Unread, discard};
+use crate::limits::Limits;
 use crate::problem::problem;
+use crate::request::Client;
 use crate::route::Routes;
 use crate::upgrade::{Link, NoUpgrade, Observer, Probe, Upgrade};
 
@@ -113,21 +112,6 @@ impl ServerOptions {
         }
     }
 }
-
-/// Client of a request, as an extension of it.
-#[derive(Clone, Debug)]
-pub struct Client {
-    /// Its address.
-    pub address: SocketAddr,
-    /// Host and port that it asked for.
-    pub authority: Option<Authority>,
-    /// True on TLS and QUIC.
-    pub is_encrypted: bool,
-}
-
-/// Extension of a request on HTTP/1.1: set to true, the connection has another protocol and no time limit any more.
-#[derive(Clone, Debug)]
-pub(crate) struct Upgraded(pub(crate) Arc<AtomicBool>);
 
 /// HTTP server, from its start until [`Server::stop`].
 pub struct Server {
@@ -412,19 +396,4 @@ where
         discard(request.into_body()).await;
         response
     }))
-}
-
-/// Tests whether a client speaks for others: its address says nothing about them.
-pub(crate) fn is_forwarded(headers: &HeaderMap) -> bool {
-    ["forwarded", "x-forwarded-for", "via"].iter().any(|name| headers.contains_key(*name))
-}
-
-/// Fallback for paths without a route.
-pub(crate) async fn not_found() -> Response<Body> {
-    problem(StatusCode::NOT_FOUND, "there is nothing at this path")
-}
-
-/// Fallback for methods that a route has not.
-pub(crate) async fn method_not_allowed() -> Response<Body> {
-    problem(StatusCode::METHOD_NOT_ALLOWED, "the resource has no such method")
 }

@@ -1,9 +1,10 @@
 //! Probes after a burst of responses on a lossy path of QUIC.
 //!
-//! When the last packets of a page are lost, nothing follows them whose acknowledgement would show it. The probe timeout
-//! [RFC 9002, 6.2] waits for the smoothed round trip and four deviations, which include the time that a busy client or
-//! server needed for the burst itself: often a second, for a path of a millisecond. So a few PINGs follow the burst, with
-//! growing gaps, if the connection has lost packets before. They are subject to congestion control as all packets.
+//! When the last packets of a page are lost, nothing follows them whose acknowledgement would show it. The probe
+//! timeout [RFC 9002, 6.2] waits for the smoothed round trip and four deviations, which include the time that a busy
+//! client or server needed for the burst itself: often a second, for a path of a millisecond. So a few PINGs follow the
+//! burst, with growing gaps, if the connection has lost packets before. They are subject to congestion control as all
+//! packets.
 
 use std::time::Duration;
 

@@ -13,11 +13,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::time::{sleep, timeout};
 
+use super::count::Permit;
 use super::head::{Exchange, ExchangeBody, HeadRefusals};
 use super::idle::IdleTimeout;
-use super::limits::{Limits, Permit};
 use super::poll_first::PollFirst;
-use super::{ACCEPT_PAUSE, Connection, Front, Upgraded};
+use super::{ACCEPT_PAUSE, Connection, Front};
+use crate::limits::Limits;
+use crate::request::Upgraded;
 use crate::upgrade::Probe;
 
 /// Fields of a head on HTTP/1.1; above: 431.

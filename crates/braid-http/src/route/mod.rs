@@ -27,7 +27,8 @@ pub use self::proxy::{Upstream, UpstreamError};
 use self::files::Files;
 use self::proxy::Proxy;
 use crate::api::Api;
-use crate::front::{Limits, method_not_allowed, not_found};
+use crate::limits::Limits;
+use crate::request::{method_not_allowed, not_found};
 use crate::state::HealthState;
 
 /// A path, and what is served there and below.
@@ -233,7 +234,8 @@ pub fn router(
     Ok(Routes { mounted, other: router })
 }
 
-/// Removes the fields that concern one connection only. `Host` is none of them, whatever the sender says. RFC 9110, 7.6.1
+/// Removes the fields that concern one connection only. `Host` is none of them, whatever the sender says. RFC 9110,
+/// 7.6.1
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

@@ -12,8 +12,8 @@ use braid_transport::{Peer, Transport};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use crate::front::{Client, Upgraded, is_forwarded};
 use crate::problem::problem;
+use crate::request::{Client, Upgraded, is_forwarded};
 
 /// Route that passes its connections to a broker.
 #[derive(Clone, Debug)]

@@ -25,8 +25,9 @@ use tokio::io::copy_bidirectional;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::remove_hop_by_hop;
-use crate::front::{Client, Limits};
+use crate::limits::Limits;
 use crate::problem::problem;
+use crate::request::Client;
 
 /// Time for the TCP connection to an upstream.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -163,8 +164,8 @@ impl Proxy {
     }
 }
 
-/// Tests whether a path has a segment `..` for a server that decodes it, once or more often, takes a backslash for a slash,
-/// or ignores parameters behind a semicolon.
+/// Tests whether a path has a segment `..` for a server that decodes it, once or more often, takes a backslash for a
+/// slash, or ignores parameters behind a semicolon.
 fn has_parent_segment(path: &str) -> bool {
     let mut path = Cow::Borrowed(path.as_bytes());
     for _ in 0..DECODINGS {

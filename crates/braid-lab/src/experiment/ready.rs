@@ -95,10 +95,11 @@ pub(super) fn has_iptables() -> bool {
 
 /// Program that a variant needs and that is not installed.
 pub(super) fn not_installed(variant: &Variant) -> Option<&str> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
     // PATH of users may omit the directories of system programs.
-    let folders = || std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    let is_there = |name: &&String| folders().any(|folder| folder.join(name).is_file());
+    let starts = |command: String| Command::new(command).arg("--version").output().is_ok();
+    let is_there = |name: &&String| {
+        ["", "/usr/sbin/", "/sbin/"].into_iter().any(|folder| starts(format!("{folder}{name}")))
+    };
     variant.needs.iter().find(|name| !is_there(name)).map(String::as_str)
 }
 

@@ -65,8 +65,8 @@ enum Base {
     Pair(Pair),
 }
 
-/// Variants whose better median on the same profile is the base: the smallest for an upper limit, the largest for a lower
-/// one.
+/// Variants whose better median on the same profile is the base: the smallest for an upper limit, the largest for a
+/// lower one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BestOf {

@@ -33,7 +33,7 @@ pub(super) struct Servers {
     nginx: Nginx,
     plain: (Running, u16),
     tls: (Running, u16),
-    /// What the programs say of themselves.
+    /// Versions of the programs, as they print them.
     pub(super) versions: Vec<String>,
     home: TempDir,
 }

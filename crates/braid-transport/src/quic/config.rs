@@ -92,8 +92,8 @@ pub struct QuicOptions {
     pub keep_alive: Option<Duration>,
     /// Congestion control.
     pub congestion: Congestion,
-    /// With BBR: the initial window is sent in each round trip, whatever was lost, while round trips show no queue and no
-    /// policer was detected. For many short connections through random loss.
+    /// With BBR: the initial window is sent in each round trip, whatever was lost, while round trips show no queue and
+    /// no policer was detected. For many short connections through random loss.
     pub loss_floor: bool,
     /// Round-trip time that is assumed until one is measured or remembered.
     pub initial_rtt: Duration,

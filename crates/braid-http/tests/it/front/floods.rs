@@ -166,7 +166,8 @@ fn a_client_of_http2_that_reads_no_answers_is_closed() {
 
 // === HTTP/3 by hand ===
 
-/// Sends the bytes of a request stream, and returns those of the response; `None` if stream or connection are broken off.
+/// Sends the bytes of a request stream, and returns those of the response; `None` if stream or connection are broken
+/// off.
 pub(super) async fn http3(front: &Front, bytes: &[u8]) -> Option<Vec<u8>> {
     let connection = front.quic().await;
     let mut opener = h3::quic::Connection::<Bytes>::opener(&connection);
@@ -241,8 +242,8 @@ fn rapid_reset_on_http3_ends_the_connection() {
     });
 }
 
-/// Sends bytes on unidirectional streams, and returns the error that ends the connection; `None` if a request after them
-/// `is_answered`.
+/// Sends bytes on unidirectional streams, and returns the error that ends the connection; `None` if a request after
+/// them `is_answered`.
 async fn http3_uni(front: &Front, streams: &[&[u8]], is_answered: bool) -> Option<String> {
     let mut connection = front.quic().await;
     let mut opener = h3::quic::Connection::<Bytes>::opener(&connection);

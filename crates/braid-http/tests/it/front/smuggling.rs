@@ -137,7 +137,7 @@ fn field2(name: &str, value: &str) -> Vec<u8> {
     [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
 }
 
-/// The same of QPACK. RFC 9204, 4.5.6
+/// Field line of QPACK with a literal name. RFC 9204, 4.5.6
 fn field3(name: &str, value: &str) -> Vec<u8> {
     let length = match name.len() {
         length @ ..7 => vec![0x20 | length as u8],

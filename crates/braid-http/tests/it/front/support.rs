@@ -115,7 +115,8 @@ pub(super) fn status(answer: &str) -> u16 {
     answer.strip_prefix("HTTP/1.1 ").map_or(0, |rest| rest[..3].parse().unwrap())
 }
 
-/// Tests whether a response as text is one problem with its status and nothing else, and tells no secrets of the server.
+/// Tests whether a response as text is one problem with its status and nothing else, and tells no secrets of the
+/// server.
 pub(super) fn is_problem(answer: &str) -> bool {
     let Some((head, body)) = answer.split_once("\r\n\r\n") else { return false };
     let body: serde_json::Value = serde_json::from_str(body).unwrap_or_default();

@@ -10,8 +10,8 @@ const TYPE: u8 = 0b1111_0000;
 /// QUIC version 1.
 const VERSION: [u8; 4] = [0, 0, 0, 1];
 
-/// Whether a datagram has an Initial packet and no other. A client that has got the keys of the next level answers with a
-/// Handshake packet in the same datagram.
+/// Whether a datagram has an Initial packet and no other. A client that has got the keys of the next level answers with
+/// a Handshake packet in the same datagram.
 pub(super) fn is_initial_alone(datagram: &[u8]) -> bool {
     datagram.len() >= LEAST && end_of_initial(datagram).is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
 }

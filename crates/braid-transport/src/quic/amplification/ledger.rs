@@ -85,8 +85,8 @@ pub(super) enum Budget {
 }
 
 impl Ledger {
-    /// Bytes have come from `address`. Returns the datagrams that leave now, and are counted. `asks_again`: the client has
-    /// got nothing so far.
+    /// Bytes have come from `address`. Returns the datagrams that leave now, and are counted. `asks_again`: the client
+    /// has got nothing so far.
     pub(super) fn receive(&mut self, address: SocketAddr, bytes: usize, asks_again: bool) -> Vec<Deferred> {
         let address = canonical(address);
         if self.validated.contains_key(&address) {

@@ -5,9 +5,9 @@
 //! [`Socket`] of this module counts every datagram. One above the limit is deferred: it leaves as soon as more bytes
 //! have come, or the address is validated. To the library it is a datagram that is late.
 //!
-//! A client that got nothing of the server's first flight sends its first packet again, at its own timeout. Then the flight
-//! is sent again, too, within the limit: RFC 9002 (6.2.3) permits that, and the library would wait for a timeout of its
-//! own, which doubles for each packet number space. To the client it is a datagram that the network has copied.
+//! A client that got nothing of the server's first flight sends its first packet again, at its own timeout. Then the
+//! flight is sent again, too, within the limit: RFC 9002 (6.2.3) permits that, and the library would wait for a timeout
+//! of its own, which doubles for each packet number space. To the client it is a datagram that the network has copied.
 //!
 //! An address is validated by the first packet of a connection that was protected with Handshake keys
 //! ([`validating`]), or by a token from Retry or an earlier connection. It is so until its last connection ends.

@@ -2,7 +2,7 @@
 //!
 //! The `h3` crate (0.0.8) waits for the whole of a HEADERS, SETTINGS or unknown frame, however long. Behind this filter
 //! it sees no frame above the limit: an unknown one is discarded, as RFC 9114, section 9 demands, and HEADERS become
-//! a field section above the limit of any server, which `h3` answers with 431.
+//! a field section above the limit of any server, which `h3` answers with 431. Empty DATA frames are left out.
 
 use bytes::{Bytes, BytesMut};
 
@@ -100,7 +100,11 @@ impl FrameLimit {
                     _ if first == WEBTRANSPORT => State::Rest,
                     _ => {
                         let Some((length, _)) = varint(rest) else { return };
-                        if first == DATA || length <= LIMIT {
+                        if first == DATA && length == 0 {
+                            // `h3` takes it for the end of the body.
+                            self.header.clear();
+                            State::FrameHeader
+                        } else if first == DATA || length <= LIMIT {
                             State::Passing(length)
                         } else {
                             self.header.clear();
@@ -199,6 +203,7 @@ mod tests {
                 let bytes = frame(kind, &vec![rng.u8(..); size]);
                 input.extend_from_slice(&bytes);
                 match (kind, size as u64 > LIMIT) {
+                    (DATA, _) if size == 0 => {}
                     (DATA, _) | (_, false) => expected.extend_from_slice(&bytes),
                     (HEADERS, true) => expected.extend_from_slice(&large),
                     (_, true) => {}

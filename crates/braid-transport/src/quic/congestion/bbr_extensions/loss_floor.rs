@@ -1,8 +1,8 @@
 //! Lower limit of window and rate on a path that loses without a queue.
 //!
-//! BBR version 3 takes 30 % off its rate for each round trip with losses above 2 %, and counts what little it sends then
-//! as all that the path can carry: on a path that loses one packet in five at random, the last packets of a page are
-//! paced seconds apart. A window-based sender cannot be that slow: RFC 9002 (7.2, 7.7) allows two packets in flight
+//! BBR version 3 takes 30 % off its rate for each round trip with losses above 2 %, and counts what little it sends
+//! then as all that the path can carry: on a path that loses one packet in five at random, the last packets of a page
+//! are paced seconds apart. A window-based sender cannot be that slow: RFC 9002 (7.2, 7.7) allows two packets in flight
 //! whatever was lost, and a pace of 1.25 windows in a round trip.
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Extensions of BBR version 3: a cap behind policers, a new begin on a path that has become longer, and a lower limit on
-//! one that loses without a queue.
+//! Extensions of BBR version 3: a cap behind policers, a new begin on a path that has become longer, and a lower limit
+//! on one that loses without a queue.
 
 mod delivery_rate;
 mod loss_floor;
