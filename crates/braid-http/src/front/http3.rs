@@ -212,19 +212,33 @@ async fn respond(
     response: Response<Body>,
     is_head: bool,
 ) -> Result<Option<Sent>, StreamError> {
-    let (head, mut body) = response.into_parts();
-    let mut sent = Sent::default();
+    let (head, body) = response.into_parts();
     // Whole frames that were not sent.
     let mut frames = BytesMut::with_capacity(FRAMES);
     if !frames::put_headers(&mut frames, head.status, &head.headers) {
         send.send_response(Response::from_parts(head, ())).await?;
     }
-    while !is_head {
+    let sent = if is_head { Some(Sent::default()) } else { send_body(send, &mut frames, body).await? };
+    if sent.is_some() {
+        flush(send, &mut frames).await?;
+        send.finish().await?;
+    }
+    Ok(sent)
+}
+
+/// Sends the frames of a body, or leaves the last ones in `frames`. `None`: it broke off, and so does the stream.
+async fn send_body(
+    send: &mut Send,
+    frames: &mut BytesMut,
+    mut body: Body,
+) -> Result<Option<Sent>, StreamError> {
+    let mut sent = Sent::default();
+    loop {
         let there = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
         let frame = match there {
             Poll::Ready(frame) => frame,
             Poll::Pending => {
-                flush(send, &mut frames).await?;
+                flush(send, frames).await?;
                 let asked = Instant::now();
                 let frame = body.frame().await;
                 sent.paused += asked.elapsed();
@@ -232,38 +246,35 @@ async fn respond(
             }
         };
         match frame.map(|frame| frame.map(Frame::into_data)) {
-            None => break,
+            None => return Ok(Some(sent)),
             Some(Ok(Ok(data))) if data.has_remaining() => {
                 sent.bytes += data.len() as u64;
-                frames::put_data_header(&mut frames, data.len());
+                frames::put_data_header(frames, data.len());
                 if data.len() <= COPIED {
                     frames.extend_from_slice(&data);
                 } else {
-                    flush(send, &mut frames).await?;
+                    flush(send, frames).await?;
                     send.send_data(data).await?;
                 }
                 if frames.len() > COPIED {
-                    flush(send, &mut frames).await?;
+                    flush(send, frames).await?;
                 }
             }
             Some(Ok(Ok(_))) => {}
             Some(Ok(Err(frame))) => {
-                flush(send, &mut frames).await?;
+                flush(send, frames).await?;
                 if let Ok(trailers) = frame.into_trailers() {
                     send.send_trailers(trailers).await?;
                 }
             }
             // A shorter body would look complete.
             Some(Err(_)) => {
-                flush(send, &mut frames).await?;
+                flush(send, frames).await?;
                 send.stop_stream(Code::H3_INTERNAL_ERROR);
                 return Ok(None);
             }
         }
     }
-    flush(send, &mut frames).await?;
-    send.finish().await?;
-    Ok(Some(sent))
 }
 
 async fn flush(send: &mut Send, frames: &mut BytesMut) -> Result<(), StreamError> {

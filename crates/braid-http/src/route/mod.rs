@@ -127,7 +127,7 @@ pub struct Routes {
 #[derive(Clone)]
 enum Target {
     Files(Files),
-    Proxy(Proxy),
+    Proxy(Box<Proxy>),
 }
 
 impl fmt::Debug for Routes {
@@ -226,7 +226,7 @@ pub fn router(
                 })?;
                 Target::Files(files)
             }
-            RouteTarget::Upstream(upstream) => Target::Proxy(Proxy::new(upstream.clone(), limits)),
+            RouteTarget::Upstream(upstream) => Target::Proxy(Box::new(Proxy::new(upstream.clone(), limits))),
         };
         mounted.push((prefix.to_owned(), target));
     }
