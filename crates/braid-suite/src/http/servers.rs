@@ -33,7 +33,7 @@ pub(super) struct Servers {
     nginx: Nginx,
     plain: (Running, u16),
     tls: (Running, u16),
-    /// Versions of the programs, as they print them.
+    /// Names and versions of the programs.
     pub(super) versions: Vec<String>,
     home: TempDir,
 }
