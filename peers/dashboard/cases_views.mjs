@@ -105,6 +105,22 @@ scenario('clients/filter', { only: 'mock' }, async (stage) => {
   await stage.text('main', 'No client matches')
 })
 
+scenario('clients/tenants', { only: 'mock' }, async (stage) => {
+  const { page } = stage
+  const { world } = stage.mock
+  const [first] = world.clients
+  for (const mountpoint of [null, 'acme/']) world.clients.push({ ...first, client_id: 'twin', mountpoint, connected: true, transport: 'tcp', connected_at: 1 })
+  await stage.visit('clients?prefix=twin')
+  await page.getByRole('link', { name: 'twin · acme/' }).click()
+  await stage.text('main', 'Tenant\\s+acme/')
+  await page.getByRole('button', { name: 'Disconnect …' }).click()
+  await page.getByRole('dialog').getByRole('button', { name: 'Disconnect', exact: true }).click()
+  await stage.text('.view-head', 'offline')
+  expect([null, 'acme/'].map((mountpoint) => world.client('twin', mountpoint).connected), [true, false], 'connected')
+  // The stream of lanes ends with the connection, and that is no error.
+  expect(await stage.problem(), '', 'errors')
+})
+
 scenario('clients/changes', { only: 'mock' }, async (stage) => {
   // The pages on screen are read again, also if clients came before them.
   const { world } = stage.mock

@@ -12,7 +12,7 @@ import { World } from './world.mjs'
 export const ASSETS = fileURLToPath(new URL('../../crates/braid-http/assets/dashboard/', import.meta.url))
 const TYPES = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8', '.svg': 'image/svg+xml' }
 /** What the broker has to send with the dashboard; docs/dashboard.md has the same line. */
-export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 const BODY_LIMIT = 1 << 20
 
 /** An answer that is not a success. */
@@ -92,7 +92,7 @@ export class Mock {
     const found = {
       'GET overview': () => world.overview(),
       'GET clients': () => this.#clients(request, response, url, parts),
-      'DELETE clients': () => this.mqtt.disconnect(parts[1]) || world.disconnect(parts[1], url.searchParams.get('session') === 'true') || notFound(`No client ${parts[1]}`),
+      'DELETE clients': () => this.mqtt.disconnect(parts[1]) || world.disconnect(parts[1], url.searchParams.get('session') === 'true', url.searchParams.get('mountpoint')) || notFound(`No client ${parts[1]}`),
       'GET topics': () => world.topics(url.searchParams.get('prefix') ?? ''),
       'GET retained': () => world.retained(parts[1]) ?? notFound(`Nothing is retained for ${parts[1]}`),
       'DELETE retained': () => world.deleteRetained(parts[1]) || notFound(`Nothing is retained for ${parts[1]}`),
@@ -120,10 +120,11 @@ export class Mock {
   #clients(request, response, url, parts) {
     const { world } = this
     if (parts.length === 1) return world.page(Object.fromEntries(url.searchParams))
-    const client = world.client(parts[1]) ?? this.mqtt.client(parts[1])
+    const client = world.client(parts[1], url.searchParams.get('mountpoint')) ?? this.mqtt.client(parts[1])
     if (!client) return notFound(`No client ${parts[1]}`)
     if (parts.length === 2) return world.detail(client)
     if (parts.length === 3) return world.streams(client)
+    if (!client.connected) return new Refusal(409, 'Conflict', 'the client is not connected')
     this.#stream(response)
     const send = () => response.write(`event: streams\ndata: ${JSON.stringify(world.streams(client))}\n\n`)
     send()

@@ -121,8 +121,8 @@ export class World {
     return { items: items.map(({ index, ...one }) => one), cursor: start >= 0 && start + items.length < found.length ? items.at(-1).client_id : null, total: found.length }
   }
 
-  client(id) {
-    return this.clients.find((one) => one.client_id === id)
+  client(id, mountpoint = null) {
+    return this.clients.find((one) => one.client_id === id && one.mountpoint === mountpoint)
   }
 
   detail({ index, filters: own, ...one }) {
@@ -156,8 +156,8 @@ export class World {
     }
   }
 
-  disconnect(id, withSession) {
-    const found = this.client(id)
+  disconnect(id, withSession, mountpoint) {
+    const found = this.client(id, mountpoint)
     if (!found) return false
     if (withSession) this.clients.splice(this.clients.indexOf(found), 1)
     else Object.assign(found, { connected: false, transport: null, address: null, disconnected_at: Date.now() / 1000, connected_at: null, streams: 0 })

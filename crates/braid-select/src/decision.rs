@@ -83,6 +83,19 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Names of all reasons, with the protocol that they lead to.
+    pub const NAMES: [(Protocol, &str); 9] = [
+        (Protocol::Quic, "quic_costs_less"),
+        (Protocol::Quic, "quic_works"),
+        (Protocol::Quic, "compat_loss"),
+        (Protocol::Tcp, "quic_costs_more"),
+        (Protocol::Tcp, "handshake_failed"),
+        (Protocol::Tcp, "udp_black_hole"),
+        (Protocol::Tcp, "probe_timeouts"),
+        (Protocol::Tcp, "not_used"),
+        (Protocol::Tcp, "compat_packets"),
+    ];
+
     /// Name for labels of metrics.
     pub const fn name(&self) -> &'static str {
         match self {

@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use braid_select::{AltSvc, Config, Decision, Explanation, Key, Mode, Network, Protocol, Selector};
+use braid_select::{AltSvc, Config, Decision, Explanation, Key, Mode, Network, Protocol, Reason, Selector};
 use lru::LruCache;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
@@ -77,7 +77,8 @@ impl AutoQuic {
             state: Mutex::new(State {
                 selector: Selector::new(&Config::new(mode, Protocol::Tcp, seed)),
                 answered: LruCache::sparse(CLIENTS),
-                counts: BTreeMap::new(),
+                // From zero, so that rates begin with the first change.
+                counts: Reason::NAMES.map(|(to, reason)| ((name(to), reason), 0)).into(),
             }),
             decided: broadcast::Sender::new(EVENTS),
         }))
@@ -225,7 +226,9 @@ mod tests {
         let change = events.try_recv().unwrap();
         assert_eq!((change.decision.to, change.decision.key.clone()), (Protocol::Quic, key.clone()));
         assert!(events.try_recv().is_err());
-        assert_eq!(policy.counts().into_iter().collect::<Vec<_>>(), [(("quic", "compat_loss"), 1)]);
+        let counts = policy.counts();
+        assert_eq!(counts.len(), Reason::NAMES.len());
+        assert!(counts.iter().all(|(label, count)| *count == u64::from(*label == ("quic", "compat_loss"))));
         assert_eq!((policy.changes().len(), policy.len()), (1, 1));
         let standing = policy.standing(&key);
         assert_eq!(standing.chosen, Protocol::Quic);
@@ -242,7 +245,7 @@ mod tests {
         let policy = AutoQuic::new(Mode::Auto, None, 1);
         let key = Key::new(CLIENT, "198.51.100.1:18083".into());
         failed(&policy, &key);
-        assert!(policy.changes().is_empty() && policy.counts().is_empty());
+        assert!(policy.changes().is_empty() && policy.counts().values().all(|count| *count == 0));
         assert_eq!(policy.standing(&key).alt_svc, AltSvc::None);
     }
 }
