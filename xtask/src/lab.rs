@@ -1,4 +1,4 @@
-//! Test of the laboratory for `make test`: the selftest, and the main experiment for two transports without privileges.
+//! Test of the laboratory for `make test`: the selftest, and two experiments in short without privileges.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -49,6 +49,11 @@ pub(crate) fn run(args: &Args) -> io::Result<bool> {
             "hol --quick, one stream and many, without privileges",
             true,
             "run hol --quick --variant quic-single --variant quic-multi --check --no-selftest --out hol",
+        ),
+        (
+            "h1-or-h3 --quick, two versions without loss and with 30 %, without privileges",
+            true,
+            "run h1-or-h3 --quick --variant tls --variant h3 --profile a --profile c --check --no-selftest --out h1-or-h3",
         ),
     ];
     for (name, is_unprivileged, arguments) in steps {

@@ -23,7 +23,7 @@ pub struct Dialer {
 enum Route {
     Network { places: Vec<Place>, tls: ClientTls, options: Box<ConnectOptions>, addresses: Vec<IpAddr> },
     Memory(mem::Connector),
-    Simulation(sim::Connector),
+    Simulation(Box<sim::Connector>),
 }
 
 /// Targets of the clients.
@@ -143,7 +143,7 @@ impl From<mem::Connector> for Dialer {
 /// Connects over a simulated network.
 impl From<sim::Connector> for Dialer {
     fn from(connector: sim::Connector) -> Self {
-        Self { route: Route::Simulation(connector) }
+        Self { route: Route::Simulation(Box::new(connector)) }
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use braid_transport::http::{PathProbe, PathStats};
 use tokio::time::{Instant, sleep_until};
 
-/// First gap. Three acknowledged packets behind a lost one show its loss [RFC 9002, 6.1.1].
+/// First gap. A few acknowledged packets behind a lost one show its loss [RFC 9002, 6.1.1].
 const GAP: Duration = Duration::from_millis(10);
 
 /// Each gap is longer than the one before by a part of the time since the burst.

@@ -37,6 +37,10 @@ const STREAM_WINDOW: u32 = 1 << 20;
 /// longer round trip than the timeout, a handshake has a few packets more.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
 
+/// Packets behind a missing one that show its loss, for HTTP/3: an initial window, so that jitter, which may turn round
+/// packets that were sent together, is not taken for loss.
+const PACKET_THRESHOLD: u32 = 10;
+
 /// Time limit of a client's handshake: on a path that loses half of the packets it takes several timeouts.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -210,6 +214,7 @@ impl QuicOptions {
             idle_timeout: Some(idle),
             keep_alive: None,
             loss_floor: true,
+            packet_threshold: PACKET_THRESHOLD,
             initial_rtt: INITIAL_RTT,
             gate: false,
             zero_rtt: false,
@@ -224,6 +229,7 @@ impl QuicOptions {
         Self {
             uni_streams: 8,
             loss_floor: true,
+            packet_threshold: PACKET_THRESHOLD,
             initial_rtt: INITIAL_RTT,
             handshake_limit: HANDSHAKE_LIMIT,
             gate: false,

@@ -95,6 +95,9 @@ pub struct QuicOptions {
     /// With BBR: the initial window is sent in each round trip, whatever was lost, while round trips show no queue and
     /// no policer was detected. For many short connections through random loss.
     pub loss_floor: bool,
+    /// Packets that have to be acknowledged behind a missing one to show its loss, 3 at least (RFC 9002, 6.1.1). More are for
+    /// paths whose jitter reorders packets.
+    pub packet_threshold: u32,
     /// Round-trip time that is assumed until one is measured or remembered.
     pub initial_rtt: Duration,
     /// Time limit of a client's handshake with one address.
@@ -140,6 +143,7 @@ impl QuicOptions {
             keep_alive: Some(Duration::from_secs(10 * 60)),
             congestion: Congestion::default(),
             loss_floor: false,
+            packet_threshold: 3,
             initial_rtt: INITIAL_RTT,
             handshake_limit: HANDSHAKE_LIMIT,
             gate: true,
@@ -172,6 +176,7 @@ impl QuicOptions {
             .max_idle_timeout(self.idle_timeout.map(idle_timeout))
             .keep_alive_interval(self.keep_alive)
             .initial_rtt(self.initial_rtt)
+            .packet_threshold(self.packet_threshold)
             .datagram_receive_buffer_size(None)
             .congestion_controller_factory(self.congestion.factory(Found::default(), self.loss_floor))
             .max_outgoing_bytes_per_second(self.link_rate);

@@ -90,7 +90,17 @@ at_most = 0.0
 fn each_scenario_is_listed_on_a_line() {
     let output = lab(&["list"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    for name in ["hol ", "hol-down ", "hol-shaper ", "hol-4g ", "hol-sat ", "one-or-ten ", "interop-cells "] {
+    for name in [
+        "hol ",
+        "hol-down ",
+        "hol-shaper ",
+        "hol-4g ",
+        "hol-sat ",
+        "one-or-ten ",
+        "h1-or-h3 ",
+        "autoquic ",
+        "interop-cells ",
+    ] {
         assert_eq!(text.lines().filter(|line| line.starts_with(name)).count(), 1, "{name} in {text}");
     }
     let toml = lab(&["list", "hol"]);

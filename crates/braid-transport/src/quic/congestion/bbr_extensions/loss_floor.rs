@@ -13,7 +13,7 @@ use super::Floor;
 const LEAST_PACKETS: u64 = 4;
 
 /// Initial windows to which the floor grows while round trips show no queue.
-const MOST_WINDOWS: u64 = 4;
+const MOST_WINDOWS: u64 = 2;
 
 /// Pace in windows per round trip [RFC 9002, 7.7].
 const PACE: f64 = 1.25;
@@ -84,8 +84,8 @@ mod tests {
             (300, 1200, 111, 4800, 54_054),
             (300, 1200, 220, 4800, 27_272),
             (50, 1200, 60, 13_200, 275_000),
-            (50, 30_000, 60, 43_200, 900_000),
-            (50, 30_000, 60, 48_000, 1_000_000),
+            (50, 9000, 60, 22_200, 462_500),
+            (50, 30_000, 60, 24_000, 500_000),
         ] {
             floor.handle_acked(now, bytes, ms(smoothed), now + ms(took));
             assert_eq!(floor.floor(1200, 12_000), Some(Floor { window, rate }), "{took} {smoothed}");
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(floor.floor(1400, 1000).map(|floor| floor.window), Some(5600), "four packets in any case");
         assert_eq!(
             floor.floor(1200, 12_000).map(|floor| floor.rate),
-            Some(600_000_000),
+            Some(300_000_000),
             "10,000 windows a second"
         );
     }
