@@ -110,7 +110,7 @@ export class World {
       connections: { ...byTransport, total: Object.values(byTransport).reduce((sum, one) => sum + one, 0) },
       sessions: this.clients.length, subscriptions: 24_310, retained: { count: this.#retained.size, bytes: 52_000 },
       memory: { used_bytes: Math.round(412e6 * wave(90, 0.05)), resting_bytes: 96e6, low_bytes: 640e6, high_bytes: 800e6 },
-      store: { state: 'ok', bytes: 1.9e9 }, spool: { state: 'ok', bytes: 210e6 }, quic: { state: 'ok', handshakes: 48_211, early: 9_120, moves: 311 },
+      store: { state: 'ok', bytes: 1.9e9 }, spool: { state: 'ok', bytes: 210e6 }, quic: { state: 'ok', handshakes: 48_211 },
     }
   }
 
@@ -150,7 +150,7 @@ export class World {
     }
     return {
       client_id, at,
-      path: { rtt_ms: 38 + 6 * wave, rtt_var_ms: 4.2, loss_ratio: 0.0042, lost_packets: 1312, sent_packets: 310_220, cwnd_bytes: 240_000 + Math.round(40_000 * wave), in_flight_bytes: 180_000 + Math.round(60_000 * wave), mtu_bytes: 1452, address, moves: isQuic ? 2 : 0 },
+      path: { rtt_ms: 38 + 6 * wave, loss_ratio: 0.0042, lost_packets: 1312, sent_packets: 310_220, cwnd_bytes: 240_000 + Math.round(40_000 * wave), mtu_bytes: 1452, address, moves: isQuic ? 2 : 0 },
       gate: isQuic ? { state: 'holding', rate_per_sec: 1_310_000, queue_ms: 3.1, class: 'policed at 10 Mbit/s' } : null,
       streams: client_id === EDGE ? this.edge.map(one) : plain().map(one),
     }

@@ -83,6 +83,25 @@ impl Drop for ConnectionGuard {
     }
 }
 
+/// Counts and records a connection that is refused because of a limit of all clients or of its listener.
+pub(crate) fn note_limit(
+    core: &Core,
+    client: Option<&ClientId>,
+    identity: Option<&Identity>,
+    address: Option<SocketAddr>,
+    limit: Limit,
+) {
+    let cause = match limit {
+        Limit::Sessions => "the limit of sessions is reached",
+        Limit::MemoryHigh => "memory is above its limit",
+        Limit::ListenerConnections => "the limit of connections of the listener is reached",
+        _ => "the limit of connections is reached",
+    };
+    core.statistics.refuse_connection(limit);
+    let event = SecurityEvent::refused(client, identity, SecurityAction::Limited, cause);
+    core.access.audit.record(event.with_address(address));
+}
+
 /// Counts and records a connection that is refused because of its address, or of a ban of its client.
 pub(crate) fn note_refusal(
     core: &Core,

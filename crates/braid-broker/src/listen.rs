@@ -113,7 +113,7 @@ fn admit(
     limit_log: &mut LogThrottle,
 ) -> Option<(ConnectionGuard, Option<ReasonCode>)> {
     if let Some(limit) = reached {
-        core.statistics.refuse_connection(limit);
+        connection_guard::note_limit(core, None, None, address, limit);
         if let Some(refused) = limit_log.note(1, now()) {
             tracing::warn!(from = ?address, refused, "a limit of connections is reached");
         }

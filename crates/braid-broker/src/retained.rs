@@ -73,6 +73,11 @@ impl RetainedMessage {
         self.since
     }
 
+    /// Publisher; `None` if it is not known.
+    pub(crate) fn publisher(&self) -> Option<&Publisher> {
+        self.publisher.as_deref()
+    }
+
     /// Whether the rules of this generation permit the message to its publisher; `Err`: the publisher, about whom they
     /// have not been asked.
     pub(crate) fn is_permitted(&self, generation: Option<u64>) -> Result<bool, &Arc<Publisher>> {

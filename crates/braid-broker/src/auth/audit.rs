@@ -54,7 +54,7 @@ pub enum SecurityAction {
     Revoked,
     /// Connection from a banned address, or of a banned user or client.
     Banned,
-    /// Connection above a limit of its address.
+    /// Connection above a limit of its address, of its listener or of all clients, or while memory is short.
     Limited,
 }
 

@@ -13,6 +13,7 @@ use braid_transport::{Incoming, Link, Peer};
 use super::bans::{check_bans, note_connect};
 use super::subscribe::{FilterProgress, Recheck};
 use crate::auth::{Authentication, ClientAccess, Credential, Exchange, ExpiryTimer, Grant, Outcome, Refusal};
+use crate::connection_guard::note_limit;
 use crate::core::Core;
 use crate::limit::Limit;
 use crate::listener_policy::ListenerPolicy;
@@ -208,7 +209,7 @@ pub(super) async fn claim_session(
         return Err(ReasonCode::NotAuthorized.into());
     }
     if !core.sessions.registry.has_room_for(client_id, core.config.limits.sessions) {
-        core.statistics.refuse_connection(Limit::Sessions);
+        note_limit(core, Some(client_id), Some(access.identity()), peer.address, Limit::Sessions);
         if let Some(refused) = core.lifecycle.note_session_limit() {
             tracing::warn!(refused, "the limit of sessions is reached");
         }

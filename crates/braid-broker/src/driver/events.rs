@@ -26,6 +26,7 @@ use crate::auth::{
     Challenge, ClientAccess, Credentials, ExpiryTimer, Grant, Outcome, Refusal, SecurityAction, SecurityEvent,
 };
 use crate::clock;
+use crate::connection_guard::note_limit;
 use crate::core::Core;
 use crate::dispatch::Congested;
 use crate::limit::Limit;
@@ -326,7 +327,8 @@ impl Driver {
             let (client, peer) = (connect.client_id.as_str(), self.link.peer());
             tracing::debug!(client, peer = peer_name(peer), %reason, "refused");
             if refusal.is_none() {
-                self.core.statistics.refuse_connection(Limit::MemoryHigh);
+                let client = Some(&connect.client_id);
+                note_limit(&self.core, client, None, peer.address, Limit::MemoryHigh);
             }
             return self.server.reject(reason);
         }

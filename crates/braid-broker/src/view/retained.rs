@@ -9,7 +9,7 @@ use braid_router::Walked;
 use bytes::Bytes;
 use tokio::task::yield_now;
 
-use super::{ENTRIES_IN_PIECE, Page};
+use super::{ClientName, ENTRIES_IN_PIECE, Page};
 use crate::retained::{RetainedMessage, RetainedMessages};
 
 /// Conditions on retained messages, and what is wanted of them.
@@ -34,6 +34,8 @@ pub struct RetainedRow {
     pub since: Option<Instant>,
     /// End of its Message Expiry Interval. Until it is removed, it may have passed.
     pub expires_at: Option<Instant>,
+    /// Client that published it; `None` where the broker does not keep it: where everything is permitted.
+    pub publisher: Option<ClientName>,
     /// Payload, if it was asked for.
     pub payload: Option<Bytes>,
 }
@@ -47,6 +49,7 @@ impl RetainedRow {
             qos: message.qos,
             since: retained.since(),
             expires_at: message.expires_at,
+            publisher: retained.publisher().map(|publisher| ClientName::from(publisher.client_id())),
             payload: with_payload.then(|| message.payload.clone()),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use braid_broker::{
     Authenticate, Authentication, BrokerConfig, Counter, Credentials, Limit, ListenerPolicy, PriorityRule,
-    Statistics,
+    SecurityAction, Statistics,
 };
 use braid_proto::message::Message;
 use braid_proto::packet::{Packet, ProtocolVersion, Publish, QoS, SubscribeEntry};
@@ -119,6 +119,7 @@ async fn refuse_connections(limit: Limit) -> Reached {
         _ => [OK, Some(QuotaExceeded), Some(QuotaExceeded)],
     };
     let broker = TestBroker::start_with_rule(config, anyone());
+    let mut events = broker.handle.security_events();
     let (mut answers, mut links) = (Vec::new(), Vec::new());
     for number in 0..3 {
         let name = if limit == Limit::Bans { String::from("one") } else { number.to_string() };
@@ -128,6 +129,10 @@ async fn refuse_connections(limit: Limit) -> Reached {
     }
     assert_eq!(answers, expected, "{limit:?}");
     assert_eq!(broker.statistics().get(Counter::ConnectionsRefused), 2, "{limit:?}");
+    for _ in 0..if matches!(limit, Limit::Connections | Limit::Sessions) { 2 } else { 0 } {
+        let event = events.try_recv().expect("a security event");
+        assert_eq!(event.action, SecurityAction::Limited, "{limit:?}");
+    }
     (broker.statistics(), 2)
 }
 
@@ -194,9 +199,15 @@ async fn pressed(low: usize, high: usize) -> (TestBroker, Client) {
 
 async fn refuse_above_the_high_watermark() -> Reached {
     let (broker, _stuck) = pressed(100_000, 200_000).await;
+    let mut events = broker.handle.security_events();
     for _ in 0..2 {
         let refused = answer(&broker, "10.0.0.1", connect_v5("client")).await.0;
         assert_eq!(refused, Some(ReasonCode::QuotaExceeded));
+        let event = events.try_recv().expect("a security event");
+        assert_eq!(
+            (&event.action, event.cause.as_ref()),
+            (&SecurityAction::Limited, "memory is above its limit")
+        );
     }
     (broker.statistics(), 2)
 }

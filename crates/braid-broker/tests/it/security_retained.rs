@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use braid_auth::identity::{Attributes, Identity};
+use braid_broker::view::{RetainedQuery, RetainedRow};
 use braid_broker::{
     Authenticate, Authentication, Authorize, Broker, Counter, Credentials, PermitAll, SecurityAction,
 };
@@ -12,8 +13,8 @@ use braid_proto::stream::StreamKey;
 use braid_store::{Change, Lsn, MemoryStore, Store, StoredMessage};
 
 use crate::support::{
-    AclRules, Client, Lanes, QuicBroker, TestBroker, UserNames, connect_v5, message, named, pass, quiet,
-    settle, texts, topic, will,
+    AclRules, Client, Lanes, QuicBroker, TestBroker, UserNames, connect_v5, filter, message, named, pass,
+    quiet, settle, texts, topic, will,
 };
 
 const ALL: &str = "allow all topic #";
@@ -90,6 +91,13 @@ async fn rule_4_a_retained_message_whose_publisher_lost_its_permission_is_not_de
                 assert_eq!(found(&broker).await, expected, "{rules_now}, restarts: {restarts}");
             }
         }
+        // Operators are told the publishers, after a restart too.
+        let query = RetainedQuery { filter: filter("#"), with_payload: false };
+        let page = broker.memory.handle.retained(&query, None, 10).await;
+        let publisher = |row: &RetainedRow| Some(row.publisher.as_ref()?.client_id().to_owned());
+        let mut publishers: Vec<_> = page.rows.iter().filter_map(publisher).collect();
+        publishers.sort();
+        assert_eq!(publishers, ["a", "b", "c", "d"], "restarts: {restarts}");
         let mut events = broker.memory.handle.security_events();
         rules.revoke("u");
         assert_eq!(found(&broker).await, ["by-client", "by-other"], "restarts: {restarts}");

@@ -31,9 +31,7 @@ export default function client(view) {
 	head.prepend(h('a.back', { href: '#/clients' }, '← Clients'))
 	head.append(state, h('div.actions', remove, disconnect))
 
-	const pathFacts = facts(['Round trip', 'Variation', 'Lost', 'Largest packet', 'Address', 'Address moves'])
-	const inFlight = [h('span.fill'), h('span')]
-	const congestion = h('div.window', h('div', h('span.muted', 'In flight'), inFlight[1]), h('div.track', inFlight[0]))
+	const pathFacts = facts(['Round trip', 'Lost', 'Congestion window', 'Largest packet', 'Address', 'Address moves'])
 	const noPath = h('p.muted', { hidden: true }, 'The operating system keeps the figures of this path.')
 	const gateState = h('p.figure', '–')
 	const gateFacts = facts(['Rate of the path', 'Queue in the network', 'Kind of path'])
@@ -51,7 +49,7 @@ export default function client(view) {
 	body.append(
 		card('Streams', h('span.muted', 'The most urgent is on top'), road.element, noStreams),
 		h('div.grid.three',
-			card('Path', null, congestion, pathFacts.element, noPath),
+			card('Path', null, pathFacts.element, noPath),
 			h('div.stack', card('Gate', null, gateState, gateFacts.element), card('Will', null, will)),
 			card('Session', null, session.element)),
 		card('Subscriptions', null, subscriptions.element))
@@ -62,12 +60,10 @@ export default function client(view) {
 		noStreams.hidden = now.streams.length > 0
 		const { path: known, gate } = now
 		noPath.hidden = known !== null
-		congestion.hidden = pathFacts.element.hidden = known === null
+		pathFacts.element.hidden = known === null
 		if (known) {
-			inFlight[0].style.width = `${Math.min(100, (known.in_flight_bytes / Math.max(1, known.cwnd_bytes)) * 100)}%`
-			setText(inFlight[1], `${bytes(known.in_flight_bytes)} of ${bytes(known.cwnd_bytes)}`)
-			pathFacts.set([milliseconds(known.rtt_ms), `± ${milliseconds(known.rtt_var_ms)}`, `${percent(known.loss_ratio)} · ${count(known.lost_packets)} of ${count(known.sent_packets)}`,
-				bytes(known.mtu_bytes), known.address, count(known.moves)])
+			pathFacts.set([milliseconds(known.rtt_ms), `${percent(known.loss_ratio)} · ${count(known.lost_packets)} of ${count(known.sent_packets)}`,
+				bytes(known.cwnd_bytes), bytes(known.mtu_bytes), known.address, count(known.moves)])
 		}
 		setText(gateState, gate ? (GATE[gate.state] ?? gate.state) : 'This transport has no gate.')
 		gateFacts.element.hidden = !gate

@@ -52,7 +52,7 @@ export default function overview(view) {
 	const total = h('strong', '–')
 	const memory = memoryBar()
 	const sessions = facts(['Sessions', 'Subscriptions', 'Retained messages', 'Messages in', 'Messages out', 'Dropped', 'Refused'])
-	const storage = facts(['Store', 'Spool', 'QUIC', 'Handshakes', 'with early data', 'Address moves'])
+	const storage = facts(['Store', 'Spool', 'QUIC', 'Handshakes'])
 	const events = h('ol.events')
 	const none = empty('No event yet.', 'Connects, disconnects and refusals appear here as they happen.')
 	body.append(reasons,
@@ -75,7 +75,7 @@ export default function overview(view) {
 		sessions.set([count(now.sessions), count(now.subscriptions), `${count(now.retained.count)} · ${bytes(now.retained.bytes)}`,
 			`${short(totals.messages_in)} · ${bytes(totals.bytes_in)}`, `${short(totals.messages_out)} · ${bytes(totals.bytes_out)}`, count(totals.dropped), count(totals.refused)])
 		storage.set([`${now.store.state} · ${bytes(now.store.bytes)}`, `${now.spool.state} · ${bytes(now.spool.bytes)}`, now.quic.state,
-			count(now.quic.handshakes), count(now.quic.early), count(now.quic.moves)])
+			count(now.quic.handshakes)])
 	}, signal)
 	every(1000, async () => history.add(await get('overview')), view)
 	const kinds = KINDS.filter((kind) => !QUIET_KINDS.includes(kind)).join(',')

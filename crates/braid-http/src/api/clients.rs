@@ -62,6 +62,8 @@ struct Connection {
     /// Null while connected, and if it was before the broker began.
     disconnected_at: Option<f64>,
     clean_start: Option<bool>,
+    /// The connection began with early data (0-RTT) that was accepted.
+    early: Option<bool>,
     /// 0 if it is turned off.
     keep_alive_secs: Option<u16>,
     /// Tag of the listener.
@@ -160,6 +162,7 @@ impl From<&ConnectionSummary> for Connection {
             connected_at: Some(unix(summary.since)),
             disconnected_at: None,
             clean_start: Some(summary.clean_start),
+            early: Some(summary.is_early),
             keep_alive_secs: Some(summary.keep_alive),
             listener: summary.listener.as_deref().map(str::to_owned),
         }

@@ -29,7 +29,7 @@ pub(super) struct RetainedItem {
     age_secs: Option<f64>,
     /// Null if it does not expire.
     expires_secs: Option<f64>,
-    /// Null: the broker does not tell it.
+    /// Client Identifier of its publisher; null where the broker does not keep it, as without permissions.
     publisher: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl From<&RetainedRow> for RetainedItem {
             size_bytes: row.payload_len,
             age_secs: row.since.map(|since| now.saturating_duration_since(since).as_secs_f64()),
             expires_secs: row.expires_at.map(|end| end.saturating_duration_since(now).as_secs_f64()),
-            publisher: None,
+            publisher: row.publisher.as_ref().map(|name| name.client_id().to_owned()),
         }
     }
 }

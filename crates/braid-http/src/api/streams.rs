@@ -45,15 +45,11 @@ pub(super) struct Streams {
 #[derive(Debug, Serialize, ToSchema)]
 struct Path {
     rtt_ms: f64,
-    /// Null: the broker does not know it.
-    rtt_var_ms: Option<f64>,
     loss_ratio: f64,
     lost_packets: u64,
     sent_packets: u64,
     /// Congestion window. Where the gate limits the path it says nothing about it.
     cwnd_bytes: u64,
-    /// Null: the broker does not know it.
-    in_flight_bytes: Option<u64>,
     mtu_bytes: u16,
     address: Option<String>,
     /// Times that the client moved to another address.
@@ -147,12 +143,10 @@ impl Path {
         let loss_ratio = state.packets_lost as f64 / state.packets_sent.max(1) as f64;
         Self {
             rtt_ms: millis(state.rtt),
-            rtt_var_ms: None,
             loss_ratio,
             lost_packets: state.packets_lost,
             sent_packets: state.packets_sent,
             cwnd_bytes: state.congestion_window,
-            in_flight_bytes: None,
             mtu_bytes: state.mtu,
             address: report.connection.address.map(address_text),
             moves: report.connection.moves,

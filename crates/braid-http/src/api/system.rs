@@ -114,10 +114,6 @@ struct Quic {
     state: String,
     /// Connections accepted.
     handshakes: u64,
-    /// Null: the broker does not count them.
-    early: Option<u64>,
-    /// Null: the broker does not count them.
-    moves: Option<u64>,
 }
 
 /// Listener of MQTT clients.
@@ -239,12 +235,7 @@ pub(super) async fn overview(
         stores: Stores {
             store: Store { state: health.store, bytes: value("store/bytes") },
             spool: Store { state: health.spool.to_owned(), bytes: value("spool/bytes") },
-            quic: Quic {
-                state: health.quic.to_owned(),
-                handshakes: quic.map(|one| one.accepted).sum(),
-                early: None,
-                moves: None,
-            },
+            quic: Quic { state: health.quic.to_owned(), handshakes: quic.map(|one| one.accepted).sum() },
         },
     }))
 }

@@ -133,6 +133,7 @@ async fn retained_messages_are_listed_and_deleted() {
     let page = broker.handle.retained(&query("other", true), None, 10).await;
     let [row] = &page.rows[..] else { panic!("one") };
     assert_eq!((row.qos, row.payload.as_deref()), (QoS::AtLeastOnce, Some(&b"x"[..])));
+    assert_eq!(row.publisher, None, "everything is permitted");
     assert!(row.since.expect("known").duration_since(begun) >= Duration::from_secs(5));
     assert!(row.expires_at.expect("it expires") > row.since.expect("known") + Duration::from_secs(59));
 
