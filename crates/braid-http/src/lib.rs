@@ -9,6 +9,7 @@
 mod answer;
 mod api;
 mod autoquic;
+mod counters;
 mod front;
 mod limits;
 mod problem;
@@ -24,6 +25,7 @@ pub use api::{
 };
 pub use autoquic::AutoQuic;
 pub use braid_select::Mode as AutoQuicMode;
+pub use counters::FrontCounters;
 pub use front::{Server, ServerOptions, StartError};
 pub use limits::Limits;
 pub use problem::problem;

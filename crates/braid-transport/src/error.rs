@@ -112,8 +112,8 @@ pub enum ConnectError {
     /// A name that cannot stand in a certificate.
     #[error("{0} is neither a host name nor an address")]
     ServerName(String),
-    /// The QUIC peer does not speak MQTT.
-    #[error("{host}:{port} speaks QUIC but not the application protocol {spoken}: is it the MQTT listener?")]
+    /// The QUIC peer speaks another protocol.
+    #[error("{host}:{port} speaks QUIC but not the application protocol {spoken}: check the port")]
     Alpn {
         /// The host asked for.
         host: String,

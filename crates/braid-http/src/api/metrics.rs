@@ -11,6 +11,7 @@ use braid_broker::view::{ListenerStatus, Metric, MetricKind};
 use super::extract::{NoParams, Params, Refused};
 use super::{Api, address_text};
 use crate::autoquic::AutoQuic;
+use crate::counters::FrontCounters;
 
 /// Prefix of all names.
 const PREFIX: &str = "braidmq_";
@@ -100,6 +101,7 @@ fn text(
     metrics: &[Metric],
     listeners: &[ListenerStatus],
     policy: Option<&AutoQuic>,
+    front: &FrontCounters,
     uptime_secs: f64,
 ) -> String {
     let mut text = Text::default();
@@ -132,6 +134,14 @@ fn text(
     if let Some(policy) = policy {
         autoquic(&mut text, policy);
     }
+    text.family(
+        "http_refused_total",
+        "counter",
+        "Connections and requests that the HTTP front refused, by limit or check.",
+    );
+    for (reason, count) in front.values() {
+        text.sample("http_refused_total", &[("reason", reason.to_owned())], count);
+    }
     text.0
 }
 
@@ -142,7 +152,8 @@ pub(super) async fn read(
 ) -> Result<Response, Refused> {
     let handle = api.handle()?;
     let uptime_secs = api.0.began.elapsed().as_secs_f64();
-    let response = text(&handle.metrics(), &handle.listeners(), api.0.autoquic.as_ref(), uptime_secs);
+    let policy = api.0.autoquic.as_ref();
+    let response = text(&handle.metrics(), &handle.listeners(), policy, &api.0.front, uptime_secs);
     let mut response = response.into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));

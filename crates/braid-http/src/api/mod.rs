@@ -58,6 +58,7 @@ use self::extract::Refused;
 use self::limit::RequestRate;
 use self::rates::RateSampler;
 use crate::autoquic::AutoQuic;
+use crate::counters::{FrontCounters, FrontRefusal};
 use crate::request::{Client, method_not_allowed};
 
 /// Time for requests in flight when the broker has ended.
@@ -78,6 +79,8 @@ pub struct ApiOptions {
     pub event_streams: usize,
     /// Policy of the automatic upgrade; `None` without HTTP/3.
     pub autoquic: Option<AutoQuic>,
+    /// Counters of the server that serves it.
+    pub front: FrontCounters,
     /// `limits.memory_low` of the broker.
     pub memory_low_bytes: u64,
     /// `limits.memory_high` of the broker.
@@ -95,6 +98,7 @@ struct Shared {
     requests: RequestRate,
     event_streams: Arc<Semaphore>,
     autoquic: Option<AutoQuic>,
+    front: FrontCounters,
     memory_marks: (u64, u64),
     began: Instant,
     rates: Mutex<RateSampler>,
@@ -128,6 +132,7 @@ impl Api {
             requests: RequestRate::new(options.requests_per_sec, options.requests_per_sec.saturating_mul(10)),
             event_streams: Arc::new(Semaphore::new(options.event_streams)),
             autoquic: options.autoquic,
+            front: options.front,
             memory_marks: (options.memory_low_bytes, options.memory_high_bytes),
             began: Instant::now(),
             rates: Mutex::default(),
@@ -202,7 +207,10 @@ impl Api {
                 "the client of the request is not known",
             ));
         };
-        self.0.requests.take(client.address.ip()).map_err(Refused::too_many)?;
+        self.0.requests.take(client.address.ip()).map_err(|wait| {
+            self.0.front.count(FrontRefusal::Rate);
+            Refused::too_many(wait)
+        })?;
         let principal = self.0.login.principal(&request.headers, &client).await?;
         let is_read = matches!(request.method, Method::GET | Method::HEAD);
         let Some(role) = principal.role else {

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::extract::Refused;
 use super::{Api, Lease};
+use crate::counters::FrontRefusal;
 
 /// Interval of comments that keep proxies and the front from closing a quiet stream.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -68,6 +69,7 @@ impl<S: Source> Stream<S> {
 /// There are too many event streams.
 pub(super) fn respond(api: &Api, source: impl Source) -> Result<Response, Refused> {
     let Ok(permit) = api.0.event_streams.clone().try_acquire_owned() else {
+        api.0.front.count(FrontRefusal::EventStreams);
         let detail = "there are as many event streams as http.api.event_streams permits";
         let refused = Refused::new(StatusCode::TOO_MANY_REQUESTS, detail);
         return Err(refused.retry_after(HEARTBEAT));

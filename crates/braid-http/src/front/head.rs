@@ -19,6 +19,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use crate::counters::FrontRefusal;
 use crate::problem;
 
 /// First bytes of HTTP/2. RFC 9113, 3.4
@@ -143,6 +144,16 @@ impl HeadRefusal {
             body.len()
         );
         (head + &body).into()
+    }
+}
+
+impl From<HeadRefusal> for FrontRefusal {
+    fn from(refusal: HeadRefusal) -> Self {
+        match refusal {
+            HeadRefusal::Malformed => Self::Head,
+            HeadRefusal::TooLarge => Self::HeadSize,
+            HeadRefusal::TooSlow => Self::HeadTime,
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use super::count::Permit;
 use super::poll_first::poll_first;
 use super::tail::TailProbes;
 use super::{ACCEPT_PAUSE, Connection, Front};
+use crate::counters::FrontRefusal;
 use crate::route::remove_hop_by_hop;
 use crate::upgrade::{Probe, Sent};
 
@@ -88,6 +89,7 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
     let outcome = requests(&mut server, &connection, &path).await;
     connection.observer.ended();
     if outcome.is_err() {
+        front.counters.count(FrontRefusal::Resets);
         // Before the server closes it without an error.
         let reason = b"too many requests were broken off";
         OpenStreams::<Bytes>::close(&mut opener, Code::H3_EXCESSIVE_LOAD, reason);

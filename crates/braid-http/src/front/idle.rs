@@ -114,10 +114,13 @@ mod tests {
 
     use super::super::count::ConnectionCount;
     use super::*;
+    use crate::counters::FrontCounters;
     use crate::limits::Limits;
 
     fn permit() -> Permit {
-        ConnectionCount::new(&Limits::default()).admit([127, 0, 0, 1].into()).unwrap()
+        ConnectionCount::new(&Limits::default(), FrontCounters::default())
+            .admit([127, 0, 0, 1].into())
+            .unwrap()
     }
 
     #[tokio::test(start_paused = true)]

@@ -34,6 +34,7 @@ use self::body::LimitedBody;
 use self::count::ConnectionCount;
 use self::guard::Guard;
 use self::unread::{Unread, discard};
+use crate::counters::FrontCounters;
 use crate::limits::Limits;
 use crate::problem::problem;
 use crate::request::Client;
@@ -94,6 +95,8 @@ pub struct ServerOptions {
     pub threads: usize,
     /// Policy of the automatic upgrade.
     pub upgrade: Arc<dyn Upgrade>,
+    /// Counters of refusals, which the API shows.
+    pub counters: FrontCounters,
 }
 
 impl ServerOptions {
@@ -109,6 +112,7 @@ impl ServerOptions {
             cross_origin: Vec::new(),
             threads: 1,
             upgrade: Arc::new(NoUpgrade),
+            counters: FrontCounters::default(),
         }
     }
 }
@@ -154,7 +158,8 @@ impl Server {
         let front = Arc::new(Front {
             routes: routes.into(),
             guard: Guard { hosts: options.hosts.clone(), cross_origin: options.cross_origin.clone() },
-            count: ConnectionCount::new(&options.limits),
+            count: ConnectionCount::new(&options.limits, options.counters.clone()),
+            counters: options.counters.clone(),
             limits: options.limits.clone(),
             upgrade: Arc::clone(&options.upgrade),
             date: http3::CachedDate::default(),
@@ -236,6 +241,7 @@ struct Front {
     routes: Routes,
     guard: Guard,
     count: ConnectionCount,
+    counters: FrontCounters,
     limits: Limits,
     upgrade: Arc<dyn Upgrade>,
     /// `Date` of responses on HTTP/3.
@@ -315,7 +321,10 @@ impl Connection {
         let checked = front.guard.check(&request, self.is_loopback, &front.limits);
         let answer = match checked {
             Ok(authority) => self.route(request, authority),
-            Err((status, detail)) => refusal(request, status, detail),
+            Err((status, detail)) => {
+                front.counters.count(status.into());
+                refusal(request, status, detail)
+            }
         };
         let connection = Arc::clone(self);
         async move {
@@ -363,12 +372,14 @@ impl Connection {
         parts.extensions.insert(Client { address: self.client, authority, is_encrypted: self.is_encrypted });
         parts.extensions.insert(outcome.clone());
         let response = self.front.routes.answer(Request::from_parts(parts, Body::new(body)));
+        let counters = self.front.counters.clone();
         Answer::Waiting(Box::pin(async move {
             let response = response.await;
             unread.discard().await;
             match outcome.failure() {
                 // The reason for the route's error.
                 Some(failure) if !response.status().is_success() => {
+                    counters.count(failure.status().into());
                     problem(failure.status(), &failure.to_string())
                 }
                 _ => response,

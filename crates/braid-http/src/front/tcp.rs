@@ -1,6 +1,7 @@
 //! HTTP/1.1 and 2 on TCP and TLS.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -14,10 +15,11 @@ use hyper_util::server::conn::auto;
 use tokio::time::{sleep, timeout};
 
 use super::count::Permit;
-use super::head::{Exchange, ExchangeBody, HeadRefusals};
+use super::head::{Exchange, ExchangeBody, HeadRefusal, HeadRefusals};
 use super::idle::IdleTimeout;
 use super::poll_first::PollFirst;
 use super::{ACCEPT_PAUSE, Connection, Front};
+use crate::counters::FrontRefusal;
 use crate::limits::Limits;
 use crate::request::Upgraded;
 use crate::upgrade::Probe;
@@ -71,6 +73,18 @@ fn builder(limits: &Limits, alpn: Option<&str>) -> auto::Builder<PollFirst> {
     }
 }
 
+/// Tests whether a connection of HTTP/2 ended with ENHANCE_YOUR_CALM, by the text of that code.
+fn is_excessive(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.to_string().contains("excessive load") {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
 async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, front: Arc<Front>) {
     let (client, limits) = (incoming.peer_address(), &front.limits);
     // Errors concern this connection only.
@@ -80,7 +94,9 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
     let http = builder(limits, stream.peer.alpn.as_deref());
     let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit);
     let is_upgraded = io.upgraded();
-    let io = HeadRefusals::new(io, stream.peer.alpn.as_deref(), limits.head_timeout, |_| {});
+    let counters = front.counters.clone();
+    let count = move |refusal: HeadRefusal| counters.count(refusal.into());
+    let io = HeadRefusals::new(io, stream.peer.alpn.as_deref(), limits.head_timeout, count);
     let exchanges = io.exchanges();
     let service = {
         let connection = Arc::clone(&connection);
@@ -102,7 +118,11 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
     let serving = http.serve_connection_with_upgrades(TokioIo::new(io), service);
     tokio::pin!(serving);
     tokio::select! {
-        _ = serving.as_mut() => {}
+        served = serving.as_mut() => {
+            if served.is_err_and(|error| is_excessive(&*error)) {
+                front.counters.count(FrontRefusal::Resets);
+            }
+        }
         drain = connection.ending() => {
             serving.as_mut().graceful_shutdown();
             tokio::select! {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use braid_access::AccessControl;
 use braid_broker::{Authenticate, Handle};
 use braid_http::{
-    Api, ApiOptions, AutoQuic, Control, HealthState, MqttRoute, Roles, Server, ServerOptions, Services,
-    router,
+    Api, ApiOptions, AutoQuic, Control, FrontCounters, HealthState, MqttRoute, Roles, Server, ServerOptions,
+    Services, router,
 };
 use braid_transport::http::WebSocketUpgrades;
 use braid_transport::{CertificateError, CertificateFiles, ServerTls, ServerTlsOptions};
@@ -46,13 +46,14 @@ impl Front {
         };
         let tls = files.filter(|_| front.tls).map(|files| tls(config, files)).transpose()?;
         let limits = front.limits(config.drain_secs);
-        let has_http3 = front.http3 && tls.is_some();
-        let autoquic = has_http3.then(|| autoquic(config));
-        let api = Api::new(api_options(config, access, control, autoquic.clone()));
+        let mut options = ServerOptions::new(front.listen.clone());
+        options.http3 = front.http3 && tls.is_some();
+        let autoquic = options.http3.then(|| autoquic(config));
+        let counters = options.counters.clone();
+        let api_options = api_options(config, access, control, autoquic.clone());
+        let api = Api::new(ApiOptions { front: counters, ..api_options });
         let services = Services { health: health.clone(), api: Some(api.clone()), mqtt: mqtt.map(MqttRoute) };
         let router = router(services, &front.routes()?, &limits)?;
-        let mut options = ServerOptions::new(front.listen.clone());
-        options.http3 = has_http3;
         if let Some(autoquic) = autoquic {
             options.upgrade = Arc::new(autoquic);
         }
@@ -120,6 +121,7 @@ fn api_options(
         requests_per_sec: front.api.requests_per_sec,
         event_streams: front.api.event_streams,
         autoquic,
+        front: FrontCounters::default(),
         memory_low_bytes: config.limits.memory_low as u64,
         memory_high_bytes: config.limits.memory_high as u64,
     }

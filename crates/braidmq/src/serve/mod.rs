@@ -388,6 +388,7 @@ async fn serve(
             }
             () = key_changes.changed() => {
                 tracing::info!("other keys of tokens were fetched: clients are checked again");
+                front.forget_logins();
                 handle.recheck_clients().await;
             }
             wanted = next_reload(&mut hang_up, &mut wanted) => {

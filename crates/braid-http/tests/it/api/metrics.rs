@@ -117,6 +117,14 @@ fn metrics_are_valid_and_count() {
         BTreeSet::from([("quic", "1".to_owned()), ("tcp", "1".to_owned()), ("ws", "0".to_owned())])
     );
     assert_eq!(connections[0].0["address"], api.tcp.to_string());
+    let refused = |text: &str, reason: &str| {
+        let families = parse(text);
+        let mut samples = families["braidmq_http_refused_total"].samples.iter();
+        samples.find(|(labels, _)| labels["reason"] == reason).unwrap().1
+    };
+    assert_eq!(refused(&answer.body, "request"), 0.0);
+    api.ask("TRACE", "/metrics").refusal(501);
+    assert_eq!(refused(&api.ask("GET", "/metrics").body, "request"), 1.0);
     // Their number does not depend on clients.
     let clients: Vec<_> = (0..5).map(|number| api.tcp(&format!("client-{number}"))).collect();
     let lines = |text: &str| text.lines().count();

@@ -206,7 +206,10 @@ impl TestApi {
         drop(inside);
         let control = Arc::new(TestControl::default());
         control.users.lock().unwrap().push(("alice".to_owned(), "right".to_owned()));
+        let limits = Limits { drain: Duration::from_secs(30), ..Limits::default() };
+        let options = ServerOptions { limits, ..ServerOptions::new(vec![ANY]) };
         let api = Api::new(ApiOptions {
+            front: options.counters.clone(),
             control: control.clone(),
             authenticate: setup.users.map(|users| users as Arc<dyn Authenticate>),
             roles: Roles {
@@ -222,10 +225,8 @@ impl TestApi {
         api.serving(handle.clone());
         let services =
             Services { api: Some(api.clone()), mqtt: Some(MqttRoute(upgrades)), ..Services::default() };
-        let limits = Limits { drain: Duration::from_secs(30), ..Limits::default() };
-        let router = router(services, &setup.routes, &limits).unwrap();
-        let server =
-            Server::start(&ServerOptions { limits, ..ServerOptions::new(vec![ANY]) }, router).unwrap();
+        let router = router(services, &setup.routes, &options.limits).unwrap();
+        let server = Server::start(&options, router).unwrap();
         let http = server.addresses()[0];
         Self { runtime, server: Some(server), handle, api, control, tcp, quic, http, dir }
     }

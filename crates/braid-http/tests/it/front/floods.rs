@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use braid_http::Limits;
+use braid_http::{FrontCounters, Limits};
 use bytes::Bytes;
 use h3::error::Code;
 use h3::quic::{RecvStream, SendStreamUnframed};
@@ -70,7 +70,10 @@ fn goaway(received: &[(u8, u32, Vec<u8>)]) -> Option<u32> {
 
 #[test]
 fn floods_on_http2_end_the_connection() {
-    let front = Front::plain(Limits::default(), None);
+    let mut counters = FrontCounters::default();
+    let front = Front::with(Limits::default(), None, |options| {
+        (options.tls, options.http3, counters) = (None, false, options.counters.clone());
+    });
     let rapid_reset: Vec<u8> = (0..2000)
         .flat_map(|n| [frame(1, 5, 2 * n + 1, GET), frame(3, 0, 2 * n + 1, &[0, 0, 0, 8])].concat())
         .collect();
@@ -84,7 +87,15 @@ fn floods_on_http2_end_the_connection() {
     }
     let received = http2(&front, &continuations, |_, _| false);
     assert!(goaway(&received).is_some_and(|code| code != 0), "{received:?}");
+    // The connections end before the server has stopped.
+    front.server.stop();
+    assert!(counters.values().any(|(reason, count)| reason == "resets" && count > 0), "{counters:?}");
+}
 
+#[test]
+fn a_server_answers_after_floods() {
+    let front = Front::plain(Limits::default(), None);
+    drop(http2(&front, &frame(9, 4, 1, GET), |_, _| false));
     assert_eq!(
         status(&front.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")),
         200
@@ -226,7 +237,8 @@ fn large_and_wrong_field_sections_on_http3_are_refused() {
 
 #[test]
 fn rapid_reset_on_http3_ends_the_connection() {
-    let front = Front::start(Limits::default(), None);
+    let mut counters = FrontCounters::default();
+    let front = Front::with(Limits::default(), None, |options| counters = options.counters.clone());
     block_on(async {
         let (mut driver, mut send) = h3::client::new(front.quic().await).await.unwrap();
         let closed = tokio::spawn(async move { driver.wait_idle().await.to_string() });
@@ -238,6 +250,7 @@ fn rapid_reset_on_http3_ends_the_connection() {
         }
         let closed = closed.await.unwrap();
         assert!(closed.contains("H3_EXCESSIVE_LOAD"), "{closed}");
+        assert!(counters.values().any(|count| count == ("resets", 1)), "{counters:?}");
         assert_eq!(front.send("h3", &Ask::get("/live")).await.unwrap().status, 200);
     });
 }
