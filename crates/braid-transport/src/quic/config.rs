@@ -95,8 +95,8 @@ pub struct QuicOptions {
     /// With BBR: the initial window is sent in each round trip, whatever was lost, while round trips show no queue and
     /// no policer was detected. For many short connections through random loss.
     pub loss_floor: bool,
-    /// Packets that have to be acknowledged behind a missing one to show its loss, 3 at least (RFC 9002, 6.1.1). More are for
-    /// paths whose jitter reorders packets.
+    /// Packets that have to be acknowledged behind a missing one to show its loss, 3 at least (RFC 9002, 6.1.1). More
+    /// are for paths whose jitter reorders packets.
     pub packet_threshold: u32,
     /// Round-trip time that is assumed until one is measured or remembered.
     pub initial_rtt: Duration,
