@@ -142,21 +142,18 @@ async fn requests(
                     );
                 }
                 Ok(Some(resolver)) => {
-                    tail.stop();
                     match poll_first(request(resolver, Arc::clone(connection))) {
                         Ok(outcome) => ended.count(outcome.is_ok())?,
                         Err(waiting) => drop(tasks.spawn(waiting)),
                     }
-                    if tasks.is_empty() {
-                        tail.begin(Instant::now());
-                    }
+                    tail.begin(Instant::now());
                 }
                 Ok(None) | Err(_) => return Ok(()),
             },
             Some(outcome) = tasks.join_next() => {
                 ended.count(outcome.is_ok_and(|outcome| outcome.is_ok()))?;
+                tail.begin(Instant::now());
                 if tasks.is_empty() {
-                    tail.begin(Instant::now());
                     draining = draining.map(|_| -> Draining<'_> { Box::pin(sleep(LINGER)) });
                 }
             }

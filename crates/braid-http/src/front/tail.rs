@@ -35,14 +35,9 @@ struct Tail {
 }
 
 impl TailProbes {
-    /// All requests have a response, whose bytes may still wait to be sent.
+    /// A request has come, or its response is complete: the burst may end with it.
     pub(super) fn begin(&mut self, now: Instant) {
         self.0 = Some(Tail { begun: now, next: now + GAP });
-    }
-
-    /// Another request has come.
-    pub(super) fn stop(&mut self) {
-        self.0 = None;
     }
 
     /// Waits for the next probe; forever without one.
@@ -55,10 +50,13 @@ impl TailProbes {
 
     /// Sends the probe that is due, if the path loses packets.
     pub(super) fn send(&mut self, path: &PathProbe, now: Instant) {
-        // A connection that is closed needs none.
-        let Ok(stats) = path.sample() else { return self.stop() };
-        if self.fire(&stats, now) {
-            let _ = path.ping();
+        match path.sample() {
+            Ok(stats) if self.fire(&stats, now) => {
+                let _ = path.ping();
+            }
+            Ok(_) => {}
+            // The connection is closed.
+            Err(_) => self.0 = None,
         }
     }
 
@@ -66,8 +64,11 @@ impl TailProbes {
     fn fire(&mut self, stats: &PathStats, now: Instant) -> bool {
         let Some(Tail { begun, .. }) = self.0 else { return false };
         let since = now.saturating_duration_since(begun);
-        self.0 = (since < LIMIT).then(|| Tail { begun, next: now + GAP.max(since / GROWTH) });
-        stats.lost_packets >= LEAST_LOST && stats.lost_packets * LOSSY >= stats.sent_packets
+        let is_lossy = stats.lost_packets >= LEAST_LOST && stats.lost_packets * LOSSY >= stats.sent_packets;
+        // Losses of this burst may become known later, on most paths none do.
+        let gap = GAP.max(if is_lossy { since / GROWTH } else { since });
+        self.0 = (since < LIMIT).then(|| Tail { begun, next: now + gap });
+        is_lossy
     }
 }
 
@@ -104,19 +105,30 @@ mod tests {
         assert!(!probes(40, 2).is_empty());
     }
 
+    #[test]
+    fn a_clean_path_is_looked_at_less_and_less() {
+        let (begun, mut probes, mut looks) = (Instant::now(), TailProbes::default(), Vec::new());
+        probes.begin(begun);
+        while let Some(Tail { next, .. }) = probes.0 {
+            assert!(!probes.fire(&PathStats { sent_packets: 100, ..PathStats::default() }, next));
+            looks.push((next - begun).as_millis());
+        }
+        assert_eq!(looks, [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120]);
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_due_before_a_burst_and_after_the_next_request() {
+    async fn nothing_is_due_before_a_burst_and_soon_after_its_last_request() {
         let mut probes = TailProbes::default();
         let is_due = |probes: &TailProbes| {
             let due = futures_util::FutureExt::now_or_never(probes.due());
             due.is_some()
         };
-        assert!(!is_due(&probes));
+        assert!(!is_due(&probes) && !probes.fire(&PathStats::default(), Instant::now()));
         probes.begin(Instant::now());
         assert!(!is_due(&probes));
         tokio::time::advance(GAP).await;
         probes.due().await;
-        probes.stop();
-        assert!(!is_due(&probes) && !probes.fire(&PathStats::default(), Instant::now()));
+        probes.begin(Instant::now());
+        assert!(!is_due(&probes));
     }
 }
