@@ -23,7 +23,9 @@ fn a_request_in_flight_is_answered_when_the_server_stops() {
         let mut client = runtime.block_on(Client::connect(&front, version));
         let asking = runtime.spawn(async move {
             let first = client.send(&Ask::get("/app")).await;
-            (first, client.send(&Ask::get("/live")).await)
+            // Those that are sent before GOAWAY has arrived are answered too.
+            while client.send(&Ask::get("/live")).await.is_ok() {}
+            first
         });
         upstream.request();
         let Front { server, address, dir: _dir } = front;
@@ -33,9 +35,8 @@ fn a_request_in_flight_is_answered_when_the_server_stops() {
             thread::yield_now();
         }
         release.send(()).unwrap();
-        let (first, second) = runtime.block_on(asking).unwrap();
+        let first = runtime.block_on(asking).unwrap();
         assert_eq!(first.unwrap_or_else(|error| panic!("{version}: {error}")).body, "done");
-        assert!(second.is_err(), "{version}: {second:?}");
         // The client's connection ends with its task.
         runtime.shutdown_background();
         stopping.join().unwrap();
