@@ -28,6 +28,7 @@ use crate::retained::{RetainedMessages, Retaining};
 use crate::routing::{Route, RouteCache, RoutingTable, SharedTarget};
 use crate::session_queues::SessionQueues;
 use crate::statistics::{Counter, Statistics};
+use crate::view::MessageTaps;
 
 /// Members of a shared subscription whose queues are locked to find one that is ready.
 const READY_PROBES: usize = 32;
@@ -41,10 +42,12 @@ pub(crate) struct Dispatcher {
     persist: Arc<Persist>,
     memory: Arc<Memory>,
     statistics: Arc<Statistics>,
+    /// Taps of what is published.
+    pub(crate) taps: Arc<MessageTaps>,
 }
 
 impl Dispatcher {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         access: Arc<Access>,
         routing: Arc<RoutingTable>,
         queues: Arc<SessionQueues>,
@@ -53,7 +56,8 @@ impl Dispatcher {
         memory: Arc<Memory>,
         statistics: Arc<Statistics>,
     ) -> Self {
-        Self { access, routing, queues, retained, persist, memory, statistics }
+        let taps = Arc::default();
+        Self { access, routing, queues, retained, persist, memory, statistics, taps }
     }
 
     /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
@@ -130,6 +134,7 @@ impl Dispatcher {
         mut reached: impl FnMut(usize, bool),
     ) -> Dispatched {
         lock_order::assert_none_held();
+        self.taps.record(messages);
         let mut push = BatchPush::new(self, changes);
         let mut index = 0;
         for run in messages.chunk_by(|a, b| a.topic.same_allocation(&b.topic)) {

@@ -3,9 +3,9 @@
 //! A thread acquires locks in ascending rank: session owner, routing table, registry, session queue, one leaf lock, and
 //! at last the store. A leaf guards a value of its own: the timers, the retained messages, the pending session deletes,
 //! the claims, admission, the identity and the presence of a session, the wakers that wait for room in a queue, the
-//! throttle of a log line. The only call under a leaf that locks is a commit. The store has locks of its own and never
-//! calls the broker under one; a completed commit wakes tasks. No thread holds two locks of one rank, and none is held
-//! across an await.
+//! queues of taps, the throttle of a log line. The only call under a leaf that locks is a commit. The store has locks
+//! of its own and never calls the broker under one; a completed commit wakes tasks. No thread holds two locks of one
+//! rank, and none is held across an await.
 //!
 //! Outside of the order are the channels and notifiers of tokio, each of which locks for one call and wakes tasks at
 //! most, and the turn of a claim ([`ClaimTurn`](crate::registry::ClaimTurn)): a lock of tokio for one client, which is

@@ -12,6 +12,7 @@ use super::connection::ClientName;
 use super::events::BrokerEvent;
 use super::inquiry::{Inquiry, ViewError};
 use super::listeners::{ListenerState, ListenerStatus};
+use super::messages::MessageTap;
 use super::metrics::{self, Metric};
 use super::retained::{self, RetainedQuery, RetainedRow};
 use super::streams::ConnectionReport;
@@ -83,6 +84,18 @@ impl Handle {
     /// oldest, and is told how many. Nothing is made while there is no subscriber.
     pub fn events(&self) -> broadcast::Receiver<Arc<BrokerEvent>> {
         self.core.lifecycle.events.subscribe()
+    }
+
+    /// Opens a tap of the messages of all publishers, the broker included, from now on: those that were permitted.
+    /// Takers come by themselves; nothing is woken. At most 4,096 messages and 8 MiB wait for one, others are lost and
+    /// counted. Nothing is recorded while there is no tap.
+    pub fn tap_messages(&self) -> MessageTap {
+        self.core.dispatcher.taps.open()
+    }
+
+    /// True while there is a tap of messages.
+    pub fn is_tapped(&self) -> bool {
+        self.core.dispatcher.taps.is_watched()
     }
 
     /// Present values of all metrics: those of `$SYS`, with names, kinds and units. Takes no lock that a message

@@ -1,5 +1,5 @@
-//! Views of a running broker for operators: sessions, streams, subscriptions, retained messages, listeners, metrics
-//! and events.
+//! Views of a running broker for operators: sessions, streams, subscriptions, retained messages, listeners, metrics,
+//! events and published messages.
 //!
 //! A view that is not asked for costs nothing. Lists walk the registry in pieces, as the search for expired messages
 //! does: a lock of the message path is held for one piece or one queue. What only a connection's task knows is asked
@@ -14,6 +14,7 @@ mod events;
 mod handle;
 mod inquiry;
 mod listeners;
+mod messages;
 mod metrics;
 mod retained;
 mod streams;
@@ -24,6 +25,7 @@ pub use connection::{ClientName, ConnectionSummary, PendingDetail, WillSummary};
 pub use events::BrokerEvent;
 pub use inquiry::ViewError;
 pub use listeners::ListenerStatus;
+pub use messages::{MessageTap, PublishedMessage, TappedMessages};
 pub use metrics::{Metric, MetricKind, MetricUnit};
 pub use retained::{RetainedQuery, RetainedRow};
 pub use streams::{ConnectionReport, Held, LaneView, StreamView};
@@ -32,6 +34,7 @@ pub use subscriptions::{SubscriptionCursor, SubscriptionQuery, SubscriptionRow};
 pub(crate) use events::Events;
 pub(crate) use inquiry::Inquiry;
 pub(crate) use listeners::ListenerState;
+pub(crate) use messages::MessageTaps;
 pub(crate) use subscriptions::copy_piece;
 
 /// Entries that are visited before other tasks get their turn, and under one lock of the registry.

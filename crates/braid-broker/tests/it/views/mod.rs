@@ -1,9 +1,11 @@
-//! Views of the handle: clients, streams, subscriptions, retained messages, events; and the commands beside them.
+//! Views of the handle: clients, streams, subscriptions, retained messages, events, published messages; and the
+//! commands beside them.
 
 mod clients;
 mod commands;
 mod content;
 mod events;
+mod messages;
 mod scale;
 mod streams;
 
