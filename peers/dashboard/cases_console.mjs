@@ -208,7 +208,11 @@ scenario('topics/address', FAST, async (stage) => {
   stage.tolerated = [/404/]
   await stage.visit('topics?topic=plant%2Flyon%2Fvideo%2Fline-2')
   await stage.text('.topic', '^plant/lyon/video/line-2$')
-  await stage.text('main', 'binary or too large to keep')
+  await stage.text('main', '\\(binary\\)')
+  await stage.text('.recorded', 'since .*\\d\\d:\\d\\d:\\d\\d, .* 12 were left out')
+  await stage.text('.facts', '\\d since .*\\d\\d:\\d\\d:\\d\\d')
+  await stage.visit('topics?topic=plant%2Flyon%2Falarms%2Fline-2')
+  await stage.text('main', '… 4\\.\\d KiB more')
 })
 
 scenario('events/live', { both: true }, async (stage) => {

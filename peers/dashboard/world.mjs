@@ -169,10 +169,11 @@ export class World {
     const depth = prefix === '' ? 0 : prefix.split('/').length
     const names = [['plant', 'firmware', 'jobs'], ['hamburg', 'lyon', 'porto'], NAMES, Array.from({ length: depth === 3 && prefix.endsWith('telemetry') ? 700 : 6 }, (_, at) => `line-${at + 1}`)][depth] ?? []
     const at = Date.now() / 1000 - 3
-    return { levels: names.map((name) => {
+    return { truncated: false, since: this.begun, missed: 12, levels: names.map((name) => {
       const isLeaf = depth === 3
       const topic = prefix === '' ? name : `${prefix}/${name}`
-      return { name, topic, messages: isLeaf ? Math.round((at - this.begun) / 5) : 0, children: isLeaf ? 0 : 6, last: isLeaf ? { size_bytes: 58, qos: 1, at, text: prefix.endsWith('video') ? null : JSON.stringify({ line: name, temperature_c: 21.4, at }) } : null }
+      const text = prefix.endsWith('video') ? null : JSON.stringify({ line: name, temperature_c: 21.4, at })
+      return { name, topic, retained: isLeaf && this.#retained.has(topic) ? 1 : 0, messages: isLeaf ? Math.round((at - this.begun) / 5) : 0, children: isLeaf ? 0 : 6, last: isLeaf ? { size_bytes: prefix.endsWith('alarms') ? 5000 : text?.length ?? 58, qos: 1, at, text } : null }
     }) }
   }
 

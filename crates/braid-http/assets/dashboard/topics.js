@@ -2,7 +2,7 @@
 
 import { change, every, get, query } from './api.js'
 import { card, confirm, empty, facts, h, notify, setAttribute, setText } from './dom.js'
-import { bytes, count, fromBase64, payload, since } from './format.js'
+import { bytes, clock, count, fromBase64, payload, since } from './format.js'
 
 const REFRESH = 5000
 /** Expanded levels that are read again, and children that are shown at once. */
@@ -12,18 +12,20 @@ const CHILDREN = 500
 export default function topics(view) {
 	const { attempt, body, query: asked } = view
 	const tree = h('ul.tree', { role: 'tree', 'aria-label': 'Topics' })
-	const none = empty('No topic yet.', 'Topics appear when messages are published.')
+	const none = empty('No topic yet.', 'Nothing is retained. Topics appear when messages are published while you look.')
 	none.hidden = true
+	const recorded = h('p.muted.recorded')
 	const title = h('code.topic')
 	const about = facts(['Messages', 'Last', 'Size', 'QoS'])
 	const last = h('pre', { tabindex: 0, 'aria-label': 'Last message' })
 	const retained = h('div')
-	const detail = h('div', { hidden: true }, title, about.element, h('h3', 'Last message'), last, h('h3', 'Retained message'), retained)
+	const detail = h('div', { hidden: true }, title, about.element, h('h3', 'Last message since you look, or else the retained one'), last, h('h3', 'Retained message'), retained)
 	const hint = empty('Choose a topic.', 'The arrow keys move in the tree; Enter shows a topic.')
-	body.append(h('div.grid.two.topics', card('Tree', null, tree, none), card('Topic', null, hint, detail)))
+	body.append(h('div.grid.two.topics', card('Tree', null, recorded, tree, none), card('Topic', null, hint, detail)))
 	const nodes = new WeakMap()
 	const items = () => [...tree.querySelectorAll('[role=treeitem]')]
 	let chosen = null
+	let begun = null
 
 	const makeNode = (level, depth) => {
 		const number = h('span.muted.number')
@@ -45,7 +47,9 @@ export default function topics(view) {
 
 	/** Merges the children of a node, or of the root for null, into the tree. */
 	const readLevel = async (node) => {
-		const { levels } = await get(`topics${node ? `?prefix=${encodeURIComponent(node.level.topic)}` : ''}`)
+		const { levels, since: start, missed } = await get(`topics${node ? `?prefix=${encodeURIComponent(node.level.topic)}` : ''}`)
+		begun = start
+		setText(recorded, `Messages are recorded since ${clock(begun)}, while a page of topics is open.${missed ? ` ${count(missed)} were left out: too many at once, or on too many topics.` : ''}`)
 		const parent = node?.group ?? tree
 		const children = [...parent.children]
 		const known = new Map(children.map((element) => nodes.get(element)).filter(Boolean).map((child) => [child.level.name, child]))
@@ -110,12 +114,16 @@ export default function topics(view) {
 		event.preventDefault()
 	})
 
+	const beginning = ({ text, size_bytes: size }) => {
+		if (text === null) return '(binary)'
+		const data = new TextEncoder().encode(text)
+		return (payload(data).text || '(empty)') + (size > data.length ? `\n… ${bytes(size - data.length)} more` : '')
+	}
 	const showTopic = () => {
 		const { topic, messages, last: message } = chosen.level
 		setText(title, topic)
-		about.set([count(messages), since(message?.at), bytes(message?.size_bytes), message?.qos])
-		const text = message?.text ?? null
-		setText(last, !message ? 'No message on this topic itself.' : text === null ? '(binary or too large to keep)' : payload(new TextEncoder().encode(text)).text || '(empty)')
+		about.set([`${count(messages)} since ${clock(begun)}`, since(message?.at), bytes(message?.size_bytes), message?.qos])
+		setText(last, message ? beginning(message) : 'None is retained on this topic itself, and none was published since you look.')
 	}
 	const readRetained = async () => {
 		const { topic } = chosen.level

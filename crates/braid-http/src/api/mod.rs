@@ -16,6 +16,7 @@ mod control;
 mod document;
 mod events;
 mod extract;
+mod last_messages;
 mod limit;
 mod metrics;
 mod pages;
@@ -55,6 +56,7 @@ pub(crate) use self::pages::fallback;
 
 use self::auth::{Login, Role};
 use self::extract::Refused;
+use self::last_messages::LastMessages;
 use self::limit::RequestRate;
 use self::rates::RateSampler;
 use crate::autoquic::AutoQuic;
@@ -102,6 +104,7 @@ struct Shared {
     memory_marks: (u64, u64),
     began: Instant,
     rates: Mutex<RateSampler>,
+    last_messages: LastMessages,
     broker: watch::Sender<Option<Lease>>,
     /// Receivers are those of leases.
     leases: watch::Sender<()>,
@@ -136,6 +139,7 @@ impl Api {
             memory_marks: (options.memory_low_bytes, options.memory_high_bytes),
             began: Instant::now(),
             rates: Mutex::default(),
+            last_messages: LastMessages::default(),
             broker: watch::Sender::new(None),
             leases: watch::Sender::new(()),
         }))
@@ -150,6 +154,7 @@ impl Api {
     /// not for long.
     pub async fn ended(&self) {
         self.0.broker.send_replace(None);
+        self.0.last_messages.forget();
         let _ = timeout(LAST_REQUESTS, self.0.leases.closed()).await;
     }
 

@@ -1,6 +1,7 @@
-//! One level of the topic tree, from retained messages.
+//! One level of the topic tree, from retained messages and from those published while clients ask.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use axum::extract::State;
 use braid_broker::view::{RetainedQuery, RetainedRow};
@@ -10,6 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
 use super::extract::{Answer, Json, Params, Refused};
+use super::last_messages::{LastMessage, Record};
 use super::time::unix;
 
 /// Retained messages that one request visits.
@@ -21,7 +23,7 @@ const ROWS: usize = 1000;
 /// Names of one level.
 const MAX_LEVELS: usize = 5000;
 
-/// Longest payload that is shown, in bytes.
+/// Bytes of a payload that are shown.
 const MAX_TEXT: usize = 4096;
 
 /// Level of the topic tree.
@@ -30,6 +32,11 @@ pub(super) struct Topics {
     levels: Vec<Level>,
     /// Set if there are more than a request visits.
     truncated: bool,
+    /// Time since which messages are recorded: that of the first question for topics. After 30 s without one it begins
+    /// anew.
+    since: f64,
+    /// Messages since then that were not recorded: too many came at once, or their topics had no room.
+    missed: u64,
 }
 
 /// Name of a level, with what is below it.
@@ -37,9 +44,11 @@ pub(super) struct Topics {
 struct Level {
     name: String,
     topic: String,
-    /// Retained messages of the topic and those below.
+    /// Messages of the topic and those below that were published since the time that `since` says.
     messages: u64,
-    /// Retained message of the topic itself.
+    /// Retained messages of the topic and those below.
+    retained: u64,
+    /// Last message of the topic itself since then, otherwise its retained message.
     last: Option<Last>,
     /// Names of the next level.
     children: usize,
@@ -52,7 +61,7 @@ struct Last {
     qos: u8,
     /// Null if it was retained before the broker began.
     at: Option<f64>,
-    /// Null if it is binary, or longer than 4 KiB.
+    /// Null if it is binary. Of a payload above 4 KiB the beginning, at most 4 KiB.
     text: Option<String>,
 }
 
@@ -67,60 +76,123 @@ pub(super) struct TopicsParams {
 
 impl From<&RetainedRow> for Last {
     fn from(row: &RetainedRow) -> Self {
-        let payload = row.payload.as_ref().filter(|payload| payload.len() <= MAX_TEXT);
         Self {
             size_bytes: row.payload_len,
             qos: row.qos.bits(),
             at: row.since.map(unix),
-            text: payload.and_then(|payload| String::from_utf8(payload.to_vec()).ok()),
+            text: row.payload.as_ref().and_then(|payload| text(payload, row.payload_len)),
         }
     }
 }
 
-/// Levels below a prefix, built from retained messages in any order.
+impl From<&LastMessage> for Last {
+    fn from(last: &LastMessage) -> Self {
+        Self {
+            size_bytes: last.payload_len,
+            qos: last.qos.bits(),
+            at: Some(unix(last.at)),
+            text: text(&last.payload, last.payload_len),
+        }
+    }
+}
+
+/// Beginning of a payload as text, from its first bytes and the length of all; `None` if it is binary.
+fn text(payload: &[u8], payload_len: usize) -> Option<String> {
+    let shown = &payload[..payload.len().min(MAX_TEXT)];
+    let valid = match str::from_utf8(shown) {
+        // The cut is inside of a character.
+        Err(error) if error.error_len().is_none() && shown.len() < payload_len => error.valid_up_to(),
+        Err(_) => return None,
+        Ok(_) => shown.len(),
+    };
+    String::from_utf8(shown[..valid].to_vec()).ok()
+}
+
+/// Levels below a prefix, built from messages in any order.
 #[derive(Default)]
 struct Tree {
-    levels: BTreeMap<String, (Level, BTreeSet<String>)>,
+    nodes: BTreeMap<String, Node>,
     is_truncated: bool,
 }
 
-impl Tree {
-    /// Adds a message whose topic is below `prefix`, which ends with a slash or is empty.
-    fn add(&mut self, prefix: &str, row: &RetainedRow) {
-        let topic = row.topic.as_str();
-        // A filter `a/#` matches the topic `a` too.
-        let Some(rest) = topic.strip_prefix(prefix) else { return };
-        let (name, below) = rest.split_once('/').map_or((rest, None), |(name, below)| (name, Some(below)));
-        if !self.levels.contains_key(name) && self.levels.len() == MAX_LEVELS {
-            self.is_truncated = true;
-            return;
+/// Level that is being built.
+#[derive(Default)]
+struct Node {
+    level: Level,
+    /// Names of the next level.
+    children: BTreeSet<String>,
+    /// Time of the last message; `None` if there is none, or it was retained before the broker began.
+    last_at: Option<Instant>,
+}
+
+impl Node {
+    /// Sets the last message, if it is none that is older.
+    fn set_last(&mut self, at: Option<Instant>, last: impl Into<Last>) {
+        if self.level.last.is_none() || at >= self.last_at {
+            self.level.last = Some(last.into());
+            self.last_at = at;
         }
-        let (level, children) = self.levels.entry(name.to_owned()).or_insert_with(|| {
-            let level = Level { name: name.to_owned(), topic: format!("{prefix}{name}"), ..Level::default() };
-            (level, BTreeSet::new())
-        });
-        level.messages += 1;
-        match below {
-            None => level.last = Some(Last::from(row)),
-            Some(below) => {
-                children.insert(below.split('/').next().unwrap_or_default().to_owned());
+    }
+}
+
+impl Tree {
+    /// Adds a retained message whose topic is below `prefix`, which ends with a slash or is empty.
+    fn add_retained(&mut self, prefix: &str, row: &RetainedRow) {
+        let Some((node, is_own)) = self.node(prefix, row.topic.as_str()) else { return };
+        node.level.retained += 1;
+        if is_own {
+            node.set_last(row.since, row);
+        }
+    }
+
+    /// Adds the messages of a record below `prefix`.
+    fn add_record(&mut self, prefix: &str, record: &Record) {
+        for (topic, last) in record.below(prefix) {
+            // As wildcards do. [MQTT-4.7.2-1]
+            if prefix.is_empty() && topic.starts_with('$') {
+                continue;
+            }
+            let Some((node, is_own)) = self.node(prefix, topic) else { continue };
+            node.level.messages += last.count;
+            if is_own {
+                node.set_last(Some(last.at), last);
             }
         }
     }
 
-    fn finish(self) -> Topics {
-        let finish = |(mut level, children): (Level, BTreeSet<String>)| {
-            level.children = children.len();
-            level
-        };
-        Topics { levels: self.levels.into_values().map(finish).collect(), truncated: self.is_truncated }
+    /// Node below `prefix` that a topic belongs to, and whether it is that of the topic itself; `None` if the topic is
+    /// not below the prefix, or there is no room.
+    fn node(&mut self, prefix: &str, topic: &str) -> Option<(&mut Node, bool)> {
+        // A filter `a/#` matches the topic `a` too.
+        let rest = topic.strip_prefix(prefix)?;
+        let (name, below) = rest.split_once('/').map_or((rest, None), |(name, below)| (name, Some(below)));
+        if !self.nodes.contains_key(name) && self.nodes.len() == MAX_LEVELS {
+            self.is_truncated = true;
+            return None;
+        }
+        let node = self.nodes.entry(name.to_owned()).or_insert_with(|| {
+            let level = Level { name: name.to_owned(), topic: format!("{prefix}{name}"), ..Level::default() };
+            Node { level, ..Node::default() }
+        });
+        if let Some(below) = below {
+            node.children.insert(below.split('/').next().unwrap_or_default().to_owned());
+        }
+        Some((node, below.is_none()))
+    }
+
+    fn finish(self, since: Instant, missed: u64) -> Topics {
+        let finish = |node: Node| Level { children: node.children.len(), ..node.level };
+        let levels = self.nodes.into_values().map(finish).collect();
+        Topics { levels, truncated: self.is_truncated, since: unix(since), missed }
     }
 }
 
 #[utoipa::path(
     get, path = "/api/v1/topics", tag = "retained", params(TopicsParams),
-    description = "Shows one level of the tree of topics with retained messages. Other topics are not known: the broker \
-                   keeps no record of messages that it has delivered.",
+    description = "Shows one level of the tree of topics: those with retained messages, and those of messages that were \
+                   published since the first question for topics. The broker keeps no record of messages while there \
+                   is none: 30 s after the last question all are forgotten. Of 5,000 topics the last message is kept, \
+                   with the first 4 KiB of its payload.",
     responses((status = 200, description = "Success", body = Topics)),
 )]
 pub(super) async fn list(State(api): State<Api>, Params(params): Params<TopicsParams>) -> Answer<Topics> {
@@ -134,13 +206,14 @@ pub(super) async fn list(State(api): State<Api>, Params(params): Params<TopicsPa
     };
     let filter = TopicFilter::parse(&format!("{prefix}#"));
     let filter = filter.map_err(|error| Refused::bad(format!("prefix: {error}")))?;
+    api.0.last_messages.look(&handle);
     let query = RetainedQuery { filter, with_payload: true };
     let (mut tree, mut after, mut visited) = (Tree::default(), None, 0);
     loop {
         let page = handle.retained(&query, after, ROWS).await;
         visited += page.rows.len();
         for row in &page.rows {
-            tree.add(&prefix, row);
+            tree.add_retained(&prefix, row);
         }
         after = page.next;
         if after.is_none() {
@@ -151,5 +224,48 @@ pub(super) async fn list(State(api): State<Api>, Params(params): Params<TopicsPa
             break;
         }
     }
-    Ok(Json(tree.finish()))
+    let recorded = api.0.last_messages.read(|record| {
+        tree.add_record(&prefix, record);
+        (record.began, record.missed)
+    });
+    // Forgotten meanwhile only if the broker stops.
+    let (since, missed) = recorded.unwrap_or_else(|| (Instant::now(), 0));
+    Ok(Json(tree.finish(since, missed)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_later_message_is_the_last_one_of_a_topic() {
+        let (mut node, early) = (Node::default(), Instant::now());
+        let late = early + Duration::from_secs(1);
+        for (at, size_bytes, expected) in
+            [(None, 1, 1), (Some(late), 2, 2), (Some(early), 3, 2), (None, 4, 2), (Some(late), 5, 5)]
+        {
+            node.set_last(at, Last { size_bytes, qos: 0, at: None, text: None });
+            assert_eq!(node.level.last.as_ref().unwrap().size_bytes, expected);
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_a_payload_is_text_unless_it_is_binary() {
+        let long = "a".repeat(MAX_TEXT - 1) + "\u{e4}b";
+        for (payload, payload_len, expected) in [
+            (&b""[..], 0, Some("")),
+            (b"21.5", 4, Some("21.5")),
+            (b"\xff", 1, None),
+            // A part of a character is an error at the end of the payload, and none at the cut.
+            (b"a\xc3", 2, None),
+            (b"a\xc3", 3, Some("a")),
+            (b"\xff\xc3", 3, None),
+            (long.as_bytes(), long.len(), Some(&long[..MAX_TEXT - 1])),
+            (&[b'x'; MAX_TEXT], MAX_TEXT, Some(&"x".repeat(MAX_TEXT))),
+        ] {
+            assert_eq!(text(payload, payload_len).as_deref(), expected, "{payload_len}");
+        }
+    }
 }

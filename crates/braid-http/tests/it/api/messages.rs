@@ -63,8 +63,8 @@ fn retained_messages_are_listed_shown_and_deleted() {
     assert_eq!(levels["truncated"], false);
     let [a, d] = &levels["levels"].as_array().unwrap()[..] else { panic!("{levels}") };
     assert_eq!(
-        (&a["name"], &a["messages"], &a["children"], &a["last"]),
-        (&json!("a"), &json!(2), &json!(2), &Value::Null)
+        (&a["name"], &a["messages"], &a["retained"], &a["children"], &a["last"]),
+        (&json!("a"), &json!(0), &json!(2), &json!(2), &Value::Null)
     );
     assert_eq!((&d["topic"], &d["children"], &d["last"]["text"]), (&json!("d"), &json!(0), &json!("x")));
     let below = api.get("topics?prefix=a");
@@ -79,6 +79,75 @@ fn retained_messages_are_listed_shown_and_deleted() {
     let empty = json!({ "topic": "d", "payload": "", "retain": true });
     assert_eq!(api.put("POST", "publish", &empty).status, 200);
     assert_eq!(topics(&api.get("retained")), ["a/c"]);
+}
+
+/// Without a question for topics the broker records no message; from the first one on it does.
+#[test]
+fn topics_show_the_last_messages_since_the_first_question() {
+    let api = TestApi::start();
+    let publish = |topic: &str, payload: &str, encoding: &str, retain: bool| {
+        let body =
+            json!({ "topic": topic, "payload": payload, "encoding": encoding, "retain": retain, "qos": 1 });
+        assert_eq!(api.put("POST", "publish", &body).status, 200);
+    };
+    publish("a/b", "before", "plain", false);
+    publish("a/kept", "retained", "plain", true);
+    publish("a/again", "retained", "plain", true);
+    assert!(!api.handle.is_tapped(), "no client has asked");
+    let first = api.get("topics");
+    assert!(api.handle.is_tapped());
+    let [a] = &first["levels"].as_array().unwrap()[..] else { panic!("{first}") };
+    assert_eq!((&a["messages"], &a["retained"], &first["missed"]), (&json!(0), &json!(2), &json!(0)));
+
+    let (client, _messages) = api.tcp("client");
+    let mqtt = Publication::to("a/b", "21.5").unwrap().qos(braid_client::QoS::AtLeastOnce);
+    api.runtime.block_on(client.publish(mqtt)).unwrap();
+    let hidden = Publication::to("$other/x", "hidden").unwrap().qos(braid_client::QoS::AtLeastOnce);
+    api.runtime.block_on(client.publish(hidden)).unwrap();
+    publish("a/b/c", "/w==", "base64", false);
+    publish("a/again", "later", "plain", false);
+    publish("a/long", &"x".repeat(5000), "plain", false);
+    publish("a", "own", "plain", false);
+    publish("a/b", "last", "plain", false);
+    let second = api.get("topics");
+    assert_eq!(second["since"], first["since"], "it is the record of the first question");
+    let [a] = &second["levels"].as_array().unwrap()[..] else { panic!("{second}") };
+    assert_eq!(
+        (&a["messages"], &a["retained"], &a["children"], &a["last"]["text"]),
+        (&json!(6), &json!(2), &json!(4), &json!("own"))
+    );
+    let hidden = &api.get("topics?prefix=%24other")["levels"];
+    assert_eq!(hidden[0]["last"]["text"], "hidden", "wildcards in the first level do not match it");
+    let levels = api.get("topics?prefix=a")["levels"].clone();
+    let found: Vec<_> = levels
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|level| {
+            let last = &level["last"];
+            let text = last["text"].as_str().map_or(0, str::len);
+            let number = |value: &Value| value.as_u64().unwrap();
+            (
+                level["topic"].as_str().unwrap(),
+                [&level["messages"], &level["retained"], &level["children"]].map(number),
+                (number(&last["size_bytes"]), number(&last["qos"]), text),
+            )
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("a/again", [1, 1, 0], (5, 1, 5)),
+            ("a/b", [3, 0, 1], (4, 1, 4)),
+            ("a/kept", [0, 1, 0], (8, 1, 8)),
+            ("a/long", [1, 0, 0], (5000, 1, 4096)),
+        ]
+    );
+    let binary = &api.get("topics?prefix=a%2Fb")["levels"][0];
+    assert_eq!((&binary["topic"], &binary["last"]["size_bytes"]), (&json!("a/b/c"), &json!(1)));
+    assert!(binary["last"]["text"].is_null() && binary["last"]["at"].as_f64() >= first["since"].as_f64());
+    api.runtime.block_on(api.api.ended());
+    assert!(!api.handle.is_tapped(), "the API lets go of the broker");
 }
 
 #[test]
