@@ -162,7 +162,9 @@ mod tests {
     #[test]
     fn nothing_is_recorded_without_a_tap() {
         let taps = Arc::<MessageTaps>::default();
-        taps.record(&messages(1, 1));
+        let held = taps.queues();
+        taps.record(&messages(1, 1)); // Without the lock, which would fail: this thread holds it.
+        drop(held);
         assert!(!taps.is_watched());
         let mut first = taps.open();
         assert!(taps.is_watched() && first.take().messages.is_empty(), "only what is published from now on");
