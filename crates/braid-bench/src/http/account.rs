@@ -1,11 +1,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::header::{ALT_SVC, HeaderMap};
 use tokio::time::Instant;
 
 use super::body::ReceivedBody;
-use super::failure::Ended;
 use super::tally::ClientSample;
 use super::worker::Worker;
 
@@ -14,24 +14,13 @@ pub(super) struct Account {
     worker: Rc<Worker>,
     /// Requests to start; `None` without a limit.
     remaining: Cell<Option<u64>>,
-    /// Requests in flight that count.
+    /// Requests in flight that count, on all connections.
     in_flight: Cell<u64>,
     /// Requests with a whole response that count.
     completed: Cell<u64>,
     times: Cell<Times>,
-    way: Cell<Way>,
-    /// Last byte, either way.
-    active_at: Cell<Instant>,
-}
-
-/// Connection that serves the requests.
-#[derive(Clone, Copy, Default)]
-struct Way {
-    /// False before the first one.
-    has_begun: bool,
-    is_quic: bool,
-    /// No request is begun any more: another connection is ready.
-    is_moving: bool,
+    /// Whether the latest connection is over QUIC; `None` before the first one.
+    over_quic: Cell<Option<bool>>,
 }
 
 #[derive(Clone, Copy)]
@@ -40,14 +29,6 @@ struct Times {
     connected: Option<Instant>,
     first_byte: Option<Instant>,
     ended: Option<Instant>,
-}
-
-/// Request in flight.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Started {
-    at: Instant,
-    /// False during the warm-up.
-    is_counted: bool,
 }
 
 /// Whole response.
@@ -69,8 +50,7 @@ impl Account {
             in_flight: Cell::new(0),
             completed: Cell::new(0),
             times: Cell::new(times),
-            way: Cell::default(),
-            active_at: Cell::new(now),
+            over_quic: Cell::new(None),
         }
     }
 
@@ -88,16 +68,6 @@ impl Account {
         self.completed.get()
     }
 
-    /// True if requests that are left go over another connection.
-    pub(super) fn is_moving(&self) -> bool {
-        self.way.get().is_moving
-    }
-
-    /// End of a connection on which no request is in flight.
-    pub(super) fn end_of_connection(&self) -> Ended {
-        if self.is_moving() && !self.is_exhausted() { Ended::Moving } else { Ended::Complete }
-    }
-
     /// Requests that can be in flight at once, at most `depth`.
     pub(super) fn width(&self, depth: usize) -> usize {
         let left =
@@ -105,30 +75,18 @@ impl Account {
         depth.min(left)
     }
 
-    pub(super) fn active_at(&self) -> Instant {
-        self.active_at.get()
-    }
-
-    // === Events of the connection ===
+    // === Events of connections ===
 
     /// A connection begins; the times of the client are those of its last one.
     pub(super) fn begin_connection(&self) {
-        let now = Instant::now();
-        self.active_at.set(now);
-        self.times.set(Times { begun: now, connected: None, first_byte: None, ended: None });
+        self.times.set(Times { begun: Instant::now(), connected: None, first_byte: None, ended: None });
     }
 
     /// A connection over TCP or QUIC begins to serve.
     pub(super) fn begin_serving(&self, is_quic: bool) {
-        let before = self.way.replace(Way { has_begun: true, is_quic, is_moving: false });
-        if before.has_begun && before.is_quic != is_quic {
+        if self.over_quic.replace(Some(is_quic)).is_some_and(|before| before != is_quic) {
             self.worker.tally().counts.switches += 1;
         }
-    }
-
-    /// Another connection is ready: no request is begun on this one.
-    pub(super) fn begin_moving(&self) {
-        self.way.set(Way { is_moving: true, ..self.way.get() });
     }
 
     /// Notes a value of `Alt-Svc`.
@@ -148,24 +106,17 @@ impl Account {
 
     /// Requests can be sent.
     pub(super) fn connected(&self) {
-        let now = Instant::now();
-        self.active_at.set(now);
         let mut times = self.times.get();
-        times.connected.get_or_insert(now);
+        times.connected.get_or_insert_with(Instant::now);
         self.times.set(times);
         self.worker.tally().counts.connections += 1;
     }
 
     /// Bytes were received, of whatever kind.
-    pub(super) fn received(&self, bytes: usize, now: Instant) {
-        self.active_at.set(now);
+    pub(super) fn received(&self, bytes: usize) {
         if self.worker.is_counting() {
             self.worker.tally().traffic.bytes += bytes as u64;
         }
-    }
-
-    pub(super) fn sent(&self, now: Instant) {
-        self.active_at.set(now);
     }
 
     /// A response begins.
@@ -179,26 +130,21 @@ impl Account {
 
     // === Events of requests ===
 
-    /// Takes a request from the budget; `None` once it is exhausted.
-    pub(super) fn begin(&self, now: Instant) -> Option<Started> {
-        let remaining = self.remaining.get();
-        if remaining == Some(0) || self.is_moving() {
-            return None;
-        }
-        self.remaining.set(remaining.map(|remaining| remaining - 1));
-        let is_counted = self.worker.is_counting();
-        if is_counted {
-            self.in_flight.set(self.in_flight.get() + 1);
-            self.worker.tally().counts.started += 1;
-        }
-        Some(Started { at: now, is_counted })
+    /// Takes a request from the budget; false once it is exhausted.
+    pub(super) fn take_request(&self) -> bool {
+        let is_left = !self.is_exhausted();
+        self.remaining.set(self.remaining.get().map(|remaining| remaining.saturating_sub(1)));
+        is_left
     }
 
-    /// Counts a whole response.
-    pub(super) fn finish(&self, started: Started, answer: Answer, now: Instant) {
-        if !started.is_counted {
-            return;
-        }
+    /// A request that counts is in flight.
+    pub(super) fn started(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.worker.tally().counts.started += 1;
+    }
+
+    /// Counts a whole response, `after` its request.
+    pub(super) fn finished(&self, after: Duration, answer: Answer, over_quic: bool, now: Instant) {
         self.in_flight.set(self.in_flight.get() - 1);
         self.completed.set(self.completed.get() + 1);
         let expectation = &self.worker.load().expectation;
@@ -206,36 +152,35 @@ impl Account {
         tally.traffic.header_bytes += answer.header_bytes;
         tally.traffic.plain_header_bytes += answer.plain_header_bytes;
         tally.traffic.body_bytes += answer.body.len();
-        tally.counts.over_quic += u64::from(self.way.get().is_quic);
+        tally.counts.over_quic += u64::from(over_quic);
         let is_success = tally.counts.complete(answer.status);
         if is_success && expectation.is_given() && !answer.body.matches(expectation) {
             tally.counts.wrong_bodies += 1;
         }
-        tally.request.record(now.saturating_duration_since(started.at));
+        tally.request.record(after);
         tally.done_after(self.worker.since_begin(now));
         self.worker.progress(&tally.counts);
     }
 
     /// Counts a request whose stream was reset.
-    pub(super) fn fail(&self, started: Started) {
-        if started.is_counted {
-            self.in_flight.set(self.in_flight.get() - 1);
-            let mut tally = self.worker.tally();
-            tally.counts.fail_stream();
-            self.worker.progress(&tally.counts);
-        }
-    }
-
-    /// Counts the requests in flight as failed: their connection has ended, the others have another one.
-    pub(super) fn abandon_in_flight(&self) {
+    pub(super) fn failed(&self) {
+        self.in_flight.set(self.in_flight.get() - 1);
         let mut tally = self.worker.tally();
-        tally.counts.abandon(self.in_flight.take());
+        tally.counts.fail_stream();
         self.worker.progress(&tally.counts);
     }
 
-    /// Takes back the requests in flight: they go over another connection.
-    pub(super) fn repeat_in_flight(&self) {
-        let in_flight = self.in_flight.take();
+    /// Counts requests in flight as failed.
+    pub(super) fn abandon_requests(&self, in_flight: u64) {
+        self.in_flight.set(self.in_flight.get() - in_flight);
+        let mut tally = self.worker.tally();
+        tally.counts.abandon(in_flight);
+        self.worker.progress(&tally.counts);
+    }
+
+    /// Takes back requests in flight.
+    pub(super) fn repeat_requests(&self, in_flight: u64) {
+        self.in_flight.set(self.in_flight.get() - in_flight);
         self.remaining.set(self.remaining.get().map(|remaining| remaining + in_flight));
         let mut tally = self.worker.tally();
         tally.counts.started -= in_flight;

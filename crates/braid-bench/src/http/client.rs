@@ -4,11 +4,13 @@ use std::{future::pending, pin::pin};
 
 use braid_transport::http::{Http3Connection, HttpStream, TcpProbe, connect_http, connect_http3};
 use braid_transport::{ClientTls, ConnectOptions};
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::account::Account;
 use super::alt_svc::AltSvcCache;
 use super::failure::{Ended, Failure};
+use super::link::Link;
 use super::load::{Protocol, Timeouts};
 use super::{h1, h2, h3};
 
@@ -32,41 +34,115 @@ enum Connected {
 
 /// Runs a client to the end of its requests.
 pub(super) async fn run(account: Rc<Account>) {
-    // Connection that was made while the one before it still served.
-    let mut next = None;
-    let mut failures = Failures::default();
-    loop {
-        if next.is_none() {
-            account.begin_connection();
-        }
-        let ended = match one(&account, next.take()).await {
-            Ok((ended, prepared)) => {
-                next = prepared;
-                Ok(ended)
+    let mut client = Client { account, failures: Failures::default(), draining: JoinSet::new() };
+    let outcome = client.serve_all().await;
+    let Client { account, .. } = client;
+    if let Err(failure) = outcome {
+        let is_timeout = matches!(failure, Failure::Inactive(_) | Failure::Active(_));
+        account.abandon(is_timeout, failure.to_string());
+    }
+    account.end();
+}
+
+/// Client, with one connection for its requests, and older ones on which responses are missing.
+struct Client {
+    account: Rc<Account>,
+    failures: Failures,
+    draining: JoinSet<Drained>,
+}
+
+/// End of a connection on which no more requests were begun.
+type Drained = (Rc<Link>, Result<Ended, Failure>);
+
+impl Client {
+    /// Serves the requests on one connection after the other, until all are done.
+    async fn serve_all(&mut self) -> Result<(), Failure> {
+        // Connection that was made while the one before it still served.
+        let mut next = None;
+        loop {
+            if next.is_none() {
+                self.account.begin_connection();
             }
-            Err(failure) => Err(failure),
-        };
-        match ended {
-            Ok(Ended::Complete) => break,
-            Ok(Ended::Moving) => {}
-            Ok(Ended::Closing) if account.worker().alt_svc().is_some() => account.repeat_in_flight(),
-            Ok(Ended::Closing) => {
-                account.abandon_in_flight();
-                if account.is_exhausted() {
-                    break;
+            next = self.serve(next).await?;
+            while next.is_none() && self.account.is_exhausted() {
+                match self.draining.join_next().await {
+                    Some(drained) => self.drained(drained)?,
+                    None => return Ok(()),
                 }
-            }
-            Err(failure) if may_repeat(&account, &failure) && failures.admit(account.completed()) => {
-                account.repeat_in_flight();
-            }
-            Err(failure) => {
-                let is_timeout = matches!(failure, Failure::Inactive(_) | Failure::Active(_));
-                account.abandon(is_timeout, failure.to_string());
-                break;
             }
         }
     }
-    account.end();
+
+    /// Serves requests on one connection: `ready`, or a new one. While it does, the other protocol is connected as soon
+    /// as `Alt-Svc` asks for it, and returned for the requests that are not begun.
+    async fn serve(&mut self, ready: Option<Connected>) -> Result<Option<Connected>, Failure> {
+        let begun = Instant::now();
+        let account = Rc::clone(&self.account);
+        let connected = match ready {
+            Some(connected) => connected,
+            None => {
+                let connected = tokio::select! {
+                    biased;
+                    connected = connect(&account) => connected,
+                    failure = expiry(&account, None, begun) => return Err(failure),
+                };
+                match connected {
+                    Ok(connected) => connected,
+                    Err(failure) => return self.admit(failure).map(|()| None),
+                }
+            }
+        };
+        let (is_quic, probe) = match &connected {
+            Connected::Quic(_) => (true, None),
+            Connected::Tcp(stream, _) => (false, Some(stream.probe.clone())),
+        };
+        let link = Rc::new(Link::new(Rc::clone(&account), is_quic));
+        let mut serving = Box::pin(exchange(Rc::clone(&link), connected, begun));
+        let mut other = pin!(other(&account, is_quic, probe));
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut serving => return self.settle(&link, ended).map(|()| None),
+                Some(drained) = self.draining.join_next() => self.drained(drained)?,
+                other = &mut other => {
+                    link.begin_moving();
+                    self.draining.spawn_local(async move { (link, serving.await) });
+                    return Ok(Some(other));
+                }
+            }
+        }
+    }
+
+    fn drained(&mut self, drained: Result<Drained, JoinError>) -> Result<(), Failure> {
+        // An error: the task panicked.
+        let Ok((link, ended)) = drained else { return Err(Failure::Closed) };
+        self.settle(&link, ended)
+    }
+
+    /// Decides on the requests in flight when a connection has ended. A failure ends the client.
+    fn settle(&mut self, link: &Link, ended: Result<Ended, Failure>) -> Result<(), Failure> {
+        let alt_svc = self.account.worker().alt_svc();
+        match ended {
+            Ok(Ended::Complete) => {}
+            Ok(Ended::Closing) | Err(Failure::Going) if alt_svc.is_some() => link.repeat_in_flight(),
+            Ok(Ended::Closing) => link.abandon_in_flight(),
+            Err(failure) => {
+                if let Some((cache, _)) = alt_svc.filter(|_| link.is_quic()) {
+                    cache.quic_failed(Instant::now());
+                }
+                self.admit(failure)?;
+                link.repeat_in_flight();
+            }
+        }
+        Ok(())
+    }
+
+    /// Admits the failure of a connection, if its requests may go over another one.
+    fn admit(&mut self, failure: Failure) -> Result<(), Failure> {
+        let is_admitted =
+            may_repeat(&self.account, &failure) && self.failures.admit(self.account.completed());
+        if is_admitted { Ok(()) } else { Err(failure) }
+    }
 }
 
 /// Failures of connections without a response between them.
@@ -97,23 +173,6 @@ fn may_repeat(account: &Account, failure: &Failure) -> bool {
             | Failure::Http3(_)
     );
     account.worker().alt_svc().is_some() && account.worker().load().request.is_safe() && is_of_the_path
-}
-
-/// Runs one connection within its time limits: `ready`, or a new one. Also returns the connection for the requests
-/// that are left, if there is one.
-async fn one(account: &Rc<Account>, ready: Option<Connected>) -> Result<(Ended, Option<Connected>), Failure> {
-    let serving = async {
-        let connected = match ready {
-            Some(connected) => connected,
-            None => connect(account).await?,
-        };
-        serve(account, connected).await
-    };
-    tokio::select! {
-        biased;
-        ended = serving => ended,
-        failure = expiry(account) => Err(failure),
-    }
 }
 
 /// Connects over QUIC if that is advertised and works, otherwise over TCP.
@@ -171,50 +230,28 @@ async fn over_quic(
     }
 }
 
-/// Serves the requests on a connection. While it does, the other protocol is connected as soon as `Alt-Svc` asks for
-/// it; then no more requests are begun on the old connection.
-async fn serve(account: &Rc<Account>, connected: Connected) -> Result<(Ended, Option<Connected>), Failure> {
-    let (is_quic, probe) = match &connected {
-        Connected::Quic(_) => (true, None),
-        Connected::Tcp(stream, _) => (false, Some(stream.probe.clone())),
-    };
-    account.begin_serving(is_quic);
-    let mut serving = pin!(exchange(account, connected));
-    let mut next = None;
-    let mut ended = tokio::select! {
-        biased;
-        ended = &mut serving => ended,
-        other = other(account, is_quic, probe) => {
-            next = Some(other);
-            account.begin_moving();
-            serving.await
-        }
-    };
-    if let Err(failure) = &ended {
-        if matches!(failure, Failure::Going) && account.worker().alt_svc().is_some() {
-            account.repeat_in_flight();
-            ended = Ok(Ended::Moving);
-        } else if is_quic && let Some((cache, _)) = account.worker().alt_svc() {
-            cache.quic_failed(Instant::now());
-        }
-    }
-    ended.map(|ended| (ended, next))
-}
-
-async fn exchange(account: &Rc<Account>, connected: Connected) -> Result<Ended, Failure> {
-    let load = account.worker().load();
-    match connected {
-        Connected::Quic(connection) => {
-            account.worker().agreed(Protocol::Http3);
-            h3::run(connection, account, load.depth(Protocol::Http3)).await
-        }
-        Connected::Tcp(stream, protocol) => {
-            account.worker().agreed(protocol);
-            match protocol {
-                Protocol::Http1 => h1::run(stream.io, account, load.depth(protocol)).await,
-                _ => h2::run(stream.io, account, load.depth(protocol)).await,
+/// Exchanges requests on a connection within its time limits.
+async fn exchange(link: Rc<Link>, connected: Connected, begun: Instant) -> Result<Ended, Failure> {
+    let (worker, load) = (link.worker(), link.worker().load());
+    let exchanging = async {
+        match connected {
+            Connected::Quic(connection) => {
+                worker.agreed(Protocol::Http3);
+                h3::run(connection, &link, load.depth(Protocol::Http3)).await
+            }
+            Connected::Tcp(stream, protocol) => {
+                worker.agreed(protocol);
+                match protocol {
+                    Protocol::Http1 => h1::run(stream.io, &link, load.depth(protocol)).await,
+                    _ => h2::run(stream.io, &link, load.depth(protocol)).await,
+                }
             }
         }
+    };
+    tokio::select! {
+        biased;
+        ended = exchanging => ended,
+        failure = expiry(link.account(), Some(&link), begun) => Err(failure),
     }
 }
 
@@ -240,12 +277,11 @@ async fn other(account: &Account, is_quic: bool, probe: Option<TcpProbe>) -> Con
     }
 }
 
-/// Waits for a time limit of the connection.
-async fn expiry(account: &Account) -> Failure {
+/// Waits for a time limit of a connection: `link`, or one that is being made.
+async fn expiry(account: &Account, link: Option<&Link>, begun: Instant) -> Failure {
     let Timeouts { active, inactive } = account.worker().load().timeouts;
-    let begun = Instant::now();
     loop {
-        let (now, idle_since) = (Instant::now(), account.active_at());
+        let (now, idle_since) = (Instant::now(), link.map_or(begun, Link::active_at));
         let ends = [
             active.map(|limit| (begun + limit, Failure::Active(limit))),
             inactive.map(|limit| (idle_since + limit, Failure::Inactive(limit))),

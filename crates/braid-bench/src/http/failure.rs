@@ -8,12 +8,10 @@ use super::response::ResponseError;
 /// Regular end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// All requests have a response.
+    /// All requests have a response, or another connection takes the rest.
     Complete,
     /// The server said that it closes: another connection is to take the rest.
     Closing,
-    /// No request is in flight, and another connection takes the rest.
-    Moving,
 }
 
 /// Failure that ends a client.

@@ -7,22 +7,23 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::account::{Account, Answer, Started};
+use super::account::Answer;
 use super::body::ReceivedBody;
 use super::failure::{Ended, Failure};
+use super::link::{Link, Started};
 use super::request::RepeatedBytes;
 use super::response::{Part, ResponseError, ResponseParser};
 
-/// Sends the requests of the account, `depth` in flight at most, until all have a response or the connection ends.
-pub(super) async fn run<T>(io: T, account: &Account, depth: usize) -> Result<Ended, Failure>
+/// Sends the requests of the client, `depth` in flight at most, until all have a response or the connection ends.
+pub(super) async fn run<T>(io: T, link: &Link, depth: usize) -> Result<Ended, Failure>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    account.connected();
-    let worker = account.worker();
+    link.account().connected();
+    let worker = link.worker();
     let mut session = Session {
         io,
-        account,
+        link,
         request: worker.http1(),
         depth,
         position: 0,
@@ -37,7 +38,7 @@ where
 
 struct Session<'a, T> {
     io: T,
-    account: &'a Account,
+    link: &'a Link,
     request: &'a RepeatedBytes,
     /// Most requests in flight.
     depth: usize,
@@ -69,7 +70,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Session<'_, T> {
             self.submit();
             self.write(cx);
             if self.waiting.is_empty() {
-                return Poll::Ready(Ok(self.account.end_of_connection()));
+                return Poll::Ready(Ok(Ended::Complete));
             }
             let Poll::Ready(read) = self.read(cx) else { return Poll::Pending };
             if let Some(ended) = read? {
@@ -80,12 +81,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Session<'_, T> {
 
     /// Starts requests while there is room for them.
     fn submit(&mut self) {
-        if self.writes == Writes::Closed || self.waiting.len() >= self.depth || self.account.is_exhausted() {
+        if self.writes == Writes::Closed || self.waiting.len() >= self.depth || self.link.is_over() {
             return;
         }
         let now = Instant::now();
         while self.waiting.len() < self.depth
-            && let Some(started) = self.account.begin(now)
+            && let Some(started) = self.link.begin(now)
         {
             self.waiting.push_back(started);
             self.unsent += self.request.len();
@@ -101,7 +102,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Session<'_, T> {
                 Poll::Ready(Ok(taken @ 1..)) => {
                     self.unsent -= taken;
                     self.position = (self.position + taken) % self.request.len();
-                    self.account.sent(Instant::now());
+                    self.link.sent(Instant::now());
                     self.writes = Writes::Unflushed;
                 }
                 Poll::Ready(Ok(0) | Err(_)) => self.writes = Writes::Closed,
@@ -116,8 +117,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Session<'_, T> {
 
     /// Reads once.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Ended>, Failure>> {
-        let account = self.account;
-        let mut buffer = account.worker().buffer();
+        let link = self.link;
+        let mut buffer = link.worker().buffer();
         let mut buffer = ReadBuf::new(&mut buffer);
         match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
             Poll::Pending => return Poll::Pending,
@@ -133,7 +134,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Session<'_, T> {
                 None => Err(Failure::Closed),
             });
         }
-        account.received(bytes.len(), now);
+        link.received(bytes.len(), now);
         while let Some(part) = self.parser.next(&mut bytes).map_err(Failure::Response)? {
             if let Some(ended) = self.take(part, now)? {
                 return Poll::Ready(Ok(Some(ended)));
@@ -148,11 +149,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Session<'_, T> {
                 if self.waiting.is_empty() {
                     return Err(Failure::Response(ResponseError::Unrequested));
                 }
-                self.account.responded(now);
+                self.link.account().responded(now);
                 if let Some(value) = self.parser.take_alt_svc() {
-                    self.account.learn(&value, now);
+                    self.link.account().learn(&value, now);
                 }
-                let body = ReceivedBody::new(&self.account.worker().load().expectation);
+                let body = ReceivedBody::new(&self.link.worker().load().expectation);
                 let plain_header_bytes = header_bytes;
                 self.response = Some(Answer { status, header_bytes, plain_header_bytes, body });
             }
@@ -163,10 +164,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Session<'_, T> {
             }
             Part::End { keeps_alive } => {
                 if let (Some(started), Some(response)) = (self.waiting.pop_front(), self.response.take()) {
-                    self.account.finish(started, response, now);
+                    self.link.finish(started, response, now);
                 }
                 if !keeps_alive {
-                    let is_done = self.waiting.is_empty() && self.account.is_exhausted();
+                    let is_done = self.waiting.is_empty() && self.link.is_over();
                     return Ok(Some(if is_done { Ended::Complete } else { Ended::Closing }));
                 }
             }

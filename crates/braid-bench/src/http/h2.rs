@@ -11,9 +11,10 @@ use http::HeaderMap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::account::{Account, Answer};
+use super::account::Answer;
 use super::body::ReceivedBody;
 use super::failure::{Ended, Failure};
+use super::link::Link;
 use super::streams::{self, Exchange, StreamFailure};
 
 /// Flow-control windows of streams and of the connection, as in h2load: 2^30 - 1, so that they never limit.
@@ -23,16 +24,16 @@ const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 
-/// Sends the requests of the account, `depth` in flight at most, until all have a response or the connection ends.
-pub(super) async fn run<T>(io: T, account: &Rc<Account>, depth: usize) -> Result<Ended, Failure>
+/// Sends the requests of the client, `depth` in flight at most, until all have a response or the connection ends.
+pub(super) async fn run<T>(io: T, link: &Rc<Link>, depth: usize) -> Result<Ended, Failure>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let request = &account.worker().load().request;
+    let request = &link.worker().load().request;
     let head = request.head().map_err(Failure::Request)?;
     let header_bytes = Rc::new(Cell::new(0));
     let (frames, counted) = (FrameMeter::default(), Rc::clone(&header_bytes));
-    let io = Metered { io, account: Rc::clone(account), frames, header_bytes: counted };
+    let io = Metered { io, link: Rc::clone(link), frames, header_bytes: counted };
     let (send, connection) = Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
@@ -41,17 +42,17 @@ where
         .await?;
     let exchange = || Http2Exchange {
         send: send.clone(),
-        account: Rc::clone(account),
+        link: Rc::clone(link),
         head: head.clone(),
         body: request.body().clone(),
         header_bytes: Rc::clone(&header_bytes),
     };
-    streams::run(account, depth, exchange, async { Ok(connection.await?) }).await
+    streams::run(link, depth, exchange, async { Ok(connection.await?) }).await
 }
 
 struct Http2Exchange {
     send: SendRequest<Bytes>,
-    account: Rc<Account>,
+    link: Rc<Link>,
     head: http::Request<()>,
     body: Bytes,
     /// Bytes of frames with header fields that no response was charged with.
@@ -66,9 +67,9 @@ impl Exchange for Http2Exchange {
             body.send_data(self.body.clone(), true)?;
         }
         let (head, mut body) = response.await?.into_parts();
-        self.account.responded(Instant::now());
-        self.account.learn_from(&head.headers, Instant::now());
-        let mut received = ReceivedBody::new(&self.account.worker().load().expectation);
+        self.link.account().responded(Instant::now());
+        self.link.account().learn_from(&head.headers, Instant::now());
+        let mut received = ReceivedBody::new(&self.link.worker().load().expectation);
         while let Some(bytes) = body.data().await {
             let bytes = bytes?;
             received.push(&bytes);
@@ -101,7 +102,7 @@ pub(super) fn plain_header_bytes(headers: &HeaderMap) -> u64 {
 /// Transport that counts received bytes, and those of header fields, which the `h2` crate does not tell.
 struct Metered<T> {
     io: T,
-    account: Rc<Account>,
+    link: Rc<Link>,
     frames: FrameMeter,
     header_bytes: Rc<Cell<u64>>,
 }
@@ -115,7 +116,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         let bytes = &buffer.filled()[before..];
-        self.account.received(bytes.len(), Instant::now());
+        self.link.received(bytes.len(), Instant::now());
         let headers = self.frames.header_bytes(bytes);
         self.header_bytes.set(self.header_bytes.get() + headers);
         Poll::Ready(Ok(()))
@@ -125,7 +126,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let taken = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
-        self.account.sent(Instant::now());
+        self.link.sent(Instant::now());
         Poll::Ready(Ok(taken))
     }
 
@@ -135,7 +136,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let taken = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, slices))?;
-        self.account.sent(Instant::now());
+        self.link.sent(Instant::now());
         Poll::Ready(Ok(taken))
     }
 

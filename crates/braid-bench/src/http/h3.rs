@@ -1,48 +1,59 @@
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::rc::Rc;
 
 use ::h3::client::SendRequest;
 use ::h3::error::{Code, StreamError};
-use braid_transport::http::{Http3Connection, Http3Open, PathProbe};
+use braid_transport::http::{Http3Connection, Http3Open, PathProbe, TailProbes};
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::account::{Account, Answer};
+use super::account::Answer;
 use super::body::ReceivedBody;
 use super::failure::{Ended, Failure};
 use super::h2::plain_header_bytes;
+use super::link::Link;
 use super::streams::{self, Exchange, StreamFailure};
 
-/// Sends the requests of the account, `depth` in flight at most, until all have a response or the connection ends.
+/// Sends the requests of the client, `depth` in flight at most, until all have a response or the connection ends.
 pub(super) async fn run(
     connection: Http3Connection,
-    account: &Rc<Account>,
+    link: &Rc<Link>,
     depth: usize,
 ) -> Result<Ended, Failure> {
-    let request = &account.worker().load().request;
+    let request = &link.worker().load().request;
     let head = request.head().map_err(Failure::Request)?;
     let meter = Rc::new(PathMeter { probe: connection.probe(), seen: Cell::new(0) });
+    let tail = Rc::new(Tail::new(connection.probe()));
     let (mut driver, send) = ::h3::client::builder().send_grease(false).build(connection).await?;
     let exchange = || Http3Exchange {
         send: send.clone(),
-        account: Rc::clone(account),
+        link: Rc::clone(link),
         head: head.clone(),
         body: request.body().clone(),
         meter: Rc::clone(&meter),
+        tail: Rc::clone(&tail),
     };
-    let driving = async { Err(poll_fn(|cx| driver.poll_close(cx)).await.into()) };
-    streams::run(account, depth, exchange, driving).await
+    let driving = async {
+        tokio::select! {
+            error = poll_fn(|cx| driver.poll_close(cx)) => Err(error.into()),
+            never = tail.follow() => match never {},
+        }
+    };
+    streams::run(link, depth, exchange, driving).await
 }
 
 struct Http3Exchange {
     send: SendRequest<Http3Open, Bytes>,
-    account: Rc<Account>,
+    link: Rc<Link>,
     head: http::Request<()>,
     body: Bytes,
     meter: Rc<PathMeter>,
+    tail: Rc<Tail>,
 }
 
 impl Exchange for Http3Exchange {
@@ -52,10 +63,11 @@ impl Exchange for Http3Exchange {
             stream.send_data(self.body.clone()).await?;
         }
         stream.finish().await?;
+        self.tail.begin();
         let response = stream.recv_response().await?;
-        self.account.responded(Instant::now());
-        self.account.learn_from(response.headers(), Instant::now());
-        let mut body = ReceivedBody::new(&self.account.worker().load().expectation);
+        self.link.account().responded(Instant::now());
+        self.link.account().learn_from(response.headers(), Instant::now());
+        let mut body = ReceivedBody::new(&self.link.worker().load().expectation);
         while let Some(mut bytes) = stream.recv_data().await? {
             while bytes.has_remaining() {
                 let chunk = bytes.chunk();
@@ -65,9 +77,9 @@ impl Exchange for Http3Exchange {
             }
         }
         stream.recv_trailers().await?;
-        self.account.received(self.meter.received(), Instant::now());
+        self.link.received(self.meter.received(), Instant::now());
         // A message of another length than it says is malformed [RFC 9114, 4.1.2]; the `h3` crate leaves that to us.
-        if !is_whole(response.headers(), body.len()) && !self.account.worker().load().request.is_head() {
+        if !is_whole(response.headers(), body.len()) && !self.link.worker().load().request.is_head() {
             return Err(StreamFailure::Stream);
         }
         let bytes = plain_header_bytes(response.headers());
@@ -79,6 +91,35 @@ impl Exchange for Http3Exchange {
 fn is_whole(headers: &HeaderMap, received: u64) -> bool {
     let length = headers.get(CONTENT_LENGTH);
     length.is_none_or(|length| length.to_str().is_ok_and(|text| text.parse() == Ok(received)))
+}
+
+/// Probes behind the requests of a connection.
+struct Tail {
+    probes: RefCell<TailProbes>,
+    begun: Notify,
+}
+
+impl Tail {
+    fn new(path: PathProbe) -> Self {
+        Self { probes: RefCell::new(TailProbes::new(path)), begun: Notify::new() }
+    }
+
+    /// A request was sent, maybe the last of a burst.
+    fn begin(&self) {
+        if self.probes.borrow_mut().begin(Instant::now()) {
+            self.begun.notify_one();
+        }
+    }
+
+    async fn follow(&self) -> Infallible {
+        loop {
+            let due = self.probes.borrow().due();
+            tokio::select! {
+                () = due => self.probes.borrow_mut().send(Instant::now()),
+                () = self.begun.notified() => {}
+            }
+        }
+    }
 }
 
 /// Counter of the bytes of datagrams that a connection has received.

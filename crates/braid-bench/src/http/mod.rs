@@ -24,6 +24,7 @@ mod failure;
 mod h1;
 mod h2;
 mod h3;
+mod link;
 mod load;
 mod progress;
 mod report;

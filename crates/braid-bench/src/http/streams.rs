@@ -3,8 +3,9 @@ use std::rc::Rc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::account::{Account, Answer};
+use super::account::Answer;
 use super::failure::{Ended, Failure};
+use super::link::Link;
 
 /// Exchange of one request on a stream of its own.
 pub(super) trait Exchange {
@@ -20,18 +21,18 @@ pub(super) enum StreamFailure {
     Connection(Failure),
 }
 
-/// Exchanges the requests of the account, on `depth` streams at a time, until all have a response or the connection
+/// Exchanges the requests of the client, on `depth` streams at a time, until all have a response or the connection
 /// ends. `connection` moves its bytes.
 pub(super) async fn run<E: Exchange + 'static>(
-    account: &Rc<Account>,
+    link: &Rc<Link>,
     depth: usize,
     mut exchange: impl FnMut() -> E,
     connection: impl Future<Output = Result<(), Failure>>,
 ) -> Result<Ended, Failure> {
-    account.connected();
+    link.account().connected();
     let mut streams = JoinSet::new();
-    for _ in 0..account.width(depth) {
-        streams.spawn_local(repeat(exchange(), Rc::clone(account)));
+    for _ in 0..link.account().width(depth) {
+        streams.spawn_local(repeat(exchange(), Rc::clone(link)));
     }
     let all = async {
         let mut first = Ok(());
@@ -50,18 +51,14 @@ pub(super) async fn run<E: Exchange + 'static>(
             ended?;
         }
     }
-    if account.is_exhausted() || account.is_moving() {
-        Ok(account.end_of_connection())
-    } else {
-        Err(Failure::Closed)
-    }
+    if link.is_over() { Ok(Ended::Complete) } else { Err(Failure::Closed) }
 }
 
-async fn repeat<E: Exchange>(mut exchange: E, account: Rc<Account>) -> Result<(), Failure> {
-    while let Some(started) = account.begin(Instant::now()) {
+async fn repeat<E: Exchange>(mut exchange: E, link: Rc<Link>) -> Result<(), Failure> {
+    while let Some(started) = link.begin(Instant::now()) {
         match exchange.exchange().await {
-            Ok(answer) => account.finish(started, answer, Instant::now()),
-            Err(StreamFailure::Stream) => account.fail(started),
+            Ok(answer) => link.finish(started, answer, Instant::now()),
+            Err(StreamFailure::Stream) => link.fail(started),
             // The client counts the requests in flight.
             Err(StreamFailure::Connection(failure)) => return Err(failure),
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use axum::http::{HeaderValue, Method, Response};
-use braid_transport::http::{Http3Connection, Http3Incoming, Http3Listener, Http3Recv, PathProbe};
+use braid_transport::http::{Http3Connection, Http3Incoming, Http3Listener, Http3Recv, TailProbes};
 use bytes::{Buf, Bytes, BytesMut};
 use h3::error::{Code, StreamError};
 use h3::quic::{OpenStreams, SendStream};
@@ -24,7 +24,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::count::Permit;
 use super::poll_first::poll_first;
-use super::tail::TailProbes;
 use super::{ACCEPT_PAUSE, Connection, Front};
 use crate::counters::FrontRefusal;
 use crate::route::remove_hop_by_hop;
@@ -80,13 +79,13 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
     // Errors concern this connection only.
     let Ok(Ok(quic)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
     let connection = Connection::new(&front, client, listener, true, Probe::Quic(quic.probe()));
-    let path = quic.probe();
+    let tail = TailProbes::new(quic.probe());
     let quic = quic.without_data_headers();
     let mut opener = h3::quic::Connection::<Bytes>::opener(&quic);
     let mut http = server::builder();
     http.max_field_section_size(limits.head_bytes as u64);
     let Ok(Ok(mut server)) = timeout(limits.head_timeout, http.build(quic)).await else { return };
-    let outcome = requests(&mut server, &connection, &path).await;
+    let outcome = requests(&mut server, &connection, tail).await;
     connection.observer.ended();
     if outcome.is_err() {
         front.counters.count(FrontRefusal::Resets);
@@ -120,13 +119,12 @@ impl Ended {
 async fn requests(
     server: &mut Server,
     connection: &Arc<Connection>,
-    path: &PathProbe,
+    mut tail: TailProbes,
 ) -> Result<(), ExcessiveLoad> {
     let limits = &connection.front.limits;
     let (mut tasks, mut ended) = (JoinSet::new(), Ended::default());
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut tail = TailProbes::default();
     let ending = connection.ending();
     tokio::pin!(ending);
     // Set by GOAWAY: resolves when the connection is to be closed.
@@ -157,7 +155,7 @@ async fn requests(
                     draining = draining.map(|_| -> Draining<'_> { Box::pin(sleep(LINGER)) });
                 }
             }
-            () = tail.due() => tail.send(path, Instant::now()),
+            () = tail.due() => tail.send(Instant::now()),
             _ = ticks.tick(), if !tasks.is_empty() => connection.observer.tick(),
             drain = &mut ending, if draining.is_none() => {
                 // One more than the last request that was accepted; `h3` would name that one as rejected.

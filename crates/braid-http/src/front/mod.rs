@@ -7,12 +7,12 @@ mod head;
 mod http3;
 mod idle;
 mod poll_first;
-mod tail;
 mod tcp;
 mod unread;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +85,8 @@ pub struct ServerOptions {
     pub tls: Option<ServerTls>,
     /// Whether HTTP/3 is served; needs TLS.
     pub http3: bool,
+    /// Directory for a qlog of each connection of HTTP/3.
+    pub qlog_dir: Option<PathBuf>,
     /// Limits.
     pub limits: Limits,
     /// Host names that requests to loopback addresses may have, beside `localhost` and loopback addresses.
@@ -107,6 +109,7 @@ impl ServerOptions {
             listen,
             tls: None,
             http3: false,
+            qlog_dir: None,
             limits: Limits::default(),
             hosts: Vec::new(),
             cross_origin: Vec::new(),
@@ -224,7 +227,10 @@ fn bind(address: SocketAddr, options: &ServerOptions) -> Result<Bound, StartErro
         return Ok((listen()?, None));
     }
     let Some(tls) = &options.tls else { return Err(StartError::Http3WithoutTls { address }) };
-    let quic = QuicOptions::http3_server(options.limits.streams, options.limits.idle_timeout);
+    let quic = QuicOptions {
+        qlog_dir: options.qlog_dir.clone(),
+        ..QuicOptions::http3_server(options.limits.streams, options.limits.idle_timeout)
+    };
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {
         let tcp = listen()?;

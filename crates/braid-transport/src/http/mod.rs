@@ -4,6 +4,7 @@
 //! exception: [`Http3Connection`] bounds the frames that the `h3` crate would otherwise buffer whole.
 
 mod stream;
+mod tail;
 mod tcp_metrics;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 
+pub use self::tail::TailProbes;
 pub use self::tcp_metrics::{TcpMetrics, TcpProbe};
 pub use crate::quic::http3::{
     Http3Bidi, Http3Connection, Http3Open, Http3Recv, Http3Send, PathProbe, PathStats,

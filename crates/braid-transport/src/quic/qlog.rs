@@ -43,7 +43,7 @@ impl QlogFactory for QlogFiles {
             .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "no qlog file"))
             .ok()?;
         let mut config = QlogConfig::new(Box::new(LossyWriter { file: Some(BufWriter::new(file)), path }));
-        config.title(Some(format!("MQTT over QUIC, {side}"))).description(Some(format!("peer {remote}")));
+        config.title(Some(format!("QUIC, {side}"))).description(Some(format!("peer {remote}")));
         Some(config)
     }
 }

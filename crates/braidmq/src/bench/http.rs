@@ -28,6 +28,9 @@ pub(super) fn run(options: &HttpOptions) -> Result<(), Failure> {
         None => None,
     };
     let load = options.load(body)?;
+    if let Some(path) = &options.qlog_dir {
+        fs::create_dir_all(path).map_err(|source| Failure::Directory { path: path.clone(), source })?;
+    }
     let json = options.json.clone().map(JsonFile::prepare).transpose()?;
     let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     let has_expectation = load.expectation.is_given();

@@ -48,6 +48,7 @@ impl Front {
         let limits = front.limits(config.drain_secs);
         let mut options = ServerOptions::new(front.listen.clone());
         options.http3 = front.http3 && tls.is_some();
+        options.qlog_dir.clone_from(&config.quic.qlog_dir);
         let autoquic = options.http3.then(|| autoquic(config));
         let counters = options.counters.clone();
         let api_options = api_options(config, access, control, autoquic.clone());

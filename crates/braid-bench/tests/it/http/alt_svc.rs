@@ -31,9 +31,8 @@ enum Behaviour {
     Leaves,
 }
 
-/// Serves HTTP/3; `begun` gets a permit for each connection.
-async fn http3(connection: Http3Connection, behaviour: Behaviour, begun: Arc<Semaphore>) {
-    begun.add_permits(1);
+/// Serves HTTP/3; `answered` gets a permit for the first response of each connection.
+async fn http3(connection: Http3Connection, behaviour: Behaviour, answered: Arc<Semaphore>) {
     let mut server = h3::server::Connection::<_, Bytes>::new(connection).await.expect("an open connection");
     let mut number = 0;
     while let Ok(Some(resolver)) = server.accept().await {
@@ -46,6 +45,7 @@ async fn http3(connection: Http3Connection, behaviour: Behaviour, begun: Arc<Sem
         // A client that is gone has its counts already.
         let _ = stream.send_response(response.body(()).expect("a response")).await;
         let _ = stream.finish().await;
+        answered.add_permits(usize::from(number == 1));
         match behaviour {
             Behaviour::Breaks if number == 10 => return,
             Behaviour::Leaves if number == 10 => {
@@ -59,8 +59,8 @@ async fn http3(connection: Http3Connection, behaviour: Behaviour, begun: Arc<Sem
     }
 }
 
-/// Serves HTTP/1.1 over TLS. The first response of a connection advertises HTTP/3 at `port`; the others wait until a
-/// connection over QUIC has begun, if they `wait`.
+/// Serves HTTP/1.1 over TLS. The first response of a connection advertises HTTP/3 at `port`; the others wait for a
+/// response over QUIC, if they `wait`.
 async fn over_tls(tls: ServerTls, port: u16, wait: Option<Arc<Semaphore>>) -> SocketAddr {
     let listener =
         HttpListener::bind((Ipv4Addr::LOCALHOST, 0).into(), Some(tls), 16).expect("an open connection");
@@ -75,8 +75,8 @@ async fn over_tls(tls: ServerTls, port: u16, wait: Option<Arc<Semaphore>>) -> So
                     // Requests of less than a buffer arrive whole: the client writes them at once.
                     let answers = String::from_utf8_lossy(&buffer[..read]).matches("\r\n\r\n").count();
                     for _ in 0..answers {
-                        if !is_first && let Some(begun) = &wait {
-                            let _permit = begun.acquire().await;
+                        if !is_first && let Some(answered) = &wait {
+                            let _permit = answered.acquire().await;
                         }
                         let field = format!("Alt-Svc: h2=\":1\", h3=\":{port}\"; ma=60\r\n");
                         let field = if is_first { field.as_str() } else { "" };
@@ -94,12 +94,12 @@ async fn over_tls(tls: ServerTls, port: u16, wait: Option<Arc<Semaphore>>) -> So
 /// Runs a client that obeys `Alt-Svc`. `is_trusted`: the certificate of the server of HTTP/3.
 async fn run(behaviour: Behaviour, is_trusted: bool) -> HttpSummary {
     let pki = Pki::new();
-    let begun = Arc::new(Semaphore::new(0));
-    let at_quic = Arc::clone(&begun);
+    let answered = Arc::new(Semaphore::new(0));
+    let at_quic = Arc::clone(&answered);
     let quic = over_quic(if is_trusted { pki.server() } else { pki.other_server() }, move |connection| {
         http3(connection, behaviour, Arc::clone(&at_quic))
     });
-    let server = over_tls(pki.server(), quic.port(), is_trusted.then_some(begun)).await;
+    let server = over_tls(pki.server(), quic.port(), is_trusted.then_some(answered)).await;
     let alternative = pki.load(server, &[Protocol::Http3], true).route.tls;
     let extent = braid_bench::http::Extent::Requests(REQUESTS);
     measure(HttpLoad { alternative, extent, ..pki.load(server, &[Protocol::Http1], true) }).await

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use h3::error::Code;
@@ -21,6 +21,7 @@ use noq::{ConnectionError, Endpoint, PathId, RecvStream, SendStream, VarInt};
 pub use self::stream::{Http3Bidi, Http3Recv, Http3Send};
 
 use self::frame_limit::FrameLimit;
+use super::congestion::permit_extra_packet;
 use super::panic_guard::{Broken, PanicGuard, Part, SharedConnection, guarded};
 use super::runtime::Failures;
 use crate::transport::{Peer, canonical};
@@ -95,15 +96,21 @@ impl PathProbe {
         self.acknowledged_ends.store(wait, Ordering::Relaxed);
     }
 
-    /// Sends a PING, whose acknowledgement shows which packets before it were lost.
+    /// Sends a PING, whose acknowledgement shows which packets before it were lost, if the path is lossy or silent: packets
+    /// are in flight, and none was acknowledged for a round trip. Then the congestion window does not limit it. Returns
+    /// whether it was sent.
     ///
     /// # Errors
     /// The connection is closed.
-    pub fn ping(&self) -> io::Result<()> {
+    pub(crate) fn ping(&self, is_lossy: bool, now: Instant) -> io::Result<bool> {
         let closed = || io::Error::from(io::ErrorKind::NotConnected);
         let connection = self.connection.upgrade().ok_or_else(closed)?;
-        let sent = guarded(|| Some(connection.handle()?.path(PathId::ZERO)?.ping().is_ok()))?;
-        sent.filter(|sent| *sent).map(drop).ok_or_else(closed)
+        let ping = || {
+            let handle = connection.handle()?;
+            let is_silent = permit_extra_packet(handle.congestion_state(PathId::ZERO)?, now);
+            Some((is_silent || is_lossy) && handle.path(PathId::ZERO)?.ping().is_ok())
+        };
+        guarded(ping)?.ok_or_else(closed)
     }
 }
 

@@ -90,6 +90,9 @@ pub(in crate::bench) struct HttpOptions {
     /// Congestion control of QUIC: bbr3, cubic or newreno.
     #[arg(long, value_name = "NAME", value_parser = parse_congestion)]
     quic_cc: Option<Congestion>,
+    /// Write a qlog of each QUIC connection into this directory, for qvis.
+    #[arg(long, value_name = "DIR")]
+    pub(super) qlog_dir: Option<PathBuf>,
     /// Obey Alt-Svc: begin over TCP, go to HTTP/3 when it is advertised, and back on `clear` or when QUIC fails.
     #[arg(long, conflicts_with = "h3")]
     alt_svc: bool,
@@ -172,6 +175,9 @@ impl HttpOptions {
         if !is_quic && !self.alt_svc && self.quic_cc.is_some() {
             return refuse("--quic-cc is for QUIC: use --tcp-cc, --alt-svc or --h3");
         }
+        if !is_quic && !self.alt_svc && self.qlog_dir.is_some() {
+            return refuse("--qlog-dir is for QUIC: use --h3 or --alt-svc");
+        }
         let tls = is_https.then(|| self.tls(&protocols));
         if let Some(tls) = &tls {
             tls.check()?;
@@ -179,7 +185,8 @@ impl HttpOptions {
         let tcp = TcpOptions { congestion: self.tcp_cc.as_deref().map(Box::from) };
         tcp.check().map_err(|error| OptionsError::new(error.to_string()))?;
         let default = QuicOptions::http3_client();
-        let quic = QuicOptions { congestion: self.quic_cc.unwrap_or(default.congestion), ..default };
+        let congestion = self.quic_cc.unwrap_or(default.congestion);
+        let quic = QuicOptions { congestion, qlog_dir: self.qlog_dir.clone(), ..default };
         let options = ConnectOptions { quic, tcp, ..ConnectOptions::default() };
         Ok(Route { addresses: Vec::new(), protocols, tls, options })
     }

@@ -1,7 +1,8 @@
-//! Extensions of BBR version 3: a cap behind policers, a new begin on a path that has become longer, and a lower limit
-//! on one that loses without a queue.
+//! Extensions of BBR version 3: a cap behind policers, a new begin on a path that has become longer, a lower limit on
+//! one that loses without a queue, and a packet beyond the window on a silent one.
 
 mod delivery_rate;
+mod extra_packet;
 mod loss_floor;
 mod policer_cap;
 mod rtt_step;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
 
+use extra_packet::ExtraPacket;
 use loss_floor::LossFloor;
 use policer_cap::PolicerCap;
 use rtt_step::RttStep;
@@ -67,10 +69,20 @@ impl ControllerFactory for BbrExtensions {
             cap,
             rtt_step,
             loss_floor,
+            extra: ExtraPacket::default(),
             mtu,
             ack_frequency: None,
         })
     }
+}
+
+/// Permits a packet beyond the window, if the path is silent and `controller` is an extended one. Returns whether that is
+/// so.
+pub(in crate::quic) fn permit_extra_packet(controller: Box<dyn Controller>, now: Instant) -> bool {
+    controller
+        .into_any()
+        .downcast::<ExtendedController>()
+        .is_ok_and(|controller| controller.extra.permit(now))
 }
 
 struct ExtendedController {
@@ -79,6 +91,7 @@ struct ExtendedController {
     cap: PolicerCap,
     rtt_step: RttStep,
     loss_floor: Option<LossFloor>,
+    extra: ExtraPacket,
     // Settings of the next inner controller.
     mtu: u16,
     ack_frequency: Option<(u64, Duration)>,
@@ -112,6 +125,7 @@ impl Controller for ExtendedController {
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         self.cap.handle_sent(pn);
         self.rtt_step.handle_sent(now);
+        self.extra.handle_sent(bytes, now);
         self.inner.on_packet_sent(now, bytes, pn);
     }
 
@@ -133,6 +147,7 @@ impl Controller for ExtendedController {
             self.cap.handle_acked(pn, bytes, now);
         }
         self.rtt_step.handle_acked(sent, bytes, now);
+        self.extra.handle_acked(rtt.get());
         if let Some(floor) = &mut self.loss_floor {
             floor.handle_acked(sent, bytes, rtt.get(), now);
         }
@@ -149,6 +164,7 @@ impl Controller for ExtendedController {
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         }
         self.cap.handle_end_of_acks(app_limited, now);
+        self.extra.handle_end_of_acks(in_flight, now);
         self.factory.found.store(self.cap.held().unwrap_or(0), Ordering::Relaxed);
         if self.rtt_step.handle_end_of_acks(app_limited, now) {
             self.begin_anew(now);
@@ -185,6 +201,7 @@ impl Controller for ExtendedController {
             self.cap.handle_lost(pn, now);
             self.rtt_step.handle_lost(now);
         }
+        self.extra.handle_lost(lost_bytes);
         self.inner.on_packet_lost(lost_bytes, pn, now);
     }
 
@@ -203,7 +220,8 @@ impl Controller for ExtendedController {
     }
 
     fn window(&self) -> u64 {
-        self.inner.window().max(self.floor().map_or(0, |floor| floor.window))
+        let floor = self.floor().map_or(0, |floor| floor.window);
+        self.inner.window().max(floor).max(self.extra.window(self.mtu))
     }
 
     fn metrics(&self) -> ControllerMetrics {
@@ -225,6 +243,7 @@ impl Controller for ExtendedController {
             cap: self.cap.clone(),
             rtt_step: self.rtt_step.clone(),
             loss_floor: self.loss_floor.clone(),
+            extra: self.extra.clone(),
             ..*self
         })
     }
