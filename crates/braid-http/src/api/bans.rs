@@ -14,16 +14,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
-use super::extract::{
-    Answer, Json, JsonBody, List, NoParams, Params, Refused, decode_cursor, encode_cursor, rows,
-};
+use super::extract::{Answer, Json, JsonBody, List, NoParams, PageParams, Params, Refused};
 use super::time::unix_now;
 
 /// Longest ban that has an end, in seconds: a century.
 const MAX_SECS: u64 = 100 * 366 * 86_400;
 
 /// Target of a ban: the fields that it has.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 pub(super) struct BanTargetItem {
     client: Option<String>,
     /// Mountpoint of the client.
@@ -77,17 +75,6 @@ pub(super) struct BanParams {
     user: Option<String>,
     /// IP address or network.
     addresses: Option<String>,
-}
-
-/// Page of bans.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct BansParams {
-    /// Items of the page, 1 to 1000; 100 by default.
-    limit: Option<usize>,
-    /// `cursor` of the page before.
-    cursor: Option<String>,
 }
 
 impl From<Ban> for BanItem {
@@ -168,23 +155,16 @@ impl BanParams {
 }
 
 #[utoipa::path(
-    get, path = "/api/v1/bans", tag = "bans", params(BansParams),
+    get, path = "/api/v1/bans", tag = "bans", params(PageParams),
     description = "Lists the bans that are in force.",
     responses((status = 200, description = "Success", body = List<BanItem>)),
 )]
 pub(super) async fn list(
     State(api): State<Api>,
-    Params(params): Params<BansParams>,
+    Params(params): Params<PageParams>,
 ) -> Answer<List<BanItem>> {
-    let (limit, start) =
-        (rows(params.limit)?, decode_cursor::<usize>(params.cursor.as_deref())?.unwrap_or(0));
-    let mut bans: Vec<_> = api.handle()?.bans().into_iter().map(BanItem::from).collect();
-    bans.sort_by(|one, other| one.target.cmp(&other.target));
-    let total = bans.len();
-    let items: Vec<_> = bans.into_iter().skip(start).take(limit).collect();
-    let end = start.saturating_add(items.len());
-    let cursor = (end < total).then(|| encode_cursor(&end)).flatten();
-    Ok(Json(List { items, cursor, total: Some(total as u64) }))
+    let bans = api.handle()?.bans().into_iter().map(BanItem::from);
+    Ok(Json(List::page(&params, bans.map(|ban| (ban.target.clone(), ban)).collect())?))
 }
 
 #[utoipa::path(

@@ -213,6 +213,39 @@ pub(super) struct List<T> {
     pub(super) total: Option<u64>,
 }
 
+/// Page of a list without conditions.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PageParams {
+    /// Items of the page, 1 to 1000; 100 by default.
+    limit: Option<usize>,
+    /// `cursor` of the page before.
+    cursor: Option<String>,
+}
+
+impl<T> List<T> {
+    /// Page of a list that is in memory as a whole, in the order of keys, which no two items share. The cursor is the
+    /// key of the last item, so that items that come and go between two pages hide and repeat no others.
+    ///
+    /// # Errors
+    /// `limit` or `cursor` is not valid.
+    pub(super) fn page<K>(params: &PageParams, mut all: Vec<(K, T)>) -> Result<Self, Refused>
+    where
+        K: Ord + Serialize + DeserializeOwned,
+    {
+        let (limit, after) = (rows(params.limit)?, decode_cursor::<K>(params.cursor.as_deref())?);
+        let total = Some(all.len() as u64);
+        all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let start = after.map_or(0, |after| all.partition_point(|(key, _)| *key <= after));
+        let mut page = all.split_off(start);
+        let is_last = page.len() <= limit;
+        page.truncate(limit);
+        let cursor = page.last().filter(|_| !is_last).and_then(|(key, _)| encode_cursor(key));
+        Ok(Self { items: page.into_iter().map(|(_, item)| item).collect(), cursor, total })
+    }
+}
+
 /// Rows that a page has.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Events as they happen.
 
 use braid_client::Subscribe;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::support::{Setup, TestApi};
 
@@ -85,6 +85,33 @@ fn bans_of_each_kind_are_paged() {
         assert_eq!(api.ask("DELETE", &format!("/api/v1/bans?{query}")).status, 204, "{query}");
     }
     assert_eq!(api.get("bans")["total"], 0);
+}
+
+#[test]
+fn pages_of_bans_skip_and_repeat_none_while_others_come_and_go() {
+    let api = TestApi::start();
+    let ban = |user: &str| {
+        assert_eq!(api.put("POST", "bans", &json!({ "user": user })).status, 201);
+    };
+    let lift = |user: &str| {
+        assert_eq!(api.ask("DELETE", &format!("/api/v1/bans?user={user}")).status, 204);
+    };
+    let page = |cursor: &Value| {
+        let page = api.get(&format!("bans?limit=2&cursor={}", cursor.as_str().unwrap()));
+        let users: Vec<_> = page["items"].as_array().unwrap().iter().map(|ban| ban["user"].clone()).collect();
+        (users, page["cursor"].clone())
+    };
+    ["b", "c", "d", "e"].into_iter().for_each(ban);
+    let cursor = api.get("bans?limit=2")["cursor"].clone();
+    lift("b");
+    lift("c");
+    let behind = page(&cursor);
+    assert_eq!((behind.0, behind.1), (vec![json!("d"), json!("e")], Value::Null));
+    ["a", "c"].into_iter().for_each(ban);
+    assert_eq!(page(&cursor).0, [json!("d"), json!("e")]);
+    ban("f");
+    let (users, next) = page(&cursor);
+    assert_eq!((users, page(&next)), (vec![json!("d"), json!("e")], (vec![json!("f")], Value::Null)));
 }
 
 #[test]
