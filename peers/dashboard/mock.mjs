@@ -23,6 +23,8 @@ class Refusal extends Error {
   }
 }
 
+/** First and only page of a list. */
+const list = (items) => ({ items, cursor: null, total: items.length })
 const notFound = (detail) => new Refusal(404, 'Not Found', detail)
 
 /** The mock; `user` and `password` are wanted if they are given, `isViewer` refuses changes. */
@@ -96,10 +98,10 @@ export class Mock {
       'GET topics': () => world.topics(url.searchParams.get('prefix') ?? ''),
       'GET retained': () => world.retained(parts[1]) ?? notFound(`Nothing is retained for ${parts[1]}`),
       'DELETE retained': () => world.deleteRetained(parts[1]) || notFound(`Nothing is retained for ${parts[1]}`),
-      'GET bans': () => ({ items: world.bans, cursor: null, total: world.bans.length }),
+      'GET bans': () => list(world.bans),
       'POST bans': () => world.ban(body),
       'DELETE bans': () => world.lift(Object.fromEntries(url.searchParams)) || notFound('There is no such ban'),
-      'GET listeners': () => world.listeners(),
+      'GET listeners': () => list(world.listeners()),
       'GET config': () => world.config(),
       'POST reload': () => {
         if (world.brokenFile) throw new Refusal(422, 'Unprocessable Content', world.brokenFile)

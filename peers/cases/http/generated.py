@@ -212,7 +212,7 @@ def users() -> None:
     api = Api(OPERATOR)
     login = ("ümit", "long enough a password")
     expect(api.call("put_users_name", name=login[0], body=_model("PasswordRequest")(password=login[1])).status_code, 201, "new")
-    require(login[0] in [one.name for one in api.parsed("get_users")], "the user is listed")
+    require(login[0] in [one.name for one in api.parsed("get_users").items], "the user is listed")
     with mqtt_client("openapi-user", login) as client:
         expect(api.call("delete_users_name", name=login[0]).status_code, 204, "deleting")
         expect(client.closed_with(), 0x87, "reason of the DISCONNECT: not authorized")

@@ -98,8 +98,12 @@ export function table(label, columns, nothing) {
 		h('table', h('caption.hidden', label), h('thead', line('th', { scope: 'col' }, ([label]) => label)), body))
 	const none = empty(nothing)
 	none.hidden = true
+	const more = h('p.muted')
 	let before
-	const set = (rows) => {
+	/** Shows a page of `total` rows. */
+	const set = (rows, total = rows.length) => {
+		setText(more, total > rows.length ? `The first ${rows.length} of ${total}.` : '')
+		more.hidden = total <= rows.length
 		const now = JSON.stringify(rows)
 		if (now === before) return
 		before = now
@@ -110,5 +114,5 @@ export function table(label, columns, nothing) {
 		none.hidden = rows.length > 0
 		region.hidden = rows.length === 0
 	}
-	return { element: h('div', region, none), set }
+	return { element: h('div', region, none, more), set }
 }

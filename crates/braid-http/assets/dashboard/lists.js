@@ -5,7 +5,11 @@ import { card, confirm, field, h, notify, select, setText, table } from './dom.j
 import { clock, count, duration, milliseconds, percent } from './format.js'
 
 const REFRESH = 5000
-const rowsOf = (answer) => answer.items ?? answer
+/** Reads the longest page of a list into a table. */
+const read = async (path, list) => {
+	const { items, total } = await get(`${path}?limit=1000`)
+	list.set(items, total)
+}
 const code = (text) => h('code', text)
 
 const TARGETS = ['client', 'user', 'addresses']
@@ -42,21 +46,21 @@ export function bans(view) {
 		})
 	} }, field('Kind', target), field('Client, user or network', value), field('Minutes', minutes), field('Reason', reason), h('button.danger', 'Ban'))
 	body.append(card('Add a ban', null, form), h('div.card', list.element))
-	const refresh = every(REFRESH, async () => list.set(rowsOf(await get('bans'))), view)
+	const refresh = every(REFRESH, () => read('bans', list), view)
 }
 
 export function listeners(view) {
 	const { body } = view
 	const list = table('Listeners', [
 		['Name', (one) => one.name],
-		['Kind', (one) => one.kind.toUpperCase()],
+		['Transport', (one) => one.transport.toUpperCase()],
 		['Address', (one) => code(one.address)],
 		['State', (one) => (one.available ? '● listening' : h('strong.bad', '✕ not available'))],
 		['Connections', (one) => count(one.connections), 'number'],
 		['Restarts', (one) => count(one.restarts), 'number'],
 	], 'No listener.')
 	body.append(h('div.card', list.element))
-	every(REFRESH, async () => list.set(rowsOf(await get('listeners'))), view)
+	every(REFRESH, () => read('listeners', list), view)
 }
 
 /** Settings as [name, value] with names as in `--set`. */

@@ -244,6 +244,17 @@ impl<T> List<T> {
         let cursor = page.last().filter(|_| !is_last).and_then(|(key, _)| encode_cursor(key));
         Ok(Self { items: page.into_iter().map(|(_, item)| item).collect(), cursor, total })
     }
+
+    /// Page of a list whose order does not change while the broker runs.
+    ///
+    /// # Errors
+    /// `limit` or `cursor` is not valid.
+    pub(super) fn page_in_order(
+        params: &PageParams,
+        all: impl IntoIterator<Item = T>,
+    ) -> Result<Self, Refused> {
+        Self::page(params, all.into_iter().enumerate().collect())
+    }
 }
 
 /// Rows that a page has.

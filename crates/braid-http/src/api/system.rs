@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::control::Priority;
-use super::extract::{Answer, Json, NoParams, Params};
+use super::extract::{Answer, Json, List, NoParams, PageParams, Params};
 use super::{Api, address_text};
 
 /// State of the broker at one moment.
@@ -121,8 +121,7 @@ struct Quic {
 pub(super) struct Listener {
     /// Tag, or the transport where there is none.
     name: String,
-    /// Transport.
-    kind: String,
+    transport: String,
     address: Option<String>,
     connections: u64,
     /// Connections accepted, those that have ended included.
@@ -141,10 +140,10 @@ pub(super) struct Reloaded {
 
 impl From<ListenerStatus> for Listener {
     fn from(status: ListenerStatus) -> Self {
-        let kind = status.transport.to_string();
+        let transport = status.transport.to_string();
         Self {
-            name: status.tag.map_or_else(|| kind.clone(), Into::into),
-            kind,
+            name: status.tag.map_or_else(|| transport.clone(), Into::into),
+            transport,
             address: status.address.map(address_text),
             connections: status.connections,
             accepted: status.accepted,
@@ -241,15 +240,16 @@ pub(super) async fn overview(
 }
 
 #[utoipa::path(
-    get, path = "/api/v1/listeners", tag = "broker",
+    get, path = "/api/v1/listeners", tag = "broker", params(PageParams),
     description = "Lists the listeners of MQTT clients.",
-    responses((status = 200, description = "Success", body = Vec<Listener>)),
+    responses((status = 200, description = "Success", body = List<Listener>)),
 )]
 pub(super) async fn listeners(
     State(api): State<Api>,
-    Params(NoParams {}): Params<NoParams>,
-) -> Answer<Vec<Listener>> {
-    Ok(Json(api.handle()?.listeners().into_iter().map(Listener::from).collect()))
+    Params(params): Params<PageParams>,
+) -> Answer<List<Listener>> {
+    let listeners = api.handle()?.listeners();
+    Ok(Json(List::page_in_order(&params, listeners.into_iter().map(Listener::from))?))
 }
 
 #[utoipa::path(
@@ -265,15 +265,15 @@ pub(super) async fn config(
 }
 
 #[utoipa::path(
-    get, path = "/api/v1/priorities", tag = "broker",
+    get, path = "/api/v1/priorities", tag = "broker", params(PageParams),
     description = "Lists the priorities of topics; the first that matches counts.",
-    responses((status = 200, description = "Success", body = Vec<Priority>)),
+    responses((status = 200, description = "Success", body = List<Priority>)),
 )]
 pub(super) async fn priorities(
     State(api): State<Api>,
-    Params(NoParams {}): Params<NoParams>,
-) -> Answer<Vec<Priority>> {
-    Ok(Json(api.0.control.priorities()))
+    Params(params): Params<PageParams>,
+) -> Answer<List<Priority>> {
+    Ok(Json(List::page_in_order(&params, api.0.control.priorities())?))
 }
 
 #[utoipa::path(

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::control::User;
-use super::extract::{Answer, Json, JsonBody, NoParams, Params, Refused, Segment};
+use super::extract::{Answer, Json, JsonBody, List, NoParams, PageParams, Params, Refused, Segment};
 
 /// Password of a user.
 #[derive(Deserialize, ToSchema)]
@@ -18,12 +18,13 @@ pub(super) struct PasswordRequest {
 }
 
 #[utoipa::path(
-    get, path = "/api/v1/users", tag = "users",
-    description = "Lists the users of the first password file, without their hashes.",
-    responses((status = 200, description = "Success", body = Vec<User>), (status = 404, description = "There is no password file")),
+    get, path = "/api/v1/users", tag = "users", params(PageParams),
+    description = "Lists the users of the first password file, without their hashes, in the order of their names.",
+    responses((status = 200, description = "Success", body = List<User>), (status = 404, description = "There is no password file")),
 )]
-pub(super) async fn list(State(api): State<Api>, Params(NoParams {}): Params<NoParams>) -> Answer<Vec<User>> {
-    api.control(|control| control.users()).await.map(Json)
+pub(super) async fn list(State(api): State<Api>, Params(params): Params<PageParams>) -> Answer<List<User>> {
+    let users = api.control(|control| control.users()).await?;
+    Ok(Json(List::page(&params, users.into_iter().map(|user| (user.name.clone(), user)).collect())?))
 }
 
 #[utoipa::path(
