@@ -1,6 +1,8 @@
 //! Seam of the automatic upgrade between TCP and QUIC: it sees each connection, and is asked before each response.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
@@ -71,37 +73,25 @@ pub struct Link {
     pub listener: SocketAddr,
     /// True on TLS and QUIC: `Alt-Svc` has no effect elsewhere.
     pub is_encrypted: bool,
-    pub(crate) probe: Probe,
+    pub(crate) probe: Arc<dyn Probe>,
 }
 
 impl Link {
     /// Measures the path now: a system call on TCP, a lock on QUIC. `None` if the connection has ended.
     #[must_use]
     pub fn sample(&self) -> Option<PathSample> {
-        match &self.probe {
-            Probe::Tcp(probe) => probe.sample().ok().map(PathSample::Tcp),
-            Probe::Quic(probe) => probe.sample().ok().map(PathSample::Quic),
-            #[cfg(test)]
-            Probe::Scripted(samples) => Some(*samples.lock().ok()?),
-        }
+        self.probe.sample()
     }
 
     /// Lets the calls of [`Observer::sent`] wait for the client's acknowledgement, or not; on HTTP/3.
     pub fn wait_for_acknowledgements(&self, wait: bool) {
-        if let Probe::Quic(probe) = &self.probe {
-            probe.wait_for_acknowledgements(wait);
-        }
+        self.probe.wait_for_acknowledgements(wait);
     }
 
     /// True on HTTP/3.
     #[must_use]
     pub fn is_quic(&self) -> bool {
-        match &self.probe {
-            Probe::Tcp(_) => false,
-            Probe::Quic(_) => true,
-            #[cfg(test)]
-            Probe::Scripted(sample) => matches!(sample.lock().as_deref(), Ok(PathSample::Quic(_))),
-        }
+        self.probe.is_quic()
     }
 }
 
@@ -114,11 +104,38 @@ pub enum PathSample {
     Quic(PathStats),
 }
 
-#[derive(Clone, Debug)]
-pub(crate) enum Probe {
-    Tcp(TcpProbe),
-    Quic(PathProbe),
-    /// Sample that a test chooses.
-    #[cfg(test)]
-    Scripted(std::sync::Arc<std::sync::Mutex<PathSample>>),
+/// Source of the measurements of a connection.
+pub(crate) trait Probe: fmt::Debug + Send + Sync {
+    /// See [`Link::sample`].
+    fn sample(&self) -> Option<PathSample>;
+
+    /// See [`Link::is_quic`].
+    fn is_quic(&self) -> bool;
+
+    /// See [`Link::wait_for_acknowledgements`]; without effect on TCP.
+    fn wait_for_acknowledgements(&self, _wait: bool) {}
+}
+
+impl Probe for TcpProbe {
+    fn sample(&self) -> Option<PathSample> {
+        Self::sample(self).ok().map(PathSample::Tcp)
+    }
+
+    fn is_quic(&self) -> bool {
+        false
+    }
+}
+
+impl Probe for PathProbe {
+    fn sample(&self) -> Option<PathSample> {
+        Self::sample(self).ok().map(PathSample::Quic)
+    }
+
+    fn is_quic(&self) -> bool {
+        true
+    }
+
+    fn wait_for_acknowledgements(&self, wait: bool) {
+        Self::wait_for_acknowledgements(self, wait);
+    }
 }

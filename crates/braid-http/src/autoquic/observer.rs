@@ -193,6 +193,20 @@ mod tests {
         }
     }
 
+    /// Measurements that the test writes.
+    #[derive(Debug)]
+    struct ScriptedProbe(Arc<Mutex<PathSample>>);
+
+    impl Probe for ScriptedProbe {
+        fn sample(&self) -> Option<PathSample> {
+            Some(*self.0.lock().unwrap())
+        }
+
+        fn is_quic(&self) -> bool {
+            matches!(*self.0.lock().unwrap(), PathSample::Quic(_))
+        }
+    }
+
     /// Connection of a client whose measurements the test writes.
     struct Scripted {
         sample: Arc<Mutex<PathSample>>,
@@ -208,7 +222,7 @@ mod tests {
                 client: CLIENT.parse().unwrap(),
                 listener: "198.51.100.1:18083".parse().unwrap(),
                 is_encrypted: true,
-                probe: Probe::Scripted(Arc::clone(&sample)),
+                probe: Arc::new(ScriptedProbe(Arc::clone(&sample))),
             });
             Self { sample, observer }
         }

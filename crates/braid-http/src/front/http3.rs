@@ -27,7 +27,7 @@ use super::poll_first::poll_first;
 use super::{ACCEPT_PAUSE, Connection, Front};
 use crate::counters::FrontRefusal;
 use crate::route::remove_hop_by_hop;
-use crate::upgrade::{Probe, Sent};
+use crate::upgrade::Sent;
 
 /// Time after the last response in which the client closes the connection, so that no byte of it is lost.
 const LINGER: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, f
     let (client, limits) = (incoming.peer_address(), &front.limits);
     // Errors concern this connection only.
     let Ok(Ok(quic)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
-    let connection = Connection::new(&front, client, listener, true, Probe::Quic(quic.probe()));
+    let connection = Connection::new(&front, client, listener, true, Arc::new(quic.probe()));
     let tail = TailProbes::new(quic.probe());
     let quic = quic.without_data_headers();
     let mut opener = h3::quic::Connection::<Bytes>::opener(&quic);

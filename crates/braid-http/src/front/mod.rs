@@ -274,7 +274,7 @@ impl Connection {
         client: SocketAddr,
         listener: SocketAddr,
         is_encrypted: bool,
-        probe: Probe,
+        probe: Arc<dyn Probe>,
     ) -> Arc<Self> {
         Arc::new(Self {
             front: Arc::clone(front),

@@ -22,7 +22,6 @@ use super::{ACCEPT_PAUSE, Connection, Front};
 use crate::counters::FrontRefusal;
 use crate::limits::Limits;
 use crate::request::Upgraded;
-use crate::upgrade::Probe;
 
 /// Fields of a head on HTTP/1.1; above: 431.
 const FIELDS: usize = 100;
@@ -90,7 +89,7 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
     // Errors concern this connection only.
     let Ok(Ok(stream)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
     let is_encrypted = stream.peer.transport.is_encrypted();
-    let connection = Connection::new(&front, client, listener, is_encrypted, Probe::Tcp(stream.probe));
+    let connection = Connection::new(&front, client, listener, is_encrypted, Arc::new(stream.probe));
     let http = builder(limits, stream.peer.alpn.as_deref());
     let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit);
     let is_upgraded = io.upgraded();
