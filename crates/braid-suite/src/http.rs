@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use braid_measure::machine::load_average;
 use braid_measure::{Machine, RaisedPriority};
 
-use self::generator::{Generator, Load, Program};
+use self::generator::{Generator, Load, Measurement, Program};
 use self::report::{HttpReport, HttpRow, Readings};
 use self::servers::{Server, Servers};
 use super::brokers::{self, Broker, installed};
@@ -95,10 +95,8 @@ pub(crate) fn run(args: &HttpArgs) -> Result<ExitCode, String> {
     let servers = Servers::start(&broker, &nginx, false)?;
     for round in 0..args.rounds {
         for (case, readings) in &mut rows {
-            let pair = pair(case, round, |server, load, clients| {
-                let requests = case.4 * args.requests / 100;
-                generator.cost(case.2, &servers, server, load, clients, requests)
-            })?;
+            let requests = case.4 * args.requests / 100;
+            let pair = pair(case, round, requests, |measurement| generator.cost(&servers, measurement))?;
             eprintln!("# {} {:?}: {:.2} and {:.2} us", case.0, case.3, pair[0], pair[1]);
             readings.cpu_us.push(pair);
         }
@@ -109,9 +107,7 @@ pub(crate) fn run(args: &HttpArgs) -> Result<ExitCode, String> {
         installed("callgrind_control", "apt-get install valgrind, or --no-instructions")?;
         let servers = Servers::start(&broker, &nginx, true)?;
         for (case, readings) in &mut rows {
-            let pair = pair(case, 0, |server, load, clients| {
-                generator.instructions(case.2, &servers, server, load, clients, COUNTED)
-            })?;
+            let pair = pair(case, 0, COUNTED, |measurement| generator.instructions(&servers, measurement))?;
             eprintln!("# {} {:?}: {:.0} and {:.0} instructions", case.0, case.3, pair[0], pair[1]);
             readings.instructions = Some(pair);
         }
@@ -133,18 +129,19 @@ pub(crate) fn run(args: &HttpArgs) -> Result<ExitCode, String> {
 
 /// Readings of the reference and of braidmq. The order changes, so that a machine that becomes slower favours neither.
 fn pair(
-    (_, load, _, clients, _, reference, _): &Case,
+    &(_, load, program, clients, _, reference, _): &Case,
     round: u32,
-    mut measure: impl FnMut(Server, &Load, (u32, u32)) -> Result<f64, String>,
+    requests: u64,
+    mut measure: impl FnMut(&Measurement<'_>) -> Result<f64, String>,
 ) -> Result<[f64; 2], String> {
     let own = if load.is_tls { Server::BraidmqTls } else { Server::Braidmq };
     // HTTP/3 is compared with HTTP/2 of the same server.
-    let other = if *reference == own { &HTTP2 } else { load };
+    let other = if reference == own { &HTTP2 } else { load };
     let mut pair = [0.0; 2];
     for turn in 0..2 {
         let which = (round as usize + turn) % 2;
-        let (server, load) = [(*reference, other), (own, load)][which];
-        pair[which] = measure(server, load, *clients)
+        let (server, load) = [(reference, other), (own, load)][which];
+        pair[which] = measure(&Measurement { program, server, load, clients, requests })
             .map_err(|reason| format!("{}, {} connections: {reason}", load.title, clients.0))?;
     }
     Ok(pair)

@@ -27,6 +27,17 @@ pub(super) struct Load {
     pub(super) options: &'static [&'static str],
 }
 
+/// Measurement of the requests of one load generator to one server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measurement<'a> {
+    pub(super) program: Program,
+    pub(super) server: Server,
+    pub(super) load: &'a Load,
+    /// Connections, and requests in flight on each.
+    pub(super) clients: (u32, u32),
+    pub(super) requests: u64,
+}
+
 /// Load generators.
 pub(super) struct Generator {
     braidmq: PathBuf,
@@ -39,22 +50,14 @@ impl Generator {
 
     /// Processor time of a request in the server, microseconds, without that of the connections: they are made in a
     /// run of their own, with one request each.
-    pub(super) fn cost(
-        &self,
-        program: Program,
-        servers: &Servers,
-        server: Server,
-        load: &Load,
-        clients: (u32, u32),
-        requests: u64,
-    ) -> Result<f64, String> {
+    pub(super) fn cost(&self, servers: &Servers, measurement: &Measurement<'_>) -> Result<f64, String> {
+        let Measurement { server, requests, clients: (connects, _), .. } = *measurement;
+        let connects = u64::from(connects);
         let read = || of_broker(cpu_time(servers.pid(server)));
-        let connects = u64::from(clients.0);
-        let url = servers.url(server, load.is_tls);
         let before = read()?;
-        self.run(program, load, clients, connects, &url)?;
+        self.run(servers, measurement, connects)?;
         let connected = read()?;
-        self.run(program, load, clients, requests, &url)?;
+        self.run(servers, measurement, requests)?;
         let after = read()?;
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let spent = us(after.saturating_sub(connected)) - us(connected.saturating_sub(before));
@@ -64,18 +67,14 @@ impl Generator {
     /// Instructions of a request in the server in user mode, counted by callgrind, likewise.
     pub(super) fn instructions(
         &self,
-        program: Program,
         servers: &Servers,
-        server: Server,
-        load: &Load,
-        clients: (u32, u32),
-        requests: u64,
+        measurement: &Measurement<'_>,
     ) -> Result<f64, String> {
-        let connects = u64::from(clients.0);
-        let url = servers.url(server, load.is_tls);
+        let Measurement { server, requests, clients: (connects, _), .. } = *measurement;
+        let connects = u64::from(connects);
         let count = |requests| {
             control("--zero", servers.pid(server))?;
-            self.run(program, load, clients, requests, &url)?;
+            self.run(servers, measurement, requests)?;
             control("--dump", servers.pid(server))?;
             sum(&newest_dump(&servers.counts(server))?)
         };
@@ -83,14 +82,10 @@ impl Generator {
         Ok((count(requests)? - connected) / (requests - connects) as f64)
     }
 
-    fn run(
-        &self,
-        program: Program,
-        load: &Load,
-        (clients, in_flight): (u32, u32),
-        requests: u64,
-        url: &str,
-    ) -> Result<(), String> {
+    /// Runs the program once with so many requests.
+    fn run(&self, servers: &Servers, measurement: &Measurement<'_>, requests: u64) -> Result<(), String> {
+        let Measurement { program, server, load, clients: (clients, in_flight), .. } = *measurement;
+        let url = servers.url(server, load.is_tls);
         let mut command = match program {
             Program::Braidmq => {
                 let mut command = Command::new(&self.braidmq);
