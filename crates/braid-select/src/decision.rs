@@ -82,34 +82,33 @@ pub enum Reason {
     },
 }
 
-impl Reason {
-    /// Names of all reasons, with the protocol that they lead to.
-    pub const NAMES: [(Protocol, &str); 9] = [
-        (Protocol::Quic, "quic_costs_less"),
-        (Protocol::Quic, "quic_works"),
-        (Protocol::Quic, "compat_loss"),
-        (Protocol::Tcp, "quic_costs_more"),
-        (Protocol::Tcp, "handshake_failed"),
-        (Protocol::Tcp, "udp_black_hole"),
-        (Protocol::Tcp, "probe_timeouts"),
-        (Protocol::Tcp, "not_used"),
-        (Protocol::Tcp, "compat_packets"),
-    ];
+/// Implements the names of reasons: for each variant the protocol that it leads to, and its name.
+macro_rules! names {
+    ($($reason:pat => $to:ident, $name:literal;)+) => {
+        impl Reason {
+            /// Names of all reasons, with the protocol that they lead to.
+            pub const NAMES: &[(Protocol, &str)] = &[$((Protocol::$to, $name)),+];
 
-    /// Name for labels of metrics.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::QuicCostsLess(_) => "quic_costs_less",
-            Self::QuicCostsMore(_) => "quic_costs_more",
-            Self::QuicWorks => "quic_works",
-            Self::HandshakeFailed => "handshake_failed",
-            Self::UdpBlackHole => "udp_black_hole",
-            Self::ProbeTimeouts { .. } => "probe_timeouts",
-            Self::NotUsed { .. } => "not_used",
-            Self::CompatLoss { .. } => "compat_loss",
-            Self::CompatPackets { .. } => "compat_packets",
+            /// Name for labels of metrics.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $($reason => $name),+
+                }
+            }
         }
-    }
+    };
+}
+
+names! {
+    Self::QuicCostsLess(_) => Quic, "quic_costs_less";
+    Self::QuicWorks => Quic, "quic_works";
+    Self::CompatLoss { .. } => Quic, "compat_loss";
+    Self::QuicCostsMore(_) => Tcp, "quic_costs_more";
+    Self::HandshakeFailed => Tcp, "handshake_failed";
+    Self::UdpBlackHole => Tcp, "udp_black_hole";
+    Self::ProbeTimeouts { .. } => Tcp, "probe_timeouts";
+    Self::NotUsed { .. } => Tcp, "not_used";
+    Self::CompatPackets { .. } => Tcp, "compat_packets";
 }
 
 impl fmt::Display for Reason {

@@ -78,7 +78,7 @@ impl AutoQuic {
                 selector: Selector::new(&Config::new(mode, Protocol::Tcp, seed)),
                 answered: LruCache::sparse(CLIENTS),
                 // From zero, so that rates begin with the first change.
-                counts: Reason::NAMES.map(|(to, reason)| ((name(to), reason), 0)).into(),
+                counts: Reason::NAMES.iter().map(|(to, reason)| ((name(*to), *reason), 0)).collect(),
             }),
             decided: broadcast::Sender::new(EVENTS),
         }))
