@@ -107,7 +107,7 @@ export class Mock {
         if (world.brokenFile) throw new Refusal(422, 'Unprocessable Content', world.brokenFile)
         return { reloaded: ['certificates', 'rules'] }
       },
-      'GET autoquic': () => world.autoquic(),
+      'GET autoquic': () => (parts[1] === 'networks' ? list(world.networks()) : world.autoquic()),
       'GET events': () => this.#events(response, url),
     }[key]
     if (!found) throw notFound(`No route ${request.method} ${url.pathname}`)

@@ -206,14 +206,17 @@ export class World {
     return { data_dir: '/var/lib/braidmq', listeners: { tcp: ['0.0.0.0:1883'], quic: ['0.0.0.0:14567'] }, limits: { connections: 100_000, queued_messages: 100_000, streams: 256, urgent_bytes_per_second: 262_144 }, quic: { congestion: 'bbr3', early_publish: 'hold' }, auth: { password_file: '/etc/braidmq/users', token_secret: '***' } }
   }
 
-  autoquic() {
+  networks() {
     const path = (rtt, loss) => (rtt === null ? null : { rtt_ms: rtt, loss_ratio: loss, bytes_per_sec: null, age_secs: 2 })
     const row = (network, chosen, tcp, quic, costs, changed) => ({ network, listener: '0.0.0.0:18083', chosen, changed_secs: changed, dwell_secs: null, flaps: 0, failures: 0, broken_secs: null, tcp: path(tcp, 0.021), quic: path(quic, 0.019), cost_tcp_ms: costs[0], cost_quic_ms: costs[1], text: '' })
+    return [row('198.51.100.0/24', 'quic', 84, 81, [412, 271], 4000), row('10.0.0.0/24', 'tcp', 0.4, null, [3.1, 4.4], null), row('2001:db8:7::/48', 'tcp', 31, 140, [97, 388], 130)]
+  }
+
+  autoquic() {
     const change = (network, from, to, text) => ({ at: Date.now() / 1000 - 4000, network, listener: '0.0.0.0:18083', from, to, reason: 'quic_costs_less', text })
     return {
       mode: 'auto',
       known: 3,
-      networks: [row('198.51.100.0/24', 'quic', 84, 81, [412, 271], 4000), row('10.0.0.0/24', 'tcp', 0.4, null, [3.1, 4.4], null), row('2001:db8:7::/48', 'tcp', 31, 140, [97, 388], 130)],
       changes: [change('2001:db8:7::/48', 'quic', 'tcp', 'QUIC costs more: QUIC 388.0 ms, TCP 97.0 ms for 30 s'), change('198.51.100.0/24', 'tcp', 'quic', 'QUIC costs less: QUIC 271.0 ms, TCP 412.0 ms for 5 s')],
     }
   }

@@ -304,9 +304,10 @@ impl Selector {
         Some(Explanation::of(now, key, self.mode, self.chosen(now, key), entry, &self.model))
     }
 
-    /// Keys that are known, the latest used first.
-    pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.entries.iter().map(|(key, _)| key)
+    /// Keys of which something is known, the latest used first.
+    pub fn keys(&self, now: Duration) -> impl Iterator<Item = &Key> {
+        let is_known = move |entry: &Entry| now.saturating_sub(entry.at) <= MAX_AGE;
+        self.entries.iter().filter(move |(_, entry)| is_known(entry)).map(|(key, _)| key)
     }
 
     /// Forgets a network, because it is another one behind the same addresses.

@@ -109,12 +109,14 @@ export function autoquic(view) {
 		['Offered', (one) => `${protocol(one.from)} → ${protocol(one.to)}`],
 		['Reason', (one) => one.text],
 	], 'The offer has not changed yet.')
+	/** Seconds since a client of the network was seen last. */
+	const age = ({ tcp, quic }) => Math.min(...[tcp, quic].map((path) => path?.age_secs ?? Number.MAX_VALUE))
 	head.append(mode)
 	body.append(h('p.muted', 'The protocol that the broker offers to HTTP clients of each network, the paths as both measured them, and the predicted cost of a page over each.'), card('Networks', null, networks.element), card('Changes', null, changes.element))
 	every(REFRESH, async () => {
-		const answer = await get('autoquic')
+		const [answer, known] = await Promise.all([get('autoquic'), get('autoquic/networks?limit=1000')])
 		setText(mode, answer.mode === 'off' ? 'off: there is no HTTP/3' : `mode ${answer.mode}`)
-		networks.set(answer.networks)
+		networks.set(known.items.sort((one, other) => age(one) - age(other)), known.total)
 		changes.set(answer.changes)
 	}, view)
 }

@@ -10,12 +10,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::extract::{Answer, Json, NoParams, Params, Refused, Segment};
+use super::extract::{Answer, Json, List, NoParams, PageParams, Params, Refused, Segment};
 use super::time::{millis, rounded};
 use crate::autoquic::{AutoQuic, Change, name};
-
-/// Networks of the overview.
-const ROWS: usize = 100;
 
 /// Automatic upgrade.
 #[derive(Debug, Serialize, ToSchema)]
@@ -24,8 +21,6 @@ pub(super) struct AutoQuicState {
     mode: String,
     /// Client networks with measurements, on each listener.
     known: usize,
-    /// Those that were seen last, at most 100.
-    networks: Vec<OfferState>,
     /// Latest changes of the protocol, newest first.
     changes: Vec<ChangeRow>,
 }
@@ -72,7 +67,7 @@ pub(super) struct NetworkState {
 
 /// Numbers about one network on one listener.
 #[derive(Debug, Serialize, ToSchema)]
-struct OfferState {
+pub(super) struct OfferState {
     /// Network of clients.
     network: String,
     /// Address that they are connected to.
@@ -161,7 +156,7 @@ fn policy(api: &Api) -> Result<&AutoQuic, Refused> {
 
 #[utoipa::path(
     get, path = "/api/v1/autoquic", tag = "broker",
-    description = "Shows the automatic upgrade to HTTP/3: its mode, and which networks it moved, and why.",
+    description = "Shows the automatic upgrade to HTTP/3: its mode, and its latest 256 changes with their reasons.",
     responses((status = 200, description = "Success", body = AutoQuicState)),
 )]
 pub(super) async fn show(
@@ -169,15 +164,34 @@ pub(super) async fn show(
     Params(NoParams {}): Params<NoParams>,
 ) -> Answer<AutoQuicState> {
     let Some(policy) = &api.0.autoquic else {
-        let (networks, changes) = (Vec::new(), Vec::new());
-        return Ok(Json(AutoQuicState { mode: "off".to_owned(), known: 0, networks, changes }));
+        return Ok(Json(AutoQuicState { mode: "off".to_owned(), known: 0, changes: Vec::new() }));
     };
     Ok(Json(AutoQuicState {
         mode: policy.mode().to_string(),
         known: policy.len(),
-        networks: policy.explain(None, ROWS).iter().map(OfferState::from).collect(),
         changes: policy.changes().iter().map(ChangeRow::from).collect(),
     }))
+}
+
+/// Page of the networks, in the order of their texts.
+fn page(policy: Option<&AutoQuic>, params: &PageParams) -> Result<List<OfferState>, Refused> {
+    let keys = policy.map(AutoQuic::keys).unwrap_or_default().into_iter();
+    let keys = keys.map(|key| ((key.network.to_string(), key.origin.to_string()), key));
+    let List { items, cursor, total } = List::page(params, keys.collect())?;
+    let explanations = policy.map(|policy| policy.explain(&items)).unwrap_or_default();
+    Ok(List { items: explanations.iter().map(OfferState::from).collect(), cursor, total })
+}
+
+#[utoipa::path(
+    get, path = "/api/v1/autoquic/networks", tag = "broker", params(PageParams),
+    description = "Lists the client networks that the automatic upgrade knows, on each listener, in the order of their names.",
+    responses((status = 200, description = "Success", body = List<OfferState>)),
+)]
+pub(super) async fn networks(
+    State(api): State<Api>,
+    Params(params): Params<PageParams>,
+) -> Answer<List<OfferState>> {
+    page(api.0.autoquic.as_ref(), &params).map(Json)
 }
 
 #[utoipa::path(
@@ -194,10 +208,62 @@ pub(super) async fn explain(
 ) -> Answer<NetworkState> {
     let address: IpAddr =
         address.parse().map_err(|_| Refused::bad(format!("{address:?} is no IP address")))?;
-    let known = policy(&api)?.explain(Some(address), usize::MAX);
+    let known = policy(&api)?.explain_address(address);
     let Some(first) = known.first() else {
         return Err(Refused::not_found(format!("no client of the network of {address} has been seen")));
     };
     let network = first.key.network.to_string();
     Ok(Json(NetworkState { network, listeners: known.iter().map(OfferState::from).collect() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_select::Mode;
+    use braid_transport::http::PathStats;
+
+    use super::*;
+    use crate::upgrade::{Link, PathSample, Probe, Upgrade};
+
+    /// Path of a QUIC connection that has sent 100 packets.
+    #[derive(Debug)]
+    struct Measured;
+
+    impl Probe for Measured {
+        fn sample(&self) -> Option<PathSample> {
+            Some(PathSample::Quic(PathStats { sent_packets: 100, ..PathStats::default() }))
+        }
+
+        fn is_quic(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn all_networks_are_on_one_page_each() {
+        let policy = AutoQuic::new(Mode::Auto, None, 1);
+        for third in 0..250_u8 {
+            let client = ([192, 0, third, 7], 1000).into();
+            let listener = ([198, 51, 100, 1], 18083).into();
+            let link = Link { client, listener, is_encrypted: true, probe: Arc::new(Measured) };
+            policy.connected(link).ended();
+        }
+        let (mut seen, mut cursor) = (Vec::new(), None);
+        let mut sizes = Vec::new();
+        loop {
+            let params = PageParams { limit: None, cursor };
+            let List { items, cursor: next, total } = page(Some(&policy), &params).unwrap();
+            assert_eq!(total, Some(250));
+            sizes.push(items.len());
+            seen.extend(items.into_iter().map(|item| item.network));
+            cursor = next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let mut expected: Vec<_> = (0..250).map(|third| format!("192.0.{third}.0/24")).collect();
+        expected.sort();
+        assert_eq!((sizes, seen), (vec![100, 100, 50], expected));
+    }
 }

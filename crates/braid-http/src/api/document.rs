@@ -58,6 +58,7 @@ routes! {
     "/api/v1/config" => get system::config;
     "/api/v1/reload" => post system::reload;
     "/api/v1/autoquic" => get autoquic::show;
+    "/api/v1/autoquic/networks" => get autoquic::networks;
     "/api/v1/autoquic/{address}" => get autoquic::explain;
     "/api/v1/events" => get events::live;
 }

@@ -219,9 +219,9 @@ pub(super) struct List<T> {
 #[into_params(parameter_in = Query)]
 pub(super) struct PageParams {
     /// Items of the page, 1 to 1000; 100 by default.
-    limit: Option<usize>,
+    pub(super) limit: Option<usize>,
     /// `cursor` of the page before.
-    cursor: Option<String>,
+    pub(super) cursor: Option<String>,
 }
 
 impl<T> List<T> {

@@ -112,14 +112,20 @@ impl AutoQuic {
         self.with(|state, _| state.counts.clone())
     }
 
-    /// Numbers about the network of an address, one for each listener, the latest used first; about all networks
-    /// without an address. At most `most`.
-    pub(crate) fn explain(&self, address: Option<IpAddr>, most: usize) -> Vec<Explanation> {
-        let network = address.map(Network::from);
-        self.with(|State { selector, .. }, now| {
-            let keys = selector.keys().filter(|key| network.is_none_or(|network| key.network == network));
-            keys.filter_map(|key| selector.explain(now, key)).take(most).collect()
-        })
+    /// Networks of which something is known, each with a listener, the latest used first.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        self.with(|state, now| state.selector.keys(now).cloned().collect())
+    }
+
+    /// Numbers about networks, without those of which nothing is known.
+    pub(crate) fn explain<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) -> Vec<Explanation> {
+        self.with(|state, now| keys.into_iter().filter_map(|key| state.selector.explain(now, key)).collect())
+    }
+
+    /// Numbers about the network of an address, one for each listener, the latest used first.
+    pub(crate) fn explain_address(&self, address: IpAddr) -> Vec<Explanation> {
+        let network = Network::from(address);
+        self.explain(self.keys().iter().filter(|key| key.network == network))
     }
 
     /// Time since the epoch of the selector.
@@ -233,10 +239,9 @@ mod tests {
         let standing = policy.standing(&key);
         assert_eq!(standing.chosen, Protocol::Quic);
         assert!(matches!(standing.alt_svc, AltSvc::Advertise { .. }) && standing.changed.is_some());
-        for (address, most, known) in
-            [(Some([192, 0, 2, 200]), 9, 1), (Some([192, 0, 3, 7]), 9, 0), (None, 9, 1), (None, 0, 0)]
-        {
-            assert_eq!(policy.explain(address.map(IpAddr::from), most).len(), known, "{address:?} {most}");
+        assert_eq!(policy.keys(), [key]);
+        for (address, known) in [([192, 0, 2, 200], 1), ([192, 0, 3, 7], 0)] {
+            assert_eq!(policy.explain_address(address.into()).len(), known, "{address:?}");
         }
     }
 

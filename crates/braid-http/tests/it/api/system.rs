@@ -44,11 +44,14 @@ fn the_overview_counts() {
     assert_eq!((&overview["store"]["state"], &overview["spool"]["state"]), (&json!("ok"), &json!("ok")));
     assert_eq!((&overview["quic"]["state"], &overview["quic"]["handshakes"]), (&json!("ok"), &json!(1)));
     let listeners = api.get("listeners");
-    let [tcp, quic, _websocket] = &listeners.as_array().unwrap()[..] else { panic!("{listeners}") };
-    assert_eq!((&tcp["name"], &tcp["kind"], &tcp["connections"]), (&json!("tcp"), &json!("tcp"), &json!(1)));
+    let [tcp, quic, _websocket] = &listeners["items"].as_array().unwrap()[..] else { panic!("{listeners}") };
+    assert_eq!(
+        (&tcp["name"], &tcp["transport"], &tcp["connections"]),
+        (&json!("tcp"), &json!("tcp"), &json!(1))
+    );
     assert_eq!(tcp["address"], api.tcp.to_string());
     assert_eq!(
-        (&quic["kind"], &quic["available"], &quic["restarts"]),
+        (&quic["transport"], &quic["available"], &quic["restarts"]),
         (&json!("quic"), &json!(true), &json!(0))
     );
 }
@@ -56,7 +59,8 @@ fn the_overview_counts() {
 #[test]
 fn the_automatic_upgrade_shows_its_mode_and_nothing_of_unknown_networks() {
     let api = TestApi::start();
-    assert_eq!(api.get("autoquic"), json!({ "mode": "off", "known": 0, "networks": [], "changes": [] }));
+    assert_eq!(api.get("autoquic"), json!({ "mode": "off", "known": 0, "changes": [] }));
+    assert_eq!(api.get("autoquic/networks"), json!({ "items": [], "cursor": null, "total": 0 }));
     assert_eq!(api.ask("GET", "/api/v1/autoquic/192.0.2.1").status, 409);
     let autoquic = Some(AutoQuic::new(AutoQuicMode::AutoquicCompat, None, 1));
     let api = TestApi::with(Setup { autoquic, ..Setup::default() });
@@ -82,10 +86,8 @@ fn users_rules_configuration_and_reload_are_those_of_the_process() {
     assert_eq!(api.put("PUT", "users/e%20v%2Fe", &json!({ "password": "secret" })).status, 201);
     assert_eq!(api.put("PUT", "users/e%20v%2Fe", &json!({ "password": "other" })).status, 204);
     let users = api.ask("GET", "/api/v1/users");
-    assert_eq!(
-        users.json(),
-        json!([{ "name": "alice", "hash_kind": "argon2id" }, { "name": "e v/e", "hash_kind": "argon2id" }])
-    );
+    let [alice, eve] = ["alice", "e v/e"].map(|name| json!({ "name": name, "hash_kind": "argon2id" }));
+    assert_eq!(users.json(), json!({ "items": [alice, eve], "cursor": null, "total": 2 }));
     assert_eq!(api.control.users.lock().unwrap().last().unwrap().1, "other");
     assert_eq!(api.ask("DELETE", "/api/v1/users/e%20v%2Fe").status, 204);
 
@@ -95,7 +97,8 @@ fn users_rules_configuration_and_reload_are_those_of_the_process() {
     let answer = api.put("POST", "rules/test", &question);
     assert_eq!(answer.json(), json!({ "allowed": true, "line": 1, "rule": "allow" }));
 
-    assert_eq!(api.get("priorities"), json!([{ "filter": "alarm/#", "priority": 200 }]));
+    let alarm = json!({ "filter": "alarm/#", "priority": 200 });
+    assert_eq!(api.get("priorities"), json!({ "items": [alarm], "cursor": null, "total": 1 }));
     assert_eq!(api.get("config"), json!({ "limits": { "connections": 5 } }));
     assert_eq!(api.ask("POST", "/api/v1/reload").json(), json!({ "reloaded": ["users"] }));
     assert!(api.ask("POST", "/api/v1/reload").refusal(422).contains("/etc/users:3"));
