@@ -76,6 +76,22 @@ struct ProblemSchema {
     detail: String,
 }
 
+/// Refusals of every operation.
+const OF_ALL: [(&str, &str); 6] = [
+    ("400", "The request is not valid"),
+    ("401", "Credentials are missing or wrong"),
+    ("403", "The role of the user does not permit it"),
+    ("429", "Too many requests, or wrong credentials, come from the address"),
+    ("500", "A file or the store of the broker failed"),
+    ("503", "The broker starts, stops or is overloaded"),
+];
+
+/// Refusals of operations whose request has a body.
+const OF_BODIES: [(&str, &str); 2] = [
+    ("413", "The body is larger than the broker accepts"),
+    ("415", "The body is not declared as application/json"),
+];
+
 /// Parts that all operations have in common.
 struct SharedParts;
 
@@ -97,15 +113,10 @@ impl Modify for SharedParts {
             for (method, operation) in operations {
                 let Some(operation) = operation else { continue };
                 operation.operation_id = Some(operation_id(method, path));
-                for (status, text) in [
-                    ("400", "The request is not valid"),
-                    ("401", "Credentials are missing or wrong"),
-                    ("403", "The role of the user does not permit it"),
-                    ("429", "Too many requests, or wrong credentials, come from the address"),
-                    ("503", "The broker starts, stops or is overloaded"),
-                ] {
-                    let refusal = RefOr::T(Response::new(text));
-                    operation.responses.responses.entry(status.to_owned()).or_insert(refusal);
+                let of_bodies: &[_] = if operation.request_body.is_some() { &OF_BODIES } else { &[] };
+                for (status, text) in OF_ALL.iter().chain(of_bodies) {
+                    let refusal = RefOr::T(Response::new(*text));
+                    operation.responses.responses.entry((*status).to_owned()).or_insert(refusal);
                 }
                 for (status, response) in &mut operation.responses.responses {
                     if status.starts_with(['4', '5'])
@@ -168,7 +179,11 @@ mod tests {
                 assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path}");
                 let responses = operation["responses"].as_object().unwrap();
                 assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
-                assert!(responses.contains_key("401"), "{method} {path}");
+                assert!(responses.contains_key("401") && responses.contains_key("500"), "{method} {path}");
+                for status in ["413", "415"] {
+                    let has_body = operation["requestBody"].is_object();
+                    assert_eq!(responses.contains_key(status), has_body, "{method} {path} {status}");
+                }
             }
         }
     }
