@@ -9,6 +9,9 @@ use super::Api;
 use super::control::{RulesAnswer, RulesQuestion, RulesText};
 use super::extract::{Answer, Json, JsonBody, NoParams, Params, Refused};
 
+/// Path of [`test`], which changes nothing: a viewer may read the rules, and so ask them.
+pub(super) const TEST_PATH: &str = "/api/v1/rules/test";
+
 /// New content of the access control list.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

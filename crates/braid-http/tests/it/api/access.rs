@@ -40,6 +40,19 @@ fn a_role_permits_reading_or_everything() {
             answer.refusal(write);
         }
     }
+    // A question with a body is no command.
+    let question = json!({ "client": "c", "action": "publish", "topic": "a" }).to_string();
+    for (user, status) in [("alice", 200), ("bob", 200), ("dave", 403)] {
+        let headers = [basic(user, "right"), ("Content-Type", "application/json".to_owned())];
+        assert_eq!(
+            api.send("POST", "/api/v1/rules/test", Some(&question), &headers).status,
+            status,
+            "{user}"
+        );
+        let text = json!({ "text": "allow" }).to_string();
+        let replaced = api.send("PUT", "/api/v1/rules", Some(&text), &headers).status;
+        assert_eq!(replaced, if user == "alice" { 204 } else { 403 }, "{user}");
+    }
     let answer = api.ask("GET", "/api/v1/overview");
     answer.refusal(401);
     assert_eq!(answer.header("www-authenticate"), "Basic realm=\"braidmq\", charset=\"UTF-8\"");
