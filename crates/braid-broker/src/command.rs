@@ -29,10 +29,18 @@ pub enum CommandError {
     Overloaded,
     /// The message was delivered and not retained.
     #[error(
-        "the message was delivered to {receivers} sessions and not retained: \
+        "the message was delivered (to {receivers} sessions), but it is not retained: \
          limits.retained_messages or limits.retained_bytes is reached"
     )]
     NotRetained {
+        /// As [`Published::receivers`].
+        receivers: usize,
+    },
+    /// The message was delivered, and the store failed after that.
+    #[error(
+        "the message was delivered (to {receivers} sessions), but it is not durable: the store of the broker failed"
+    )]
+    NotDurable {
         /// As [`Published::receivers`].
         receivers: usize,
     },
@@ -48,8 +56,8 @@ impl Handle {
     /// Publishes a message as the broker itself. Done when it is durable for the sessions that the store knows.
     ///
     /// # Errors
-    /// The broker stops, memory is short, the store failed, or there is no room to retain the message: then it was
-    /// delivered all the same.
+    /// The broker stops, memory is short, or the store failed before: nothing was published. With
+    /// [`CommandError::NotDurable`] and [`CommandError::NotRetained`] the message was delivered all the same.
     pub async fn publish_durably(&self, message: Message) -> Result<Published, CommandError> {
         if self.core.lifecycle.is_stopping() || self.is_stopping() {
             return Err(CommandError::Stopping);
@@ -61,10 +69,10 @@ impl Handle {
             return Err(error.into());
         }
         let published = self.core.dispatcher.publish_for_operator(message);
-        for commit in published.commits.into_iter().flatten() {
-            commit.await?;
-        }
         let receivers = published.receivers;
+        for commit in published.commits.into_iter().flatten() {
+            commit.await.map_err(|_| CommandError::NotDurable { receivers })?;
+        }
         if published.is_retained {
             Ok(Published { receivers })
         } else {

@@ -108,6 +108,7 @@ impl From<CommandError> for Refused {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             CommandError::NotRetained { .. } => StatusCode::INSUFFICIENT_STORAGE,
+            CommandError::NotDurable { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             // The reason names files of the host.
             CommandError::Store(_) => {
                 return Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the store of the broker failed");

@@ -140,7 +140,7 @@ impl PublishRequest {
 #[utoipa::path(
     post, path = "/api/v1/publish", tag = "messages", request_body = PublishRequest,
     description = "Publishes a message as the broker itself, and answers when it is durable for those that receive it.",
-    responses((status = 200, description = "Success", body = PublishResult), (status = 507, description = "Delivered, and not retained")),
+    responses((status = 200, description = "Success", body = PublishResult), (status = 500, description = "Nothing was published, or the message was delivered and is not durable, as the detail says"), (status = 507, description = "The message was delivered, but it is not retained: a limit is reached")),
 )]
 pub(super) async fn publish(
     State(api): State<Api>,

@@ -8,6 +8,7 @@ use braid_broker::{Anonymous, BrokerConfig, LimitsConfig, PermitAll};
 use braid_proto::message::Message;
 use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
+use braid_store::faults::FailingStore;
 use braid_store::{MemoryStore, StoreError};
 use braid_transport::{EndpointHealth, Transport};
 
@@ -44,6 +45,21 @@ async fn publish_tells_the_number_of_receivers_or_why_not() {
     assert_eq!(broker.outcome().await, Err(failure));
     let refused = broker.handle.publish_durably(own("a", false)).await;
     assert_eq!(refused, Err(CommandError::Stopping));
+}
+
+/// The failure is told apart from those before anything was published.
+#[tokio::test(start_paused = true)]
+async fn a_message_whose_commit_fails_was_delivered_all_the_same() {
+    // The commits before are those of the session and its subscription.
+    let store = Arc::new(FailingStore::after(2, MemoryStore::new()));
+    let broker = TestBroker::start_over(store);
+    let mut client = broker.resume("client").await;
+    client.subscribe("a", QoS::AtMostOnce).await;
+    let published = broker.handle.publish_durably(own("a", true)).await;
+    assert_eq!(published, Err(CommandError::NotDurable { receivers: 1 }));
+    assert_eq!(client.take().await, "x");
+    let refused = broker.handle.publish_durably(own("a", false)).await;
+    assert!(matches!(refused, Err(CommandError::Store(_) | CommandError::Stopping)), "{refused:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,9 +1,10 @@
 //! Publishing, retained messages, topics, and bad input.
 
+use braid_broker::LimitsConfig;
 use braid_client::{Publication, Subscribe};
 use serde_json::{Value, json};
 
-use super::support::TestApi;
+use super::support::{Setup, TestApi};
 
 #[test]
 fn a_message_reaches_subscribers_with_its_properties() {
@@ -24,6 +25,23 @@ fn a_message_reaches_subscribers_with_its_properties() {
     assert_eq!(properties.user.iter().collect::<Vec<_>>(), [("k", "1"), ("k", "2")]);
     let answer = api.put("POST", "publish", &json!({ "topic": "nowhere", "payload": "x" }));
     assert_eq!(answer.json(), json!({ "matched": 0 }));
+}
+
+#[test]
+fn a_message_without_room_to_be_retained_is_delivered_and_the_refusal_says_so() {
+    let limits = LimitsConfig { retained_messages: 1, ..LimitsConfig::default() };
+    let api = TestApi::with(Setup { limits, ..Setup::default() });
+    let (client, mut messages) = api.tcp("client");
+    api.runtime.block_on(client.subscribe(Subscribe::to("#").unwrap())).unwrap();
+    let message = |topic: &str| json!({ "topic": topic, "payload": "x", "qos": 1, "retain": true });
+    assert_eq!(api.put("POST", "publish", &message("a")).status, 200);
+    let told = api.put("POST", "publish", &message("b")).refusal(507);
+    let expected = "the message was delivered (to 1 sessions), but it is not retained: limits.";
+    assert!(told.starts_with(expected), "{told}");
+    let received = api.runtime.block_on(async { [messages.recv().await, messages.recv().await] });
+    let topics = received.map(|message| message.unwrap().message.topic.as_str().to_owned());
+    assert_eq!(topics, ["a", "b"]);
+    api.ask("GET", "/api/v1/retained/b").refusal(404);
 }
 
 #[test]
@@ -173,6 +191,11 @@ fn bad_queries_and_paths_are_refused() {
         ("GET", "clients?limit=1&limit=2", 400, "duplicate field `limit`"),
         ("GET", "clients?cursor=x", 400, "cursor:"),
         ("GET", "clients?cursor=WyJhIl0", 400, "cursor:"),
+        ("GET", "bans?cursor=Mw", 400, "cursor:"),
+        ("GET", "users?limit=0", 400, "limit: 0 is out of range"),
+        ("GET", "priorities?cursor=x", 400, "cursor:"),
+        ("GET", "listeners?limt=1", 400, "unknown field `limt`"),
+        ("GET", "autoquic/networks?limit=1001", 400, "limit: 1001 is out of range"),
         ("GET", "clients?connected=yes", 400, "the query is not valid"),
         ("GET", "clients?address=here", 400, "address: write an IP address"),
         ("GET", "clients?transport=sctp", 400, "transport: write tcp"),
