@@ -90,14 +90,23 @@ const DESCRIPTIONS: &[(&str, MetricKind, MetricUnit, &str)] = &[
     ("store/ahead", Gauge, Count, "Groups of changes that are durable in the write-ahead log and not yet in the tables."),
 ];
 
-/// Description of the counter of a limit.
+/// Description of each counter of a limit that is outside of `limits/`.
+#[rustfmt::skip]
+const REFUSED: &[(&str, MetricKind, MetricUnit, &str)] = &[
+    ("connections/refused/address", Counter, Count, "Connections refused because limits.connections_per_address was reached for their address."),
+    ("connections/refused/rate", Counter, Count, "Connections refused because limits.connects_per_address_per_second was exceeded by their address."),
+    ("connections/refused/banned", Counter, Count, "Connections refused because their address, client or user is banned."),
+];
+
+/// Description of the counter of another limit.
 const LIMIT: (&str, MetricKind, MetricUnit, &str) =
     ("limits", Counter, Count, "Times that a client met this limit.");
 
-/// Present values of all metrics, in the order of `$SYS`. A number without a description is that of a limit.
+/// Present values of all metrics, in the order of `$SYS`. A number without a description is that of a limit in
+/// `limits/`.
 pub(super) fn read(core: &Core) -> Vec<Metric> {
     let metric = |(topic, value)| {
-        let found = DESCRIPTIONS.iter().find(|(of, ..)| *of == topic);
+        let found = DESCRIPTIONS.iter().chain(REFUSED).find(|(of, ..)| *of == topic);
         let (_, kind, unit, help) = *found.unwrap_or(&LIMIT);
         Metric { topic, kind, unit, help, value }
     };
@@ -120,6 +129,12 @@ mod tests {
         assert!(limits.iter().eq(Limit::TOPICS.iter().map(|(_, topic)| topic)));
         let described: Vec<_> = DESCRIPTIONS.iter().map(|(topic, ..)| *topic).collect();
         assert_eq!(described, numbers);
+        let outside: Vec<_> = Limit::TOPICS
+            .iter()
+            .map(|(_, topic)| *topic)
+            .filter(|topic| !topic.starts_with("limits/"))
+            .collect();
+        assert_eq!(REFUSED.iter().map(|(topic, ..)| *topic).collect::<Vec<_>>(), outside);
         let metrics = read(&core);
         let names: BTreeSet<_> = metrics.iter().map(Metric::name).collect();
         assert_eq!(names.len(), metrics.len());

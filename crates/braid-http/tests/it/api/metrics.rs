@@ -104,6 +104,8 @@ fn metrics_are_valid_and_count() {
         assert!(["counter", "gauge"].contains(&family.kind.as_str()), "{name}");
         assert_eq!(name.ends_with("_total"), family.kind == "counter", "{name}");
     }
+    let helps: BTreeSet<_> = families.values().map(|family| &family.help).collect();
+    assert_eq!(helps.len(), families.len(), "families have texts of their own: {families:#?}");
     let value = |name: &str| families[name].samples[0].1;
     assert_eq!(value("braidmq_clients_connected"), 2.0);
     assert_eq!(value("braidmq_connections_total"), 2.0);
