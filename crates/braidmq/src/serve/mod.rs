@@ -388,8 +388,7 @@ async fn serve(
             }
             () = key_changes.changed() => {
                 tracing::info!("other keys of tokens were fetched: clients are checked again");
-                front.forget_logins();
-                handle.recheck_clients().await;
+                recheck(&front, &handle).await;
             }
             wanted = next_reload(&mut hang_up, &mut wanted) => {
                 let certificate = certificate.as_ref();
@@ -468,7 +467,13 @@ async fn reload(
     // Former users and rules are freed there.
     let applied = tokio::task::spawn_blocking(move || applying.apply(read)).await;
     applied.map_err(|error| format!("users and rules could not be put in force: {error}"))?;
+    recheck(front, handle).await;
+    Ok(())
+}
+
+/// Authenticates users of the front again, and asks again whether clients may stay, after users, keys or rules have
+/// changed.
+async fn recheck(front: &Front, handle: &Handle) {
     front.forget_logins();
     handle.recheck_clients().await;
-    Ok(())
 }

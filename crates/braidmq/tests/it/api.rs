@@ -1,7 +1,7 @@
 //! REST API of `braidmq serve --http`: users, rules, configuration and reload of the process.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
@@ -12,8 +12,15 @@ use crate::broker::braidmq;
 use crate::serve::{refusal_of, signal, start_command};
 
 /// `alice:secret`, `bob:other` in base64.
-const ALICE: &str = "YWxpY2U6c2VjcmV0";
-const BOB: &str = "Ym9iOm90aGVy";
+const ALICE: &str = "Basic YWxpY2U6c2VjcmV0";
+const BOB: &str = "Basic Ym9iOm90aGVy";
+
+/// Token of `alice` that ends in 2286, with the signature of the first key; and both keys, of Ed25519.
+const TOKEN: &str = "Bearer eyJhbGciOiJFZERTQSJ9.\
+                     eyJzdWIiOiJhbGljZSIsImV4cCI6OTk5OTk5OTk5OX0.\
+                     MDSsOxqfmizl42fqudOSvDO8eZOWzKXlOP7b1NRQo0K8BtBzXdnwx1r_F1bm0QgExNP7NliqVgvoPQlWMD4mBw";
+const KEYS: [&str; 2] =
+    ["iojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w", "gTl3Dqh9F19Wo1Rmw0x-zMuNipG07jeiXfYPW4_Js5Q"];
 
 fn add_user(file: &Path, user: &str, password: &str) {
     let mut command = braidmq(&["passwd", "add", "--stdin"]);
@@ -28,7 +35,7 @@ fn ask(address: &str, method: &str, path: &str, login: &str, body: Option<&Value
     let body = body.map(Value::to_string).unwrap_or_default();
     write!(
         stream,
-        "{method} /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\
+        "{method} /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: {login}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
@@ -122,6 +129,34 @@ fn users_and_rules_are_changed_in_their_files_and_in_force_at_once() {
 
     signal(&broker, "-TERM");
     assert_eq!(broker.0.wait().unwrap().code(), Some(0));
+}
+
+/// Right credentials are remembered for 30 s, unless keys change.
+#[test]
+fn a_token_whose_key_is_gone_is_refused_at_once() {
+    let data = tempfile::tempdir().unwrap();
+    let (keys, config) = (data.path().join("keys.json"), data.path().join("config.toml"));
+    let write = |key: &str| {
+        let set = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "x": key }] });
+        fs::write(&keys, set.to_string()).unwrap();
+    };
+    write(KEYS[0]);
+    let text =
+        format!("[[authenticator]]\nkind = \"jwt\"\njwks_file = {keys:?}\n[http]\noperators = [\"alice\"]\n");
+    fs::write(&config, text).unwrap();
+    let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+    command.arg("--config").arg(&config).arg("--data-dir").arg(data.path().join("data"));
+    let (mut broker, banner) = start_command(&mut command);
+    let mut log = BufReader::new(broker.0.stderr.take().unwrap()).lines();
+    let line = banner.iter().find(|line| line.contains("http://")).unwrap();
+    let address = line.split_once("http://").unwrap().1.split('/').next().unwrap();
+    let status = || ask(address, "GET", "overview", TOKEN, None).0;
+    for (key, expected) in [(KEYS[0], 200), (KEYS[1], 401), (KEYS[0], 200)] {
+        write(key);
+        signal(&broker, "-HUP");
+        assert!(log.any(|line| line.unwrap().contains("log level reloaded")));
+        assert_eq!((status(), status()), (expected, expected), "{key}");
+    }
 }
 
 #[test]

@@ -78,6 +78,10 @@ fn right_credentials_are_remembered_until_users_change() {
     assert_eq!(api.send("PUT", "/api/v1/users/eve", Some(&body), &[login[0].clone(), json]).status, 201);
     assert_eq!(api.send("GET", "/api/v1/bans", None, &login).status, 200);
     assert_eq!(users.asked.load(Ordering::Relaxed), 2);
+    // As after other keys were fetched.
+    api.api.forget_logins();
+    assert_eq!(api.send("GET", "/api/v1/bans", None, &login).status, 200);
+    assert_eq!(users.asked.load(Ordering::Relaxed), 3);
 }
 
 #[test]
