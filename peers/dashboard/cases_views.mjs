@@ -282,6 +282,18 @@ scenario('bans/add-and-lift', { only: 'mock' }, async (stage) => {
   expect(await page.evaluate(() => document.activeElement.getAttribute('aria-label')), 'Lift the ban of 203.0.113.0/24', 'the focus after the row is gone')
 })
 
+scenario('bans/more-than-a-page', { only: 'mock' }, async (stage) => {
+  const { world } = stage.mock
+  await stage.visit('bans')
+  await stage.until(() => document.querySelectorAll('main tbody tr').length === 2, null, 'all bans')
+  expect(await stage.page.getByText('The first').isVisible(), false, 'a note while all are shown')
+  for (let number = 0; number < 1000; number += 1) world.bans.push({ user: `user-${number}`, reason: '', expires_at: null })
+  await stage.visit('listeners')
+  await stage.visit('bans')
+  await stage.text('main', 'The first 1,000 of 1,002\\.')
+  expect(await stage.page.locator('main tbody tr').count(), 1000, 'rows')
+})
+
 scenario('config/reload', { only: 'mock' }, async (stage) => {
   const { page, mock } = stage
   stage.tolerated = [/422/]

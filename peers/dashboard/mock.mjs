@@ -23,8 +23,11 @@ class Refusal extends Error {
   }
 }
 
-/** First and only page of a list. */
-const list = (items) => ({ items, cursor: null, total: items.length })
+/** First page of a list. */
+const list = (items, url) => {
+  const limit = Number(url.searchParams.get('limit') ?? 100)
+  return { items: items.slice(0, limit), cursor: items.length > limit ? 'more' : null, total: items.length }
+}
 const notFound = (detail) => new Refusal(404, 'Not Found', detail)
 
 /** The mock; `user` and `password` are wanted if they are given, `isViewer` refuses changes. */
@@ -98,16 +101,16 @@ export class Mock {
       'GET topics': () => world.topics(url.searchParams.get('prefix') ?? ''),
       'GET retained': () => world.retained(parts[1]) ?? notFound(`Nothing is retained for ${parts[1]}`),
       'DELETE retained': () => world.deleteRetained(parts[1]) || notFound(`Nothing is retained for ${parts[1]}`),
-      'GET bans': () => list(world.bans),
+      'GET bans': () => list(world.bans, url),
       'POST bans': () => world.ban(body),
       'DELETE bans': () => world.lift(Object.fromEntries(url.searchParams)) || notFound('There is no such ban'),
-      'GET listeners': () => list(world.listeners()),
+      'GET listeners': () => list(world.listeners(), url),
       'GET config': () => world.config(),
       'POST reload': () => {
         if (world.brokenFile) throw new Refusal(422, 'Unprocessable Content', world.brokenFile)
         return { reloaded: ['certificates', 'rules'] }
       },
-      'GET autoquic': () => (parts[1] === 'networks' ? list(world.networks()) : world.autoquic()),
+      'GET autoquic': () => (parts[1] === 'networks' ? list(world.networks(), url) : world.autoquic()),
       'GET events': () => this.#events(response, url),
     }[key]
     if (!found) throw notFound(`No route ${request.method} ${url.pathname}`)

@@ -1,5 +1,7 @@
 // Elements, dialogs and tables. Text of the network enters the page as text nodes and attribute values only.
 
+import { count } from './format.js'
+
 const SVG = 'http://www.w3.org/2000/svg'
 const SVG_TAGS = new Set(['svg', 'path', 'line', 'g', 'use', 'rect', 'circle'])
 
@@ -102,7 +104,7 @@ export function table(label, columns, nothing) {
 	let before
 	/** Shows a page of `total` rows. */
 	const set = (rows, total = rows.length) => {
-		setText(more, total > rows.length ? `The first ${rows.length} of ${total}.` : '')
+		setText(more, total > rows.length ? `The first ${count(rows.length)} of ${count(total)}.` : '')
 		more.hidden = total <= rows.length
 		const now = JSON.stringify(rows)
 		if (now === before) return
