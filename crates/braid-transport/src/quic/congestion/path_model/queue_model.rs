@@ -55,7 +55,9 @@ const SLACK: f64 = 0.38;
 /// Lateness (s) after which an urgent packet is no longer expected.
 const LATE: f64 = 0.01;
 
-/// Longest service time (s).
+/// Shortest and longest service time (s). Without a bound the time would fall to zero on a path that is faster than its
+/// sender for long.
+const FASTEST: f64 = 0.000_001;
 const SLOWEST: f64 = 1.0;
 
 #[derive(Clone, Debug)]
@@ -103,7 +105,7 @@ impl QueueModel {
     /// `rate`: datagrams per second. `last`: departure of the last packet with a known wait. `since`: ordinals and
     /// times of the packets sent after it.
     pub(super) fn new(rate: f64, last: Departure, since: impl Iterator<Item = (u64, f64)>) -> Self {
-        let service = (1.0 / rate).min(SLOWEST);
+        let service = (1.0 / rate).clamp(FASTEST, SLOWEST);
         let mut schedule = ServiceSchedule::default();
         since.for_each(|(ordinal, at)| schedule.push(ordinal, at, service));
         schedule.correct(last.1 + service, service);
@@ -213,7 +215,8 @@ impl QueueModel {
 
     /// Shortens the service time after a packet did not wait. `expected_wait`: its prediction (s).
     fn speed_up(&mut self, expected_wait: f64) {
-        self.service *= if expected_wait > self.service * 0.3 { 0.7 } else { 0.9 };
+        let factor = if expected_wait > self.service * 0.3 { 0.7 } else { 0.9 };
+        self.service = (self.service * factor).max(FASTEST);
         for sample in &mut self.samples {
             *sample = sample.min(self.service);
         }
@@ -225,7 +228,7 @@ impl QueueModel {
         }
         self.samples.push_back(service.min(self.service * 4.0));
         if self.samples.len() >= 3 {
-            self.service = median(self.samples.make_contiguous()).min(SLOWEST);
+            self.service = median(self.samples.make_contiguous()).clamp(FASTEST, SLOWEST);
         }
     }
 
@@ -320,5 +323,19 @@ impl BaseDelay {
         self.first = None;
         self.residuals.clear();
         has_grown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_without_waits_has_a_rate_that_is_finite_and_falls_again() {
+        let mut queue = QueueModel::new(1000.0, (0, 0.0), std::iter::empty());
+        (0..10_000).for_each(|_| queue.speed_up(0.0));
+        assert!(queue.rate() <= 1.0 / FASTEST, "{}", queue.rate());
+        (0..60).for_each(|_| queue.learn(0.01));
+        assert!((queue.rate() - 100.0).abs() < 1.0, "{}", queue.rate());
     }
 }
