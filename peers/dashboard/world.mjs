@@ -199,7 +199,7 @@ export class World {
   }
 
   listeners() {
-    return [['tcp', 1883], ['tls', 8883], ['ws', 8083], ['wss', 8084], ['quic', 14567]].map(([transport, port]) => ({ name: transport, transport, address: `0.0.0.0:${port}`, connections: this.clients.filter((one) => one.transport === transport).length, available: transport !== 'wss', restarts: transport === 'wss' ? 3 : 0 }))
+    return [['tcp', 1883], ['tls', 8883], ['ws', 8083], ['wss', 8084], ['quic', 14567], ['ws', null]].map(([transport, port]) => ({ name: transport, transport, address: port && `0.0.0.0:${port}`, connections: this.clients.filter((one) => one.transport === transport).length, available: transport !== 'wss', restarts: transport === 'wss' ? 3 : 0 }))
   }
 
   config() {

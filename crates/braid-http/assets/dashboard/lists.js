@@ -54,7 +54,7 @@ export function listeners(view) {
 	const list = table('Listeners', [
 		['Name', (one) => one.name],
 		['Transport', (one) => one.transport.toUpperCase()],
-		['Address', (one) => code(one.address)],
+		['Address', (one) => (one.address ? code(one.address) : h('span', code('/mqtt'), ' of the HTTP front'))],
 		['State', (one) => (one.available ? '● listening' : h('strong.bad', '✕ not available'))],
 		['Connections', (one) => count(one.connections), 'number'],
 		['Restarts', (one) => count(one.restarts), 'number'],

@@ -122,6 +122,7 @@ pub(super) struct Listener {
     /// Tag, or the transport where there is none.
     name: String,
     transport: String,
+    /// Null for the path `/mqtt` of the HTTP front.
     address: Option<String>,
     connections: u64,
     /// Connections accepted, those that have ended included.
