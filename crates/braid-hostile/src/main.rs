@@ -7,6 +7,7 @@
 
 mod attack;
 mod attacker;
+mod http;
 mod packets;
 mod quic;
 mod relay;

@@ -17,6 +17,8 @@ use crate::target::HOST;
 
 /// Time limit of an answer of the broker.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Bytes of the control stream of which the first are kept.
+const HEAD: usize = 8;
 
 /// A QUIC connection.
 pub(crate) struct QuicClient {
@@ -32,11 +34,23 @@ impl QuicClient {
     /// # Errors
     /// No connection.
     pub(crate) async fn dial(address: SocketAddr, tls: &ClientTls, is_early: bool) -> io::Result<Self> {
-        let (host, port) = (HOST.to_owned(), address.port());
-        let target = braid_transport::Target { transport: Transport::Quic, host, port, path: String::new() };
         let mut options = ConnectOptions::default();
         options.quic.zero_rtt = is_early;
-        let connected = connect_timed(&target, &[address], tls, &options).await;
+        Self::dial_with(address, tls, &options).await
+    }
+
+    /// Connects with options.
+    ///
+    /// # Errors
+    /// No connection.
+    pub(crate) async fn dial_with(
+        address: SocketAddr,
+        tls: &ClientTls,
+        options: &ConnectOptions,
+    ) -> io::Result<Self> {
+        let (host, port) = (HOST.to_owned(), address.port());
+        let target = braid_transport::Target { transport: Transport::Quic, host, port, path: String::new() };
+        let connected = connect_timed(&target, &[address], tls, options).await;
         let (link, _) = connected.map_err(io::Error::other)?;
         Ok(Self { link, head: Vec::new() })
     }
@@ -63,12 +77,21 @@ impl QuicClient {
     /// # Errors
     /// A refusal, or no answer in time.
     pub(crate) async fn accepted(&mut self) -> io::Result<()> {
+        let is_accepted = is_accepted(self.answer(4).await?);
+        if is_accepted { Ok(()) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
+    }
+
+    /// Waits for the first bytes on the control stream, at least `length` of them and at most [`HEAD`].
+    ///
+    /// # Errors
+    /// No answer in time.
+    pub(crate) async fn answer(&mut self, length: usize) -> io::Result<&[u8]> {
         let head = poll_fn(|cx| {
             let read = self.poll_discard(cx);
-            if self.head.len() >= 4 { Poll::Ready(Ok(())) } else { read }
+            if self.head.len() >= length { Poll::Ready(Ok(())) } else { read }
         });
         timeout(ANSWER, head).await??;
-        if is_accepted(&self.head) { Ok(()) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
+        Ok(&self.head)
     }
 
     /// Writes all bytes.
@@ -114,6 +137,11 @@ impl QuicClient {
         self.link.abort(stream, code);
     }
 
+    /// Ends the sending half of a data stream.
+    pub(crate) fn finish(&mut self, stream: StreamKey) {
+        self.link.finish(stream);
+    }
+
     /// Moves to another local port.
     ///
     /// # Errors
@@ -136,7 +164,7 @@ impl QuicClient {
         loop {
             let mut buffer = ReadBuf::new(&mut bytes);
             match ready!(self.link.poll_read(cx, &mut buffer, &mut |_| true))? {
-                Read::Bytes(StreamKey::CONTROL) if self.head.len() < 4 => {
+                Read::Bytes(StreamKey::CONTROL) if self.head.len() < HEAD => {
                     self.head.extend_from_slice(buffer.filled());
                 }
                 Read::Closed => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),

@@ -236,7 +236,7 @@ pub(crate) const ROWS: &[Row] = &[
         attack::TLS_CONNECTS,
     ),
     Row {
-        settings: &["allow_anonymous=true", "authenticator=[{kind='password', file='{users}'}]"],
+        settings: &["allow_anonymous=true", "authenticator=[{kind='password', file='{home}/users'}]"],
         ..Row::new(
             "passwords",
             "64 connections at a time over TCP guess the password of a user, at full speed; the others are anonymous",
@@ -263,6 +263,70 @@ pub(crate) const ROWS: &[Row] = &[
         "32 clients send WebSocket pings of 125 bytes at full speed and read no pong",
         "frames",
         attack::WS_PINGS,
+    ),
+    Row::new(
+        "http-connections",
+        "1,800 connections at a time to the HTTP front from six addresses, a third each without a handshake, with TLS \
+         and over HTTP/3, all idle",
+        "connections",
+        attack::HTTP_CONNECTIONS,
+    )
+    .growth(192.0, "`http.limits.connections`: 1,024, at most 192 KiB each"),
+    Row::new(
+        "http-requests",
+        "64 connections send requests for a file, for the dashboard, and for the API without credentials at full speed \
+         on HTTP/1.1; a third of them read no response",
+        "requests",
+        attack::HTTP_REQUESTS,
+    ),
+    Row::new(
+        "http-slow",
+        "240 connections send a byte a second: of a body for the API, of one for an upstream, of a head, and of each of \
+         64 bodies for an upstream on HTTP/2",
+        "connections",
+        attack::HTTP_SLOW,
+    )
+    .growth(128.0, "240 connections, and 3,840 requests for an upstream with a connection to it, 16 KiB each"),
+    Row::new(
+        "http-urls",
+        "64 connections send URLs and fields of 1 MB, on HTTP/1.1 and 2, at full speed",
+        "requests",
+        attack::HTTP_URLS,
+    )
+    .growth(64.0, "`http.limits.head_bytes`, 32 KiB, and on HTTP/2 four times as much, for each of 64 connections"),
+    Row::new(
+        "http-resets",
+        "8 connections of HTTP/2 send HEADERS and RST_STREAM, or an error for which the broker resets the stream, at full \
+         speed",
+        "requests",
+        attack::HTTP_RESETS,
+    ),
+    Row::new(
+        "http-continuation",
+        "8 connections of HTTP/2 send CONTINUATION without an end at full speed: with fields of 1,000 bytes, of one byte, \
+         and empty",
+        "frames",
+        attack::HTTP_CONTINUATION,
+    )
+    .growth(64.0, "`http.limits.head_bytes`, 32 KiB, and four times as much, for each of 8 connections"),
+    Row::new(
+        "http3-resets",
+        "9 connections of HTTP/3 open request streams, send a head or a byte of it, and reset them, at full speed",
+        "requests",
+        attack::HTTP3_RESETS,
+    ),
+    Row::new(
+        "http3-frames",
+        "9 connections of HTTP/3 send field sections with references into an empty table, with endless lengths, with \
+         65,000 fields, with Huffman codes, without an end, and behind unknown frames; and unknown frames, entries and \
+         cancellations on control and QPACK streams",
+        "frames",
+        attack::HTTP3_FRAMES,
+    )
+    .growth(
+        128.0,
+        "`http.limits.streams`: 100 frames of 64 KiB at most for each of 9 connections, and two streams that are not \
+         read, 1 MiB each",
     ),
 ];
 

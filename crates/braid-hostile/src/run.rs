@@ -12,12 +12,18 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
 use crate::attacker::Counters;
+use crate::http;
 use crate::row::Row;
 use crate::target::Target;
 use crate::usage::{Sample, Sampler, reading, shares_since};
 use crate::verdict::{Finding, Latency, PairFinding, UsageFinding};
 use crate::well_behaved::{Pair, serve_fresh_client};
 
+/// Settings of every broker: an HTTP front with a directory and an upstream.
+const SETTINGS: [&str; 2] = [
+    "http.tls=true",
+    "http.route=[{path='/files', directory='{home}'}, {path='/app', upstream='http://{upstream}'}]",
+];
 /// Time in which connections, caches and allocator of a new broker come to rest.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// Time between the end of the attack and the second quiet phase.
@@ -55,9 +61,10 @@ impl RowRun<'_> {
         let data_dir = home.path().join("data");
         let target = Target::free(&data_dir)?;
         let users = home.path().join("users");
-        let setting = |setting: &&str| setting.replace("{users}", &users.display().to_string());
-        let settings: Vec<_> = self.row.settings.iter().map(setting).collect();
-        if self.row.settings.iter().any(|setting| setting.contains("{users}")) {
+        let (home_text, upstream) = (home.path().display().to_string(), target.upstream().to_string());
+        let setting = |setting: &&str| setting.replace("{home}", &home_text).replace("{upstream}", &upstream);
+        let settings: Vec<_> = SETTINGS.iter().chain(self.row.settings).map(setting).collect();
+        if self.row.settings.iter().any(|setting| setting.contains("{home}/users")) {
             add_user(self.binary, &users)?;
         }
         let log = home.path().join("broker.log");
@@ -124,6 +131,10 @@ impl RowRun<'_> {
         finding.usage.after = Sample::of(broker)?;
         for transport in [Transport::Tcp, Transport::Quic] {
             let took = serve_fresh_client(target, transport).await?;
+            finding.fresh_client_ms = finding.fresh_client_ms.max(took.as_secs_f64() * 1e3);
+        }
+        for version in [http::HTTP1, http::HTTP3] {
+            let took = http::serve_fresh_request(target, version).await?;
             finding.fresh_client_ms = finding.fresh_client_ms.max(took.as_secs_f64() * 1e3);
         }
         Ok(())

@@ -1,12 +1,12 @@
 //! TCP connections of the attacker.
 
+use std::future::pending;
 use std::io;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use braid_transport::Transport;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
-use tokio::net::tcp::OwnedWriteHalf;
+use braid_transport::{ByteStream, Transport};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf, copy, sink, split};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -36,23 +36,33 @@ pub(crate) async fn read_to_end(stream: &mut TcpStream) {
     while let Ok(1..) = stream.read(&mut buffer).await {}
 }
 
-/// An MQTT client after CONNACK, which reads and discards what the broker sends.
+/// A connection on which bytes are written. What the broker sends is read and discarded, or not read.
 pub(crate) struct RawClient {
-    writer: OwnedWriteHalf,
+    writer: WriteHalf<Box<dyn ByteStream>>,
     reader: JoinHandle<()>,
 }
 
 impl RawClient {
-    /// Sends a CONNECT and waits until it is accepted.
+    /// Sends a CONNECT of MQTT and waits until it is accepted.
     ///
     /// # Errors
     /// The broker refuses, or does not answer in time.
     pub(crate) async fn connect(attacker: &Attacker, connect_packet: &[u8]) -> io::Result<Self> {
-        let (mut reader, writer) = connect_unread(attacker, connect_packet).await?.into_split();
+        let stream = connect_unread(attacker, connect_packet).await?;
+        Ok(Self::over(Box::new(stream), true))
+    }
+
+    /// Begins to read and discard if `reads` is true.
+    pub(crate) fn over(stream: Box<dyn ByteStream>, reads: bool) -> Self {
+        let (mut reader, writer) = split(stream);
         let reader = tokio::task::spawn_local(async move {
-            let _ = copy(&mut reader, &mut sink()).await;
+            if reads {
+                let _ = copy(&mut reader, &mut sink()).await;
+            } else {
+                pending::<()>().await;
+            }
         });
-        Ok(Self { writer, reader })
+        Self { writer, reader }
     }
 
     /// Sends bytes.

@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 /// Host of all listeners.
 pub(crate) const HOST: &str = "127.0.0.1";
 
+/// Names of ports that are no transport's.
+const HTTP: &str = "http";
+const UPSTREAM: &str = "upstream";
+
 /// Ports of the broker's listeners, and the certificate that clients trust. JSON passes it to the attacker's process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Target {
@@ -30,19 +34,37 @@ impl Target {
         let port = |transport: Transport| {
             braid_torture::free_port(transport.is_quic()).map(|port| (transport.to_string(), port))
         };
-        let ports = Self::TRANSPORTS.into_iter().map(port).collect::<Result<_, _>>()?;
+        let mut ports = Self::TRANSPORTS.into_iter().map(port).collect::<Result<BTreeMap<_, _>, _>>()?;
+        for name in [HTTP, UPSTREAM] {
+            ports.insert(name.to_owned(), braid_torture::free_port(false)?);
+        }
         Ok(Self { ports, certificate: data_dir.join("cert.pem") })
     }
 
     /// Options of `braidmq serve` with their ports.
     pub(crate) fn listeners(&self) -> Vec<(&'static str, u16)> {
         let options = ["--tcp", "--tls", "--ws", "--wss", "--quic"];
-        options.into_iter().zip(Self::TRANSPORTS).map(|(option, of)| (option, self.port(of))).collect()
+        let listeners = options.into_iter().zip(Self::TRANSPORTS).map(|(option, of)| (option, self.port(of)));
+        listeners.chain([("--http", self.http().port())]).collect()
     }
 
     /// Port of a transport; 0 without a listener.
     pub(crate) fn port(&self, transport: Transport) -> u16 {
-        self.ports.get(&transport.to_string()).copied().unwrap_or(0)
+        self.named(&transport.to_string())
+    }
+
+    fn named(&self, name: &str) -> u16 {
+        self.ports.get(name).copied().unwrap_or(0)
+    }
+
+    /// Address of the HTTP front, on TCP and UDP.
+    pub(crate) fn http(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.named(HTTP)).into()
+    }
+
+    /// Address for the attacker to listen on, to which the HTTP front forwards requests.
+    pub(crate) fn upstream(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.named(UPSTREAM)).into()
     }
 
     pub(crate) fn address(&self, transport: Transport) -> SocketAddr {

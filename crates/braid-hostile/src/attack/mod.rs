@@ -2,6 +2,8 @@
 //! number of connections.
 
 mod connections;
+mod http;
+mod http3;
 mod messages;
 mod partial;
 mod quic_paths;
@@ -38,3 +40,11 @@ pub(crate) const PINGS: Attack = |attacker| Box::pin(messages::pings(attacker));
 pub(crate) const WS_LENGTHS: Attack = |attacker| Box::pin(websocket::lengths(attacker));
 pub(crate) const WS_FRAGMENTS: Attack = |attacker| Box::pin(websocket::fragments(attacker));
 pub(crate) const WS_PINGS: Attack = |attacker| Box::pin(websocket::pings(attacker));
+pub(crate) const HTTP_CONNECTIONS: Attack = |attacker| Box::pin(http::connections(attacker));
+pub(crate) const HTTP_REQUESTS: Attack = |attacker| Box::pin(http::requests(attacker));
+pub(crate) const HTTP_SLOW: Attack = |attacker| Box::pin(http::slow(attacker));
+pub(crate) const HTTP_URLS: Attack = |attacker| Box::pin(http::urls(attacker));
+pub(crate) const HTTP_RESETS: Attack = |attacker| Box::pin(http::resets(attacker));
+pub(crate) const HTTP_CONTINUATION: Attack = |attacker| Box::pin(http::continuations(attacker));
+pub(crate) const HTTP3_RESETS: Attack = |attacker| Box::pin(http3::resets(attacker));
+pub(crate) const HTTP3_FRAMES: Attack = |attacker| Box::pin(http3::frames(attacker));
