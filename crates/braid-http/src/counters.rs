@@ -22,10 +22,11 @@ pub(crate) enum FrontRefusal {
     Resets,
     Rate,
     EventStreams,
+    UpstreamRequests,
 }
 
 /// Values of the label `reason`, in the order of [`FrontRefusal`].
-const REASONS: [&str; 14] = [
+const REASONS: [&str; 15] = [
     "connections",
     "connections_per_address",
     "head",
@@ -40,6 +41,7 @@ const REASONS: [&str; 14] = [
     "resets",
     "rate",
     "event_streams",
+    "upstream_requests",
 ];
 
 impl From<StatusCode> for FrontRefusal {
@@ -79,9 +81,12 @@ mod tests {
     fn each_refusal_has_its_reason() {
         let counters = FrontCounters::default();
         counters.count(FrontRefusal::Connections);
-        counters.count(FrontRefusal::EventStreams);
+        counters.count(FrontRefusal::UpstreamRequests);
         counters.count(StatusCode::FORBIDDEN.into());
         let counted = counters.values().filter(|(_, count)| *count > 0);
-        assert_eq!(counted.collect::<Vec<_>>(), [("connections", 1), ("origin", 1), ("event_streams", 1)]);
+        assert_eq!(
+            counted.collect::<Vec<_>>(),
+            [("connections", 1), ("origin", 1), ("upstream_requests", 1)]
+        );
     }
 }

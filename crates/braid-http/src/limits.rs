@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Limits of the HTTP server. Durations are those of a connection or request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections of all clients.
+    /// Connections of all clients, and requests in flight to upstreams; more of those: 503.
     pub connections: usize,
     /// Connections of one IPv4 address or IPv6 network of 64 bits.
     pub connections_per_address: usize,

@@ -34,7 +34,7 @@ use self::body::LimitedBody;
 use self::count::ConnectionCount;
 use self::guard::Guard;
 use self::unread::{Unread, discard};
-use crate::counters::FrontCounters;
+use crate::counters::{FrontCounters, FrontRefusal};
 use crate::limits::Limits;
 use crate::problem::problem;
 use crate::request::Client;
@@ -380,7 +380,10 @@ impl Connection {
         let response = self.front.routes.answer(Request::from_parts(parts, Body::new(body)));
         let counters = self.front.counters.clone();
         Answer::Waiting(Box::pin(async move {
-            let response = response.await;
+            let mut response = response.await;
+            if let Some(refusal) = response.extensions_mut().remove::<FrontRefusal>() {
+                counters.count(refusal);
+            }
             unread.discard().await;
             match outcome.failure() {
                 // The reason for the route's error.

@@ -8,6 +8,7 @@ mod proxy;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -19,6 +20,7 @@ use axum::http::request::Parts;
 use axum::http::{Request, Response};
 use axum::routing::any;
 use thiserror::Error;
+use tokio::sync::Semaphore;
 use tower_service::Service;
 
 pub use self::mqtt::MqttRoute;
@@ -211,6 +213,7 @@ pub fn router(
     };
     router = router.method_not_allowed_fallback(method_not_allowed);
     let mut mounted = Vec::with_capacity(routes.len());
+    let places = Arc::new(Semaphore::new(limits.connections));
     for (index, route) in routes.iter().enumerate() {
         route.check()?;
         let prefix = route.prefix();
@@ -226,7 +229,9 @@ pub fn router(
                 })?;
                 Target::Files(files)
             }
-            RouteTarget::Upstream(upstream) => Target::Proxy(Box::new(Proxy::new(upstream.clone(), limits))),
+            RouteTarget::Upstream(upstream) => {
+                Target::Proxy(Box::new(Proxy::new(upstream.clone(), limits, Arc::clone(&places))))
+            }
         };
         mounted.push((prefix.to_owned(), target));
     }

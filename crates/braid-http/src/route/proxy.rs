@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,9 +23,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use percent_encoding::percent_decode;
 use thiserror::Error;
 use tokio::io::copy_bidirectional;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::remove_hop_by_hop;
+use crate::counters::FrontRefusal;
 use crate::limits::Limits;
 use crate::problem::problem;
 use crate::request::Client;
@@ -80,10 +83,12 @@ pub(super) struct Proxy {
     upstream: Upstream,
     client: HttpClient<HttpConnector, Body>,
     time: Duration,
+    /// Places of requests in flight to all upstreams.
+    places: Arc<Semaphore>,
 }
 
 impl Proxy {
-    pub(super) fn new(upstream: Upstream, limits: &Limits) -> Self {
+    pub(super) fn new(upstream: Upstream, limits: &Limits, places: Arc<Semaphore>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT.min(limits.upstream_timeout)));
         connector.set_nodelay(true);
@@ -93,7 +98,7 @@ impl Proxy {
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .http1_max_buf_size(HEAD)
             .build(connector);
-        Self { upstream, client, time: limits.upstream_timeout }
+        Self { upstream, client, time: limits.upstream_timeout, places }
     }
 
     pub(super) async fn answer(self, mut request: Request<Body>) -> Response<Body> {
@@ -101,6 +106,13 @@ impl Proxy {
             let detail = "the path has .. in it, by which a server may leave the route";
             return problem(StatusCode::BAD_REQUEST, detail);
         }
+        // Each has a connection of its own: HTTP/2 and 3 would make a hundred of one.
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            let detail = "too many requests wait for the servers behind this one";
+            let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, detail);
+            response.extensions_mut().insert(FrontRefusal::UpstreamRequests);
+            return response;
+        };
         let upgrade = websocket(&request).then(|| request.extensions_mut().remove::<OnUpgrade>()).flatten();
         let Some(request) = self.forwarded(request, upgrade.is_some()) else {
             return problem(StatusCode::BAD_REQUEST, "the target of the request cannot be forwarded");
@@ -125,7 +137,7 @@ impl Proxy {
                 return problem(StatusCode::BAD_GATEWAY, detail);
             };
             let upstream = hyper::upgrade::on(&mut response);
-            tokio::spawn(tunnel(client, upstream));
+            tokio::spawn(tunnel(client, upstream, place));
             return response.map(|_| Body::empty());
         }
         let headers = response.headers_mut();
@@ -138,7 +150,7 @@ impl Proxy {
         // A port of another server. [RFC 7838, 2]
         headers.remove(header::ALT_SVC);
         let time = self.time;
-        response.map(|body| Body::new(TimedBody { body, time, timer: None }))
+        response.map(|body| Body::new(TimedBody { body, time, timer: None, _place: place }))
     }
 
     /// The request for the upstream: HTTP/1.1, without fields of the client's connection.
@@ -224,7 +236,7 @@ fn add_forwarded(headers: &mut HeaderMap, client: Option<&Client>, received: Ver
 }
 
 /// Carries bytes between client and upstream after the change of the protocol.
-async fn tunnel(client: OnUpgrade, upstream: OnUpgrade) {
+async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, _place: OwnedSemaphorePermit) {
     let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
     // An error ends both.
     let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(upstream)).await;
@@ -235,6 +247,7 @@ struct TimedBody {
     body: Incoming,
     time: Duration,
     timer: Option<Pin<Box<Sleep>>>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl HttpBody for TimedBody {
@@ -268,7 +281,30 @@ impl HttpBody for TimedBody {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_request_has_its_place_until_the_end_of_its_response() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstream = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                stream.read_u8().await.unwrap();
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\na").await.unwrap();
+                open.push(stream);
+            }
+        });
+        let proxy = Proxy::new(upstream, &Limits::default(), Arc::new(Semaphore::new(1)));
+        let ask = || proxy.clone().answer(Request::new(Body::empty()));
+        let first = ask().await;
+        assert_eq!((first.status(), ask().await.status()), (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
+        drop(first);
+        assert_eq!(ask().await.status(), StatusCode::OK);
+    }
 
     #[test]
     fn parent_segments_are_found_in_any_spelling() {

@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use braid_http::Limits;
+use braid_http::{FrontCounters, Limits};
 
 use super::same::same;
-use super::support::{ANY, Ask, Front, Upstream, VERSIONS, block_on};
+use super::support::{ANY, Ask, Client, Front, Upstream, VERSIONS, block_on};
 
 #[test]
 fn a_websocket_passes_through() {
@@ -72,6 +72,29 @@ fn upstreams_that_are_dead_or_silent_have_their_status() {
         for version in VERSIONS {
             assert_eq!(front.send(version, &Ask::get("/app")).await.unwrap().status.as_u16(), 504);
         }
+    });
+}
+
+#[test]
+fn there_are_as_many_requests_to_upstreams_as_connections_are_permitted() {
+    let mut counters = FrontCounters::default();
+    let silent = TcpListener::bind(ANY).unwrap();
+    let limits = Limits { connections: 3, ..Limits::default() };
+    let front = Front::with(limits, Some(silent.local_addr().unwrap()), |options| {
+        counters = options.counters.clone();
+    });
+    block_on(async {
+        let Client::H2(send) = Client::connect(&front, "h2").await else { unreachable!("HTTP/2") };
+        let ask = || {
+            let mut client = Client::H2(send.clone());
+            async move { client.send(&Ask::get("/app")).await }
+        };
+        let waiting = [(); 3].map(|()| tokio::spawn(ask()));
+        let _open = [(); 3].map(|()| silent.accept().unwrap());
+        assert_eq!(ask().await.unwrap().status.as_u16(), 503);
+        let refused = counters.values().filter(|(_, count)| *count > 0).collect::<Vec<_>>();
+        assert_eq!(refused, [("upstream_requests", 1)]);
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
     });
 }
 
