@@ -34,6 +34,10 @@ use crate::{ConnectOptions, TcpOptions, tcp};
 /// Unread bytes of one request's body: as large as hyper's for HTTP/2.
 const STREAM_WINDOW: u32 = 1 << 20;
 
+/// Bytes of one connection's responses that are not acknowledged: as many as Linux buffers for TCP. A client that
+/// acknowledges nothing has the server keep them.
+const SEND_WINDOW: u64 = 4 << 20;
+
 /// Round-trip time that is assumed for HTTP/3 until one is measured: the first timeout of a handshake is three times as
 /// long. RFC 9002 (6.2.2) recommends 333 ms, with which a lost first packet costs a page a second. On a path with a
 /// longer round trip than the timeout, a handshake has a few packets more.
@@ -210,6 +214,7 @@ impl QuicOptions {
     pub fn http3_server(streams: u32, idle: Duration) -> Self {
         Self {
             stream_receive_window: STREAM_WINDOW,
+            send_window: SEND_WINDOW,
             bidi_streams: streams,
             // Control stream, QPACK streams, and few of unknown types, which are refused.
             uni_streams: 8,

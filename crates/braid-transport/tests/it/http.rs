@@ -1,6 +1,7 @@
 //! Byte streams and QUIC connections for HTTP.
 
 use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use braid_transport::http::{
@@ -89,6 +90,29 @@ async fn accept(connection: &mut Http3Connection) -> Result<Http3Bidi<Bytes>, St
 
 async fn open(connection: &mut Http3Connection) -> Http3Bidi<Bytes> {
     poll_fn(|cx| OpenStreams::<Bytes>::poll_open_bidi(connection, cx)).await.expect("open")
+}
+
+#[tokio::test]
+async fn few_bytes_wait_for_acknowledgements_on_http3() {
+    let pki = Pki::new();
+    let quic = QuicOptions::http3_server(8, Duration::from_secs(30));
+    let mut listener = Http3Listener::bind(loopback(), pki.server(), &quic).expect("bind");
+    let [mut server, _client] = connect_to(&mut listener, &client(&pki, &["h3"])).await.expect("connect");
+    // The client gives credit for eight streams of 2 MiB. While this task runs, nothing is sent.
+    let mut open = Vec::new();
+    let waiting = poll_fn(|cx| {
+        let mut waiting = 0;
+        for _ in 0..8 {
+            let Poll::Ready(opened) = OpenStreams::<Bytes>::poll_open_send(&mut server, cx) else { break };
+            let mut stream = opened.expect("open");
+            while let Poll::Ready(written) = stream.poll_send(cx, &mut &[0; 1 << 14][..]) {
+                waiting += written.expect("write");
+            }
+            open.push(stream);
+        }
+        Poll::Ready(waiting)
+    });
+    assert_eq!(waiting.await, 4 << 20);
 }
 
 #[tokio::test]
