@@ -29,7 +29,7 @@ struct State {
     /// True if datagrams come from all addresses in turn, and not from the first one alone.
     is_spread: Cell<bool>,
     /// True if datagrams of the server are dropped.
-    is_deaf: Cell<bool>,
+    drops_answers: Cell<bool>,
 }
 
 impl Relay {
@@ -46,7 +46,7 @@ impl Relay {
             recorded: RefCell::default(),
             is_recording: Cell::new(false),
             is_spread: Cell::new(false),
-            is_deaf: Cell::new(false),
+            drops_answers: Cell::new(false),
         });
         let (mut tasks, mut backs) = (JoinSet::new(), Vec::new());
         for _ in 0..sockets.max(1) {
@@ -65,8 +65,8 @@ impl Relay {
     }
 
     /// From now on datagrams of the server do not arrive.
-    pub(crate) fn deafen(&self) {
-        self.state.is_deaf.set(true);
+    pub(crate) fn drop_answers(&self) {
+        self.state.drops_answers.set(true);
     }
 
     /// Begins to record, until the first answer of the server.
@@ -103,7 +103,7 @@ async fn answer(state: Rc<State>, back: Rc<UdpSocket>, front: Rc<UdpSocket>) {
         // An error tells of an earlier datagram.
         let Ok(length) = back.recv(&mut buffer).await else { continue };
         state.is_recording.set(false);
-        if let Some(client) = state.client.get().filter(|_| !state.is_deaf.get()) {
+        if let Some(client) = state.client.get().filter(|_| !state.drops_answers.get()) {
             let _ = front.send_to(&buffer[..length], client).await;
         }
     }

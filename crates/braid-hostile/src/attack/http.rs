@@ -23,8 +23,8 @@ const FLOOD: usize = 8;
 const REQUESTERS: usize = 64;
 /// Slow connections, below the default of `http.limits.connections_per_address`.
 const SLOW: usize = 240;
-/// Connections at a time from each of the addresses 127.0.0.x of [`SOURCES`]: together more than `http.limits.connections`, and from
-/// each more than `.connections_per_address`.
+/// Connections at a time from each of the addresses 127.0.0.x of [`SOURCES`]: together more than
+/// `http.limits.connections`, and from each more than `.connections_per_address`.
 const CONNECTIONS: usize = 300;
 const SOURCES: [u8; 6] = [2, 3, 4, 5, 6, 7];
 /// Bytes of a URL or a field.
@@ -58,7 +58,7 @@ struct Flood {
     units: u32,
     /// Pause after a round.
     pause: Duration,
-    /// What the broker sends is read.
+    /// True if responses are read.
     reads: bool,
 }
 

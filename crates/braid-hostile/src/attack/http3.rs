@@ -15,7 +15,7 @@ use crate::stream::LOCAL;
 /// Connections at a time.
 const CLIENTS: usize = 9;
 /// Connections without acknowledgements, and requests on each of them.
-const DEAF: usize = 4;
+const SILENT: usize = 4;
 const UNACKNOWLEDGED: usize = 64;
 /// Payload of a large frame: just below the size at which the front discards frames.
 const LARGE: usize = 65_000;
@@ -55,6 +55,8 @@ pub(crate) async fn unacknowledged(attacker: Rc<Attacker>) {
         async move {
             let relay = Relay::to(attacker.target.http(), 1).await?;
             let mut client = connect_http3(relay.address, &tls, LOCAL).await?;
+            // The broker serves requests when its handshake is complete.
+            client.linger(Duration::from_millis(200)).await?;
             for _ in 0..UNACKNOWLEDGED {
                 let stream = client.open(Dir::Bidi).await?;
                 client.write(stream, &frame3(HEADERS, &section3(LARGE_FILE))).await?;
@@ -62,12 +64,12 @@ pub(crate) async fn unacknowledged(attacker: Rc<Attacker>) {
                 attacker.count(1);
             }
             client.linger(Duration::from_millis(1)).await?;
-            relay.deafen();
+            relay.drop_answers();
             // Its probes keep the connection alive.
             client.linger(Duration::from_secs(600)).await
         }
     };
-    attacker.workers(DEAF, ask).await;
+    attacker.workers(SILENT, ask).await;
 }
 
 /// Bytes of request streams: field sections that cost more to decode than to send, or more to keep, and other frames.
