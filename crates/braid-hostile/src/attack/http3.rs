@@ -63,7 +63,7 @@ pub(crate) async fn unacknowledged(attacker: Rc<Attacker>) {
                 client.finish(stream);
                 attacker.count(1);
             }
-            client.linger(Duration::from_millis(1)).await?;
+            client.linger(Duration::from_millis(50)).await?;
             relay.drop_answers();
             // Its probes keep the connection alive.
             client.linger(Duration::from_secs(600)).await
