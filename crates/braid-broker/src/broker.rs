@@ -1,5 +1,6 @@
 //! Broker: its composition, its main loop, and the handle of a running one.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout_at};
 
-use crate::admission::{Ban, BanError, BanTarget};
+use crate::admission::{Ban, BanError, BanTarget, Subject};
 use crate::auth::audit::{self, SecurityEvent};
 use crate::auth::{Access, Authenticate, Authorize, PermitAll};
 use crate::config::BrokerConfig;
@@ -292,6 +293,13 @@ impl Handle {
     /// The bans that are in force, those for flapping included, in no order.
     pub fn bans(&self) -> Vec<Ban> {
         self.core.access.admission.bans(clock::now())
+    }
+
+    /// The ban of a user or an address that is in force, for a peer that has no Client Identifier: a client of another
+    /// protocol than MQTT.
+    pub fn find_ban(&self, user: Option<&str>, address: SocketAddr) -> Option<Ban> {
+        let subject = Subject { client_id: None, user, address: Some(address) };
+        self.core.access.admission.find_ban(subject, clock::now())
     }
 
     /// Security events from now on: what was refused, to whom, and by which rule.

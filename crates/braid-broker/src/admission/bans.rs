@@ -139,6 +139,15 @@ impl Entry {
     fn is_over(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
+
+    fn ban(&self, target: &BanTarget, now: Instant) -> Ban {
+        Ban {
+            target: target.clone(),
+            remaining: self.until.map(|until| until.saturating_duration_since(now)),
+            reason: self.reason.clone(),
+            is_flapping: self.flapping.is_some(),
+        }
+    }
 }
 
 impl BanList {
@@ -202,11 +211,11 @@ impl BanList {
         self.remove(&target.normalize()).is_some_and(|entry| !entry.is_over(now))
     }
 
-    /// The reason for which a client is banned.
-    pub(super) fn find(&self, subject: Subject<'_>, now: Instant) -> Option<Arc<str>> {
+    /// The ban of a client: of its Client Identifier, else of its user, else of its address.
+    pub(super) fn find(&self, subject: Subject<'_>, now: Instant) -> Option<Ban> {
         let lookup = |target: BanTarget| {
             let entry = self.bans.get(&target).filter(|entry| !entry.is_over(now))?;
-            Some(entry.reason.clone())
+            Some(entry.ban(&target, now))
         };
         let Subject { client_id, user, address } = subject;
         let client = || client_id.and_then(|client_id| lookup(BanTarget::Client(client_id.clone())));
@@ -231,13 +240,7 @@ impl BanList {
     /// The bans that are in force.
     pub(super) fn list(&self, now: Instant) -> Vec<Ban> {
         let in_force = self.bans.iter().filter(|(_, entry)| !entry.is_over(now));
-        let ban = |(target, entry): (&BanTarget, &Entry)| Ban {
-            target: target.clone(),
-            remaining: entry.until.map(|until| until.saturating_duration_since(now)),
-            reason: entry.reason.clone(),
-            is_flapping: entry.flapping.is_some(),
-        };
-        in_force.map(ban).collect()
+        in_force.map(|(target, entry)| entry.ban(target, now)).collect()
     }
 
     /// Removes the bans that have ended.

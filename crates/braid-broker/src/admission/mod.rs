@@ -143,13 +143,13 @@ impl AdmissionControl {
 
     fn check_ban(&self, address: Option<SocketAddr>, now: Instant) -> Result<(), AddressRefusal> {
         let subject = Subject { address, ..Subject::default() };
-        self.find_ban(subject, now).map_or(Ok(()), |reason| Err(AddressRefusal::Banned(reason)))
+        self.find_ban(subject, now).map_or(Ok(()), |ban| Err(AddressRefusal::Banned(ban.reason)))
     }
 
     // -- Clients -----------------------------------------------------------------------------------
 
-    /// The reason for which a client is banned.
-    pub(crate) fn find_ban(&self, subject: Subject<'_>, now: Instant) -> Option<Arc<str>> {
+    /// The ban of a client, as far as it is known.
+    pub(crate) fn find_ban(&self, subject: Subject<'_>, now: Instant) -> Option<Ban> {
         if !self.has_bans.load(Ordering::Relaxed) {
             return None;
         }

@@ -26,8 +26,8 @@ pub(super) fn check_bans(
     address: Option<SocketAddr>,
 ) -> Result<(), ReasonCode> {
     let subject = Subject { client_id: Some(client_id), user: identity.user(), address };
-    let Some(cause) = core.access.admission.find_ban(subject, clock::now()) else { return Ok(()) };
-    note_refusal(core, Some((client_id, identity)), address, &AddressRefusal::Banned(cause));
+    let Some(ban) = core.access.admission.find_ban(subject, clock::now()) else { return Ok(()) };
+    note_refusal(core, Some((client_id, identity)), address, &AddressRefusal::Banned(ban.reason));
     Err(ReasonCode::Banned)
 }
 

@@ -522,9 +522,9 @@ impl Driver {
         let Some(entry) = &self.session.entry else { return false };
         let user = self.session.access.identity().user();
         let subject = Subject { client_id: Some(&entry.client_id), user, address: self.link.peer().address };
-        let Some(cause) = self.core.access.admission.find_ban(subject, clock::now()) else { return false };
+        let Some(ban) = self.core.access.admission.find_ban(subject, clock::now()) else { return false };
         self.core.statistics.add(Counter::ClientsBanned, 1);
-        self.end_for(SecurityAction::Banned, String::from(&*cause), ReasonCode::AdministrativeAction);
+        self.end_for(SecurityAction::Banned, String::from(&*ban.reason), ReasonCode::AdministrativeAction);
         true
     }
 

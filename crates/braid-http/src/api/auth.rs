@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, HeaderMap};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use braid_broker::{Authenticate, Credentials, Grant, ListenerPolicy, Outcome};
@@ -18,9 +17,10 @@ use bytes::Bytes;
 use lru::LruCache;
 use tokio::time::timeout;
 
+use super::caller::Caller;
 use super::extract::Refused;
 use super::limit::{RequestRate, network};
-use crate::request::{Client, is_forwarded};
+use crate::request::Client;
 
 /// Time for which right credentials are not verified again. A hash of a password takes a tenth of a second.
 const REMEMBERED: Duration = Duration::from_secs(30);
@@ -134,9 +134,10 @@ impl Login {
     ///
     /// # Errors
     /// There are no credentials, or wrong ones, or too many wrong ones came from the address.
-    pub(super) async fn principal(&self, headers: &HeaderMap, client: &Client) -> Result<Principal, Refused> {
-        let Some(authenticate) = &self.authenticate else { return anonymous(headers, client) };
-        let Some(value) = headers.get(AUTHORIZATION) else {
+    pub(super) async fn principal(&self, caller: &Caller) -> Result<Principal, Refused> {
+        let client = &caller.client;
+        let Some(authenticate) = &self.authenticate else { return anonymous(caller) };
+        let Some(value) = &caller.authorization else {
             return Err(unauthorized("send a user and password (Basic) or a token (Bearer)"));
         };
         let key = self.key(value.as_bytes());
@@ -231,9 +232,9 @@ impl Login {
 }
 
 /// Client of a broker without authenticators.
-fn anonymous(headers: &HeaderMap, client: &Client) -> Result<Principal, Refused> {
+fn anonymous(caller: &Caller) -> Result<Principal, Refused> {
     // A proxy on this machine speaks for clients elsewhere.
-    if client.address.ip().to_canonical().is_loopback() && !is_forwarded(headers) {
+    if caller.client.address.ip().to_canonical().is_loopback() && !caller.is_forwarded {
         return Ok(Principal { user: None, role: Some(Role::Operator) });
     }
     Err(unauthorized("the broker has no users: configure an [[authenticator]], or ask from this machine"))

@@ -11,6 +11,7 @@
 mod auth;
 mod autoquic;
 mod bans;
+mod caller;
 mod clients;
 mod control;
 mod document;
@@ -54,14 +55,15 @@ pub use self::control::{
 };
 pub(crate) use self::pages::fallback;
 
-use self::auth::{Login, Role};
+use self::auth::Login;
+use self::caller::Caller;
 use self::extract::Refused;
 use self::last_messages::LastMessages;
 use self::limit::RequestRate;
 use self::rates::RateSampler;
 use crate::autoquic::AutoQuic;
 use crate::counters::{FrontCounters, FrontRefusal};
-use crate::request::{Client, method_not_allowed};
+use crate::request::method_not_allowed;
 
 /// Time for requests in flight when the broker has ended.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
@@ -204,27 +206,21 @@ impl Api {
         Ok(changed)
     }
 
-    /// Checks rate, credentials and role of a request.
+    /// Checks rate, credentials, bans and role of a request.
     async fn admit(&self, request: &Parts) -> Result<(), Refused> {
-        let Some(client) = request.extensions.get::<Client>().cloned() else {
+        let Some(caller) = Caller::of(request) else {
             return Err(Refused::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "the client of the request is not known",
             ));
         };
-        self.0.requests.take(client.address.ip()).map_err(|wait| {
+        self.0.requests.take(caller.client.address.ip()).map_err(|wait| {
             self.0.front.count(FrontRefusal::Rate);
             Refused::too_many(wait)
         })?;
-        let principal = self.0.login.principal(&request.headers, &client).await?;
+        let principal = self.verify(&caller).await?;
         let is_read = is_read(&request.method, request.uri.path());
-        let Some(role) = principal.role else {
-            return Err(Refused::new(
-                StatusCode::FORBIDDEN,
-                "the user has no role here: name it in http.operators or http.viewers",
-            ));
-        };
-        if !is_read && role < Role::Operator {
+        if !is_read && !principal.is_operator() {
             return Err(Refused::new(
                 StatusCode::FORBIDDEN,
                 "a viewer may only read: name the user in http.operators",
@@ -232,7 +228,7 @@ impl Api {
         }
         if !is_read {
             let (user, path) = (principal.user.as_deref(), request.uri.path());
-            tracing::info!(?user, from = %client.address, method = %request.method, path, "command over HTTP");
+            tracing::info!(?user, from = %caller.client.address, method = %request.method, path, "command over HTTP");
         }
         Ok(())
     }

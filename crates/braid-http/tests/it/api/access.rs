@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use braid_broker::BanTarget;
 use serde_json::json;
 
 use super::support::{Setup, TestApi, TestUsers, basic};
@@ -116,6 +117,37 @@ fn wrong_credentials_that_come_at_once_are_limited_too() {
     });
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 10, "{statuses:?}");
     assert_eq!(users.asked.load(Ordering::Relaxed), 10);
+}
+
+#[test]
+fn bans_reach_requests() {
+    let api = TestApi::with(Setup { users: Some(Arc::default()), ..Setup::default() });
+    let [alice, bob, carol] = ["alice", "bob", "carol"].map(|user| [basic(user, "right")]);
+    let ban =
+        |target: BanTarget| api.runtime.block_on(api.handle.ban(target, None, "secret reason")).unwrap();
+    let network = |text: &str| BanTarget::Addresses(text.parse().unwrap());
+    ban(BanTarget::Client("alice".into()));
+    ban(network("192.0.2.0/24"));
+    for login in [&alice, &bob, &carol] {
+        assert_eq!(api.send("GET", "/api/v1/overview", None, login).status, 200, "others are banned");
+    }
+    let body = json!({ "user": "alice" }).to_string();
+    let headers = [carol[0].clone(), ("Content-Type", "application/json".to_owned())];
+    assert_eq!(api.send("POST", "/api/v1/bans", Some(&body), &headers).status, 201);
+    for (method, path) in
+        [("GET", "/api/v1/overview"), ("GET", "/metrics"), ("DELETE", "/api/v1/bans?user=alice")]
+    {
+        let detail = api.send(method, path, None, &alice).refusal(403);
+        assert!(detail.contains("\"alice\" is banned") && !detail.contains("reason"), "{path}: {detail}");
+    }
+    assert_eq!(api.send("GET", "/api/v1/overview", None, &bob).status, 200);
+    ban(network("127.0.0.0/8"));
+    for login in [&bob[..], &carol, &[basic("bob", "wrong")], &[]] {
+        let detail = api.send("GET", "/api/v1/overview", None, login).refusal(403);
+        assert!(detail.contains("127.0.0.0/8 are banned"), "{detail}");
+    }
+    assert!(api.handle.unban(network("127.0.0.0/8")) && api.handle.unban(BanTarget::User("alice".into())));
+    assert_eq!(api.send("GET", "/api/v1/overview", None, &alice).status, 200);
 }
 
 #[test]
