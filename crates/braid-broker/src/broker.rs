@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use braid_auth::identity::Identity;
 use braid_proto::decoder::Spool;
 use braid_proto::message::Message;
 use braid_proto::reason::ReasonCode;
@@ -232,6 +233,7 @@ impl Handle {
     /// Checks every connected client against rules and users that have changed: revoked users are disconnected, and
     /// subscriptions end that are not permitted any more.
     pub async fn recheck_clients(&self) {
+        self.core.lifecycle.note_recheck();
         for piece in self.core.sessions.registry.pieces() {
             for entry in piece {
                 if let Some(waker) = entry.queue.signal(Signal::Recheck) {
@@ -300,6 +302,17 @@ impl Handle {
     pub fn find_ban(&self, user: Option<&str>, address: SocketAddr) -> Option<Ban> {
         let subject = Subject { client_id: None, user, address: Some(address) };
         self.core.access.admission.find_ban(subject, clock::now())
+    }
+
+    /// Tests whether a peer of another protocol that was accepted with this identity would not be accepted any more.
+    pub fn is_revoked(&self, identity: &Identity) -> bool {
+        self.core.access.is_revoked(identity)
+    }
+
+    /// Signal after which [`find_ban`](Self::find_ban) and [`is_revoked`](Self::is_revoked) may have other answers. A
+    /// ban that ends, or is lifted, gives none.
+    pub fn rechecks(&self) -> watch::Receiver<()> {
+        self.core.lifecycle.rechecks()
     }
 
     /// Security events from now on: what was refused, to whom, and by which rule.

@@ -139,6 +139,8 @@ pub(crate) struct Lifecycle {
     pub(crate) listeners: Vec<ListenerState>,
     stopping: watch::Sender<bool>,
     connection_ended: Notify,
+    /// Signalled when users, rules or bans have changed.
+    rechecks: watch::Sender<()>,
     /// A std lock, never held across an await.
     session_limit_log: Mutex<LogThrottle>,
 }
@@ -151,6 +153,7 @@ impl Default for Lifecycle {
             listeners: Vec::new(),
             stopping: watch::Sender::new(false),
             connection_ended: Notify::new(),
+            rechecks: watch::Sender::new(()),
             session_limit_log: Mutex::default(),
         }
     }
@@ -174,6 +177,15 @@ impl Lifecycle {
     pub(crate) async fn stopped(&self) {
         // The sender lives as long as `self`: waiting cannot fail.
         let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
+    }
+
+    /// Signals that users, rules or bans have changed.
+    pub(crate) fn note_recheck(&self) {
+        self.rechecks.send_replace(());
+    }
+
+    pub(crate) fn rechecks(&self) -> watch::Receiver<()> {
+        self.rechecks.subscribe()
     }
 
     pub(crate) fn note_connection_ended(&self) {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use braid_broker::{Authenticate, Credentials, Grant, ListenerPolicy, Outcome};
+use braid_auth::identity::Identity;
+use braid_broker::{Authenticate, Credential, Credentials, Expiry, Grant, ListenerPolicy, Outcome};
 use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 use braid_transport::{Peer, Transport};
@@ -81,12 +82,41 @@ impl Roles {
 }
 
 /// User of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Principal {
-    /// Name; `None` on this machine, where the broker has no authenticators.
-    pub(super) user: Option<Arc<str>>,
+    /// Anonymous on this machine, where the broker has no authenticators.
+    pub(super) identity: Identity,
     /// `None`: it may do nothing.
     pub(super) role: Option<Role>,
+}
+
+impl Principal {
+    pub(super) fn user(&self) -> Option<&str> {
+        self.identity.user()
+    }
+
+    pub(super) fn is_operator(&self) -> bool {
+        self.role == Some(Role::Operator)
+    }
+}
+
+/// Credentials that were right.
+struct Known {
+    principal: Principal,
+    /// Revoked when users or keys have changed.
+    credential: Option<Box<dyn Credential>>,
+    /// End of the credentials by the wall clock.
+    expiry: Option<Expiry>,
+    /// Time until they are verified again.
+    until: Instant,
+}
+
+impl Known {
+    fn is_valid(&self) -> bool {
+        Instant::now() < self.until
+            && self.expiry.is_none_or(|expiry| !expiry.left().is_zero())
+            && self.credential.as_ref().is_none_or(|credential| !credential.is_revoked())
+    }
 }
 
 /// Login of users, with a memory of right credentials.
@@ -96,7 +126,7 @@ pub(super) struct Login {
     policy: ListenerPolicy,
     /// Keys of the hashes of [`Login::key`].
     keys: [RandomState; 2],
-    known: Mutex<LruCache<[u64; 2], (Principal, Instant)>>,
+    known: Mutex<LruCache<[u64; 2], Known>>,
     refusals: RequestRate,
     /// Turns of addresses, by a hash.
     turns: [tokio::sync::Mutex<()>; TURNS],
@@ -174,12 +204,12 @@ impl Login {
             }
             Err(_) => return Err(unavailable()),
         };
-        let Grant { identity, expiry, .. } = *grant;
+        let Grant { identity, expiry, credential, .. } = *grant;
         let Some(user) = identity.user() else { return refuse("the credentials name no user") };
         let role = self.roles.of(user, identity.groups());
-        let principal = Principal { user: Some(user.into()), role };
-        let time = expiry.map_or(REMEMBERED, |expiry| expiry.left().min(REMEMBERED));
-        self.known().put(key, (principal.clone(), Instant::now() + time));
+        let principal = Principal { identity, role };
+        let until = Instant::now() + REMEMBERED;
+        self.known().put(key, Known { principal: principal.clone(), credential, expiry, until });
         Ok(principal)
     }
 
@@ -221,11 +251,10 @@ impl Login {
 
     fn remembered(&self, key: [u64; 2]) -> Option<Principal> {
         let mut known = self.known();
-        let (principal, until) = known.get(&key)?;
-        (Instant::now() < *until).then(|| principal.clone())
+        known.get(&key).filter(|known| known.is_valid()).map(|known| known.principal.clone())
     }
 
-    fn known(&self) -> MutexGuard<'_, LruCache<[u64; 2], (Principal, Instant)>> {
+    fn known(&self) -> MutexGuard<'_, LruCache<[u64; 2], Known>> {
         // Poisoning is harmless: each change replaces a whole entry.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,7 +264,7 @@ impl Login {
 fn anonymous(caller: &Caller) -> Result<Principal, Refused> {
     // A proxy on this machine speaks for clients elsewhere.
     if caller.client.address.ip().to_canonical().is_loopback() && !caller.is_forwarded {
-        return Ok(Principal { user: None, role: Some(Role::Operator) });
+        return Ok(Principal { identity: Identity::default(), role: Some(Role::Operator) });
     }
     Err(unauthorized("the broker has no users: configure an [[authenticator]], or ask from this machine"))
 }

@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use braid_broker::{Ban, BanTarget};
 
 use super::Api;
-use super::auth::{Principal, Role};
+use super::auth::Principal;
 use super::extract::Refused;
 use crate::request::{Client, is_forwarded};
 
@@ -26,13 +26,15 @@ impl Caller {
     /// Caller of a request; `None` if the front does not know the client.
     pub(super) fn of(request: &Parts) -> Option<Self> {
         let client = request.extensions.get::<Client>()?.clone();
-        let authorization = request.headers.get(AUTHORIZATION).cloned();
+        let mut authorization = request.headers.get(AUTHORIZATION).cloned();
+        authorization.iter_mut().for_each(|value| value.set_sensitive(true));
         Some(Self { client, authorization, is_forwarded: is_forwarded(&request.headers) })
     }
 }
 
 impl Api {
-    /// Tests whether a caller may use the API now, by its credentials, its role and the bans of the broker.
+    /// Tests whether a caller may use the API now, by its credentials, its role and the bans of the broker. Cheap for
+    /// credentials that were right lately.
     ///
     /// # Errors
     /// It may not, or the broker or an authenticator does not answer.
@@ -40,7 +42,10 @@ impl Api {
         let address = caller.client.address;
         self.refuse_banned(None, address)?;
         let principal = self.0.login.principal(caller).await?;
-        self.refuse_banned(principal.user.as_deref(), address)?;
+        self.refuse_banned(principal.user(), address)?;
+        if self.handle()?.is_revoked(&principal.identity) {
+            return Err(Refused::new(StatusCode::UNAUTHORIZED, "the user is not known any more"));
+        }
         if principal.role.is_none() {
             return Err(Refused::new(
                 StatusCode::FORBIDDEN,
@@ -52,12 +57,6 @@ impl Api {
 
     fn refuse_banned(&self, user: Option<&str>, address: SocketAddr) -> Result<(), Refused> {
         self.handle()?.find_ban(user, address).map_or(Ok(()), |ban| Err(banned(&ban)))
-    }
-}
-
-impl Principal {
-    pub(super) fn is_operator(&self) -> bool {
-        self.role == Some(Role::Operator)
     }
 }
 

@@ -55,6 +55,10 @@ impl Refused {
         Self { retry_after: Some(wait), ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail) }
     }
 
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     #[must_use]
     pub(super) fn retry_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }

@@ -207,7 +207,7 @@ impl Api {
     }
 
     /// Checks rate, credentials, bans and role of a request.
-    async fn admit(&self, request: &Parts) -> Result<(), Refused> {
+    async fn admit(&self, request: &mut Parts) -> Result<(), Refused> {
         let Some(caller) = Caller::of(request) else {
             return Err(Refused::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -227,9 +227,10 @@ impl Api {
             ));
         }
         if !is_read {
-            let (user, path) = (principal.user.as_deref(), request.uri.path());
+            let (user, path) = (principal.user(), request.uri.path());
             tracing::info!(?user, from = %caller.client.address, method = %request.method, path, "command over HTTP");
         }
+        request.extensions.insert(caller);
         Ok(())
     }
 }
@@ -247,8 +248,8 @@ fn is_read(method: &Method, path: &str) -> bool {
 
 /// Middleware of every route.
 async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
-    match api.admit(&parts).await {
+    let (mut parts, body) = request.into_parts();
+    match api.admit(&mut parts).await {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(refused) => refused.into_response(),
     }

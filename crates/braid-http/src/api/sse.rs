@@ -13,12 +13,16 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::caller::Caller;
 use super::extract::Refused;
 use super::{Api, Lease};
 use crate::counters::FrontRefusal;
 
 /// Interval of comments that keep proxies and the front from closing a quiet stream.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Interval at which the caller is verified again, beside the signal of the broker.
+const VERIFY: Duration = Duration::from_secs(3);
 
 /// Time after which a stream ends, so that its client logs in again.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -38,6 +42,11 @@ pub(super) fn event<T: Serialize>(name: &str, data: &T) -> Bytes {
 
 struct Stream<S> {
     source: S,
+    api: Api,
+    caller: Caller,
+    /// Signal that users or bans have changed.
+    rechecks: watch::Receiver<()>,
+    verify_at: Instant,
     broker: watch::Receiver<Option<Lease>>,
     heartbeat: Instant,
     end: Instant,
@@ -51,23 +60,36 @@ impl<S: Source> Stream<S> {
         if !std::mem::replace(&mut self.has_begun, true) {
             return Some((Ok(comment), self));
         }
-        let chunk = tokio::select! {
-            // An error: the API is gone.
-            _ = self.broker.wait_for(Option::is_none) => return None,
-            () = sleep_until(self.end) => return None,
-            next = self.source.next() => next?,
-            () = sleep_until(self.heartbeat) => comment,
+        let chunk = loop {
+            tokio::select! {
+                // Events that come without a pause must not delay what ends the stream.
+                biased;
+                // An error: the API is gone.
+                _ = self.broker.wait_for(Option::is_none) => return None,
+                () = sleep_until(self.end) => return None,
+                // An error: the broker is gone.
+                changed = self.rechecks.changed() => changed.ok()?,
+                () = sleep_until(self.verify_at) => {}
+                next = self.source.next() => break next?,
+                () = sleep_until(self.heartbeat) => break comment,
+            }
+            self.verify_at = Instant::now() + VERIFY;
+            if let Err(refused) = self.api.verify(&self.caller).await {
+                let (from, cause) = (self.caller.client.address, refused.detail());
+                tracing::info!(%from, cause, "an event stream over HTTP ends");
+                return None;
+            }
         };
         self.heartbeat = Instant::now() + HEARTBEAT;
         Some((Ok(chunk), self))
     }
 }
 
-/// Response that ends with its source, the broker or the client.
+/// Response that ends with its source, the broker or the client, and when its caller may not use the API any more.
 ///
 /// # Errors
-/// There are too many event streams.
-pub(super) fn respond(api: &Api, source: impl Source) -> Result<Response, Refused> {
+/// There are too many event streams, or the broker has ended.
+pub(super) fn respond(api: &Api, caller: Caller, source: impl Source) -> Result<Response, Refused> {
     let Ok(permit) = api.0.event_streams.clone().try_acquire_owned() else {
         api.0.front.count(FrontRefusal::EventStreams);
         let detail = "there are as many event streams as http.api.event_streams permits";
@@ -77,6 +99,10 @@ pub(super) fn respond(api: &Api, source: impl Source) -> Result<Response, Refuse
     let now = Instant::now();
     let stream = Stream {
         source,
+        api: api.clone(),
+        caller,
+        rechecks: api.handle()?.rechecks(),
+        verify_at: now + VERIFY,
         broker: api.0.broker.subscribe(),
         heartbeat: now + HEARTBEAT,
         end: now + LONGEST,

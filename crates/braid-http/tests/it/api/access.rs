@@ -1,12 +1,13 @@
 //! Users, roles and rates.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use braid_broker::BanTarget;
+use braid_broker::{BanTarget, Expiry};
 use serde_json::json;
 
-use super::support::{Setup, TestApi, TestUsers, basic};
+use super::support::{Setup, TestApi, TestRules, TestUsers, basic};
 
 fn bearer(token: &str) -> (&'static str, String) {
     ("Authorization", format!("Bearer {token}"))
@@ -150,6 +151,73 @@ fn bans_reach_requests() {
     assert_eq!(api.send("GET", "/api/v1/overview", None, &alice).status, 200);
 }
 
+/// Seconds of the wall clock by which tokens end.
+static WALL_CLOCK: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn requests_and_event_streams_end_with_the_right_to_use_the_api() {
+    let users = Arc::<TestUsers>::default();
+    let wall_clock = || Duration::from_secs(WALL_CLOCK.load(Ordering::Relaxed));
+    *users.token_ends.lock().unwrap() = Some(Expiry::new(Duration::from_secs(100), wall_clock));
+    let rules = Arc::<TestRules>::default();
+    let setup = Setup { users: Some(users.clone()), rules: rules.clone(), ..Setup::default() };
+    let api = TestApi::with(setup);
+    let [alice, bob, carol] = ["alice", "bob", "carol"].map(|user| [basic(user, "right")]);
+    let token = [bearer("token")];
+    let status = |login: &[(&str, String)]| api.send("GET", "/api/v1/bans", None, login).status;
+    let all = [&alice, &bob, &carol, &token];
+    let mut kept = api.events_of("events?kinds=connected", &bob);
+    let mut number = 0;
+    // Each step: the login that it concerns, and the status of its requests from then on.
+    let mut step = |change: &dyn Fn(), is_signalled: bool, login: &[(&str, String)], expected: u16| {
+        assert!(all.iter().all(|login| status(&login[..]) == 200));
+        let mut stream = api.events_of("events?kinds=connected", login);
+        let began = Instant::now();
+        change();
+        assert_eq!((status(login), stream.next()), (expected, None), "{login:?}");
+        assert!(!is_signalled || began.elapsed() < Duration::from_secs(2), "{login:?}");
+        number += 1;
+        let _client = api.tcp(&number.to_string());
+        assert_eq!(kept.next().unwrap().1["client_id"], number.to_string(), "other streams go on");
+    };
+    step(&|| WALL_CLOCK.store(100, Ordering::Relaxed), false, &token, 401);
+    WALL_CLOCK.store(0, Ordering::Relaxed);
+    step(&|| users.revoked.lock().unwrap().push("alice"), false, &alice, 401);
+    users.revoked.lock().unwrap().clear();
+    // As a reload does.
+    let recheck = || {
+        api.api.forget_logins();
+        api.runtime.block_on(api.handle.recheck_clients());
+    };
+    let former = |user| {
+        users.former.lock().unwrap().push(user);
+        recheck();
+    };
+    step(&|| former("alice"), true, &alice, 401);
+    users.former.lock().unwrap().clear();
+    step(&|| former("carol"), true, &carol, 403);
+    users.former.lock().unwrap().clear();
+    recheck();
+    let revoked = || {
+        rules.0.lock().unwrap().push("carol");
+        recheck();
+    };
+    step(&revoked, true, &carol, 401);
+    rules.0.lock().unwrap().clear();
+    let ban = || api.runtime.block_on(api.handle.ban(BanTarget::User("carol".into()), None, "")).unwrap();
+    step(&ban, true, &carol, 403);
+}
+
+#[test]
+fn live_views_end_with_the_user_too() {
+    let api = TestApi::with(Setup { users: Some(Arc::default()), ..Setup::default() });
+    let (_client, _messages) = api.tcp("client");
+    let mut stream = api.events_of("clients/client/streams/live?interval_ms=250", &[basic("bob", "right")]);
+    assert!(stream.next().is_some());
+    api.runtime.block_on(api.handle.ban(BanTarget::User("bob".into()), None, "")).unwrap();
+    while stream.next().is_some() {}
+}
+
 #[test]
 fn without_authenticators_only_clients_of_this_machine_are_operators() {
     let api = TestApi::start();
@@ -184,7 +252,7 @@ fn the_broker_is_let_go_when_it_has_ended() {
     api.ask("GET", "/api/v1/overview").refusal(503);
     api.ask("GET", "/metrics").refusal(503);
     // Does not wait for event streams.
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     api.server.take().unwrap().stop();
     assert!(began.elapsed().as_secs() < 20);
 }

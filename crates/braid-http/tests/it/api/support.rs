@@ -1,6 +1,6 @@
 //! A broker with the API over plain HTTP on loopback, and clients of both.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, ErrorKind, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,16 +8,18 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use braid_auth::acl::Decision;
 use braid_auth::identity::{Attributes, Identity};
 use braid_broker::{
-    Anonymous, Authenticate, Authentication, Broker, BrokerConfig, Credentials, Handle, LimitsConfig,
-    Refusal, SysConfig,
+    Action, Anonymous, Authenticate, Authentication, Authorize, Broker, BrokerConfig, Credential,
+    Credentials, Expiry, Grant, Handle, LimitsConfig, Outcome, PermitAll, Refusal, SysConfig,
 };
 use braid_client::{Client, ClientTlsOptions, Messages};
 use braid_http::{
     Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, Limits, MqttRoute, Priority, Roles,
     Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User, router,
 };
+use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 use braid_store::MemoryStore;
 use braid_transport::http::WebSocketUpgrades;
@@ -29,6 +31,9 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Longest wait for an answer or an event. Below the interval of comments.
+const SILENCE: Duration = Duration::from_secs(12);
 
 /// Control of a process that has one user and one rule.
 #[derive(Default)]
@@ -105,18 +110,58 @@ impl Control for TestControl {
 
 /// Users `alice`, `bob`, `carol` (of the group `ops`) and `dave` with the password `right`, and the token `token` of
 /// `alice`. The user `slow` finds no authenticator.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct TestUsers {
     pub(super) asked: AtomicUsize,
+    /// Former users, and former members of `ops`.
+    pub(super) former: Mutex<Vec<&'static str>>,
+    /// Users whose credential is revoked.
+    pub(super) revoked: Arc<Mutex<Vec<&'static str>>>,
+    pub(super) token_ends: Mutex<Option<Expiry>>,
+}
+
+#[derive(Debug)]
+struct TestCredential(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+impl Credential for TestCredential {
+    fn is_revoked(&self) -> bool {
+        self.1.lock().unwrap().contains(&self.0)
+    }
+}
+
+/// Rules that permit everything and know former users.
+#[derive(Debug, Default)]
+pub(super) struct TestRules(pub(super) Mutex<Vec<&'static str>>);
+
+impl Authorize for TestRules {
+    fn decide(&self, identity: &Identity, client_id: &ClientId, action: Action<'_>) -> Decision {
+        PermitAll.decide(identity, client_id, action)
+    }
+
+    fn is_revoked(&self, identity: &Identity) -> bool {
+        self.0.lock().unwrap().iter().any(|user| identity.user() == Some(user))
+    }
 }
 
 impl Authenticate for TestUsers {
     fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let password = credentials.password.map(|password| &password[..]);
+        let names = ["alice", "bob", "carol", "dave"];
+        let named = names.into_iter().find(|name| credentials.user_name == Some(name));
+        let is_former = |user: &str| self.former.lock().unwrap().contains(&user);
+        let mut expiry = None;
         let user = match (credentials.user_name, password) {
-            (Some(user @ ("alice" | "bob" | "carol" | "dave")), Some(b"right")) => Ok(user),
-            (None, Some(b"token")) => Ok("alice"),
+            (Some(_), Some(b"right")) if named.is_some_and(|user| user == "carol" || !is_former(user)) => {
+                Ok(named.unwrap())
+            }
+            (None, Some(b"token")) => {
+                expiry = *self.token_ends.lock().unwrap();
+                match expiry.is_some_and(|expiry| expiry.left().is_zero()) {
+                    true => Err(ReasonCode::NotAuthorized),
+                    false => Ok("alice"),
+                }
+            }
             (Some("slow"), _) => Err(ReasonCode::ServerBusy),
             _ => Err(ReasonCode::BadUserNameOrPassword),
         };
@@ -126,9 +171,16 @@ impl Authenticate for TestUsers {
                 tokio::task::yield_now().await;
             }
             let user = user.map_err(|reason| Refusal::new(reason, "refused"))?;
-            let groups = if user == "carol" { vec!["ops".into()] } else { Vec::new() };
+            let is_member = user == "carol" && !is_former(user);
+            let groups = if is_member { vec!["ops".into()] } else { Vec::new() };
             let attributes = Attributes { user: Some(user.into()), groups, ..Attributes::default() };
-            Ok(Identity::new(attributes).unwrap().into())
+            let identity = Identity::new(attributes).unwrap();
+            let credential = TestCredential(user, self.revoked.clone());
+            if credential.is_revoked() {
+                return Err(Refusal::new(ReasonCode::NotAuthorized, "revoked"));
+            }
+            let credential = Some(Box::new(credential) as Box<dyn Credential>);
+            Ok(Outcome::Accepted(Box::new(Grant { identity, expiry, credential, ..Grant::default() })))
         })
     }
 }
@@ -140,6 +192,7 @@ pub(super) fn basic(user: &str, password: &str) -> (&'static str, String) {
 /// Differences between tests.
 pub(super) struct Setup {
     pub(super) users: Option<Arc<TestUsers>>,
+    pub(super) rules: Arc<dyn Authorize>,
     pub(super) requests_per_sec: u32,
     pub(super) event_streams: usize,
     pub(super) limits: LimitsConfig,
@@ -152,6 +205,7 @@ impl Default for Setup {
         let limits = LimitsConfig::default();
         Self {
             users: None,
+            rules: Arc::new(PermitAll),
             requests_per_sec: 1000,
             event_streams: 8,
             limits,
@@ -200,7 +254,9 @@ impl TestApi {
             ..BrokerConfig::default()
         };
         let store = Arc::new(MemoryStore::new());
-        let broker = Broker::build(config, Box::new(Anonymous::default()), store, listeners).unwrap();
+        let listeners = listeners.into_iter().map(Into::into).collect();
+        let anonymous = Box::new(Anonymous::default());
+        let broker = Broker::recover(config, anonymous, setup.rules, store, None, listeners, |_| {}).unwrap();
         let handle = broker.handle();
         runtime.spawn(broker.run(Duration::from_secs(5)));
         drop(inside);
@@ -296,6 +352,7 @@ impl TestApi {
             request += "\r\n";
         }
         let mut stream = TcpStream::connect(self.http).unwrap();
+        stream.set_read_timeout(Some(SILENCE)).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         BufReader::new(stream)
     }
@@ -312,7 +369,11 @@ impl TestApi {
 
     /// Opens an event stream, and waits until it has begun.
     pub(super) fn events(&self, path: &str) -> EventStream {
-        let mut reader = self.open("GET", &format!("/api/v1/{path}"), None, &[]);
+        self.events_of(path, &[])
+    }
+
+    pub(super) fn events_of(&self, path: &str, headers: &[(&str, String)]) -> EventStream {
+        let mut reader = self.open("GET", &format!("/api/v1/{path}"), None, headers);
         let head = Answer::head(&mut reader);
         assert_eq!((head.status, head.header("content-type")), (200, "text/event-stream"));
         let mut events = EventStream(reader);
@@ -370,7 +431,10 @@ impl EventStream {
     /// Next line; `None` at the end.
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
-        let read = self.0.read_line(&mut line).unwrap_or(0);
+        let read = self.0.read_line(&mut line).unwrap_or_else(|error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => panic!("nothing arrives, nor an end"),
+            _ => 0,
+        });
         (read > 0).then(|| line.trim_end().to_owned())
     }
 
