@@ -20,8 +20,8 @@ mod state;
 mod upgrade;
 
 pub use api::{
-    Api, ApiOptions, Control, ControlError, ControlErrorKind, Priority, Roles, RulesAction, RulesAnswer,
-    RulesQuestion, RulesText, User,
+    AnonymousAccess, Api, ApiOptions, Control, ControlError, ControlErrorKind, Priority, Roles, RulesAction,
+    RulesAnswer, RulesQuestion, RulesText, User,
 };
 pub use autoquic::AutoQuic;
 pub use braid_select::Mode as AutoQuicMode;

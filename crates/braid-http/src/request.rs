@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use axum::body::Body;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderName, Response, StatusCode, Version};
 
 use crate::problem::problem;
 
@@ -25,9 +25,63 @@ pub struct Client {
 #[derive(Clone, Debug)]
 pub(crate) struct Upgraded(pub(crate) Arc<AtomicBool>);
 
-/// Tests whether a client speaks for others: its address says nothing about them.
-pub(crate) fn is_forwarded(headers: &HeaderMap) -> bool {
-    ["forwarded", "x-forwarded-for", "via"].iter().any(|name| headers.contains_key(*name))
+/// Beginnings of names of fields that proxies and content delivery networks add to a request.
+const PROXY_PREFIXES: [&str; 17] = [
+    "x-forwarded-",
+    "x-original-",
+    "x-envoy-",
+    "x-amzn-",
+    "x-azure-",
+    "x-appengine-",
+    "x-auth-request-",
+    "x-arr-",
+    "x-ssl-",
+    "ssl-client-",
+    "x-haproxy-",
+    "x-traefik-",
+    "akamai-",
+    "cf-",
+    "fastly-",
+    "fly-",
+    "tailscale-",
+];
+
+/// Names of fields that proxies add to a request.
+const PROXY_FIELDS: [&str; 22] = [
+    "forwarded",
+    "via",
+    "x-forwarded",
+    "x-real-ip",
+    "x-client-ip",
+    "client-ip",
+    "true-client-ip",
+    "x-cluster-client-ip",
+    "x-remote-ip",
+    "x-remote-addr",
+    "x-host",
+    "x-scheme",
+    "x-url-scheme",
+    "front-end-https",
+    "x-request-id",
+    "x-request-start",
+    "x-varnish",
+    "cdn-loop",
+    "surrogate-capability",
+    "early-data",
+    "max-forwards",
+    "proxy-connection",
+];
+
+/// Sign that a client speaks for others, so that its address says nothing about them: the name of a field, or a version
+/// that only proxies use by now. A proxy that sends HTTP/1.1 and adds nothing leaves none.
+pub(crate) fn proxy_sign(version: Version, headers: &HeaderMap) -> Option<&str> {
+    if version < Version::HTTP_11 {
+        return Some("HTTP/1.0");
+    }
+    let is_sign = |name: &&str| {
+        PROXY_FIELDS.contains(name) || PROXY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    };
+    headers.keys().map(HeaderName::as_str).find(is_sign)
 }
 
 /// Fallback for paths without a route.

@@ -56,6 +56,16 @@ pub(super) enum Role {
     Operator,
 }
 
+/// Access of clients without credentials to the API of a broker without authenticators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnonymousAccess {
+    /// Clients of this machine are operators, unless a proxy speaks for them.
+    #[default]
+    Loopback,
+    /// There is none.
+    Off,
+}
+
 /// Users and groups that have a role, each as `NAME` or `group:NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
@@ -122,6 +132,7 @@ impl Known {
 /// Login of users, with a memory of right credentials.
 pub(super) struct Login {
     authenticate: Option<Arc<dyn Authenticate>>,
+    anonymous: AnonymousAccess,
     roles: Roles,
     policy: ListenerPolicy,
     /// Keys of the hashes of [`Login::key`].
@@ -139,9 +150,14 @@ struct Presented {
 }
 
 impl Login {
-    pub(super) fn new(authenticate: Option<Arc<dyn Authenticate>>, roles: Roles) -> Self {
+    pub(super) fn new(
+        authenticate: Option<Arc<dyn Authenticate>>,
+        anonymous: AnonymousAccess,
+        roles: Roles,
+    ) -> Self {
         Self {
             authenticate,
+            anonymous,
             roles,
             policy: ListenerPolicy {
                 tag: Some(LISTENER.into()),
@@ -160,13 +176,34 @@ impl Login {
         self.known().clear();
     }
 
+    /// Client of a broker without authenticators.
+    fn anonymous(&self, caller: &Caller) -> Result<Principal, Refused> {
+        const REMEDY: &str = "configure an [[authenticator]], and name its users in http.operators";
+        let is_here = caller.client.address.ip().to_canonical().is_loopback();
+        match (self.anonymous, &caller.proxy) {
+            (AnonymousAccess::Off, _) => Err(unauthorized(format!(
+                "http.api.anonymous is false, and the broker has no users: {REMEDY}"
+            ))),
+            (AnonymousAccess::Loopback, _) if !is_here => {
+                Err(unauthorized(format!("the broker has no users: ask from this machine, or {REMEDY}")))
+            }
+            // It is on this machine, and its clients are elsewhere.
+            (AnonymousAccess::Loopback, Some(sign)) => Err(unauthorized(format!(
+                "the request comes through a proxy ({sign}), and the broker has no users: {REMEDY}"
+            ))),
+            (AnonymousAccess::Loopback, None) => {
+                Ok(Principal { identity: Identity::default(), role: Some(Role::Operator) })
+            }
+        }
+    }
+
     /// User of a request.
     ///
     /// # Errors
     /// There are no credentials, or wrong ones, or too many wrong ones came from the address.
     pub(super) async fn principal(&self, caller: &Caller) -> Result<Principal, Refused> {
         let client = &caller.client;
-        let Some(authenticate) = &self.authenticate else { return anonymous(caller) };
+        let Some(authenticate) = &self.authenticate else { return self.anonymous(caller) };
         let Some(value) = &caller.authorization else {
             return Err(unauthorized("send a user and password (Basic) or a token (Bearer)"));
         };
@@ -260,16 +297,7 @@ impl Login {
     }
 }
 
-/// Client of a broker without authenticators.
-fn anonymous(caller: &Caller) -> Result<Principal, Refused> {
-    // A proxy on this machine speaks for clients elsewhere.
-    if caller.client.address.ip().to_canonical().is_loopback() && !caller.is_forwarded {
-        return Ok(Principal { identity: Identity::default(), role: Some(Role::Operator) });
-    }
-    Err(unauthorized("the broker has no users: configure an [[authenticator]], or ask from this machine"))
-}
-
-fn unauthorized(detail: &str) -> Refused {
+fn unauthorized(detail: impl Into<String>) -> Refused {
     Refused::new(StatusCode::UNAUTHORIZED, detail)
 }
 

@@ -10,7 +10,7 @@ use braid_broker::{Ban, BanTarget};
 use super::Api;
 use super::auth::Principal;
 use super::extract::Refused;
-use crate::request::{Client, is_forwarded};
+use crate::request::{Client, proxy_sign};
 
 /// Caller of the API, as an extension of its requests.
 #[derive(Clone)]
@@ -18,8 +18,8 @@ pub(super) struct Caller {
     pub(super) client: Client,
     /// Value of `Authorization`.
     pub(super) authorization: Option<HeaderValue>,
-    /// It speaks for others: its address says nothing about them.
-    pub(super) is_forwarded: bool,
+    /// Sign of a proxy, which speaks for others.
+    pub(super) proxy: Option<Box<str>>,
 }
 
 impl Caller {
@@ -28,7 +28,8 @@ impl Caller {
         let client = request.extensions.get::<Client>()?.clone();
         let mut authorization = request.headers.get(AUTHORIZATION).cloned();
         authorization.iter_mut().for_each(|value| value.set_sensitive(true));
-        Some(Self { client, authorization, is_forwarded: is_forwarded(&request.headers) })
+        let proxy = proxy_sign(request.version, &request.headers).map(Box::from);
+        Some(Self { client, authorization, proxy })
     }
 }
 

@@ -48,7 +48,7 @@ use braid_broker::{Authenticate, Handle};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-pub use self::auth::Roles;
+pub use self::auth::{AnonymousAccess, Roles};
 pub use self::control::{
     Control, ControlError, ControlErrorKind, Priority, RulesAction, RulesAnswer, RulesQuestion, RulesText,
     User,
@@ -72,9 +72,10 @@ const LAST_REQUESTS: Duration = Duration::from_secs(5);
 pub struct ApiOptions {
     /// Configuration, users, rules and reload of the process.
     pub control: Arc<dyn Control>,
-    /// Authenticator of users; `None` if the broker has none: then clients on this machine are operators, and others
-    /// are refused.
+    /// Authenticator of users; `None` if the broker has none.
     pub authenticate: Option<Arc<dyn Authenticate>>,
+    /// Clients that are operators if the broker has no authenticators.
+    pub anonymous: AnonymousAccess,
     /// Users that may read, and those that may change something.
     pub roles: Roles,
     /// Requests of one address in a second; ten times as many may come at once.
@@ -133,7 +134,7 @@ impl Api {
     pub fn new(options: ApiOptions) -> Self {
         Self(Arc::new(Shared {
             control: options.control,
-            login: Login::new(options.authenticate, options.roles),
+            login: Login::new(options.authenticate, options.anonymous, options.roles),
             requests: RequestRate::new(options.requests_per_sec, options.requests_per_sec.saturating_mul(10)),
             event_streams: Arc::new(Semaphore::new(options.event_streams)),
             autoquic: options.autoquic,

@@ -13,7 +13,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use crate::problem::problem;
-use crate::request::{Client, Upgraded, is_forwarded};
+use crate::request::{Client, Upgraded, proxy_sign};
 
 /// Route that passes its connections to a broker.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub(super) async fn upgrade(mut request: Request, MqttRoute(upgrades): MqttRoute
     let peer = Peer {
         address: Some(client.address),
         // The broker takes the clients of a proxy that it does not know for clients of other machines.
-        proxy: is_forwarded(request.headers()).then_some(client.address),
+        proxy: proxy_sign(request.version(), request.headers()).map(|_| client.address),
         transport: if client.is_encrypted { Transport::Wss } else { Transport::Ws },
         certificate: None,
         tls_version: None,

@@ -36,6 +36,7 @@ pub(crate) struct FrontConfig {
     /// Users that may read by the API.
     pub(crate) viewers: Vec<String>,
     pub(crate) api: ApiConfig,
+    pub(crate) mqtt: MqttConfig,
     pub(crate) autoquic: AutoQuicConfig,
     /// Routes: `[[http.route]]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -55,6 +56,7 @@ impl Default for FrontConfig {
             operators: Vec::new(),
             viewers: Vec::new(),
             api: ApiConfig::default(),
+            mqtt: MqttConfig::default(),
             autoquic: AutoQuicConfig::default(),
             route: Vec::new(),
         }
@@ -98,10 +100,12 @@ impl Default for FrontLimits {
     }
 }
 
-/// Limits of the API.
+/// Access to the API, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ApiConfig {
+    /// Whether clients of this machine are operators where there is no authenticator.
+    pub(crate) anonymous: bool,
     /// Requests of one address in a second.
     pub(crate) requests_per_sec: u32,
     /// Event streams of all clients.
@@ -110,8 +114,18 @@ pub(crate) struct ApiConfig {
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { requests_per_sec: 50, event_streams: 64 }
+        Self { anonymous: true, requests_per_sec: 50, event_streams: 64 }
     }
+}
+
+/// MQTT over WebSocket on the front, at `/mqtt`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct MqttConfig {
+    /// Whether clients without credentials may connect; absent: as `allow_anonymous` says, or not if
+    /// `http.api.anonymous` is false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) anonymous: Option<bool>,
 }
 
 /// Automatic upgrade to HTTP/3.
@@ -248,6 +262,11 @@ impl FrontConfig {
         }
     }
 
+    /// Whether clients without credentials may connect to `/mqtt`; `None`: as `allow_anonymous` says.
+    pub(crate) fn mqtt_anonymous(&self) -> Option<bool> {
+        self.mqtt.anonymous.or((!self.api.anonymous).then_some(false))
+    }
+
     /// True if the certificate of `[tls]` is used.
     pub(crate) fn uses_common_certificate(&self) -> bool {
         self.tls && self.certificate.is_none() && !self.listen.is_empty()
@@ -278,6 +297,19 @@ mod tests {
         match toml::from_str::<FrontConfig>(text) {
             Ok(config) => config.check().unwrap_err().to_string(),
             Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_front_without_anonymous_operators_has_no_anonymous_clients() {
+        for (text, expected) in [
+            ("", None),
+            ("api.anonymous = false", Some(false)),
+            ("mqtt.anonymous = false", Some(false)),
+            ("mqtt.anonymous = true", Some(true)),
+            ("api.anonymous = false\nmqtt.anonymous = true", Some(true)),
+        ] {
+            assert_eq!(toml::from_str::<FrontConfig>(text).unwrap().mqtt_anonymous(), expected, "{text}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use braid_broker::BrokerListener;
+use braid_broker::{BrokerListener, ListenerPolicy};
 use braid_transport::http::WebSocketUpgrades;
 use braid_transport::proxy::ProxyOptions;
 use braid_transport::{
@@ -154,7 +154,8 @@ pub(super) fn upgrades(config: &Config, listeners: &mut Vec<BrokerListener>) -> 
     }
     let transport = if config.http.tls { Transport::Wss } else { Transport::Ws };
     let (listener, sender) = WebSocketUpgrades::listener(transport, websocket(config));
-    listeners.push(listener.into());
+    let policy = ListenerPolicy { anonymous: config.http.mqtt_anonymous(), ..ListenerPolicy::default() };
+    listeners.push(BrokerListener { listener, policy });
     Some(sender)
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use braid_access::AccessControl;
 use braid_broker::{Authenticate, Handle};
 use braid_http::{
-    Api, ApiOptions, AutoQuic, Control, FrontCounters, HealthState, MqttRoute, Roles, Server, ServerOptions,
-    Services, router,
+    AnonymousAccess, Api, ApiOptions, AutoQuic, Control, FrontCounters, HealthState, MqttRoute, Roles,
+    Server, ServerOptions, Services, router,
 };
 use braid_transport::http::WebSocketUpgrades;
 use braid_transport::{CertificateError, CertificateFiles, ServerTls, ServerTlsOptions};
@@ -115,7 +115,9 @@ fn api_options(
     let authenticate = (!config.authenticator.is_empty())
         .then(|| -> Arc<dyn Authenticate> { Arc::new(access.authenticator()) });
     let front = &config.http;
+    let anonymous = if front.api.anonymous { AnonymousAccess::Loopback } else { AnonymousAccess::Off };
     ApiOptions {
+        anonymous,
         control,
         authenticate,
         roles: Roles { operators: front.operators.clone(), viewers: front.viewers.clone() },

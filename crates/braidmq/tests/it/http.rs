@@ -110,6 +110,28 @@ fn without_http3_there_is_nothing_to_explain() {
 }
 
 #[test]
+fn without_anonymous_access_everybody_logs_in() {
+    for (settings, status, code) in [
+        (&[][..], 200, 0),
+        (&["http.api.anonymous=false"], 401, 5),
+        (&["http.mqtt.anonymous=false"], 200, 5),
+        (&["http.api.anonymous=false", "http.mqtt.anonymous=true"], 401, 0),
+    ] {
+        let data = tempfile::tempdir().unwrap();
+        let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+        settings.iter().for_each(|setting| _ = command.args(["--set", setting]));
+        let (_broker, banner) = start_command(command.arg("--data-dir").arg(data.path()));
+        let address = address(&banner, "http://");
+        let answer = get(&address, "/api/v1/overview");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{settings:?} {answer}");
+        assert_eq!(answer.contains("http.api.anonymous is false"), status == 401, "{answer}");
+        let url = format!("ws://{address}/mqtt");
+        let output = braidmq(&["pub", "--url", &url, "-t", "a", "-m", "b"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{settings:?} {output:?}");
+    }
+}
+
+#[test]
 fn a_wrong_front_is_refused() {
     let data = tempfile::tempdir().unwrap();
     for (arguments, expected) in [

@@ -1,10 +1,13 @@
 //! Users, roles and rates.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_broker::{BanTarget, Expiry};
+use braid_http::AnonymousAccess;
 use serde_json::json;
 
 use super::support::{Setup, TestApi, TestRules, TestUsers, basic};
@@ -222,10 +225,49 @@ fn live_views_end_with_the_user_too() {
 fn without_authenticators_only_clients_of_this_machine_are_operators() {
     let api = TestApi::start();
     assert_eq!(api.put("POST", "bans", &json!({ "user": "mallory" })).status, 201);
-    for header in ["Forwarded", "X-Forwarded-For", "Via"] {
+    for header in [
+        "Forwarded",
+        "Via",
+        "X-Forwarded-For",
+        "X-Forwarded-Host",   // Apache
+        "X-Forwarded-Server", // Traefik
+        "X-Forwarded-Proto",  // Caddy
+        "X-Forwarded-Anything",
+        "X-Real-IP",
+        "X-Envoy-Expected-Rq-Timeout-Ms",
+        "X-Request-Id",
+        "CF-Ray",
+        "CDN-Loop",
+        "X-Original-URI",
+        "X-Amzn-Trace-Id",
+        "True-Client-IP",
+    ] {
         let answer = api.send("GET", "/api/v1/overview", None, &[(header, "for=192.0.2.1".to_owned())]);
-        assert!(answer.refusal(401).contains("[[authenticator]]"), "{header}");
+        let detail = answer.refusal(401);
+        let name = format!("({})", header.to_ascii_lowercase());
+        assert!(detail.contains("[[authenticator]]") && detail.contains(&name), "{detail}");
     }
+    for header in ["Accept", "User-Agent", "X-Requested-With", "Origin", "traceparent"] {
+        let answer = api.send("GET", "/api/v1/overview", None, &[(header, "a".to_owned())]);
+        assert_eq!(answer.status, 200, "{header}");
+    }
+    // nginx that was given `proxy_pass` only.
+    let mut stream = TcpStream::connect(api.http).unwrap();
+    write!(stream, "GET /api/v1/overview HTTP/1.0\r\nHost: {}\r\nConnection: close\r\n\r\n", api.http)
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 401 ") && answer.contains("(HTTP/1.0)"), "{answer}");
+}
+
+#[test]
+fn without_anonymous_access_nobody_is_an_operator() {
+    let api = TestApi::with(Setup { anonymous: AnonymousAccess::Off, ..Setup::default() });
+    for path in ["/api/v1/overview", "/metrics", "/api/v1/events"] {
+        let detail = api.ask("GET", path).refusal(401);
+        assert!(detail.contains("http.api.anonymous is false"), "{detail}");
+    }
+    assert_eq!(api.ask("GET", "/").status, 200);
 }
 
 #[test]

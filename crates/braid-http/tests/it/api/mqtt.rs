@@ -61,10 +61,10 @@ fn other_upgrades_are_refused() {
 fn a_client_behind_a_proxy_is_not_local() {
     let api = TestApi::start();
     let connect = b"\x82\x8f\0\0\0\0\x10\x0d\0\x04MQTT\x05\x02\0\0\0\0\0".as_slice();
-    for (forwarded, code) in [(None, 0), (Some("192.0.2.1"), 0x87)] {
+    for (forwarded, code) in [(None, 0), (Some("X-Forwarded-For"), 0x87), (Some("X-Real-IP"), 0x87)] {
         let mut headers: Vec<_> = UPGRADE.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         headers[0].1 = "Upgrade".to_owned();
-        headers.extend(forwarded.map(|address| ("X-Forwarded-For", address.to_owned())));
+        headers.extend(forwarded.map(|name| (name, "192.0.2.1".to_owned())));
         let connack = api.upgraded("/mqtt", &headers, connect);
         // A frame with a CONNACK: its fourth byte is the Reason Code.
         assert_eq!((connack[0], connack[2], connack[5]), (0x82, 0x20, code), "{forwarded:?} {connack:x?}");

@@ -1,6 +1,6 @@
 //! A broker with the API over plain HTTP on loopback, and clients of both.
 
-use std::io::{BufRead, ErrorKind, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,8 +16,9 @@ use braid_broker::{
 };
 use braid_client::{Client, ClientTlsOptions, Messages};
 use braid_http::{
-    Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, Limits, MqttRoute, Priority, Roles,
-    Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User, router,
+    AnonymousAccess, Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, Limits, MqttRoute,
+    Priority, Roles, Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User,
+    router,
 };
 use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
@@ -192,6 +193,7 @@ pub(super) fn basic(user: &str, password: &str) -> (&'static str, String) {
 /// Differences between tests.
 pub(super) struct Setup {
     pub(super) users: Option<Arc<TestUsers>>,
+    pub(super) anonymous: AnonymousAccess,
     pub(super) rules: Arc<dyn Authorize>,
     pub(super) requests_per_sec: u32,
     pub(super) event_streams: usize,
@@ -205,6 +207,7 @@ impl Default for Setup {
         let limits = LimitsConfig::default();
         Self {
             users: None,
+            anonymous: AnonymousAccess::default(),
             rules: Arc::new(PermitAll),
             requests_per_sec: 1000,
             event_streams: 8,
@@ -268,6 +271,7 @@ impl TestApi {
             front: options.counters.clone(),
             control: control.clone(),
             authenticate: setup.users.map(|users| users as Arc<dyn Authenticate>),
+            anonymous: setup.anonymous,
             roles: Roles {
                 operators: vec!["alice".to_owned(), "group:ops".to_owned()],
                 viewers: vec!["bob".to_owned()],
