@@ -22,7 +22,7 @@ const MAX_SECRET: usize = 16 << 10;
 /// Options that name the broker and the user.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ApiArgs {
-    /// Address of the broker's HTTP front
+    /// Address of the broker's API: that of http.api.listen, or else of http.listen
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:18083")]
     url: String,
     /// Log in as this user, with --password-file

@@ -3,10 +3,10 @@
 import { field, h, modal } from './dom.js'
 
 const BASE = new URL('api/v1/', document.baseURI)
-const STORED = 'braidmq-authorization'
 const LONGEST_PAUSE = 30000
 
-let authorization = sessionStorage.getItem(STORED)
+// In memory only: all pages of this origin could read a storage.
+let authorization = null
 let declined = false
 let dialog = null
 
@@ -31,10 +31,7 @@ export function credentials() {
 /** Name of the signed-in user; null without one. */
 export const signedIn = () => authorization && (credentials().user || 'token')
 
-export function signOut() {
-	sessionStorage.removeItem(STORED)
-	location.reload()
-}
+export const signOut = () => location.reload()
 
 /** Asks for credentials, once for all that wait; false if declined. */
 export function signIn(refused = false) {
@@ -46,7 +43,6 @@ async function ask(refused) {
 	const user = h('input', { autofocus: true, autocomplete: 'username' })
 	const password = h('input', { type: 'password', autocomplete: 'current-password' })
 	const token = h('textarea', { rows: 3, spellcheck: 'false', autocomplete: 'off' })
-	const keep = h('input', { type: 'checkbox' })
 	const byUser = h('div', field('User', user), field('Password', password))
 	const byToken = h('div', { hidden: true }, field('Token (JWT)', token))
 	const choice = (label, isToken) => h('label.choice', h('input', { type: 'radio', name: 'method', checked: !isToken, change: () => {
@@ -55,12 +51,10 @@ async function ask(refused) {
 	} }), label)
 	const body = h('div', refused && h('p.problem', { role: 'alert' }, 'The broker did not accept these credentials.'),
 		h('fieldset', h('legend.hidden', 'Method'), choice('User and password', false), choice('Token', true)),
-		byUser, byToken, h('label.choice', keep, 'Keep until this tab is closed'))
+		byUser, byToken)
 	declined = !(await modal('Sign in', body, 'Sign in'))
 	if (declined) return false
 	authorization = byToken.hidden ? `Basic ${btoa(String.fromCharCode(...new TextEncoder().encode(`${user.value}:${password.value}`)))}` : `Bearer ${token.value.trim()}`
-	sessionStorage.removeItem(STORED)
-	if (keep.checked) sessionStorage.setItem(STORED, authorization)
 	document.dispatchEvent(new Event('signed-in'))
 	return true
 }

@@ -64,6 +64,8 @@ pub enum AnonymousAccess {
     Loopback,
     /// There is none.
     Off,
+    /// There is none, because the pages of routes share the origin of the API and could act as an operator.
+    OffBesideRoutes,
 }
 
 /// Users and groups that have a role, each as `NAME` or `group:NAME`.
@@ -183,6 +185,10 @@ impl Login {
         match (self.anonymous, &caller.proxy) {
             (AnonymousAccess::Off, _) => Err(unauthorized(format!(
                 "http.api.anonymous is false, and the broker has no users: {REMEDY}"
+            ))),
+            (AnonymousAccess::OffBesideRoutes, _) => Err(unauthorized(format!(
+                "the pages of http.route share the origin of the API: give it addresses of its own by http.api.listen, or \
+                 {REMEDY}"
             ))),
             (AnonymousAccess::Loopback, _) if !is_here => {
                 Err(unauthorized(format!("the broker has no users: ask from this machine, or {REMEDY}")))

@@ -17,7 +17,7 @@ use axum::http::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::request::Parts;
-use axum::http::{Request, Response};
+use axum::http::{Request, Response, StatusCode};
 use axum::routing::any;
 use thiserror::Error;
 use tokio::sync::Semaphore;
@@ -30,6 +30,7 @@ use self::files::Files;
 use self::proxy::Proxy;
 use crate::api::Api;
 use crate::limits::Limits;
+use crate::problem::problem;
 use crate::request::{method_not_allowed, not_found};
 use crate::state::HealthState;
 
@@ -124,6 +125,8 @@ pub struct Routes {
     /// Prefixes, the longest first.
     mounted: Vec<(String, Target)>,
     other: Router,
+    /// The API is at the same origin.
+    has_api: bool,
 }
 
 #[derive(Clone)]
@@ -141,7 +144,7 @@ impl fmt::Debug for Routes {
 
 impl From<Router> for Routes {
     fn from(other: Router) -> Self {
-        Self { mounted: Vec::new(), other }
+        Self { mounted: Vec::new(), other, has_api: false }
     }
 }
 
@@ -149,6 +152,7 @@ impl Routes {
     /// Response that is there without waiting: a file that was read a moment ago.
     pub(crate) fn answer_at_once(&self, request: &Parts) -> Option<Response<Body>> {
         match self.find(request.uri.path())? {
+            _ if self.is_refused(request.uri.path(), &request.headers) => None,
             Target::Files(files) => files.answer_at_once(request),
             Target::Proxy(_) => None,
         }
@@ -160,9 +164,14 @@ impl Routes {
         request: Request<Body>,
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
         let target = self.find(request.uri().path()).cloned();
+        let is_refused = target.is_some() && self.is_refused(request.uri().path(), request.headers());
         let mut other = self.other.clone();
         async move {
             match target {
+                Some(_) if is_refused => {
+                    let detail = "a service worker at the root would intercept the API: set http.api.listen";
+                    problem(StatusCode::FORBIDDEN, detail)
+                }
                 Some(Target::Files(files)) => files.answer(request).await,
                 Some(Target::Proxy(proxy)) => proxy.answer(request).await,
                 None => match other.call(request).await {
@@ -171,6 +180,12 @@ impl Routes {
                 },
             }
         }
+    }
+
+    /// Tests for the script of a service worker that would control all paths of the origin, those of the API too: its
+    /// scope is the directory of the script, and browsers mark requests for it.
+    fn is_refused(&self, path: &str, headers: &HeaderMap) -> bool {
+        self.has_api && headers.contains_key("service-worker") && path.rfind('/') == Some(0)
     }
 
     /// Route of the configuration with the longest prefix.
@@ -187,6 +202,15 @@ fn is_within(path: &str, prefix: &str) -> bool {
 
 fn is_reserved(path: &str) -> bool {
     RESERVED.into_iter().any(|reserved| is_within(path, reserved))
+}
+
+/// Fallback of a server without the API.
+async fn without_api(request: Request<Body>) -> Response<Body> {
+    let path = request.uri().path();
+    if is_within(path, "/api") || is_within(path, "/metrics") {
+        return problem(StatusCode::NOT_FOUND, "the API is at the addresses of http.api.listen");
+    }
+    not_found().await
 }
 
 /// The routes of the broker itself, and `routes`.
@@ -206,11 +230,9 @@ pub fn router(
         let health = health.clone();
         router = router.route(path, any(move |request| health::answer(request, health)));
     }
+    let has_api = api.is_some();
     // The dashboard is at paths that no route of the configuration takes.
-    router = match api {
-        Some(_) => router.fallback(crate::api::fallback),
-        None => router.fallback(not_found),
-    };
+    router = if has_api { router.fallback(crate::api::fallback) } else { router.fallback(without_api) };
     router = router.method_not_allowed_fallback(method_not_allowed);
     let mut mounted = Vec::with_capacity(routes.len());
     let places = Arc::new(Semaphore::new(limits.connections));
@@ -236,7 +258,7 @@ pub fn router(
         mounted.push((prefix.to_owned(), target));
     }
     mounted.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
-    Ok(Routes { mounted, other: router })
+    Ok(Routes { mounted, other: router, has_api })
 }
 
 /// Removes the fields that concern one connection only. `Host` is none of them, whatever the sender says. RFC 9110,

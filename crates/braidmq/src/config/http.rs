@@ -104,6 +104,8 @@ impl Default for FrontLimits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ApiConfig {
+    /// Addresses of API, dashboard and metrics; without them they are at those of the routes.
+    pub(crate) listen: Vec<SocketAddr>,
     /// Whether clients of this machine are operators where there is no authenticator.
     pub(crate) anonymous: bool,
     /// Requests of one address in a second.
@@ -114,7 +116,7 @@ pub(crate) struct ApiConfig {
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { anonymous: true, requests_per_sec: 50, event_streams: 64 }
+        Self { listen: Vec::new(), anonymous: true, requests_per_sec: 50, event_streams: 64 }
     }
 }
 
@@ -224,15 +226,43 @@ impl FrontConfig {
         if self.certificate.is_some() && !self.tls {
             return Err(refused("http.certificate", "there is none without http.tls = true".to_owned()));
         }
-        if !self.tls
-            && let Some(address) = self.listen.iter().find(|one| !one.ip().to_canonical().is_loopback())
-        {
-            let problem = format!(
-                "{address} is not on loopback, and nothing is encrypted: set http.tls = true, or listen on 127.0.0.1"
-            );
-            return Err(refused("http.listen", problem));
-        }
+        self.check_addresses()?;
         self.routes().map(drop)
+    }
+
+    fn check_addresses(&self) -> Result<(), ConfigError> {
+        for (key, listen) in [("http.listen", &self.listen), ("http.api.listen", &self.api.listen)] {
+            let exposed = listen.iter().find(|one| !one.ip().to_canonical().is_loopback());
+            if let (false, Some(address)) = (self.tls, exposed) {
+                let problem = format!(
+                    "{address} is not on loopback, and nothing is encrypted: set http.tls = true, or listen on 127.0.0.1"
+                );
+                return Err(refused(key, problem));
+            }
+        }
+        let is_common = |one: &SocketAddr, other: &SocketAddr| {
+            let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+            one.port() == other.port() && one.port() != 0 && (is_any || one.ip() == other.ip())
+        };
+        match self.api.listen.iter().find(|one| self.listen.iter().any(|other| is_common(one, other))) {
+            Some(address) => Err(refused(
+                "http.api.listen",
+                format!(
+                    "{address} is an address of http.listen too: choose another port, or leave the key out"
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// True if there is any address.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.listen.is_empty() || !self.api.listen.is_empty()
+    }
+
+    /// True if pages of routes have the origin of the API.
+    pub(crate) fn routes_share_origin(&self) -> bool {
+        !self.route.is_empty() && !self.listen.is_empty() && self.api.listen.is_empty()
     }
 
     /// The routes, in the order of the file.
@@ -269,7 +299,7 @@ impl FrontConfig {
 
     /// True if the certificate of `[tls]` is used.
     pub(crate) fn uses_common_certificate(&self) -> bool {
-        self.tls && self.certificate.is_none() && !self.listen.is_empty()
+        self.tls && self.certificate.is_none() && self.is_on()
     }
 }
 
@@ -317,6 +347,11 @@ mod tests {
     fn values_are_checked() {
         for (text, expected) in [
             ("listen = ['0.0.0.0:1']", "http.listen: 0.0.0.0:1 is not on loopback"),
+            ("api.listen = ['[::]:1']", "http.api.listen: [::]:1 is not on loopback"),
+            (
+                "tls = true\nlisten = ['0.0.0.0:1']\napi.listen = ['127.0.0.1:2', '127.0.0.1:1']",
+                "http.api.listen: 127.0.0.1:1 is an address of http.listen too",
+            ),
             ("tls = true\ncertificate = 'a'", "http.key: is missing"),
             ("certificate = 'a'\nkey = 'b'", "http.certificate: there is none without http.tls"),
             (

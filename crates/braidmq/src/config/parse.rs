@@ -15,6 +15,36 @@ pub(crate) enum ConfigError {
     Refused { place: String, problem: String },
 }
 
+impl ConfigError {
+    /// Adds file and line to the refusal of a key that the file has.
+    pub(crate) fn in_file(self, path: Option<&Path>) -> Self {
+        let Self::Refused { place, problem } = self else { return self };
+        let line = path.and_then(|path| {
+            let text = std::fs::read_to_string(path).ok()?;
+            Some(format!("{}:{}: {place}", path.display(), line_of(&text, &place)?))
+        });
+        Self::Refused { place: line.unwrap_or(place), problem }
+    }
+}
+
+/// Line of a key such as `http.listen`; `None` if the text has it not.
+fn line_of(text: &str, place: &str) -> Option<usize> {
+    let document = toml::de::DeTable::parse(text).ok()?;
+    let key = place.split(' ').next().unwrap_or(place);
+    let (mut table, mut start) = (document.get_ref(), None);
+    let mut segments = key.split('.').peekable();
+    while let Some(segment) = segments.next() {
+        let (name, value) = table.get_key_value(segment)?;
+        start = Some(name.span().start);
+        match value.get_ref() {
+            toml::de::DeValue::Table(inner) => table = inner,
+            _ if segments.peek().is_some() => return None,
+            _ => {}
+        }
+    }
+    start.map(|start| 1 + text[..start].matches('\n').count())
+}
+
 /// Reads a configuration file and checks every key of it against `T`.
 ///
 /// # Errors
@@ -191,6 +221,24 @@ mod tests {
         }
         let error = file_error("[priority]\nfilter = 'a'\npriority = 1\n");
         assert_eq!(error, "FILE:1: write each rule with two brackets: [[priority]]");
+    }
+
+    #[test]
+    fn the_refusal_of_a_value_names_the_line_of_its_key() {
+        let text = "[http]\nlisten = [\n]\n[http.api]\nlisten = []\n[[http.route]]\npath = '/a'\n[tls]\n";
+        for (place, expected) in [
+            ("http.listen", Some(2)),
+            ("http.api.listen", Some(5)),
+            ("http.api", Some(4)),
+            ("http.route /a", Some(6)),
+            ("http.route.path", None),
+            ("http.tls", None),
+            ("listener 127.0.0.1:1 tag", None),
+        ] {
+            assert_eq!(line_of(text, place), expected, "{place}");
+        }
+        assert_eq!(line_of("http.api.listen = []", "http.api.listen"), Some(1));
+        assert_eq!(line_of("= not TOML", "http"), None);
     }
 
     #[test]

@@ -16,13 +16,19 @@ pub(super) struct Addresses {
     mqtt: Vec<(Transport, SocketAddr)>,
     health: Vec<SocketAddr>,
     http: Vec<SocketAddr>,
+    /// Of the API, if it has addresses of its own.
+    api: Vec<SocketAddr>,
 }
 
 impl Addresses {
-    pub(super) fn of(listeners: &[BrokerListener], health: &[SocketAddr], http: &[SocketAddr]) -> Self {
+    pub(super) fn of(
+        listeners: &[BrokerListener],
+        health: &[SocketAddr],
+        [http, api]: [&[SocketAddr]; 2],
+    ) -> Self {
         let address = |one: &BrokerListener| Some((one.listener.transport(), one.listener.local_addr()?));
         let mqtt = listeners.iter().filter_map(address).collect();
-        Self { mqtt, health: health.to_owned(), http: http.to_owned() }
+        Self { mqtt, health: health.to_owned(), http: http.to_owned(), api: api.to_owned() }
     }
 }
 
@@ -50,11 +56,12 @@ fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate
     for address in &addresses.health {
         let _ = writeln!(out, "  http  http://{address}/health");
     }
-    for address in &addresses.http {
+    let http = addresses.http.iter().map(|address| (address, ""));
+    for (address, content) in http.chain(addresses.api.iter().map(|address| (address, "API, "))) {
         let _ = match (config.http.tls, config.http.http3) {
-            (true, true) => writeln!(out, "  https https://{address}/ (HTTP/1.1, 2 and 3)"),
-            (true, false) => writeln!(out, "  https https://{address}/ (HTTP/1.1 and 2)"),
-            (false, _) => writeln!(out, "  http  http://{address}/ (HTTP/1.1 and 2)"),
+            (true, true) => writeln!(out, "  https https://{address}/ ({content}HTTP/1.1, 2 and 3)"),
+            (true, false) => writeln!(out, "  https https://{address}/ ({content}HTTP/1.1 and 2)"),
+            (false, _) => writeln!(out, "  http  http://{address}/ ({content}HTTP/1.1 and 2)"),
         };
     }
     if let Some(certificate) = certificate {

@@ -149,7 +149,7 @@ fn websocket(config: &Config) -> WebSocketOptions {
 
 /// Adds the listener of WebSocket connections to the HTTP front, if there is one, and returns their sender.
 pub(super) fn upgrades(config: &Config, listeners: &mut Vec<BrokerListener>) -> Option<WebSocketUpgrades> {
-    if config.http.listen.is_empty() {
+    if !config.http.is_on() {
         return None;
     }
     let transport = if config.http.tls { Transport::Wss } else { Transport::Ws };

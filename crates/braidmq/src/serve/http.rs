@@ -20,7 +20,10 @@ use crate::config::Config;
 
 /// Running front; without an address there is none.
 pub(super) struct Front {
-    server: Option<Server>,
+    /// Server of the routes, and of the API unless that has addresses of its own.
+    routes: Option<Server>,
+    /// Server of the API at addresses of its own.
+    own: Option<Server>,
     tls: Option<ServerTls>,
     api: Option<Api>,
 }
@@ -36,8 +39,8 @@ impl Front {
         control: Arc<dyn Control>,
     ) -> Result<Self, StartError> {
         let front = &config.http;
-        if front.listen.is_empty() {
-            return Ok(Self { server: None, tls: None, api: None });
+        if !front.is_on() {
+            return Ok(Self { routes: None, own: None, tls: None, api: None });
         }
         let own = front.certificate.clone().zip(front.key.clone());
         let files = match own {
@@ -45,23 +48,47 @@ impl Front {
             None => certificate.map(|certificate| certificate.tls.files().clone()),
         };
         let tls = files.filter(|_| front.tls).map(|files| tls(config, files)).transpose()?;
+        let has_http3 = front.http3 && tls.is_some();
+        let autoquic = has_http3.then(|| autoquic(config));
+        let counters = FrontCounters::default();
+        let api = Api::new(api_options(config, access, control, autoquic.clone(), counters.clone()));
         let limits = front.limits(config.drain_secs);
-        let mut options = ServerOptions::new(front.listen.clone());
-        options.http3 = front.http3 && tls.is_some();
-        options.qlog_dir.clone_from(&config.quic.qlog_dir);
-        let autoquic = options.http3.then(|| autoquic(config));
-        let counters = options.counters.clone();
-        let api_options = api_options(config, access, control, autoquic.clone());
-        let api = Api::new(ApiOptions { front: counters, ..api_options });
-        let services = Services { health: health.clone(), api: Some(api.clone()), mqtt: mqtt.map(MqttRoute) };
-        let router = router(services, &front.routes()?, &limits)?;
-        if let Some(autoquic) = autoquic {
-            options.upgrade = Arc::new(autoquic);
+        let options = |listen: &[SocketAddr], autoquic: Option<AutoQuic>| {
+            let mut options = ServerOptions::new(listen.to_vec());
+            (options.http3, options.threads) = (has_http3, front.limits.threads);
+            (options.limits, options.tls) = (limits.clone(), tls.clone());
+            options.qlog_dir.clone_from(&config.quic.qlog_dir);
+            (options.hosts, options.counters) = (front.hosts.clone(), counters.clone());
+            if let Some(autoquic) = autoquic {
+                options.upgrade = Arc::new(autoquic);
+            }
+            options
+        };
+        let mqtt = mqtt.map(MqttRoute);
+        let services = |api| Services { health: health.clone(), api, mqtt: mqtt.clone() };
+        let has_own = !front.api.listen.is_empty();
+        let mut routes = None;
+        if !front.listen.is_empty() {
+            let shared = (!has_own).then(|| api.clone());
+            let router = router(services(shared), &front.routes()?, &limits)?;
+            let mut options = options(&front.listen, autoquic.clone());
+            options.cross_origin = front.cross_origin();
+            routes = Some(Server::start(&options, router)?);
         }
-        options.threads = front.limits.threads;
-        (options.hosts, options.cross_origin) = (front.hosts.clone(), front.cross_origin());
-        (options.limits, options.tls) = (limits, tls.clone());
-        Ok(Self { server: Some(Server::start(&options, router)?), tls, api: Some(api) })
+        let mut own = None;
+        if has_own {
+            // The port of the key is that of the routes.
+            let autoquic = autoquic.filter(|_| front.autoquic.port.is_none());
+            let router = router(services(Some(api.clone())), &[], &limits)?;
+            own = Some(Server::start(&options(&front.api.listen, autoquic), router)?);
+        }
+        if front.routes_share_origin() {
+            tracing::warn!(
+                "the pages of http.route share the origin of the API and could act as its user: give the API addresses of \
+                 its own by http.api.listen"
+            );
+        }
+        Ok(Self { routes, own, tls, api: Some(api) })
     }
 
     /// Lets the API answer from this broker.
@@ -83,8 +110,9 @@ impl Front {
         self.api.iter().for_each(Api::forget_logins);
     }
 
-    pub(super) fn addresses(&self) -> &[SocketAddr] {
-        self.server.as_ref().map_or(&[], Server::addresses)
+    /// Addresses of the routes, and of the API if it has addresses of its own.
+    pub(super) fn addresses(&self) -> [&[SocketAddr]; 2] {
+        [&self.routes, &self.own].map(|server| server.as_ref().map_or(&[][..], Server::addresses))
     }
 
     /// Reads the certificate again, and changes nothing. To call what is returned puts it in force.
@@ -95,9 +123,11 @@ impl Front {
 
     /// Ends gracefully. Blocks.
     pub(super) fn stop(self) {
-        if let Some(server) = self.server {
-            server.stop();
-        }
+        std::thread::scope(|scope| {
+            for server in [self.routes, self.own].into_iter().flatten() {
+                scope.spawn(|| server.stop());
+            }
+        });
     }
 }
 
@@ -111,11 +141,16 @@ fn api_options(
     access: &AccessControl,
     control: Arc<dyn Control>,
     autoquic: Option<AutoQuic>,
+    counters: FrontCounters,
 ) -> ApiOptions {
     let authenticate = (!config.authenticator.is_empty())
         .then(|| -> Arc<dyn Authenticate> { Arc::new(access.authenticator()) });
     let front = &config.http;
-    let anonymous = if front.api.anonymous { AnonymousAccess::Loopback } else { AnonymousAccess::Off };
+    let anonymous = match (front.api.anonymous, front.routes_share_origin()) {
+        (false, _) => AnonymousAccess::Off,
+        (true, true) => AnonymousAccess::OffBesideRoutes,
+        (true, false) => AnonymousAccess::Loopback,
+    };
     ApiOptions {
         anonymous,
         control,
@@ -124,7 +159,7 @@ fn api_options(
         requests_per_sec: front.api.requests_per_sec,
         event_streams: front.api.event_streams,
         autoquic,
-        front: FrontCounters::default(),
+        front: counters,
         memory_low_bytes: config.limits.memory_low as u64,
         memory_high_bytes: config.limits.memory_high as u64,
     }

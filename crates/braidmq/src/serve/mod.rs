@@ -79,7 +79,8 @@ pub(crate) struct Args {
     /// Answer GET /health over HTTP here: 200 while this broker accepts clients, else 503; repeatable
     #[arg(long, value_name = "HOST:PORT")]
     health: Vec<String>,
-    /// Serve HTTP here: dashboard, REST API, metrics, health, and the routes of the configuration; repeatable
+    /// Serve HTTP here: dashboard, REST API, metrics, health, and the routes of the configuration; repeatable. With
+    /// http.api.listen the first three are there
     #[arg(long, value_name = "HOST:PORT")]
     http: Vec<String>,
     /// Keep certificates and messages in this directory
@@ -255,7 +256,7 @@ fn configure(args: &Args) -> Result<Config, StartError> {
         config.quic.gate_log.clone_from(&args.gate_log);
     }
     config.allow_anonymous |= args.allow_anonymous;
-    config.check()?;
+    config.check().map_err(|error| error.in_file(args.config.as_deref()))?;
     Ok(config)
 }
 

@@ -132,6 +132,69 @@ fn without_anonymous_access_everybody_logs_in() {
 }
 
 #[test]
+fn the_api_has_addresses_of_its_own() {
+    let data = tempfile::tempdir().unwrap();
+    fs::write(data.path().join("page.html"), "page").unwrap();
+    let config = data.path().join("config.toml");
+    let route = format!("[[http.route]]\npath = \"/pages\"\ndirectory = {:?}\n", data.path());
+    for (own, is_tls) in [(false, false), (true, false), (true, true)] {
+        let listen = if own { "[http.api]\nlisten = [\"127.0.0.1:0\"]\n" } else { "" };
+        fs::write(&config, format!("[http]\ntls = {is_tls}\n{listen}{route}")).unwrap();
+        let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+        command.arg("--config").arg(&config).arg("--data-dir").arg(data.path().join("data"));
+        let (mut broker, banner) = start_command(&mut command);
+        if is_tls {
+            let lines = banner.iter().filter(|line| line.contains("HTTP/1.1, 2 and 3)"));
+            assert_eq!(lines.count(), 2, "{banner:?}");
+            continue;
+        }
+        let first = address(&banner, "http://");
+        let api = banner
+            .iter()
+            .find(|line| line.contains("(API, "))
+            .map(|line| address(&[line.clone()], "http://"));
+        assert_eq!(api.is_some(), own, "{banner:?}");
+        let status = |address: &str, path: &str| get(address, path)[9..12].parse::<u16>().unwrap();
+        let statuses = |address: &str| {
+            ["/", "/api/v1/overview", "/metrics", "/pages/page.html", "/health/live"]
+                .map(|path| status(address, path))
+        };
+        let Some(api) = api else {
+            assert_eq!(statuses(&first), [200, 401, 401, 200, 200]);
+            assert!(get(&first, "/metrics").contains("http.api.listen"));
+            signal(&broker, "-TERM");
+            assert_eq!(broker.0.wait().unwrap().code(), Some(0));
+            continue;
+        };
+        assert_eq!(statuses(&first), [404, 404, 404, 200, 200]);
+        assert!(get(&first, "/api/v1/overview").contains("http.api.listen"));
+        assert_eq!(statuses(&api), [200, 200, 200, 404, 200]);
+        for address in [&first, &api] {
+            let output =
+                braidmq(&["pub", "--url", &format!("ws://{address}/mqtt"), "-t", "a", "-m", "b"]).output();
+            assert_eq!(output.unwrap().status.code(), Some(0), "{address}");
+        }
+        let top = |address: &str| {
+            let output = braidmq(&["top", "--once", "--url", &format!("http://{address}")]).output().unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            (output.status.code().unwrap(), String::from_utf8(said).unwrap())
+        };
+        assert_eq!(top(&api).0, 0);
+        let (code, said) = top(&first);
+        assert!(code == 1 && said.contains("http.api.listen"), "{said}");
+        signal(&broker, "-TERM");
+        assert_eq!(broker.0.wait().unwrap().code(), Some(0));
+    }
+    fs::write(&config, "[http]\nlisten = [\"127.0.0.1:1\"]\n[http.api]\nlisten = [\"127.0.0.1:1\"]\n")
+        .unwrap();
+    let (_, said) = refusal_of(braidmq(&["serve", "--config"]).arg(&config));
+    assert!(
+        said.contains("config.toml:4: http.api.listen: 127.0.0.1:1 is an address of http.listen too"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_wrong_front_is_refused() {
     let data = tempfile::tempdir().unwrap();
     for (arguments, expected) in [

@@ -1,13 +1,13 @@
 //! Users, roles and rates.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_broker::{BanTarget, Expiry};
-use braid_http::AnonymousAccess;
+use braid_http::{AnonymousAccess, Route, RouteTarget};
 use serde_json::json;
 
 use super::support::{Setup, TestApi, TestRules, TestUsers, basic};
@@ -268,6 +268,37 @@ fn without_anonymous_access_nobody_is_an_operator() {
         assert!(detail.contains("http.api.anonymous is false"), "{detail}");
     }
     assert_eq!(api.ask("GET", "/").status, 200);
+    let api = TestApi::with(Setup { anonymous: AnonymousAccess::OffBesideRoutes, ..Setup::default() });
+    let detail = api.ask("GET", "/api/v1/overview").refusal(401);
+    assert!(detail.contains("http.api.listen"), "{detail}");
+}
+
+/// The scope of a worker is the directory of its script.
+#[test]
+fn no_page_of_a_route_installs_a_worker_for_the_api() {
+    let files = tempfile::tempdir().unwrap();
+    std::fs::create_dir(files.path().join("sub")).unwrap();
+    for name in ["worker.js", "sub/worker.js"] {
+        std::fs::write(files.path().join(name), "0").unwrap();
+    }
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("http://{}", upstream.local_addr().unwrap()).parse().unwrap();
+    let route = |path: &str, target| Route { path: path.to_owned(), target };
+    let routes = vec![
+        route("/", RouteTarget::Directory(files.path().to_owned())),
+        route("/app", RouteTarget::Upstream(target)),
+    ];
+    let api = TestApi::with(Setup { routes, ..Setup::default() });
+    let worker = [("Service-Worker", "script".to_owned())];
+    // The second time it is in memory.
+    for _ in 0..2 {
+        assert_eq!(api.ask("GET", "/worker.js").status, 200);
+        for path in ["/worker.js", "/app"] {
+            let detail = api.send("GET", path, None, &worker).refusal(403);
+            assert!(detail.contains("http.api.listen"), "{path}: {detail}");
+        }
+        assert_eq!(api.send("GET", "/sub/worker.js", None, &worker).status, 200);
+    }
 }
 
 #[test]

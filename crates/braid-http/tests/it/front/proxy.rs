@@ -100,13 +100,14 @@ fn there_are_as_many_requests_to_upstreams_as_connections_are_permitted() {
 
 #[test]
 fn ports_that_an_upstream_advertises_are_not_passed_on() {
-    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nalt-svc: h3=\":443\"\r\nx-kept: 1\r\n\r\n";
+    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nalt-svc: h3=\":443\"\r\nService-Worker-Allowed: /\r\nx-kept: 1\r\n\r\n";
     let upstream = Upstream::start(|_| response.to_vec());
     let front = Front::start(Limits::default(), Some(upstream.address));
     block_on(async {
         for version in VERSIONS {
             let answer = front.send(version, &Ask::get("/app")).await.unwrap();
-            assert_eq!((answer.header("alt-svc"), answer.header("x-kept")), ("", "1"), "{version}");
+            let dropped = ["alt-svc", "service-worker-allowed"].map(|name| answer.header(name));
+            assert_eq!((dropped, answer.header("x-kept")), (["", ""], "1"), "{version}");
         }
     });
 }
