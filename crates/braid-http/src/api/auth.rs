@@ -20,7 +20,8 @@ use tokio::time::timeout;
 
 use super::caller::Caller;
 use super::extract::Refused;
-use super::limit::{RequestRate, network};
+use super::limit::network;
+use super::login_limits::{Attempt, LoginLimits, NOT_ACCEPTED};
 use crate::request::Client;
 
 /// Time for which right credentials are not verified again. A hash of a password takes a tenth of a second.
@@ -29,13 +30,7 @@ const REMEMBERED: Duration = Duration::from_secs(30);
 /// Right credentials that are remembered.
 const LOGINS: NonZeroUsize = NonZeroUsize::new(1024).expect("positive");
 
-/// Wrong credentials of one address in [`REFUSALS_PER`]; then: 429.
-const REFUSALS: u32 = 10;
-
-/// See [`REFUSALS`].
-const REFUSALS_PER: Duration = Duration::from_secs(60);
-
-/// Addresses that log in at the same time.
+/// Credentials that are verified at the same time.
 const TURNS: usize = 64;
 
 /// Time for the authenticators.
@@ -140,8 +135,8 @@ pub(super) struct Login {
     /// Keys of the hashes of [`Login::key`].
     keys: [RandomState; 2],
     known: Mutex<LruCache<[u64; 2], Known>>,
-    refusals: RequestRate,
-    /// Turns of addresses, by a hash.
+    limits: LoginLimits,
+    /// Turns of credentials, by a hash.
     turns: [tokio::sync::Mutex<()>; TURNS],
 }
 
@@ -168,14 +163,15 @@ impl Login {
             },
             keys: [RandomState::new(), RandomState::new()],
             known: Mutex::new(LruCache::new(LOGINS)),
-            refusals: RequestRate::slow(REFUSALS, REFUSALS_PER),
+            limits: LoginLimits::new(),
             turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
         }
     }
 
-    /// Forgets all right credentials.
+    /// Forgets which credentials were right or wrong.
     pub(super) fn forget(&self) {
         self.known().clear();
+        self.limits.forget_wrong();
     }
 
     /// Client of a broker without authenticators.
@@ -206,54 +202,59 @@ impl Login {
     /// User of a request.
     ///
     /// # Errors
-    /// There are no credentials, or wrong ones, or too many wrong ones came from the address.
+    /// There are no credentials, or wrong ones, or too many wrong ones came.
     pub(super) async fn principal(&self, caller: &Caller) -> Result<Principal, Refused> {
         let client = &caller.client;
         let Some(authenticate) = &self.authenticate else { return self.anonymous(caller) };
         let Some(value) = &caller.authorization else {
             return Err(unauthorized("send a user and password (Basic) or a token (Bearer)"));
         };
-        let key = self.key(value.as_bytes());
+        let address = client.address.ip();
+        let key = self.key(address, value.as_bytes());
         if let Some(principal) = self.remembered(key) {
             return Ok(principal);
         }
-        let address = client.address.ip();
-        // One login of an address after the other: those at once would all pass the check, and each hash a password.
-        let Ok(_turn) = timeout(ANSWER_TIMEOUT, self.turn(address).lock()).await else {
+        let Some(presented) = parse(value.as_bytes()) else {
+            let detail = "Authorization is neither Basic with a user and password nor Bearer with a token";
+            return Err(unauthorized(detail));
+        };
+        // Requests that come at once with the same credentials would each hash the password.
+        let Ok(_turn) = timeout(ANSWER_TIMEOUT, self.turn(key).lock()).await else {
             return Err(unavailable());
         };
         if let Some(principal) = self.remembered(key) {
             return Ok(principal);
         }
-        self.refusals.check(address).map_err(Refused::too_many)?;
-        let refuse = |detail| {
-            // One token of an address that has one: the check above was before.
-            let _ = self.refusals.take(address);
-            Err(unauthorized(detail))
-        };
-        let Some(presented) = parse(value.as_bytes()) else {
-            return refuse("Authorization is neither Basic with a user and password nor Bearer with a token");
-        };
+        let (user, secret) = (presented.user.as_deref(), &presented.password[..]);
+        let counted = self.limits.begin(Attempt { address, user, secret })?;
         let asked = timeout(ANSWER_TIMEOUT, self.ask(&**authenticate, &presented, client)).await;
-        let grant = match asked {
-            Ok(Ok(Outcome::Accepted(grant))) => grant,
-            Ok(Ok(Outcome::Challenge(_))) => return refuse("the credentials are not accepted"),
-            Ok(Err(refusal)) => {
-                if matches!(refusal.reason, ReasonCode::ServerUnavailable | ReasonCode::ServerBusy) {
-                    return Err(unavailable());
-                }
-                tracing::info!(from = %client.address, cause = %refusal.cause, "login over HTTP refused");
-                return refuse("the credentials are not accepted");
+        let is_busy = |reason| matches!(reason, ReasonCode::ServerUnavailable | ReasonCode::ServerBusy);
+        let cause = match asked {
+            Ok(Ok(Outcome::Accepted(grant))) if grant.identity.user().is_some() => {
+                self.limits.right(&counted);
+                return Ok(self.remember(key, *grant));
             }
-            Err(_) => return Err(unavailable()),
+            Ok(Ok(Outcome::Accepted(_))) => "the credentials name no user".into(),
+            Ok(Ok(Outcome::Challenge(_))) => "they are of an exchange of several steps".into(),
+            Ok(Err(refusal)) if !is_busy(refusal.reason) => refusal.cause,
+            Ok(Err(_)) | Err(_) => {
+                self.limits.undecided(&counted);
+                return Err(unavailable());
+            }
         };
-        let Grant { identity, expiry, credential, .. } = *grant;
-        let Some(user) = identity.user() else { return refuse("the credentials name no user") };
-        let role = self.roles.of(user, identity.groups());
+        self.limits.wrong(&counted);
+        tracing::info!(from = %client.address, %cause, "login over HTTP refused");
+        Err(unauthorized(NOT_ACCEPTED))
+    }
+
+    /// Notes right credentials.
+    fn remember(&self, key: [u64; 2], grant: Grant) -> Principal {
+        let Grant { identity, expiry, credential, .. } = grant;
+        let role = identity.user().and_then(|user| self.roles.of(user, identity.groups()));
         let principal = Principal { identity, role };
         let until = Instant::now() + REMEMBERED;
         self.known().put(key, Known { principal: principal.clone(), credential, expiry, until });
-        Ok(principal)
+        principal
     }
 
     async fn ask(
@@ -282,14 +283,13 @@ impl Login {
         authenticate.authenticate(&credentials).await
     }
 
-    fn turn(&self, address: IpAddr) -> &tokio::sync::Mutex<()> {
-        let hash = self.keys[0].hash_one(network(address));
-        &self.turns[usize::try_from(hash).unwrap_or_default() % TURNS]
+    fn turn(&self, key: [u64; 2]) -> &tokio::sync::Mutex<()> {
+        &self.turns[usize::try_from(key[0]).unwrap_or_default() % TURNS]
     }
 
-    /// Keyed 128-bit hash: no credentials stay in memory.
-    fn key(&self, value: &[u8]) -> [u64; 2] {
-        [self.keys[0].hash_one(value), self.keys[1].hash_one(value)]
+    /// Keyed 128-bit hash of address and credentials: none stay in memory.
+    fn key(&self, address: IpAddr, value: &[u8]) -> [u64; 2] {
+        self.keys.each_ref().map(|key| key.hash_one((network(address), value)))
     }
 
     fn remembered(&self, key: [u64; 2]) -> Option<Principal> {

@@ -1,5 +1,6 @@
-//! Rates of requests and of refused logins, by address.
+//! Rates of requests and of wrong logins, by address or another key.
 
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
@@ -7,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
-/// Addresses whose rates are remembered; the one that was seen longest ago is forgotten first.
-const ADDRESSES: NonZeroUsize = NonZeroUsize::new(4096).expect("positive");
+/// Keys whose rates are remembered; the one that was seen longest ago is forgotten first.
+const KEYS: NonZeroUsize = NonZeroUsize::new(4096).expect("positive");
 
-/// Token bucket of each address.
-pub(super) struct RequestRate {
+/// Token bucket of each key.
+pub(super) struct RequestRate<K: Hash + Eq> {
     per_sec: f64,
     burst: f64,
-    buckets: Mutex<LruCache<IpAddr, Bucket>>,
+    buckets: Mutex<LruCache<K, Bucket>>,
 }
 
 #[derive(Clone, Copy)]
@@ -23,9 +24,9 @@ struct Bucket {
     at: Instant,
 }
 
-impl RequestRate {
+impl<K: Hash + Eq> RequestRate<K> {
     pub(super) fn new(per_sec: u32, burst: u32) -> Self {
-        Self { per_sec: per_sec.into(), burst: burst.into(), buckets: Mutex::new(LruCache::new(ADDRESSES)) }
+        Self { per_sec: per_sec.into(), burst: burst.into(), buckets: Mutex::new(LruCache::new(KEYS)) }
     }
 
     /// Bucket that fills up in `per`.
@@ -37,23 +38,24 @@ impl RequestRate {
     ///
     /// # Errors
     /// There is none; the time until there is one.
-    pub(super) fn take(&self, address: IpAddr) -> Result<(), Duration> {
-        self.take_at(address, Instant::now(), 1.0)
+    pub(super) fn take(&self, key: K) -> Result<(), Duration> {
+        self.take_at(key, Instant::now())
     }
 
-    /// Tests whether there is a token, and leaves it.
-    ///
-    /// # Errors
-    /// There is none; the time until there is one.
-    pub(super) fn check(&self, address: IpAddr) -> Result<(), Duration> {
-        self.take_at(address, Instant::now(), 0.0)
+    /// Puts a token back that was taken.
+    pub(super) fn give_back(&self, key: K) {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that was forgotten is full.
+        if let Some(bucket) = buckets.get_mut(&key) {
+            bucket.tokens = (bucket.tokens + 1.0).min(self.burst);
+        }
     }
 
-    fn take_at(&self, address: IpAddr, now: Instant, taken: f64) -> Result<(), Duration> {
+    fn take_at(&self, key: K, now: Instant) -> Result<(), Duration> {
         // Nothing panics while it is held.
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let full = Bucket { tokens: self.burst, at: now };
-        let bucket = buckets.get_or_insert_mut(network(address), || full);
+        let bucket = buckets.get_or_insert_mut(key, || full);
         let since = now.saturating_duration_since(bucket.at).as_secs_f64();
         *bucket = Bucket { tokens: (bucket.tokens + since * self.per_sec).min(self.burst), at: now };
         if bucket.tokens < 1.0 {
@@ -61,7 +63,7 @@ impl RequestRate {
                 Duration::try_from_secs_f64((1.0 - bucket.tokens) / self.per_sec).unwrap_or(Duration::MAX)
             );
         }
-        bucket.tokens -= taken;
+        bucket.tokens -= 1.0;
         Ok(())
     }
 }
@@ -82,19 +84,25 @@ mod tests {
     fn a_bucket_fills_up_with_time() {
         let rate = RequestRate::new(2, 3);
         let (start, address) = (Instant::now(), |text: &str| text.parse::<IpAddr>().unwrap());
-        let take = |text, ms, taken| rate.take_at(address(text), start + Duration::from_millis(ms), taken);
+        let take = |text, ms| rate.take_at(network(address(text)), start + Duration::from_millis(ms));
         for _ in 0..3 {
-            assert_eq!(take("2001:db8::1", 0, 1.0), Ok(()));
+            assert_eq!(take("2001:db8::1", 0), Ok(()));
         }
-        assert_eq!(take("2001:db8::2", 0, 1.0), Err(Duration::from_millis(500)), "the same network");
-        assert_eq!(take("192.0.2.1", 0, 1.0), Ok(()), "another one");
-        assert_eq!(take("2001:db8::1", 400, 1.0), Err(Duration::from_millis(100)));
-        assert_eq!(take("2001:db8::1", 500, 0.0), Ok(()));
-        assert_eq!(take("2001:db8::1", 500, 1.0), Ok(()), "a check takes nothing");
-        assert!(take("2001:db8::1", 500, 1.0).is_err());
+        assert_eq!(take("2001:db8::2", 0), Err(Duration::from_millis(500)), "the same network");
+        assert_eq!(take("192.0.2.1", 0), Ok(()), "another one");
+        assert_eq!(take("2001:db8::1", 400), Err(Duration::from_millis(100)));
+        assert_eq!(take("2001:db8::1", 500), Ok(()));
+        assert!(take("2001:db8::1", 500).is_err());
+        rate.give_back(network(address("2001:db8::1")));
+        assert_eq!(take("2001:db8::1", 500), Ok(()), "it was put back");
+        assert!(take("2001:db8::1", 500).is_err());
         for _ in 0..3 {
-            assert_eq!(take("2001:db8::1", 60_000, 1.0), Ok(()));
+            assert_eq!(take("2001:db8::1", 60_000), Ok(()));
         }
-        assert!(take("2001:db8::1", 60_000, 1.0).is_err(), "no more than the burst is kept");
+        for _ in 0..5 {
+            rate.give_back(network(address("192.0.2.1")));
+        }
+        assert!(take("2001:db8::1", 60_000).is_err(), "no more than the burst is kept");
+        assert_eq!((0..5).filter(|_| take("192.0.2.1", 0).is_ok()).count(), 3, "nor given back");
     }
 }

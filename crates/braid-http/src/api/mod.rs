@@ -19,6 +19,7 @@ mod events;
 mod extract;
 mod last_messages;
 mod limit;
+mod login_limits;
 mod metrics;
 mod pages;
 mod publish;
@@ -33,7 +34,7 @@ mod time;
 mod topics;
 mod users;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -59,7 +60,7 @@ use self::auth::Login;
 use self::caller::Caller;
 use self::extract::Refused;
 use self::last_messages::LastMessages;
-use self::limit::RequestRate;
+use self::limit::{RequestRate, network};
 use self::rates::RateSampler;
 use crate::autoquic::AutoQuic;
 use crate::counters::{FrontCounters, FrontRefusal};
@@ -100,7 +101,7 @@ pub struct Api(Arc<Shared>);
 struct Shared {
     control: Arc<dyn Control>,
     login: Login,
-    requests: RequestRate,
+    requests: RequestRate<IpAddr>,
     event_streams: Arc<Semaphore>,
     autoquic: Option<AutoQuic>,
     front: FrontCounters,
@@ -215,7 +216,7 @@ impl Api {
                 "the client of the request is not known",
             ));
         };
-        self.0.requests.take(caller.client.address.ip()).map_err(|wait| {
+        self.0.requests.take(network(caller.client.address.ip())).map_err(|wait| {
             self.0.front.count(FrontRefusal::Rate);
             Refused::too_many(wait)
         })?;

@@ -90,21 +90,63 @@ fn right_credentials_are_remembered_until_users_change() {
 }
 
 #[test]
-fn wrong_credentials_are_limited_and_right_ones_are_not() {
+fn wrong_credentials_of_a_user_are_limited_and_hinder_no_other() {
     let users = Arc::<TestUsers>::default();
     let api = TestApi::with(Setup { users: Some(users.clone()), ..Setup::default() });
-    let right = [basic("alice", "right")];
-    assert_eq!(api.send("GET", "/api/v1/bans", None, &right).status, 200);
-    for number in 0..10 {
-        let wrong = [basic("alice", &number.to_string())];
-        assert_eq!(api.send("GET", "/api/v1/bans", None, &wrong).status, 401, "{number}");
+    let ask = |user: &str, password: &str| api.send("GET", "/api/v1/bans", None, &[basic(user, password)]);
+    let guess = |user: &str| {
+        for number in 0..10 {
+            assert_eq!(ask(user, &number.to_string()).status, 401, "{number}");
+        }
+        let answer = ask(user, "11");
+        let wait: u64 = answer.header("retry-after").parse().unwrap();
+        assert!((1..=60).contains(&wait), "{wait}");
+        let detail = answer.refusal(429);
+        assert!(detail.contains("wrong passwords of this user"), "{detail}");
+    };
+    guess("alice");
+    assert_eq!(users.asked.load(Ordering::Relaxed), 10, "the last one was not verified");
+    ask("alice", "right").refusal(429);
+    assert_eq!(ask("bob", "right").status, 200, "another user of the address");
+    // The right password is verified again after others were guessed.
+    guess("bob");
+    api.api.forget_logins();
+    assert_eq!(ask("bob", "right").status, 200);
+    assert_eq!(users.asked.load(Ordering::Relaxed), 22);
+    // Not any more once it was wrong.
+    users.former.lock().unwrap().push("bob");
+    api.api.forget_logins();
+    assert_eq!(ask("bob", "right").status, 401);
+    api.api.forget_logins();
+    ask("bob", "right").refusal(429);
+    // Nor is an outage a wrong password.
+    assert!((0..20).all(|_| ask("slow", "right").status == 503));
+}
+
+#[test]
+fn wrong_credentials_of_an_address_are_limited_and_hinder_no_known_user() {
+    let users = Arc::<TestUsers>::default();
+    let api = TestApi::with(Setup { users: Some(users.clone()), ..Setup::default() });
+    let ask = |login: (&'static str, String)| api.send("GET", "/api/v1/bans", None, &[login]);
+    assert_eq!(ask(basic("bob", "right")).status, 200);
+    // Those of a program that does not know of a change are verified once, and count once.
+    for login in [bearer("wrong"), basic("dave", "wrong")] {
+        assert!((0..200).all(|_| ask(login.clone()).status == 401), "{login:?}");
     }
-    let answer = api.send("GET", "/api/v1/bans", None, &[basic("alice", "11")]);
-    answer.refusal(429);
-    let wait: u64 = answer.header("retry-after").parse().unwrap();
-    assert!((1..=60).contains(&wait), "{wait}");
-    assert_eq!(users.asked.load(Ordering::Relaxed), 11, "the last one was not verified");
-    assert_eq!(api.send("GET", "/api/v1/bans", None, &right).status, 200, "remembered");
+    assert_eq!(users.asked.load(Ordering::Relaxed), 3);
+    let guess = |number: u32| ask(basic(&number.to_string(), "wrong"));
+    let permitted = (0..300).find(|number| guess(*number).status == 429).unwrap();
+    // 98 of 100 are left, and others come with time.
+    assert!((98..150).contains(&permitted), "{permitted}");
+    let detail = guess(300).refusal(429);
+    assert!(detail.contains("of several users"), "{detail}");
+    for login in [basic("alice", "right"), bearer("token")] {
+        ask(login).refusal(429);
+    }
+    api.api.forget_logins();
+    for (password, expected) in [("right", 200), ("wrong", 401), ("also right", 200)] {
+        assert_eq!(ask(basic("bob", password)).status, expected, "{password}");
+    }
 }
 
 #[test]
@@ -170,6 +212,11 @@ fn requests_and_event_streams_end_with_the_right_to_use_the_api() {
     let status = |login: &[(&str, String)]| api.send("GET", "/api/v1/bans", None, login).status;
     let all = [&alice, &bob, &carol, &token];
     let mut kept = api.events_of("events?kinds=connected", &bob);
+    // As a reload does.
+    let recheck = || {
+        api.api.forget_logins();
+        api.runtime.block_on(api.handle.recheck_clients());
+    };
     let mut number = 0;
     // Each step: the login that it concerns, and the status of its requests from then on.
     let mut step = |change: &dyn Fn(), is_signalled: bool, login: &[(&str, String)], expected: u16| {
@@ -185,19 +232,17 @@ fn requests_and_event_streams_end_with_the_right_to_use_the_api() {
     };
     step(&|| WALL_CLOCK.store(100, Ordering::Relaxed), false, &token, 401);
     WALL_CLOCK.store(0, Ordering::Relaxed);
+    recheck();
     step(&|| users.revoked.lock().unwrap().push("alice"), false, &alice, 401);
     users.revoked.lock().unwrap().clear();
-    // As a reload does.
-    let recheck = || {
-        api.api.forget_logins();
-        api.runtime.block_on(api.handle.recheck_clients());
-    };
+    recheck();
     let former = |user| {
         users.former.lock().unwrap().push(user);
         recheck();
     };
     step(&|| former("alice"), true, &alice, 401);
     users.former.lock().unwrap().clear();
+    recheck();
     step(&|| former("carol"), true, &carol, 403);
     users.former.lock().unwrap().clear();
     recheck();
@@ -207,6 +252,7 @@ fn requests_and_event_streams_end_with_the_right_to_use_the_api() {
     };
     step(&revoked, true, &carol, 401);
     rules.0.lock().unwrap().clear();
+    recheck();
     let ban = || api.runtime.block_on(api.handle.ban(BanTarget::User("carol".into()), None, "")).unwrap();
     step(&ban, true, &carol, 403);
 }

@@ -109,7 +109,7 @@ impl Control for TestControl {
     }
 }
 
-/// Users `alice`, `bob`, `carol` (of the group `ops`) and `dave` with the password `right`, and the token `token` of
+/// Users `alice`, `bob`, `carol` (of the group `ops`) and `dave` with the password `right` or `also right`, and the token `token` of
 /// `alice`. The user `slow` finds no authenticator.
 #[derive(Debug, Default)]
 pub(super) struct TestUsers {
@@ -153,7 +153,9 @@ impl Authenticate for TestUsers {
         let is_former = |user: &str| self.former.lock().unwrap().contains(&user);
         let mut expiry = None;
         let user = match (credentials.user_name, password) {
-            (Some(_), Some(b"right")) if named.is_some_and(|user| user == "carol" || !is_former(user)) => {
+            (Some(_), Some(b"right" | b"also right"))
+                if named.is_some_and(|user| user == "carol" || !is_former(user)) =>
+            {
                 Ok(named.unwrap())
             }
             (None, Some(b"token")) => {
