@@ -68,24 +68,34 @@ fn goaway(received: &[(u8, u32, Vec<u8>)]) -> Option<u32> {
     Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()))
 }
 
+/// Requests that are reset at once.
+fn rapid_reset() -> Vec<u8> {
+    let one =
+        |n: u32| [frame(HEADERS, 5, 2 * n + 1, GET), frame(RST_STREAM, 0, 2 * n + 1, &[0, 0, 0, 8])].concat();
+    (0..2000).flat_map(one).collect()
+}
+
+/// A head that never ends.
+fn continuations() -> Vec<u8> {
+    let field = [&b"\x40\x01a\x7f\x87\x01"[..], &[b'b'; 262]].concat();
+    [frame(HEADERS, 1, 1, GET), frame(9, 0, 1, &field).repeat(5000)].concat()
+}
+
+/// Frames of streams that are not open, and of none.
+fn strays() -> Vec<u8> {
+    [frame(9, 4, 1, GET), frame(RST_STREAM, 0, 3, &[0, 0, 0, 8])].concat().repeat(1000)
+}
+
 #[test]
 fn floods_on_http2_end_the_connection() {
     let mut counters = FrontCounters::default();
     let front = Front::with(Limits::default(), None, |options| {
         (options.tls, options.http3, counters) = (None, false, options.counters.clone());
     });
-    let rapid_reset: Vec<u8> = (0..2000)
-        .flat_map(|n| [frame(1, 5, 2 * n + 1, GET), frame(3, 0, 2 * n + 1, &[0, 0, 0, 8])].concat())
-        .collect();
-    let received = http2(&front, &rapid_reset, |_, _| false);
+    let received = http2(&front, &rapid_reset(), |_, _| false);
     assert_eq!(goaway(&received), Some(11), "ENHANCE_YOUR_CALM: {received:?}");
 
-    let field = b"\x40\x01a\x7f\x87\x01".iter().copied().chain([b'b'; 262]).collect::<Vec<_>>();
-    let mut continuations = frame(1, 1, 1, GET);
-    for _ in 0..5000 {
-        continuations.extend(frame(9, 0, 1, &field));
-    }
-    let received = http2(&front, &continuations, |_, _| false);
+    let received = http2(&front, &continuations(), |_, _| false);
     assert!(goaway(&received).is_some_and(|code| code != 0), "{received:?}");
     // The connections end before the server has stopped.
     front.server.stop();
@@ -95,12 +105,27 @@ fn floods_on_http2_end_the_connection() {
 #[test]
 fn a_server_answers_after_floods() {
     let front = Front::plain(Limits::default(), None);
-    drop(http2(&front, &frame(9, 4, 1, GET), |_, _| false));
-    assert_eq!(
-        status(&front.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")),
-        200
-    );
+    for (name, flood) in [("resets", rapid_reset()), ("continuations", continuations()), ("strays", strays())]
+    {
+        // A client that was open before the flood is served behind it.
+        let mut other = TcpStream::connect(front.address).unwrap();
+        other.write_all(b"GET /live HTTP/1.1\r\nHost: localhost\r\n").unwrap();
+        for _ in 0..3 {
+            let received = http2(&front, &flood, |_, _| false);
+            assert!(goaway(&received).is_some_and(|code| code != 0), "{name}: {received:?}");
+        }
+        other.write_all(b"Connection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        other.read_to_string(&mut answer).unwrap();
+        assert_eq!(status(&answer), 200, "{name}");
+        let received =
+            http2(&front, &frame(HEADERS, 5, 1, GET), |kind, flags| kind == DATA && flags & 1 == 1);
+        assert!(received.iter().any(|(kind, _, block)| *kind == HEADERS && block[0] == OK), "{received:?}");
+    }
 }
+
+/// 200 as HPACK has it.
+pub(super) const OK: u8 = 0x88;
 
 /// 431 as HPACK has it.
 const TOO_LARGE: [u8; 5] = [0x48, 0x83, 0x69, 0x90, 0xff];
@@ -177,9 +202,9 @@ fn a_client_of_http2_that_reads_no_answers_is_closed() {
 
 // === HTTP/3 by hand ===
 
-/// Sends the bytes of a request stream, and returns those of the response; `None` if stream or connection are broken
+/// Sends the bytes of a request stream, and returns those of the response, or the error that broke stream or connection
 /// off.
-pub(super) async fn http3(front: &Front, bytes: &[u8]) -> Option<Vec<u8>> {
+pub(super) async fn http3(front: &Front, bytes: &[u8]) -> Result<Vec<u8>, String> {
     let connection = front.quic().await;
     let mut opener = h3::quic::Connection::<Bytes>::opener(&connection);
     let mut stream = open_bidi(&mut opener).await;
@@ -188,10 +213,10 @@ pub(super) async fn http3(front: &Front, bytes: &[u8]) -> Option<Vec<u8>> {
     while !bytes.is_empty() && poll_fn(|cx| stream.poll_send(cx, &mut bytes)).await.is_ok() {}
     let _ = poll_fn(|cx| h3::quic::SendStream::<Bytes>::poll_finish(&mut stream, cx)).await;
     let mut answer = Vec::new();
-    while let Some(data) = poll_fn(|cx| stream.poll_data(cx)).await.ok()? {
+    while let Some(data) = poll_fn(|cx| stream.poll_data(cx)).await.map_err(|error| format!("{error:?}"))? {
         answer.extend_from_slice(&data);
     }
-    Some(answer)
+    Ok(answer)
 }
 
 #[test]

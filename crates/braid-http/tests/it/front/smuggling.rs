@@ -2,7 +2,7 @@
 
 use braid_http::Limits;
 
-use super::floods::{DATA, GOAWAY, HEADERS, RST_STREAM, frame, http2, http3};
+use super::floods::{DATA, GOAWAY, HEADERS, OK, RST_STREAM, frame, http2, http3};
 use super::support::{Front, Upstream, block_on, is_problem, status};
 
 /// Upstream that answers each request with 200 and no content, and a plain front before it.
@@ -146,6 +146,9 @@ fn field3(name: &str, value: &str) -> Vec<u8> {
     [&length, name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
 }
 
+/// H3_MESSAGE_ERROR, with which the server resets a stream.
+const MESSAGE_ERROR: &str = "StreamTerminated { error_code: 270 }";
+
 /// Fields that no request of HTTP/2 and 3 has, or that mean another request on HTTP/1.1.
 const WRONG: [(&str, &str); 22] = [
     ("transfer-encoding", "chunked"),
@@ -172,44 +175,78 @@ const WRONG: [(&str, &str); 22] = [
     (" a", "b"),
 ];
 
+/// Request of HTTP/2 with a body, and the field that a test adds.
+fn ask2(front: &Front, path: &str, added: Option<(&str, &str)>) -> Vec<(u8, u32, Vec<u8>)> {
+    let mut block =
+        [&b"\x83\x86\x04"[..], &[path.len() as u8], path.as_bytes(), b"\x41\x09localhost"].concat();
+    block.extend(added.map(|(name, value)| field2(name, value)).unwrap_or_default());
+    let request = [frame(HEADERS, 4, 1, &block), frame(DATA, 1, 1, b"ok")].concat();
+    let ends_stream =
+        |kind, flags: u8| kind == RST_STREAM || (matches!(kind, HEADERS | DATA) && flags & 1 == 1);
+    http2(front, &request, ends_stream)
+}
+
+/// The same of HTTP/3.
+async fn ask3(front: &Front, path: &str, added: Option<(&str, &str)>) -> Result<Vec<u8>, String> {
+    let mut block =
+        [&b"\0\0\xd4\xd7\x51"[..], &[path.len() as u8], path.as_bytes(), b"\x50\x09localhost"].concat();
+    block.extend(added.map(|(name, value)| field3(name, value)).unwrap_or_default());
+    let head = [&[1, 0x40 | (block.len() >> 8) as u8, block.len() as u8], &block[..]].concat();
+    http3(front, &[&head, &b"\0\x02ok"[..]].concat()).await
+}
+
 #[test]
 fn requests_of_other_versions_cannot_break_out_of_their_fields() {
     let upstream = Upstream::start(|_| b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec());
     let front = Front::plain(Limits::default(), Some(upstream.address));
+    let encrypted = Front::start(Limits::default(), Some(upstream.address));
     let paths = ["/app b", "/app\r\nA: b", "/app\0", "app", "", "//evil.example/app\t"];
     let cases = WRONG.map(|field| (Some(field), "/app"));
     let cases = cases.into_iter().chain(paths.map(|path| (None, path))).collect::<Vec<_>>();
-    for (wrong, path) in &cases {
-        let mut block =
-            [&b"\x83\x86\x04"[..], &[path.len() as u8], path.as_bytes(), b"\x41\x09localhost"].concat();
-        block.extend(wrong.map(|(name, value)| field2(name, value)).unwrap_or_default());
-        let request = [frame(HEADERS, 4, 1, &block), frame(DATA, 1, 1, b"ok")].concat();
-        let ends_stream =
-            |kind, flags: u8| kind == RST_STREAM || (matches!(kind, HEADERS | DATA) && flags & 1 == 1);
-        let received = http2(&front, &request, ends_stream);
-        let is_refused = received.iter().any(|(kind, _, payload)| match *kind {
-            RST_STREAM | GOAWAY => true,
-            DATA => String::from_utf8_lossy(payload).contains("\"status\":4"),
-            _ => false,
-        });
-        assert!(is_refused, "{wrong:?} {path:?} {received:?}");
-    }
-    let encrypted = Front::start(Limits::default(), Some(upstream.address));
+    // The same request with nothing wrong in it reaches the upstream, as one request: before and after the others.
+    let accepted = async || {
+        for added in [None, Some(("a", "b")), Some(("content-length", "2")), Some(("te", "trailers"))] {
+            let received = ask2(&front, "/app", added);
+            assert!(
+                received.iter().any(|(kind, _, block)| *kind == HEADERS && block[0] == OK),
+                "{received:?}"
+            );
+            let answer = ask3(&encrypted, "/app", added).await.unwrap();
+            // HEADERS with `:status` 200 of the static table of QPACK.
+            assert!(answer[0] == 1 && answer.windows(3).any(|bytes| bytes == b"\0\0\xd9"), "{answer:x?}");
+            for _ in 0..2 {
+                let request = upstream.request();
+                assert!(
+                    request.starts_with("post /app http/1.1\r\n") && request.ends_with("ok"),
+                    "{request}"
+                );
+            }
+        }
+        assert!(upstream.requests.try_recv().is_err());
+    };
     block_on(async {
+        accepted().await;
+        for (wrong, path) in &cases {
+            let received = ask2(&front, path, *wrong);
+            let is_refused = received.iter().any(|(kind, _, payload)| match *kind {
+                RST_STREAM | GOAWAY => true,
+                DATA => String::from_utf8_lossy(payload).contains("\"status\":4"),
+                _ => false,
+            });
+            assert!(is_refused, "{wrong:?} {path:?} {received:?}");
+        }
         // `h3` takes the last one of two, as the only one.
         for (wrong, path) in cases.iter().filter(|(wrong, _)| *wrong != Some((":path", "/app/second"))) {
-            let mut block =
-                [&b"\0\0\xd4\xd7\x51"[..], &[path.len() as u8], path.as_bytes(), b"\x50\x09localhost"]
-                    .concat();
-            block.extend(wrong.map(|(name, value)| field3(name, value)).unwrap_or_default());
-            let head = [&[1, 0x40 | (block.len() >> 8) as u8, block.len() as u8], &block[..]].concat();
-            let answer = http3(&encrypted, &[&head, &b"\0\x02ok"[..]].concat()).await;
-            let is_refused =
-                answer.is_none_or(|answer| String::from_utf8_lossy(&answer).contains("\"status\":4"));
-            assert!(is_refused, "{wrong:?} {path:?}");
+            let answer = ask3(&encrypted, path, *wrong).await;
+            let is_refused = match &answer {
+                Ok(answer) => String::from_utf8_lossy(answer).contains("\"status\":4"),
+                Err(error) => error == MESSAGE_ERROR,
+            };
+            assert!(is_refused, "{wrong:?} {path:?} {answer:?}");
         }
+        // A body that is shorter or longer than it says may have begun to be forwarded, but was not complete.
+        let complete: Vec<_> = upstream.requests.try_iter().collect();
+        assert!(complete.is_empty(), "{complete:?}");
+        accepted().await;
     });
-    // A body that is shorter or longer than it says may have begun to be forwarded, but was not complete.
-    let complete: Vec<_> = upstream.requests.try_iter().collect();
-    assert!(complete.is_empty(), "{complete:?}");
 }
