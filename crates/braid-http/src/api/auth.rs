@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use braid_auth::identity::Identity;
-use braid_broker::{Authenticate, Credential, Credentials, Expiry, Grant, ListenerPolicy, Outcome};
+use braid_broker::{Authenticate, Credentials, Grant, ListenerPolicy, Outcome};
 use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 use braid_transport::{Peer, Transport};
@@ -51,18 +50,6 @@ pub(super) enum Role {
     Operator,
 }
 
-/// Access of clients without credentials to the API of a broker without authenticators.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AnonymousAccess {
-    /// Clients of this machine are operators, unless a proxy speaks for them.
-    #[default]
-    Loopback,
-    /// There is none.
-    Off,
-    /// There is none, because the pages of routes share the origin of the API and could act as an operator.
-    OffBesideRoutes,
-}
-
 /// Users and groups that have a role, each as `NAME` or `group:NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
@@ -91,15 +78,15 @@ impl Roles {
 /// User of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Principal {
-    /// Anonymous on this machine, where the broker has no authenticators.
-    pub(super) identity: Identity,
-    /// `None`: it may do nothing.
+    /// `None` on this machine, where the broker has no authenticators.
+    pub(super) grant: Option<Arc<Grant>>,
+    /// `None` for a user that may do nothing.
     pub(super) role: Option<Role>,
 }
 
 impl Principal {
     pub(super) fn user(&self) -> Option<&str> {
-        self.identity.user()
+        self.grant.as_ref()?.identity.user()
     }
 
     pub(super) fn is_operator(&self) -> bool {
@@ -109,27 +96,29 @@ impl Principal {
 
 /// Credentials that were right.
 struct Known {
-    principal: Principal,
-    /// Revoked when users or keys have changed.
-    credential: Option<Box<dyn Credential>>,
-    /// End of the credentials by the wall clock.
-    expiry: Option<Expiry>,
+    grant: Arc<Grant>,
+    role: Option<Role>,
     /// Time until they are verified again.
     until: Instant,
 }
 
 impl Known {
+    /// Tests whether time, token and password have not ended.
     fn is_valid(&self) -> bool {
         Instant::now() < self.until
-            && self.expiry.is_none_or(|expiry| !expiry.left().is_zero())
-            && self.credential.as_ref().is_none_or(|credential| !credential.is_revoked())
+            && self.grant.expiry.is_none_or(|expiry| !expiry.left().is_zero())
+            && self.grant.credential.as_ref().is_none_or(|credential| !credential.is_revoked())
+    }
+
+    fn principal(&self) -> Principal {
+        Principal { grant: Some(Arc::clone(&self.grant)), role: self.role }
     }
 }
 
 /// Login of users, with a memory of right credentials.
 pub(super) struct Login {
     authenticate: Option<Arc<dyn Authenticate>>,
-    anonymous: AnonymousAccess,
+    refuses_anonymous: Option<&'static str>,
     roles: Roles,
     policy: ListenerPolicy,
     /// Keys of the hashes of [`Login::key`].
@@ -149,12 +138,12 @@ struct Presented {
 impl Login {
     pub(super) fn new(
         authenticate: Option<Arc<dyn Authenticate>>,
-        anonymous: AnonymousAccess,
+        refuses_anonymous: Option<&'static str>,
         roles: Roles,
     ) -> Self {
         Self {
             authenticate,
-            anonymous,
+            refuses_anonymous,
             roles,
             policy: ListenerPolicy {
                 tag: Some(LISTENER.into()),
@@ -176,27 +165,19 @@ impl Login {
 
     /// Client of a broker without authenticators.
     fn anonymous(&self, caller: &Caller) -> Result<Principal, Refused> {
-        const REMEDY: &str = "configure an [[authenticator]], and name its users in http.operators";
         let is_here = caller.client.address.ip().to_canonical().is_loopback();
-        match (self.anonymous, &caller.proxy) {
-            (AnonymousAccess::Off, _) => Err(unauthorized(format!(
-                "http.api.anonymous is false, and the broker has no users: {REMEDY}"
-            ))),
-            (AnonymousAccess::OffBesideRoutes, _) => Err(unauthorized(format!(
-                "the pages of http.route share the origin of the API: give it addresses of its own by http.api.listen, or \
-                 {REMEDY}"
-            ))),
-            (AnonymousAccess::Loopback, _) if !is_here => {
-                Err(unauthorized(format!("the broker has no users: ask from this machine, or {REMEDY}")))
+        let cause = match (self.refuses_anonymous, &caller.proxy) {
+            (Some(reason), _) => reason.to_owned(),
+            (None, _) if !is_here => {
+                "anonymous clients have to ask from the machine of the broker".to_owned()
             }
-            // It is on this machine, and its clients are elsewhere.
-            (AnonymousAccess::Loopback, Some(sign)) => Err(unauthorized(format!(
-                "the request comes through a proxy ({sign}), and the broker has no users: {REMEDY}"
-            ))),
-            (AnonymousAccess::Loopback, None) => {
-                Ok(Principal { identity: Identity::default(), role: Some(Role::Operator) })
-            }
-        }
+            // The proxy is on this machine, and its clients are elsewhere.
+            (None, Some(sign)) => format!("the request comes through a proxy ({sign})"),
+            (None, None) => return Ok(Principal { grant: None, role: Some(Role::Operator) }),
+        };
+        Err(unauthorized(format!(
+            "{cause}, and there are no users to log in: configure an [[authenticator]], and name users in http.operators"
+        )))
     }
 
     /// User of a request.
@@ -249,11 +230,10 @@ impl Login {
 
     /// Notes right credentials.
     fn remember(&self, key: [u64; 2], grant: Grant) -> Principal {
-        let Grant { identity, expiry, credential, .. } = grant;
-        let role = identity.user().and_then(|user| self.roles.of(user, identity.groups()));
-        let principal = Principal { identity, role };
-        let until = Instant::now() + REMEMBERED;
-        self.known().put(key, Known { principal: principal.clone(), credential, expiry, until });
+        let role = grant.identity.user().and_then(|user| self.roles.of(user, grant.identity.groups()));
+        let known = Known { grant: Arc::new(grant), role, until: Instant::now() + REMEMBERED };
+        let principal = known.principal();
+        self.known().put(key, known);
         principal
     }
 
@@ -294,7 +274,7 @@ impl Login {
 
     fn remembered(&self, key: [u64; 2]) -> Option<Principal> {
         let mut known = self.known();
-        known.get(&key).filter(|known| known.is_valid()).map(|known| known.principal.clone())
+        known.get(&key).filter(|known| known.is_valid()).map(Known::principal)
     }
 
     fn known(&self) -> MutexGuard<'_, LruCache<[u64; 2], Known>> {

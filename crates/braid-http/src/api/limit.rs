@@ -43,10 +43,10 @@ impl<K: Hash + Eq> RequestRate<K> {
     }
 
     /// Puts a token back that was taken.
-    pub(super) fn give_back(&self, key: K) {
+    pub(super) fn give_back(&self, key: &K) {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         // One that was forgotten is full.
-        if let Some(bucket) = buckets.get_mut(&key) {
+        if let Some(bucket) = buckets.get_mut(key) {
             bucket.tokens = (bucket.tokens + 1.0).min(self.burst);
         }
     }
@@ -93,14 +93,14 @@ mod tests {
         assert_eq!(take("2001:db8::1", 400), Err(Duration::from_millis(100)));
         assert_eq!(take("2001:db8::1", 500), Ok(()));
         assert!(take("2001:db8::1", 500).is_err());
-        rate.give_back(network(address("2001:db8::1")));
+        rate.give_back(&network(address("2001:db8::1")));
         assert_eq!(take("2001:db8::1", 500), Ok(()), "it was put back");
         assert!(take("2001:db8::1", 500).is_err());
         for _ in 0..3 {
             assert_eq!(take("2001:db8::1", 60_000), Ok(()));
         }
         for _ in 0..5 {
-            rate.give_back(network(address("192.0.2.1")));
+            rate.give_back(&network(address("192.0.2.1")));
         }
         assert!(take("2001:db8::1", 60_000).is_err(), "no more than the burst is kept");
         assert_eq!((0..5).filter(|_| take("192.0.2.1", 0).is_ok()).count(), 3, "nor given back");

@@ -1,7 +1,7 @@
 //! Limits of wrong credentials: for each user at an address, and for each address.
 //!
-//! A limit for each address alone would let one user lock out all others behind a proxy or a translated address. A limit
-//! for each user alone would let any client lock a user out.
+//! A limit for each address alone would let one user lock out all others behind a proxy. One for each user alone would
+//! let any client lock a user out.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -27,8 +27,8 @@ const PER: Duration = Duration::from_secs(60);
 /// Time after a login for which others at the address do not limit the user.
 const LATELY: Duration = Duration::from_secs(3600);
 
-/// Time for which wrong credentials are not verified again. A program that still sends a former password does not use up
-/// the logins of its user.
+/// Time for which wrong credentials are not verified again. A program that still sends a former password does not use
+/// up the logins of its user.
 const KNOWN_WRONG: Duration = Duration::from_secs(30);
 
 /// Logins that are noted; the one that was seen longest ago is forgotten first.
@@ -106,7 +106,7 @@ impl LoginLimits {
         }
         if takes_of_user && let Err(wait) = self.users.take(user) {
             if takes_of_address {
-                self.addresses.give_back(network);
+                self.addresses.give_back(&network);
             }
             return Err(refused("too many wrong passwords of this user came from this address", wait));
         }
@@ -125,10 +125,10 @@ impl LoginLimits {
     /// The credentials were not verified.
     pub(super) fn undecided(&self, counted: &Counted) {
         if counted.takes_of_user {
-            self.users.give_back(counted.user);
+            self.users.give_back(&counted.user);
         }
         if counted.takes_of_address {
-            self.addresses.give_back(counted.network);
+            self.addresses.give_back(&counted.network);
         }
     }
 

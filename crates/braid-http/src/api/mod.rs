@@ -33,6 +33,7 @@ mod system;
 mod time;
 mod topics;
 mod users;
+mod verify;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
@@ -49,7 +50,7 @@ use braid_broker::{Authenticate, Handle};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-pub use self::auth::{AnonymousAccess, Roles};
+pub use self::auth::Roles;
 pub use self::control::{
     Control, ControlError, ControlErrorKind, Priority, RulesAction, RulesAnswer, RulesQuestion, RulesText,
     User,
@@ -75,8 +76,9 @@ pub struct ApiOptions {
     pub control: Arc<dyn Control>,
     /// Authenticator of users; `None` if the broker has none.
     pub authenticate: Option<Arc<dyn Authenticate>>,
-    /// Clients that are operators if the broker has no authenticators.
-    pub anonymous: AnonymousAccess,
+    /// Reason why clients of this machine are no operators of a broker without authenticators; `None` if they are,
+    /// unless a proxy speaks for them.
+    pub refuses_anonymous: Option<&'static str>,
     /// Users that may read, and those that may change something.
     pub roles: Roles,
     /// Requests of one address in a second; ten times as many may come at once.
@@ -135,7 +137,7 @@ impl Api {
     pub fn new(options: ApiOptions) -> Self {
         Self(Arc::new(Shared {
             control: options.control,
-            login: Login::new(options.authenticate, options.anonymous, options.roles),
+            login: Login::new(options.authenticate, options.refuses_anonymous, options.roles),
             requests: RequestRate::new(options.requests_per_sec, options.requests_per_sec.saturating_mul(10)),
             event_streams: Arc::new(Semaphore::new(options.event_streams)),
             autoquic: options.autoquic,

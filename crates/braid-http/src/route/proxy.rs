@@ -149,7 +149,7 @@ impl Proxy {
         remove_hop_by_hop(headers);
         // A port of another server. [RFC 7838, 2]
         headers.remove(header::ALT_SVC);
-        // It would let a worker of this route intercept requests for others.
+        // Would let a service worker of this route intercept requests for others.
         headers.remove("service-worker-allowed");
         let time = self.time;
         response.map(|body| Body::new(TimedBody { body, time, timer: None, _place: place }))

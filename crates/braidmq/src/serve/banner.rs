@@ -16,7 +16,7 @@ pub(super) struct Addresses {
     mqtt: Vec<(Transport, SocketAddr)>,
     health: Vec<SocketAddr>,
     http: Vec<SocketAddr>,
-    /// Of the API, if it has addresses of its own.
+    /// Addresses of the API, if it has its own.
     api: Vec<SocketAddr>,
 }
 

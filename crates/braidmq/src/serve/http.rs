@@ -7,8 +7,8 @@ use std::sync::Arc;
 use braid_access::AccessControl;
 use braid_broker::{Authenticate, Handle};
 use braid_http::{
-    AnonymousAccess, Api, ApiOptions, AutoQuic, Control, FrontCounters, HealthState, MqttRoute, Roles,
-    Server, ServerOptions, Services, router,
+    Api, ApiOptions, AutoQuic, Control, FrontCounters, HealthState, MqttRoute, Roles, Server, ServerOptions,
+    Services, router,
 };
 use braid_transport::http::WebSocketUpgrades;
 use braid_transport::{CertificateError, CertificateFiles, ServerTls, ServerTlsOptions};
@@ -146,13 +146,15 @@ fn api_options(
     let authenticate = (!config.authenticator.is_empty())
         .then(|| -> Arc<dyn Authenticate> { Arc::new(access.authenticator()) });
     let front = &config.http;
-    let anonymous = match (front.api.anonymous, front.routes_share_origin()) {
-        (false, _) => AnonymousAccess::Off,
-        (true, true) => AnonymousAccess::OffBesideRoutes,
-        (true, false) => AnonymousAccess::Loopback,
+    let refuses_anonymous = match (front.api.anonymous, front.routes_share_origin()) {
+        (false, _) => Some("http.api.anonymous is false"),
+        (true, true) => Some(
+            "the pages of http.route share the origin of the API (http.api.listen gives it addresses of its own)",
+        ),
+        (true, false) => None,
     };
     ApiOptions {
-        anonymous,
+        refuses_anonymous,
         control,
         authenticate,
         roles: Roles { operators: front.operators.clone(), viewers: front.viewers.clone() },

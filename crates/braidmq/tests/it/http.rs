@@ -110,7 +110,7 @@ fn without_http3_there_is_nothing_to_explain() {
 }
 
 #[test]
-fn without_anonymous_access_everybody_logs_in() {
+fn without_anonymous_access_all_clients_log_in() {
     for (settings, status, code) in [
         (&[][..], 200, 0),
         (&["http.api.anonymous=false"], 401, 5),
@@ -152,7 +152,7 @@ fn the_api_has_addresses_of_its_own() {
         let api = banner
             .iter()
             .find(|line| line.contains("(API, "))
-            .map(|line| address(&[line.clone()], "http://"));
+            .map(|line| address(std::slice::from_ref(line), "http://"));
         assert_eq!(api.is_some(), own, "{banner:?}");
         let status = |address: &str, path: &str| get(address, path)[9..12].parse::<u16>().unwrap();
         let statuses = |address: &str| {

@@ -16,9 +16,8 @@ use braid_broker::{
 };
 use braid_client::{Client, ClientTlsOptions, Messages};
 use braid_http::{
-    AnonymousAccess, Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, Limits, MqttRoute,
-    Priority, Roles, Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User,
-    router,
+    Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, Limits, MqttRoute, Priority, Roles,
+    Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User, router,
 };
 use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
@@ -109,8 +108,8 @@ impl Control for TestControl {
     }
 }
 
-/// Users `alice`, `bob`, `carol` (of the group `ops`) and `dave` with the password `right` or `also right`, and the token `token` of
-/// `alice`. The user `slow` finds no authenticator.
+/// Users `alice`, `bob`, `carol` (of the group `ops`) and `dave` with the passwords `right` and `also right`, and the
+/// token `token` of `alice`. The user `slow` finds no authenticator.
 #[derive(Debug, Default)]
 pub(super) struct TestUsers {
     pub(super) asked: AtomicUsize,
@@ -195,7 +194,7 @@ pub(super) fn basic(user: &str, password: &str) -> (&'static str, String) {
 /// Differences between tests.
 pub(super) struct Setup {
     pub(super) users: Option<Arc<TestUsers>>,
-    pub(super) anonymous: AnonymousAccess,
+    pub(super) refuses_anonymous: Option<&'static str>,
     pub(super) rules: Arc<dyn Authorize>,
     pub(super) requests_per_sec: u32,
     pub(super) event_streams: usize,
@@ -209,7 +208,7 @@ impl Default for Setup {
         let limits = LimitsConfig::default();
         Self {
             users: None,
-            anonymous: AnonymousAccess::default(),
+            refuses_anonymous: None,
             rules: Arc::new(PermitAll),
             requests_per_sec: 1000,
             event_streams: 8,
@@ -273,7 +272,7 @@ impl TestApi {
             front: options.counters.clone(),
             control: control.clone(),
             authenticate: setup.users.map(|users| users as Arc<dyn Authenticate>),
-            anonymous: setup.anonymous,
+            refuses_anonymous: setup.refuses_anonymous,
             roles: Roles {
                 operators: vec!["alice".to_owned(), "group:ops".to_owned()],
                 viewers: vec!["bob".to_owned()],

@@ -186,7 +186,7 @@ fn ask2(front: &Front, path: &str, added: Option<(&str, &str)>) -> Vec<(u8, u32,
     http2(front, &request, ends_stream)
 }
 
-/// The same of HTTP/3.
+/// Request of HTTP/3 with a body, and the field that a test adds.
 async fn ask3(front: &Front, path: &str, added: Option<(&str, &str)>) -> Result<Vec<u8>, String> {
     let mut block =
         [&b"\0\0\xd4\xd7\x51"[..], &[path.len() as u8], path.as_bytes(), b"\x50\x09localhost"].concat();
@@ -203,7 +203,7 @@ fn requests_of_other_versions_cannot_break_out_of_their_fields() {
     let paths = ["/app b", "/app\r\nA: b", "/app\0", "app", "", "//evil.example/app\t"];
     let cases = WRONG.map(|field| (Some(field), "/app"));
     let cases = cases.into_iter().chain(paths.map(|path| (None, path))).collect::<Vec<_>>();
-    // The same request with nothing wrong in it reaches the upstream, as one request: before and after the others.
+    // A request with nothing wrong in it reaches the upstream, as one request: before and after the others.
     let accepted = async || {
         for added in [None, Some(("a", "b")), Some(("content-length", "2")), Some(("te", "trailers"))] {
             let received = ask2(&front, "/app", added);
