@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 use super::answer::ask;
 use super::connection::{ClientName, ConnectionSummary, PendingDetail};
 use super::inquiry::{Inquiry, ViewError};
-use super::{ENTRIES_IN_PIECE, Page, subscriptions};
+use super::{ENTRIES_IN_PAGE, ENTRIES_IN_PIECE, Page, subscriptions};
 use crate::core::Core;
 use crate::registry::{Presence, Registry, SessionEntry, SessionKey, SessionOwner};
 
@@ -139,18 +139,23 @@ pub(super) async fn list(
 ) -> Page<ClientRow, ClientCursor> {
     let limit = Page::<ClientRow, ClientCursor>::rows_of(limit);
     let (mut rows, mut after) = (Vec::new(), cursor.map(|ClientCursor(key)| SessionKey(key)));
+    let mut visited = 0;
     loop {
         let piece = registry.piece(after, ENTRIES_IN_PIECE);
         let is_last = piece.len() < ENTRIES_IN_PIECE;
         for entry in &piece {
             after = Some(entry.key);
+            visited += 1;
             rows.extend(query.row(entry));
             if rows.len() == limit {
-                return Page { rows, next: Some(ClientCursor(entry.key.0)) };
+                return Page { rows, next: Some(ClientCursor(entry.key.0)), visited };
             }
         }
         if is_last {
-            return Page { rows, next: None };
+            return Page { rows, next: None, visited };
+        }
+        if visited >= ENTRIES_IN_PAGE {
+            return Page { rows, next: after.map(|SessionKey(key)| ClientCursor(key)), visited };
         }
         yield_now().await;
     }

@@ -53,15 +53,16 @@ impl Handle {
 
     /// Page of the subscriptions that match `query`, behind `cursor`, in the order of sessions and filters.
     ///
-    /// Each connected client with subscriptions is asked: a query that few match costs a turn of all of them. Those of
-    /// a connection that does not answer are passed over. A subscription whose stream ends meanwhile may come twice.
+    /// Each connected client that may have one is asked, which costs a turn of its connection: for a topic or filter
+    /// its subscribers, for a client that one, else all clients with subscriptions, 1,024 for a page. Those of a
+    /// connection that does not answer are passed over. A subscription whose stream ends meanwhile may come twice.
     pub async fn subscriptions(
         &self,
         query: &SubscriptionQuery,
         cursor: Option<SubscriptionCursor>,
         limit: usize,
     ) -> Page<SubscriptionRow, SubscriptionCursor> {
-        subscriptions::list(&self.core.sessions.registry, query, cursor, limit).await
+        subscriptions::list(&self.core, query, cursor, limit).await
     }
 
     /// Page of the retained messages that match `query`, behind the topic `after`, in the order of their levels. Topics
