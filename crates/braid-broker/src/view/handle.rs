@@ -34,6 +34,16 @@ impl Handle {
         clients::list(&self.core.sessions.registry, query, cursor, limit).await
     }
 
+    /// The clients that match `query` for which most bytes are queued, the most first: at most `limit`, and no further
+    /// page. Visits all sessions.
+    pub async fn most_queued_clients(
+        &self,
+        query: &ClientQuery,
+        limit: usize,
+    ) -> Page<ClientRow, ClientCursor> {
+        clients::most_queued(&self.core.sessions.registry, query, limit).await
+    }
+
     /// Details of one client, connected or not.
     ///
     /// # Errors
