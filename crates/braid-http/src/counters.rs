@@ -22,10 +22,11 @@ pub(crate) enum FrontRefusal {
     Resets,
     Rate,
     EventStreams,
+    Queries,
 }
 
 /// Values of the label `reason`, in the order of [`FrontRefusal`].
-const REASONS: [&str; 14] = [
+const REASONS: [&str; 15] = [
     "connections",
     "connections_per_address",
     "head",
@@ -40,6 +41,7 @@ const REASONS: [&str; 14] = [
     "resets",
     "rate",
     "event_streams",
+    "queries",
 ];
 
 impl From<StatusCode> for FrontRefusal {

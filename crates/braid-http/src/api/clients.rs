@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::budget::{ENTRIES, Query};
 use super::extract::{
     Answer, ClientParams, Json, List, Params, Refused, Segment, decode_cursor, encode_cursor, rows,
 };
@@ -20,7 +21,7 @@ use super::time::unix;
 use super::{Api, address_text};
 
 /// Clients that are visited to count those that match; beyond, the total is not told.
-const MAX_COUNTED: u64 = 100_000;
+const MAX_COUNTED: usize = 100_000;
 
 /// Rows of a page that is only counted.
 const ROWS_TO_COUNT: usize = 1000;
@@ -249,22 +250,25 @@ fn is_all(query: &ClientQuery) -> bool {
 pub(super) async fn list(
     State(api): State<Api>,
     Params(params): Params<ClientsParams>,
+    budget: Query,
 ) -> Answer<List<Client>> {
     let (handle, limit, query) = (api.handle()?, rows(params.limit)?, params.query()?);
     let cursor: Option<Cursor> = decode_cursor(params.cursor.as_deref())?;
     let start = cursor.as_ref().map(|Cursor(value, _)| ClientCursor::new(*value));
     let page = handle.clients(&query, start, limit).await;
+    budget.charge(page.visited, ENTRIES);
     let (items, position) = (page.rows.iter().map(Client::from).collect::<Vec<_>>(), page.next);
     let total = match cursor {
         Some(Cursor(_, total)) => total,
         None if position.is_none() => Some(items.len() as u64),
         None if is_all(&query) => super::metrics::value(&handle, "clients/total"),
         None => {
-            let (mut total, mut visited) = (items.len() as u64, 0);
+            let (mut total, mut visited) = (items.len() as u64, page.visited);
             let mut behind = position;
             while behind.is_some() && visited < MAX_COUNTED {
                 let page = handle.clients(&query, behind, ROWS_TO_COUNT).await;
-                visited += page.rows.len() as u64;
+                budget.charge(page.visited, ENTRIES);
+                visited += page.visited;
                 total += page.rows.len() as u64;
                 behind = page.next;
             }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
@@ -49,9 +49,21 @@ impl RequestRate {
         self.take_at(address, Instant::now(), 0.0)
     }
 
-    fn take_at(&self, address: IpAddr, now: Instant, taken: f64) -> Result<(), Duration> {
+    /// Takes any number of tokens, also those that are not there yet.
+    pub(super) fn charge(&self, address: IpAddr, tokens: f64) {
+        let _ = self.take_at(address, Instant::now(), 0.0);
+        if let Some(bucket) = self.buckets().peek_mut(&network(address)) {
+            bucket.tokens -= tokens;
+        }
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, LruCache<IpAddr, Bucket>> {
         // Nothing panics while it is held.
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_at(&self, address: IpAddr, now: Instant, taken: f64) -> Result<(), Duration> {
+        let mut buckets = self.buckets();
         let full = Bucket { tokens: self.burst, at: now };
         let bucket = buckets.get_or_insert_mut(network(address), || full);
         let since = now.saturating_duration_since(bucket.at).as_secs_f64();
@@ -96,5 +108,12 @@ mod tests {
             assert_eq!(take("2001:db8::1", 60_000, 1.0), Ok(()));
         }
         assert!(take("2001:db8::1", 60_000, 1.0).is_err(), "no more than the burst is kept");
+        let now = Instant::now();
+        let rate = RequestRate::new(1, 3);
+        let price = address("192.0.2.1");
+        assert_eq!(rate.take_at(price, now, 0.0), Ok(()));
+        rate.charge(price, 100.0);
+        let wait = rate.take_at(price, now, 1.0).unwrap_err();
+        assert!((Duration::from_secs(97)..=Duration::from_secs(98)).contains(&wait), "a debt: {wait:?}");
     }
 }

@@ -11,6 +11,7 @@
 mod auth;
 mod autoquic;
 mod bans;
+mod budget;
 mod clients;
 mod control;
 mod document;
@@ -55,6 +56,7 @@ pub use self::control::{
 pub(crate) use self::pages::fallback;
 
 use self::auth::{Login, Role};
+use self::budget::Queries;
 use self::extract::Refused;
 use self::last_messages::LastMessages;
 use self::limit::RequestRate;
@@ -97,8 +99,7 @@ pub struct Api(Arc<Shared>);
 struct Shared {
     control: Arc<dyn Control>,
     login: Login,
-    requests: RequestRate,
-    event_streams: Arc<Semaphore>,
+    load: Load,
     autoquic: Option<AutoQuic>,
     front: FrontCounters,
     memory_marks: (u64, u64),
@@ -108,6 +109,14 @@ struct Shared {
     broker: watch::Sender<Option<Lease>>,
     /// Receivers are those of leases.
     leases: watch::Sender<()>,
+}
+
+/// Bounds of what clients may ask for.
+struct Load {
+    requests: RequestRate,
+    /// Queries that visit many entries.
+    queries: Queries,
+    event_streams: Arc<Semaphore>,
 }
 
 /// Use of the broker by a request, which [`Api::ended`] waits for.
@@ -132,8 +141,14 @@ impl Api {
         Self(Arc::new(Shared {
             control: options.control,
             login: Login::new(options.authenticate, options.roles),
-            requests: RequestRate::new(options.requests_per_sec, options.requests_per_sec.saturating_mul(10)),
-            event_streams: Arc::new(Semaphore::new(options.event_streams)),
+            load: Load {
+                requests: RequestRate::new(
+                    options.requests_per_sec,
+                    options.requests_per_sec.saturating_mul(10),
+                ),
+                queries: Queries::default(),
+                event_streams: Arc::new(Semaphore::new(options.event_streams)),
+            },
             autoquic: options.autoquic,
             front: options.front,
             memory_marks: (options.memory_low_bytes, options.memory_high_bytes),
@@ -212,7 +227,7 @@ impl Api {
                 "the client of the request is not known",
             ));
         };
-        self.0.requests.take(client.address.ip()).map_err(|wait| {
+        self.0.load.requests.take(client.address.ip()).map_err(|wait| {
             self.0.front.count(FrontRefusal::Rate);
             Refused::too_many(wait)
         })?;

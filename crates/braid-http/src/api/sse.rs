@@ -68,7 +68,7 @@ impl<S: Source> Stream<S> {
 /// # Errors
 /// There are too many event streams.
 pub(super) fn respond(api: &Api, source: impl Source) -> Result<Response, Refused> {
-    let Ok(permit) = api.0.event_streams.clone().try_acquire_owned() else {
+    let Ok(permit) = api.0.load.event_streams.clone().try_acquire_owned() else {
         api.0.front.count(FrontRefusal::EventStreams);
         let detail = "there are as many event streams as http.api.event_streams permits";
         let refused = Refused::new(StatusCode::TOO_MANY_REQUESTS, detail);
