@@ -20,7 +20,7 @@ mod state;
 mod upgrade;
 
 pub use api::{
-    Api, ApiOptions, Control, ControlError, ControlErrorKind, Priority, Roles, RulesAction, RulesAnswer,
+    Api, ApiOptions, Control, ControlError, ControlErrorKind, EventStreamLimits, Priority, Roles, RulesAction, RulesAnswer,
     RulesQuestion, RulesText, User,
 };
 pub use autoquic::AutoQuic;

@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::autoquic::ChangeRow;
 use super::extract::{Params, Refused};
-use super::sse::{Source, event, respond};
+use super::sse::{Source, Subscriber, event, respond};
 use super::time::unix_now;
 use super::{Api, address_text};
 use crate::autoquic::{AutoQuic, Change};
@@ -233,6 +233,7 @@ async fn next_change(changes: Option<&mut Receiver<Arc<Change>>>) -> Result<Arc<
 pub(super) async fn live(
     State(api): State<Api>,
     Params(params): Params<EventsParams>,
+    subscriber: Subscriber,
 ) -> Result<Response, Refused> {
     let kinds = params.kinds.as_deref().map(|text| {
         let kinds: BTreeSet<_> = text.split(',').map(str::to_owned).collect();
@@ -245,5 +246,5 @@ pub(super) async fn live(
     let handle = api.handle()?;
     let autoquic = api.0.autoquic.as_ref().map(AutoQuic::subscribe);
     let (broker, security) = (handle.events(), handle.security_events());
-    respond(&api, Events { broker, security, autoquic, kinds })
+    respond(&api, subscriber, Events { broker, security, autoquic, kinds })
 }

@@ -15,6 +15,7 @@ mod budget;
 mod clients;
 mod control;
 mod document;
+mod event_streams;
 mod events;
 mod extract;
 mod last_messages;
@@ -45,7 +46,7 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use braid_broker::{Authenticate, Handle};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 pub use self::auth::Roles;
@@ -53,10 +54,12 @@ pub use self::control::{
     Control, ControlError, ControlErrorKind, Priority, RulesAction, RulesAnswer, RulesQuestion, RulesText,
     User,
 };
+pub use self::event_streams::EventStreamLimits;
 pub(crate) use self::pages::fallback;
 
-use self::auth::{Login, Role};
+use self::auth::{Login, Principal, Role};
 use self::budget::Queries;
+use self::event_streams::EventStreams;
 use self::extract::Refused;
 use self::last_messages::LastMessages;
 use self::limit::RequestRate;
@@ -79,8 +82,8 @@ pub struct ApiOptions {
     pub roles: Roles,
     /// Requests of one address in a second; ten times as many may come at once.
     pub requests_per_sec: u32,
-    /// Event streams of all clients.
-    pub event_streams: usize,
+    /// Limits of event streams.
+    pub event_streams: EventStreamLimits,
     /// Policy of the automatic upgrade; `None` without HTTP/3.
     pub autoquic: Option<AutoQuic>,
     /// Counters of the server that serves it.
@@ -116,7 +119,7 @@ struct Load {
     requests: RequestRate,
     /// Queries that visit many entries.
     queries: Queries,
-    event_streams: Arc<Semaphore>,
+    event_streams: EventStreams,
 }
 
 /// Use of the broker by a request, which [`Api::ended`] waits for.
@@ -147,7 +150,7 @@ impl Api {
                     options.requests_per_sec.saturating_mul(10),
                 ),
                 queries: Queries::default(),
-                event_streams: Arc::new(Semaphore::new(options.event_streams)),
+                event_streams: EventStreams::new(options.event_streams),
             },
             autoquic: options.autoquic,
             front: options.front,
@@ -220,7 +223,7 @@ impl Api {
     }
 
     /// Checks rate, credentials and role of a request.
-    async fn admit(&self, request: &Parts) -> Result<(), Refused> {
+    async fn admit(&self, request: &Parts) -> Result<Principal, Refused> {
         let Some(client) = request.extensions.get::<Client>().cloned() else {
             return Err(Refused::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -249,7 +252,7 @@ impl Api {
             let (user, path) = (principal.user.as_deref(), request.uri.path());
             tracing::info!(?user, from = %client.address, method = %request.method, path, "command over HTTP");
         }
-        Ok(())
+        Ok(principal)
     }
 }
 
@@ -261,9 +264,12 @@ impl std::fmt::Debug for Api {
 
 /// Middleware of every route.
 async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     match api.admit(&parts).await {
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Ok(principal) => {
+            parts.extensions.insert(principal);
+            next.run(Request::from_parts(parts, body)).await
+        }
         Err(refused) => refused.into_response(),
     }
 }

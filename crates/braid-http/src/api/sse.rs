@@ -1,21 +1,28 @@
 //! Server-sent events.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::request::Parts;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::auth::Principal;
+use super::event_streams::{Reached, StreamPermit};
 use super::extract::Refused;
 use super::{Api, Lease};
 use crate::counters::FrontRefusal;
+use crate::request::Client;
 
 /// Interval of comments that keep proxies and the front from closing a quiet stream.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -42,7 +49,29 @@ struct Stream<S> {
     heartbeat: Instant,
     end: Instant,
     has_begun: bool,
-    _permit: OwnedSemaphorePermit,
+    _permit: StreamPermit,
+}
+
+/// Client of a request for a stream.
+pub(super) struct Subscriber {
+    address: IpAddr,
+    user: Option<Arc<str>>,
+}
+
+impl<S: Sync> FromRequestParts<S> for Subscriber {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        match (parts.extensions.get::<Client>(), parts.extensions.get::<Principal>()) {
+            (Some(client), Some(principal)) => {
+                Ok(Self { address: client.address.ip(), user: principal.user.clone() })
+            }
+            _ => Err(Refused::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the client of the request is not known",
+            )),
+        }
+    }
 }
 
 impl<S: Source> Stream<S> {
@@ -67,13 +96,13 @@ impl<S: Source> Stream<S> {
 ///
 /// # Errors
 /// There are too many event streams.
-pub(super) fn respond(api: &Api, source: impl Source) -> Result<Response, Refused> {
-    let Ok(permit) = api.0.load.event_streams.clone().try_acquire_owned() else {
+pub(super) fn respond(api: &Api, subscriber: Subscriber, source: impl Source) -> Result<Response, Refused> {
+    let opened = api.0.load.event_streams.open(subscriber.address, subscriber.user);
+    let permit = opened.map_err(|Reached(limit)| {
         api.0.front.count(FrontRefusal::EventStreams);
-        let detail = "there are as many event streams as http.api.event_streams permits";
-        let refused = Refused::new(StatusCode::TOO_MANY_REQUESTS, detail);
-        return Err(refused.retry_after(HEARTBEAT));
-    };
+        let detail = format!("there are as many event streams as http.api.{limit} permits: close one");
+        Refused::new(StatusCode::TOO_MANY_REQUESTS, detail).retry_after(HEARTBEAT)
+    })?;
     let now = Instant::now();
     let stream = Stream {
         source,

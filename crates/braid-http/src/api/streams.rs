@@ -13,7 +13,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Answer, ClientParams, Json, Params, Refused, Segment};
-use super::sse::{Source, event, respond};
+use super::sse::{Source, Subscriber, event, respond};
 use super::time::{millis, unix_now};
 use super::{Api, address_text};
 
@@ -294,6 +294,7 @@ pub(super) async fn live(
     State(api): State<Api>,
     Segment(id): Segment,
     Params(params): Params<LiveParams>,
+    subscriber: Subscriber,
 ) -> Result<Response, Refused> {
     let (default, least, most) = INTERVAL_MS;
     let interval_ms = params.interval_ms.unwrap_or(default);
@@ -307,5 +308,5 @@ pub(super) async fn live(
     api.handle()?.streams(&name).await?;
     let mut ticks = interval(Duration::from_millis(interval_ms));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    respond(&api.clone(), Live { api, name, ticks })
+    respond(&api.clone(), subscriber, Live { api, name, ticks })
 }

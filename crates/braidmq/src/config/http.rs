@@ -106,11 +106,13 @@ pub(crate) struct ApiConfig {
     pub(crate) requests_per_sec: u32,
     /// Event streams of all clients.
     pub(crate) event_streams: usize,
+    /// Event streams of one address, and of one user.
+    pub(crate) event_streams_per_client: usize,
 }
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { requests_per_sec: 50, event_streams: 64 }
+        Self { requests_per_sec: 50, event_streams: 64, event_streams_per_client: 16 }
     }
 }
 
@@ -194,6 +196,8 @@ impl FrontConfig {
         }
         range("http.api.requests_per_sec", self.api.requests_per_sec.into(), 1, 1_000_000)?;
         range("http.api.event_streams", self.api.event_streams as u64, 0, 65_536)?;
+        let per_client = self.api.event_streams_per_client as u64;
+        range("http.api.event_streams_per_client", per_client, 0, 65_536)?;
         for (key, names) in [("http.operators", &self.operators), ("http.viewers", &self.viewers)] {
             if names.iter().any(|name| name.is_empty() || name == "group:") {
                 return Err(refused(key, "a name is empty: write a user, or group:NAME".to_owned()));
@@ -295,6 +299,7 @@ mod tests {
             ("viewers = ['group:']", "http.viewers: a name is empty"),
             ("api.requests_per_sec = 0", "http.api.requests_per_sec: 0 is out of range"),
             ("api.event_streams = 70000", "http.api.event_streams: 70000 is out of range"),
+            ("api.event_streams_per_client = 70000", "http.api.event_streams_per_client: 70000 is out of range"),
             (
                 "autoquic.mode = 'on'",
                 "unknown variant `on`, expected one of `auto`, `always`, `never`, `autoquic-compat`",

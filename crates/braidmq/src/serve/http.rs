@@ -7,7 +7,7 @@ use std::sync::Arc;
 use braid_access::AccessControl;
 use braid_broker::{Authenticate, Handle};
 use braid_http::{
-    Api, ApiOptions, AutoQuic, Control, FrontCounters, HealthState, MqttRoute, Roles, Server, ServerOptions,
+    Api, ApiOptions, AutoQuic, Control, EventStreamLimits, FrontCounters, HealthState, MqttRoute, Roles, Server, ServerOptions,
     Services, router,
 };
 use braid_transport::http::WebSocketUpgrades;
@@ -119,7 +119,10 @@ fn api_options(
         authenticate,
         roles: Roles { operators: front.operators.clone(), viewers: front.viewers.clone() },
         requests_per_sec: front.api.requests_per_sec,
-        event_streams: front.api.event_streams,
+        event_streams: EventStreamLimits {
+            total: front.api.event_streams,
+            per_client: front.api.event_streams_per_client,
+        },
         autoquic,
         front: FrontCounters::default(),
         memory_low_bytes: config.limits.memory_low as u64,

@@ -15,7 +15,7 @@ use braid_broker::{
 };
 use braid_client::{Client, ClientTlsOptions, Messages};
 use braid_http::{
-    Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, Limits, MqttRoute, Priority, Roles,
+    Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, EventStreamLimits, Limits, MqttRoute, Priority, Roles,
     Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User, router,
 };
 use braid_proto::reason::ReasonCode;
@@ -217,7 +217,7 @@ impl TestApi {
                 viewers: vec!["bob".to_owned()],
             },
             requests_per_sec: setup.requests_per_sec,
-            event_streams: setup.event_streams,
+            event_streams: EventStreamLimits { total: setup.event_streams, per_client: 3 },
             autoquic: setup.autoquic,
             memory_low_bytes: 1000,
             memory_high_bytes: 2000,

@@ -1,0 +1,119 @@
+//! Count of open event streams: of all clients, of an address and of a user.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::limit::network;
+
+/// Limits of event streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventStreamLimits {
+    /// Streams of all clients.
+    pub total: usize,
+    /// Streams of one address, and of one user.
+    pub per_client: usize,
+}
+
+/// Holder of streams.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Holder {
+    Address(IpAddr),
+    User(Arc<str>),
+}
+
+/// Event streams that are open.
+pub(super) struct EventStreams {
+    limits: EventStreamLimits,
+    open: Arc<Mutex<Open>>,
+}
+
+#[derive(Default)]
+struct Open {
+    total: usize,
+    /// No entry is 0.
+    by_holder: HashMap<Holder, usize>,
+}
+
+/// Limit that is reached, with the name of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reached(pub(super) &'static str);
+
+/// Permission for one stream, until it is dropped.
+pub(super) struct StreamPermit {
+    holders: Vec<Holder>,
+    open: Arc<Mutex<Open>>,
+}
+
+impl EventStreams {
+    pub(super) fn new(limits: EventStreamLimits) -> Self {
+        Self { limits, open: Arc::default() }
+    }
+
+    /// Counts another stream of an address and, where clients have names, a user.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(super) fn open(&self, address: IpAddr, user: Option<Arc<str>>) -> Result<StreamPermit, Reached> {
+        let address = Holder::Address(network(address));
+        let holders: Vec<_> = [address].into_iter().chain(user.map(Holder::User)).collect();
+        let mut open = lock(&self.open);
+        if open.total >= self.limits.total {
+            return Err(Reached("event_streams"));
+        }
+        let is_full = |holder| open.by_holder.get(holder).is_some_and(|count| *count >= self.limits.per_client);
+        if self.limits.per_client == 0 || holders.iter().any(is_full) {
+            return Err(Reached("event_streams_per_client"));
+        }
+        open.total += 1;
+        for holder in &holders {
+            *open.by_holder.entry(holder.clone()).or_default() += 1;
+        }
+        Ok(StreamPermit { holders, open: Arc::clone(&self.open) })
+    }
+}
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        let mut open = lock(&self.open);
+        open.total -= 1;
+        for holder in &self.holders {
+            if let Some(count) = open.by_holder.get_mut(holder) {
+                *count -= 1;
+                if *count == 0 {
+                    open.by_holder.remove(holder);
+                }
+            }
+        }
+    }
+}
+
+fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
+    // Nothing panics while it is held.
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_counted_in_total_by_network_and_by_user() {
+        let streams = EventStreams::new(EventStreamLimits { total: 5, per_client: 2 });
+        let open = |address: &str, user: Option<&str>| {
+            streams.open(address.parse().unwrap(), user.map(Arc::from)).map_err(|Reached(limit)| limit)
+        };
+        let first = open("2001:db8::1", Some("ann")).unwrap();
+        let _second = open("2001:db8::2", Some("ben")).unwrap();
+        assert_eq!(open("2001:db8::3", None).err(), Some("event_streams_per_client"), "the same network");
+        let _third = open("192.0.2.1", Some("ann")).unwrap();
+        assert_eq!(open("192.0.2.2", Some("ann")).err(), Some("event_streams_per_client"), "the same user");
+        let others = ["192.0.2.2", "192.0.2.3"].map(|address| open(address, None).unwrap());
+        assert_eq!(open("192.0.2.4", None).err(), Some("event_streams"));
+        drop(first);
+        let again = open("2001:db8::3", Some("ann")).unwrap();
+        drop((again, others));
+        assert!(open("2001:db8::3", Some("ann")).is_ok());
+        assert_eq!(lock(&streams.open).by_holder.len(), 4, "no holder without a stream is remembered");
+    }
+}
