@@ -175,7 +175,8 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Params<T> {
 /// Problem of a query in plain words, from the text of the library that reads it.
 fn query_problem(text: &str) -> String {
     let text = text.rsplit_once("query string: ").map_or(text, |(_, problem)| problem);
-    if let Some(rest) = text.strip_prefix("unknown field ") {
+    let behind = |word| text.split_once(word).map(|(_, rest)| rest);
+    if let Some(rest) = behind("unknown field ") {
         let (name, others) = rest.split_once(", ").unwrap_or((rest, ""));
         let others = others.trim_start_matches("expected ").trim_start_matches("one of ");
         return match others {
@@ -183,10 +184,10 @@ fn query_problem(text: &str) -> String {
             others => format!("there is no parameter {name}: this path has {others}"),
         };
     }
-    if let Some(name) = text.strip_prefix("duplicate field ") {
+    if let Some(name) = behind("duplicate field ") {
         return format!("the parameter {name} is there twice: leave one out");
     }
-    if let Some(name) = text.strip_prefix("missing field ") {
+    if let Some(name) = behind("missing field ") {
         return format!("the parameter {name} is missing: add it");
     }
     let Some((name, problem)) = text.split_once(": ") else {
