@@ -121,6 +121,8 @@ pub(super) struct ClientsParams {
     transport: Option<String>,
     /// Whether clients are connected.
     connected: Option<bool>,
+    /// `queued`: the clients for which most bytes are queued, the most first, without further pages. Visits all clients.
+    sort: Option<String>,
     /// Items of the page, 1 to 1000; 100 by default.
     limit: Option<usize>,
     /// `cursor` of the page before.
@@ -244,7 +246,7 @@ fn is_all(query: &ClientQuery) -> bool {
 
 #[utoipa::path(
     get, path = "/api/v1/clients", tag = "clients", params(ClientsParams),
-    description = "Lists clients and sessions, in the order in which they began.",
+    description = "Lists clients and sessions, in the order in which they began or of what is queued for them.",
     responses((status = 200, description = "Success", body = List<Client>)),
 )]
 pub(super) async fn list(
@@ -253,6 +255,24 @@ pub(super) async fn list(
     budget: Query,
 ) -> Answer<List<Client>> {
     let (handle, limit, query) = (api.handle()?, rows(params.limit)?, params.query()?);
+    match params.sort.as_deref() {
+        None => {}
+        Some("queued") if params.cursor.is_some() => {
+            return Err(Refused::bad("cursor: the clients with most to get have no further pages"));
+        }
+        Some("queued") => {
+            let page = handle.most_queued_clients(&query, limit).await;
+            budget.charge(page.visited, ENTRIES);
+            let items: Vec<_> = page.rows.iter().map(Client::from).collect();
+            let total = if items.len() < limit {
+                Some(items.len() as u64)
+            } else {
+                is_all(&query).then_some(page.visited as u64)
+            };
+            return Ok(Json(List { items, cursor: None, total }));
+        }
+        Some(_) => return Err(Refused::bad("sort: write queued, or leave it out")),
+    }
     let cursor: Option<Cursor> = decode_cursor(params.cursor.as_deref())?;
     let start = cursor.as_ref().map(|Cursor(value, _)| ClientCursor::new(*value));
     let page = handle.clients(&query, start, limit).await;

@@ -176,6 +176,8 @@ fn bad_queries_and_paths_are_refused() {
         ("GET", "clients?connected=yes", 400, "connected: write true or false"),
         ("GET", "clients?address=here", 400, "address: write an IP address"),
         ("GET", "clients?transport=sctp", 400, "transport: write tcp"),
+        ("GET", "clients?sort=age", 400, "sort: write queued"),
+        ("GET", "clients?sort=queued&cursor=WzEsbnVsbF0", 400, "cursor: the clients with most"),
         ("GET", "clients/%FF", 400, "percent-encoded UTF-8"),
         ("GET", "clients/absent", 404, "the client has no session"),
         ("GET", "clients/absent?session=true", 400, "there is no parameter `session`"),
