@@ -118,8 +118,9 @@ impl RoutingTable {
         let mut found = Matches::default();
         self.read().matches(topic, &mut found);
         let direct = found.direct.iter().filter(|_| share_name.is_none());
-        let is_wanted =
-            |group: &&Arc<Group<SessionKey>>| share_name.is_none() || group.filter().share_name() == share_name;
+        let is_wanted = |group: &&Arc<Group<SessionKey>>| {
+            share_name.is_none() || group.filter().share_name() == share_name
+        };
         let shared = found.shared.iter().filter(is_wanted).flat_map(|group| group.members());
         let mut keys: Vec<_> = direct.chain(shared).map(|one| one.key).collect();
         keys.sort_unstable();

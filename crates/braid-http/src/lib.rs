@@ -20,8 +20,8 @@ mod state;
 mod upgrade;
 
 pub use api::{
-    Api, ApiOptions, Control, ControlError, ControlErrorKind, EventStreamLimits, Priority, Roles, RulesAction, RulesAnswer,
-    RulesQuestion, RulesText, User,
+    Api, ApiOptions, Control, ControlError, ControlErrorKind, EventStreamLimits, Priority, Roles,
+    RulesAction, RulesAnswer, RulesQuestion, RulesText, User,
 };
 pub use autoquic::AutoQuic;
 pub use braid_select::Mode as AutoQuicMode;

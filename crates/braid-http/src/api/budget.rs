@@ -75,7 +75,10 @@ impl FromRequestParts<Api> for Query {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Refused> {
         let Some(client) = parts.extensions.get::<Client>() else {
-            return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the client of the request is not known"));
+            return Err(Refused::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the client of the request is not known",
+            ));
         };
         let (address, load) = (client.address.ip(), &api.0.load);
         let began = load.queries.begin().await;

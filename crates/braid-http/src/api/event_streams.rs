@@ -61,7 +61,8 @@ impl EventStreams {
         if open.total >= self.limits.total {
             return Err(Reached("event_streams"));
         }
-        let is_full = |holder| open.by_holder.get(holder).is_some_and(|count| *count >= self.limits.per_client);
+        let is_full =
+            |holder| open.by_holder.get(holder).is_some_and(|count| *count >= self.limits.per_client);
         if self.limits.per_client == 0 || holders.iter().any(is_full) {
             return Err(Reached("event_streams_per_client"));
         }

@@ -66,10 +66,9 @@ impl<S: Sync> FromRequestParts<S> for Subscriber {
             (Some(client), Some(principal)) => {
                 Ok(Self { address: client.address.ip(), user: principal.user.clone() })
             }
-            _ => Err(Refused::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the client of the request is not known",
-            )),
+            _ => {
+                Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the client of the request is not known"))
+            }
         }
     }
 }

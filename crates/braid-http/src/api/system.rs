@@ -35,15 +35,16 @@ pub(super) struct Overview {
     stores: Stores,
 }
 
-/// Rates since the last look at the overview that was at least a second ago.
+/// Rates over the last two seconds, or since the look at the overview before them, of any client. Null at the first
+/// look: where none in the last minute was at least a second ago.
 #[derive(Debug, Serialize, ToSchema)]
 struct Rates {
-    messages_in_per_sec: f64,
-    messages_out_per_sec: f64,
-    bytes_in_per_sec: f64,
-    bytes_out_per_sec: f64,
-    connects_per_sec: f64,
-    refusals_per_sec: f64,
+    messages_in_per_sec: Option<f64>,
+    messages_out_per_sec: Option<f64>,
+    bytes_in_per_sec: Option<f64>,
+    bytes_out_per_sec: Option<f64>,
+    connects_per_sec: Option<f64>,
+    refusals_per_sec: Option<f64>,
 }
 
 /// Counts since the start of the broker.
@@ -55,6 +56,8 @@ struct Totals {
     bytes_out: u64,
     /// Messages that were not delivered or not accepted.
     dropped: u64,
+    /// Connections that were accepted.
+    connects: u64,
     /// Connections that were refused.
     refused: u64,
 }
@@ -195,15 +198,17 @@ pub(super) async fn overview(
         bytes_in: value("bytes/received"),
         bytes_out: value("bytes/sent"),
         dropped: value("messages/dropped"),
+        connects: value("connections/total"),
         refused: value("connections/refused"),
     };
-    let Totals { messages_in, messages_out, bytes_in, bytes_out, dropped: _, refused } = totals;
-    let counters = [messages_in, messages_out, bytes_in, bytes_out, value("connections/total"), refused];
+    let Totals { messages_in, messages_out, bytes_in, bytes_out, dropped: _, connects, refused } = totals;
+    let counters = [messages_in, messages_out, bytes_in, bytes_out, connects, refused];
     let rates = {
         // Poisoning is harmless: a sample is replaced whole.
         let mut sampler = api.0.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        sampler.rates(counters, api.0.began, Instant::now())
+        sampler.rates(counters, Instant::now())
     };
+    let rate = |index: usize| rates.map(|rates| rates[index]);
     let quic = listeners.iter().filter(|one| one.transport.is_quic());
     let (low_bytes, high_bytes) = api.0.memory_marks;
     let resting_bytes = value("memory/resting");
@@ -216,12 +221,12 @@ pub(super) async fn overview(
         },
         reasons: reasons(&health),
         rates: Rates {
-            messages_in_per_sec: rates[0],
-            messages_out_per_sec: rates[1],
-            bytes_in_per_sec: rates[2],
-            bytes_out_per_sec: rates[3],
-            connects_per_sec: rates[4],
-            refusals_per_sec: rates[5],
+            messages_in_per_sec: rate(0),
+            messages_out_per_sec: rate(1),
+            bytes_in_per_sec: rate(2),
+            bytes_out_per_sec: rate(3),
+            connects_per_sec: rate(4),
+            refusals_per_sec: rate(5),
         },
         totals,
         connections: connections(&listeners),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use braid_access::AccessControl;
 use braid_broker::{Authenticate, Handle};
 use braid_http::{
-    Api, ApiOptions, AutoQuic, Control, EventStreamLimits, FrontCounters, HealthState, MqttRoute, Roles, Server, ServerOptions,
-    Services, router,
+    Api, ApiOptions, AutoQuic, Control, EventStreamLimits, FrontCounters, HealthState, MqttRoute, Roles,
+    Server, ServerOptions, Services, router,
 };
 use braid_transport::http::WebSocketUpgrades;
 use braid_transport::{CertificateError, CertificateFiles, ServerTls, ServerTlsOptions};

@@ -15,8 +15,9 @@ use braid_broker::{
 };
 use braid_client::{Client, ClientTlsOptions, Messages};
 use braid_http::{
-    Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, EventStreamLimits, Limits, MqttRoute, Priority, Roles,
-    Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User, router,
+    Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, EventStreamLimits, Limits, MqttRoute,
+    Priority, Roles, Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User,
+    router,
 };
 use braid_proto::reason::ReasonCode;
 use braid_store::MemoryStore;
