@@ -23,10 +23,12 @@ pub(crate) enum FrontRefusal {
     Rate,
     EventStreams,
     Queries,
+    /// Connections that gave way to new ones.
+    IdleConnections,
 }
 
 /// Values of the label `reason`, in the order of [`FrontRefusal`].
-const REASONS: [&str; 15] = [
+const REASONS: [&str; 16] = [
     "connections",
     "connections_per_address",
     "head",
@@ -42,6 +44,7 @@ const REASONS: [&str; 15] = [
     "rate",
     "event_streams",
     "queries",
+    "idle_connections",
 ];
 
 impl From<StatusCode> for FrontRefusal {

@@ -19,7 +19,7 @@ use lru::LruCache;
 use tokio::time::timeout;
 
 use super::extract::Refused;
-use super::limit::{RequestRate, network};
+use super::limit::RequestRate;
 use crate::request::{Client, is_forwarded};
 
 /// Time for which right credentials are not verified again. A hash of a password takes a tenth of a second.
@@ -209,7 +209,7 @@ impl Login {
     }
 
     fn turn(&self, address: IpAddr) -> &tokio::sync::Mutex<()> {
-        let hash = self.keys[0].hash_one(network(address));
+        let hash = self.keys[0].hash_one(crate::network::of_host(address));
         &self.turns[usize::try_from(hash).unwrap_or_default() % TURNS]
     }
 

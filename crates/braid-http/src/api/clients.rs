@@ -8,7 +8,6 @@ use braid_broker::view::{
 use braid_proto::packet::ProtocolVersion;
 use braid_proto::reason::ReasonCode;
 use braid_transport::Transport;
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -215,10 +214,7 @@ impl From<&WillSummary> for Will {
 impl ClientsParams {
     fn query(&self) -> Result<ClientQuery, Refused> {
         let network = |text: &String| {
-            let parsed = text
-                .parse::<IpNet>()
-                .or_else(|_| text.parse().map(|address: std::net::IpAddr| address.into()));
-            parsed.map_err(|_| Refused::bad("address: write an IP address or a network, such as 10.0.0.0/8"))
+            crate::network::parse(text).map_err(|remedy| Refused::bad(format!("address: {remedy}")))
         };
         let transport = |text: &String| {
             let named = Transport::ALL.into_iter().find(|one| one.to_string() == *text);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::limit::network;
+use crate::network::of_host;
 
 /// Limits of event streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl EventStreams {
     /// # Errors
     /// There are too many.
     pub(super) fn open(&self, address: IpAddr, user: Option<Arc<str>>) -> Result<StreamPermit, Reached> {
-        let address = Holder::Address(network(address));
+        let address = Holder::Address(of_host(address));
         let holders: Vec<_> = [address].into_iter().chain(user.map(Holder::User)).collect();
         let mut open = lock(&self.open);
         if open.total >= self.limits.total {

@@ -1,11 +1,13 @@
 //! Rates of requests and of refused logins, by address.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
+
+use crate::network::of_host;
 
 /// Addresses whose rates are remembered; the one that was seen longest ago is forgotten first.
 const ADDRESSES: NonZeroUsize = NonZeroUsize::new(4096).expect("positive");
@@ -52,7 +54,7 @@ impl RequestRate {
     /// Takes any number of tokens, also those that are not there yet.
     pub(super) fn charge(&self, address: IpAddr, tokens: f64) {
         let _ = self.take_at(address, Instant::now(), 0.0);
-        if let Some(bucket) = self.buckets().peek_mut(&network(address)) {
+        if let Some(bucket) = self.buckets().peek_mut(&of_host(address)) {
             bucket.tokens -= tokens;
         }
     }
@@ -65,7 +67,7 @@ impl RequestRate {
     fn take_at(&self, address: IpAddr, now: Instant, taken: f64) -> Result<(), Duration> {
         let mut buckets = self.buckets();
         let full = Bucket { tokens: self.burst, at: now };
-        let bucket = buckets.get_or_insert_mut(network(address), || full);
+        let bucket = buckets.get_or_insert_mut(of_host(address), || full);
         let since = now.saturating_duration_since(bucket.at).as_secs_f64();
         *bucket = Bucket { tokens: (bucket.tokens + since * self.per_sec).min(self.burst), at: now };
         if bucket.tokens < 1.0 {
@@ -75,14 +77,6 @@ impl RequestRate {
         }
         bucket.tokens -= taken;
         Ok(())
-    }
-}
-
-/// A host of IPv6 has a network of 64 bits to choose addresses from.
-pub(super) fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-        address => address,
     }
 }
 

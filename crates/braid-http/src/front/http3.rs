@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
+use axum::http::header::{CONTENT_LENGTH, DATE};
 use axum::http::{HeaderValue, Method, Response};
 use braid_transport::http::{Http3Connection, Http3Incoming, Http3Listener, Http3Recv, PathProbe};
 use bytes::{Buf, Bytes, BytesMut};
@@ -27,7 +27,7 @@ use super::poll_first::poll_first;
 use super::tail::TailProbes;
 use super::{ACCEPT_PAUSE, Connection, Front};
 use crate::counters::FrontRefusal;
-use crate::route::remove_hop_by_hop;
+use crate::fields::remove_hop_by_hop;
 use crate::upgrade::{Probe, Sent};
 
 /// Time after the last response in which the client closes the connection, so that no byte of it is lost.
@@ -75,11 +75,16 @@ pub(super) async fn accept(mut listener: Http3Listener, front: Arc<Front>) {
 
 type Server = server::Connection<Http3Connection, Bytes>;
 
-async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, front: Arc<Front>) {
+async fn serve(incoming: Http3Incoming, listener: SocketAddr, permit: Permit, front: Arc<Front>) {
     let (client, limits) = (incoming.peer_address(), &front.limits);
     // Errors concern this connection only.
-    let Ok(Ok(quic)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
-    let connection = Connection::new(&front, client, listener, true, Probe::Quic(quic.probe()));
+    let handshake = timeout(limits.head_timeout, incoming.handshake());
+    let quic = tokio::select! {
+        done = handshake => done,
+        () = permit.activity().evicted() => return,
+    };
+    let Ok(Ok(quic)) = quic else { return };
+    let connection = Connection::new(&front, &permit, client, listener, true, Probe::Quic(quic.probe()));
     let path = quic.probe();
     let quic = quic.without_data_headers();
     let mut opener = h3::quic::Connection::<Bytes>::opener(&quic);
@@ -196,9 +201,12 @@ async fn request(
         let Ok(first) = timeout(limit, body.frame()).await else { return Ok(()) };
         body.first = Some(first);
     }
+    let in_flight = connection.activity.begin();
     let response = connection.answer(head.map(|()| body)).await;
     let response = with_fields(response, &connection.front.date);
     let outcome = respond(&mut send, response, is_head).await;
+    drop(in_flight);
+    connection.activity.moved(Instant::now());
     connection.observer.sent(outcome.as_ref().ok().copied().flatten());
     outcome.map(|_| ())
 }
@@ -287,8 +295,6 @@ fn with_fields(mut response: Response<Body>, date: &CachedDate) -> Response<Body
         !response.status().is_informational() && response.status() != 204 && response.status() != 304;
     let headers = response.headers_mut();
     remove_hop_by_hop(headers);
-    headers.remove(CONNECTION);
-    headers.remove(TRANSFER_ENCODING);
     if let Some(length) = length.filter(|_| has_body && !headers.contains_key(CONTENT_LENGTH)) {
         headers.insert(CONTENT_LENGTH, length.into());
     }

@@ -24,14 +24,14 @@ pub(super) struct IdleTimeout<T> {
     has_begun: bool,
     /// The protocol has changed: another one has its own time limits.
     is_upgraded: Arc<AtomicBool>,
-    _permit: Permit,
+    permit: Permit,
 }
 
 impl<T> IdleTimeout<T> {
     pub(super) fn new(io: T, first: Duration, idle: Duration, permit: Permit) -> Self {
         let timer = Box::pin(sleep(first));
         let is_upgraded = Arc::default();
-        Self { io, idle, timer, moved: Instant::now(), has_begun: false, is_upgraded, _permit: permit }
+        Self { io, idle, timer, moved: Instant::now(), has_begun: false, is_upgraded, permit }
     }
 
     /// Flag that turns the time limit off.
@@ -43,6 +43,7 @@ impl<T> IdleTimeout<T> {
     fn observe<R>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if outcome.is_ready() {
             self.moved = Instant::now();
+            self.permit.activity().moved(self.moved);
             if !self.has_begun {
                 self.has_begun = true;
                 self.timer.as_mut().reset(self.moved + self.idle);

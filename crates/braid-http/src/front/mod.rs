@@ -30,8 +30,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
+pub(crate) use self::count::PermitRef;
+
 use self::body::LimitedBody;
-use self::count::ConnectionCount;
+use self::count::{Activity, ConnectionCount, Permit};
 use self::guard::Guard;
 use self::unread::{Unread, discard};
 use crate::counters::FrontCounters;
@@ -256,6 +258,8 @@ struct Connection {
     /// Its address, or that of the listener, is one of loopback.
     is_loopback: bool,
     is_encrypted: bool,
+    /// Requests in flight, and its end for the sake of another connection.
+    activity: Arc<Activity>,
     /// Policy of the upgrade for this connection.
     observer: Box<dyn Observer>,
     /// Signalled when the policy wants it to end.
@@ -265,6 +269,7 @@ struct Connection {
 impl Connection {
     fn new(
         front: &Arc<Front>,
+        permit: &Permit,
         client: SocketAddr,
         listener: SocketAddr,
         is_encrypted: bool,
@@ -276,6 +281,7 @@ impl Connection {
             // A client of loopback is on this host, whatever address it used.
             is_loopback: is_loopback(&listener) || is_loopback(&client),
             is_encrypted,
+            activity: Arc::clone(permit.activity()),
             observer: front.upgrade.connected(Link { client, listener, is_encrypted, probe }),
             goaway: Notify::new(),
         })
@@ -287,6 +293,7 @@ impl Connection {
         tokio::select! {
             biased;
             () = self.stopped() => Some(self.front.limits.drain),
+            () = self.activity.evicted() => Some(self.front.limits.drain),
             () = self.goaway.notified() => None,
         }
     }

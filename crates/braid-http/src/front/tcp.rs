@@ -88,10 +88,18 @@ fn is_excessive(error: &(dyn Error + 'static)) -> bool {
 async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, front: Arc<Front>) {
     let (client, limits) = (incoming.peer_address(), &front.limits);
     // Errors concern this connection only.
-    let Ok(Ok(stream)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
+    let activity = Arc::clone(permit.activity());
+    let handshake = timeout(limits.head_timeout, incoming.handshake());
+    let stream = tokio::select! {
+        done = handshake => done,
+        () = activity.evicted() => return,
+    };
+    let Ok(Ok(stream)) = stream else { return };
     let is_encrypted = stream.peer.transport.is_encrypted();
-    let connection = Connection::new(&front, client, listener, is_encrypted, Probe::Tcp(stream.probe));
+    let connection =
+        Connection::new(&front, &permit, client, listener, is_encrypted, Probe::Tcp(stream.probe));
     let http = builder(limits, stream.peer.alpn.as_deref());
+    let reference = permit.reference();
     let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit);
     let is_upgraded = io.upgraded();
     let counters = front.counters.clone();
@@ -102,16 +110,23 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
         let connection = Arc::clone(&connection);
         service_fn(move |mut request: Request<Incoming>| {
             if request.headers().contains_key(UPGRADE) {
-                request.extensions_mut().insert(Upgraded(Arc::clone(&is_upgraded)));
+                let (is_upgraded, permit) = (Arc::clone(&is_upgraded), reference.clone());
+                request.extensions_mut().insert(Upgraded { is_upgraded, permit });
             }
+            let in_flight = activity.begin();
             let mut exchange = (request.version() < Version::HTTP_2).then(|| exchanges.begin());
             let response = connection.answer(request);
             async move {
                 let response = response.await;
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                     exchange.iter_mut().for_each(Exchange::keep);
+                    in_flight.keep();
                 }
-                Ok::<_, Infallible>(response.map(|body| ExchangeBody { body, _exchange: exchange }))
+                Ok::<_, Infallible>(response.map(|body| ExchangeBody {
+                    body,
+                    _exchange: exchange,
+                    _in_flight: Some(in_flight),
+                }))
             }
         })
     };

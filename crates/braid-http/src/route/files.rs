@@ -29,6 +29,7 @@ use tokio::task::spawn_blocking;
 
 use self::content_type::content_type;
 use self::range::{Selection, select};
+use crate::fields::if_none_match;
 use crate::problem::problem;
 
 /// Bytes of a file up to which it is read at once and cached.
@@ -238,12 +239,8 @@ impl Found {
 
     /// Tests whether the client has this version of the file. RFC 9110, 13.2.2
     fn is_current(&self, headers: &HeaderMap) -> bool {
-        if headers.contains_key(header::IF_NONE_MATCH) {
-            let tags = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
-            return tags
-                .flat_map(|tags| tags.split(','))
-                .map(|tag| tag.trim().trim_start_matches("W/"))
-                .any(|tag| tag == "*" || self.etag == tag);
+        if let Some(is_current) = if_none_match(headers, &self.etag) {
+            return is_current;
         }
         let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|since| since.to_str().ok());
         since.and_then(|since| httpdate::parse_http_date(since).ok()).is_some_and(|since| {

@@ -11,10 +11,6 @@ use std::path::PathBuf;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{
-    CONNECTION, HOST, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
-};
 use axum::http::request::Parts;
 use axum::http::{Request, Response};
 use axum::routing::any;
@@ -234,35 +230,6 @@ pub fn router(
     Ok(Routes { mounted, other: router })
 }
 
-/// Removes the fields that concern one connection only. `Host` is none of them, whatever the sender says. RFC 9110,
-/// 7.6.1
-pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .filter(|name| name != HOST)
-        .collect();
-    let keep_alive = HeaderName::from_static("keep-alive");
-    let proxy_connection = HeaderName::from_static("proxy-connection");
-    let known = [
-        CONNECTION,
-        keep_alive,
-        proxy_connection,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ];
-    for name in named.into_iter().chain(known) {
-        headers.remove(name);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,27 +282,5 @@ mod tests {
             });
             assert_eq!(found, expected, "{path}");
         }
-    }
-
-    #[test]
-    fn fields_of_one_connection_are_removed() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            ("connection", "close, X-Mine, Host"),
-            ("host", "localhost"),
-            ("connection", "x-other"),
-            ("x-mine", "1"),
-            ("x-other", "2"),
-            ("keep-alive", "timeout=5"),
-            ("te", "trailers"),
-            ("transfer-encoding", "chunked"),
-            ("upgrade", "h2c"),
-            ("proxy-authorization", "Basic"),
-            ("x-kept", "3"),
-        ] {
-            headers.append(HeaderName::from_static(name), value.parse().unwrap());
-        }
-        remove_hop_by_hop(&mut headers);
-        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-kept", "host"]);
     }
 }

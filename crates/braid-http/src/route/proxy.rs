@@ -24,7 +24,7 @@ use thiserror::Error;
 use tokio::io::copy_bidirectional;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::remove_hop_by_hop;
+use crate::fields::remove_hop_by_hop;
 use crate::limits::Limits;
 use crate::problem::problem;
 use crate::request::Client;

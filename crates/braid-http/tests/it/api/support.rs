@@ -144,6 +144,7 @@ pub(super) struct Setup {
     pub(super) requests_per_sec: u32,
     pub(super) event_streams: usize,
     pub(super) limits: LimitsConfig,
+    pub(super) http: Limits,
     pub(super) routes: Vec<Route>,
     pub(super) autoquic: Option<AutoQuic>,
 }
@@ -156,6 +157,7 @@ impl Default for Setup {
             requests_per_sec: 1000,
             event_streams: 8,
             limits,
+            http: Limits::default(),
             routes: Vec::new(),
             autoquic: None,
         }
@@ -207,7 +209,7 @@ impl TestApi {
         drop(inside);
         let control = Arc::new(TestControl::default());
         control.users.lock().unwrap().push(("alice".to_owned(), "right".to_owned()));
-        let limits = Limits { drain: Duration::from_secs(30), ..Limits::default() };
+        let limits = Limits { drain: Duration::from_secs(30), ..setup.http };
         let options = ServerOptions { limits, ..ServerOptions::new(vec![ANY]) };
         let api = Api::new(ApiOptions {
             front: options.counters.clone(),
@@ -262,6 +264,14 @@ impl TestApi {
     pub(super) fn put(&self, method: &str, path: &str, body: &Value) -> Answer {
         let json = [("Content-Type", "application/json".to_owned())];
         self.send(method, &format!("/api/v1/{path}"), Some(&body.to_string()), &json)
+    }
+
+    /// Status of the answer; `None` if the connection is closed without one.
+    pub(super) fn try_ask(&self, method: &str, path: &str) -> Option<u16> {
+        let mut reader = self.open(method, path, None, &[]);
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        line.split(' ').nth(1)?.parse().ok()
     }
 
     pub(super) fn send(
