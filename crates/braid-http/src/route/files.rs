@@ -162,8 +162,10 @@ fn file_name(path: &str) -> Option<Cow<'_, str>> {
     };
     let (directories, last) =
         relative.rsplit_once('/').map_or((None, &*relative), |(directories, last)| (Some(directories), last));
-    // The kernel refuses to leave the directory; this refuses other spellings of one file.
-    let is_odd = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains(['\0', '\\']);
+    // The kernel refuses to leave the directory; this refuses other spellings of one file, and hidden ones such as
+    // `.htpasswd` and `.git`. RFC 8615
+    let is_hidden = |segment: &str| segment.starts_with('.') && segment != ".well-known";
+    let is_odd = |segment: &str| segment.is_empty() || is_hidden(segment) || segment.contains(['\0', '\\']);
     if directories.is_some_and(|directories| directories.split('/').any(is_odd)) {
         return None;
     }
@@ -316,6 +318,28 @@ mod tests {
     async fn parts(response: Response<Body>) -> (StatusCode, HeaderMap, Bytes) {
         let (parts, body) = response.into_parts();
         (parts.status, parts.headers, body.collect().await.unwrap().to_bytes())
+    }
+
+    #[test]
+    fn hidden_files_and_other_spellings_have_no_name() {
+        for (path, expected) in [
+            ("/a", Some("a")),
+            ("/a/", Some("a/index.html")),
+            ("/a.b/c.d", Some("a.b/c.d")),
+            ("/.well-known/acme-challenge/x", Some(".well-known/acme-challenge/x")),
+            ("/.htpasswd", None),
+            ("/%2ehtpasswd", None),
+            ("/.git/config", None),
+            ("/a/.git/config", None),
+            ("/a/.hidden/", None),
+            ("/.well-known/.hidden", None),
+            ("/.well-known-not/x", None),
+            ("/a/../b", None),
+            ("/..", None),
+            ("/a//b", None),
+        ] {
+            assert_eq!(file_name(path).as_deref(), expected, "{path}");
+        }
     }
 
     #[tokio::test]

@@ -74,6 +74,46 @@ impl fmt::Display for Upstream {
     }
 }
 
+impl Upstream {
+    /// Reference without the address of the upstream, which clients cannot reach, for one that begins with it.
+    fn local(&self, location: &HeaderValue) -> Option<HeaderValue> {
+        let text = location.to_str().ok()?;
+        let uri: Uri = text.parse().ok()?;
+        let authority = uri.authority()?;
+        let port = |authority: &Authority| authority.port_u16().unwrap_or(80);
+        let is_own = uri.scheme() == Some(&Scheme::HTTP)
+            && authority.host().eq_ignore_ascii_case(self.0.host())
+            && port(authority) == port(&self.0)
+            && !authority.as_str().contains('@');
+        let (_, rest) = text.split_once("://").filter(|_| is_own)?;
+        let rest = rest.get(authority.as_str().len()..)?;
+        let local = match rest.as_bytes() {
+            // Two slashes would begin the address of another host.
+            [b'/', b'/' | b'\\', ..] => format!("/.{rest}"),
+            [b'/', ..] => rest.to_owned(),
+            _ => format!("/{rest}"),
+        };
+        HeaderValue::try_from(local).ok()
+    }
+}
+
+/// Tests for a transfer coding other than `chunked`, which hyper passes on as the plain body.
+fn has_other_coding(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    codings.flat_map(|codings| codings.as_bytes().split(|byte| *byte == b',')).any(|coding| {
+        let coding = coding.trim_ascii();
+        !coding.is_empty() && !coding.eq_ignore_ascii_case(b"chunked")
+    })
+}
+
+/// Fields that a trailer section must not have: those of the connection, and of framing and routing. RFC 9110, 6.5.1
+fn remove_forbidden_trailers(trailers: &mut HeaderMap) {
+    remove_hop_by_hop(trailers);
+    for name in [header::CONTENT_LENGTH, header::HOST, header::ALT_SVC, header::CONTENT_ENCODING] {
+        trailers.remove(name);
+    }
+}
+
 /// Reverse proxy. Clones share the connections to the upstream.
 #[derive(Clone)]
 pub(super) struct Proxy {
@@ -129,6 +169,10 @@ impl Proxy {
             return response.map(|_| Body::empty());
         }
         let headers = response.headers_mut();
+        if has_other_coding(headers) {
+            let detail = "the server behind this path sends a transfer coding other than chunked";
+            return problem(StatusCode::BAD_GATEWAY, detail);
+        }
         // hyper has read one length, however often it is there, or none beside a transfer coding.
         let length = headers.remove(header::CONTENT_LENGTH);
         if let Some(length) = length.filter(|_| !headers.contains_key(header::TRANSFER_ENCODING)) {
@@ -137,6 +181,11 @@ impl Proxy {
         remove_hop_by_hop(headers);
         // A port of another server. [RFC 7838, 2]
         headers.remove(header::ALT_SVC);
+        for name in [header::LOCATION, header::CONTENT_LOCATION] {
+            if let Some(local) = headers.get(&name).and_then(|location| self.upstream.local(location)) {
+                headers.insert(name, local);
+            }
+        }
         let time = self.time;
         response.map(|body| Body::new(TimedBody { body, time, timer: None }))
     }
@@ -195,7 +244,13 @@ fn websocket(request: &Request<Body>) -> bool {
 
 /// Replaces what the client says about itself by what is known. RFC 7239, and `Via` of RFC 9110, 7.6.3
 fn add_forwarded(headers: &mut HeaderMap, client: Option<&Client>, received: Version) {
-    for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"] {
+    // CGI and its like take an underscore for a hyphen.
+    let is_about_client = |name: &HeaderName| {
+        let name = name.as_str().replace('_', "-");
+        matches!(name.as_str(), "forwarded" | "x-real-ip") || name.starts_with("x-forwarded-")
+    };
+    let names: Vec<_> = headers.keys().filter(|name| is_about_client(name)).cloned().collect();
+    for name in names {
         headers.remove(name);
     }
     let version = match received {
@@ -250,7 +305,13 @@ impl HttpBody for TimedBody {
             if let Some(timer) = &mut self.timer {
                 timer.as_mut().reset(end);
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            return Poll::Ready(frame.map(|frame| match frame {
+                Ok(mut frame) => {
+                    frame.trailers_mut().map(remove_forbidden_trailers);
+                    Ok(frame)
+                }
+                Err(error) => Err(error.into()),
+            }));
         }
         let time = self.time;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(time)));
@@ -313,6 +374,30 @@ mod tests {
             ["127.0.0.1:8080", "https://a", "http://a/b", "http://a?b", "http://u:p@a", "http://", "a b", ""]
         {
             assert_eq!(text.parse::<Upstream>(), Err(UpstreamError(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn references_to_the_upstream_become_local() {
+        for (upstream, location, expected) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/app/a?b=c#d", Some("/app/a?b=c#d")),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080", Some("/")),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080?a", Some("/?a")),
+            ("http://Inner", "http://inner:80/a", Some("/a")),
+            ("http://inner:80", "http://INNER/a", Some("/a")),
+            // Never the address of another host.
+            ("http://inner", "http://inner//evil.example/a", Some("/.//evil.example/a")),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:80801/a", None),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8081/a", None),
+            ("http://127.0.0.1:8080", "https://127.0.0.1:8080/a", None),
+            ("http://inner", "http://user@inner/a", None),
+            ("http://inner", "http://inner.example/a", None),
+            ("http://inner", "/a", None),
+            ("http://inner", "a b", None),
+        ] {
+            let upstream: Upstream = upstream.parse().unwrap();
+            let local = upstream.local(&HeaderValue::try_from(location).unwrap());
+            assert_eq!(local.as_ref().map(|local| local.to_str().unwrap()), expected, "{location}");
         }
     }
 }
