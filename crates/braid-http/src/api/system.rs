@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::control::Priority;
 use super::extract::{Answer, Json, NoParams, Params};
 use super::{Api, address_text};
+use crate::counters::FrontListener;
 
 /// State of the broker at one moment.
 #[derive(Debug, Serialize, ToSchema)]
@@ -119,14 +120,16 @@ struct Quic {
     handshakes: u64,
 }
 
-/// Listener of MQTT clients.
+/// Listener of MQTT clients, or of the HTTP front.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Listener {
-    /// Tag, or the transport where there is none.
+    /// Tag, or the kind where there is none.
     name: String,
-    /// Transport.
+    /// Transport, or `http`, `https` (HTTP/1.1 and 2) or `h3` of the HTTP front.
     kind: String,
+    /// Null for MQTT at `/mqtt` of the HTTP front.
     address: Option<String>,
+    /// Open connections; those at `/mqtt` of the front are counted for that listener.
     connections: u64,
     /// Connections accepted, those that have ended included.
     accepted: u64,
@@ -153,6 +156,21 @@ impl From<ListenerStatus> for Listener {
             accepted: status.accepted,
             available: status.is_available,
             restarts: status.restarts,
+        }
+    }
+}
+
+impl From<&FrontListener> for Listener {
+    fn from(listener: &FrontListener) -> Self {
+        let ((connections, accepted), health) = (listener.counts(), listener.health());
+        Self {
+            name: listener.kind.to_owned(),
+            kind: listener.kind.to_owned(),
+            address: Some(address_text(listener.address)),
+            connections,
+            accepted,
+            available: health.is_available,
+            restarts: health.restarts,
         }
     }
 }
@@ -247,14 +265,16 @@ pub(super) async fn overview(
 
 #[utoipa::path(
     get, path = "/api/v1/listeners", tag = "broker",
-    description = "Lists the listeners of MQTT clients.",
+    description = "Lists the listeners of MQTT clients, and those of the HTTP front.",
     responses((status = 200, description = "Success", body = Vec<Listener>)),
 )]
 pub(super) async fn listeners(
     State(api): State<Api>,
     Params(NoParams {}): Params<NoParams>,
 ) -> Answer<Vec<Listener>> {
-    Ok(Json(api.handle()?.listeners().into_iter().map(Listener::from).collect()))
+    let of_broker = api.handle()?.listeners().into_iter().map(Listener::from);
+    let of_front = api.0.front.listeners();
+    Ok(Json(of_broker.chain(of_front.iter().map(|one| Listener::from(&**one))).collect()))
 }
 
 #[utoipa::path(

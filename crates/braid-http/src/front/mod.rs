@@ -15,7 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::header::{ALT_SVC, CONTENT_LENGTH, HOST};
@@ -36,7 +36,7 @@ use self::body::LimitedBody;
 use self::count::{Activity, ConnectionCount, Permit};
 use self::guard::Guard;
 use self::unread::{Unread, discard};
-use crate::counters::FrontCounters;
+use crate::counters::{FrontCounters, HttpVersion, OpenConnection};
 use crate::limits::Limits;
 use crate::problem::problem;
 use crate::request::Client;
@@ -97,7 +97,7 @@ pub struct ServerOptions {
     pub threads: usize,
     /// Policy of the automatic upgrade.
     pub upgrade: Arc<dyn Upgrade>,
-    /// Counters of refusals, which the API shows.
+    /// Counters and listeners, which the API shows.
     pub counters: FrontCounters,
 }
 
@@ -170,9 +170,12 @@ impl Server {
         let mut addresses = Vec::with_capacity(bound.len());
         for (tcp, quic) in bound {
             addresses.push(tcp.local_addr());
-            runtime.spawn(tcp::accept(tcp, Arc::clone(&front)));
-            if let Some(quic) = quic {
-                runtime.spawn(http3::accept(quic, Arc::clone(&front)));
+            let kind = if options.tls.is_some() { "https" } else { "http" };
+            let state = options.counters.listen(kind, tcp.local_addr());
+            let h3 = quic.as_ref().map(|_| options.counters.listen("h3", tcp.local_addr()));
+            runtime.spawn(tcp::accept(tcp, state, Arc::clone(&front)));
+            if let (Some(quic), Some(state)) = (quic, h3) {
+                runtime.spawn(http3::accept(quic, state, Arc::clone(&front)));
             }
         }
         tracing::debug!(?addresses, "listening for HTTP");
@@ -260,6 +263,7 @@ struct Connection {
     is_encrypted: bool,
     /// Requests in flight, and its end for the sake of another connection.
     activity: Arc<Activity>,
+    _open: OpenConnection,
     /// Policy of the upgrade for this connection.
     observer: Box<dyn Observer>,
     /// Signalled when the policy wants it to end.
@@ -270,6 +274,7 @@ impl Connection {
     fn new(
         front: &Arc<Front>,
         permit: &Permit,
+        version: HttpVersion,
         client: SocketAddr,
         listener: SocketAddr,
         is_encrypted: bool,
@@ -282,6 +287,7 @@ impl Connection {
             is_loopback: is_loopback(&listener) || is_loopback(&client),
             is_encrypted,
             activity: Arc::clone(permit.activity()),
+            _open: front.counters.opened(version),
             observer: front.upgrade.connected(Link { client, listener, is_encrypted, probe }),
             goaway: Notify::new(),
         })
@@ -324,7 +330,7 @@ impl Connection {
     where
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     {
-        let front = &*self.front;
+        let (front, version) = (&*self.front, HttpVersion::from(request.version()));
         let checked = front.guard.check(&request, self.is_loopback, &front.limits);
         let answer = match checked {
             Ok(authority) => self.route(request, authority),
@@ -335,10 +341,20 @@ impl Connection {
         };
         let connection = Arc::clone(self);
         async move {
+            let counters = &connection.front.counters;
             let response = match answer {
-                Answer::Ready(response) => response,
-                Answer::Waiting(response) => response.await,
+                Answer::Ready(response) => {
+                    counters.took(None);
+                    response
+                }
+                Answer::Waiting(response) => {
+                    let began = Instant::now();
+                    let response = response.await;
+                    counters.took(Some(began.elapsed()));
+                    response
+                }
             };
+            counters.request(version, response.status());
             connection.finish(response)
         }
     }

@@ -19,7 +19,7 @@ use super::head::{Exchange, ExchangeBody, HeadRefusal, HeadRefusals};
 use super::idle::IdleTimeout;
 use super::poll_first::PollFirst;
 use super::{ACCEPT_PAUSE, Connection, Front};
-use crate::counters::FrontRefusal;
+use crate::counters::{FrontListener, FrontRefusal, HttpVersion};
 use crate::limits::Limits;
 use crate::request::Upgraded;
 use crate::upgrade::Probe;
@@ -34,7 +34,7 @@ const PENDING_RESETS: usize = 20;
 const ERROR_RESETS: usize = 100;
 
 /// Accepts until the server stops.
-pub(super) async fn accept(listener: HttpListener, front: Arc<Front>) {
+pub(super) async fn accept(listener: HttpListener, state: Arc<FrontListener>, front: Arc<Front>) {
     let (mut stopped, address) = (front.stopped.clone(), listener.local_addr());
     loop {
         let accepted = tokio::select! {
@@ -47,7 +47,12 @@ pub(super) async fn accept(listener: HttpListener, front: Arc<Front>) {
         };
         // Without a permit it is closed.
         if let Some(permit) = front.count.admit(incoming.peer_address().ip()) {
-            tokio::spawn(serve(incoming, address, permit, Arc::clone(&front)));
+            let (accepted, serving) =
+                (state.accepted(), serve(incoming, address, permit, Arc::clone(&front)));
+            tokio::spawn(async move {
+                serving.await;
+                drop(accepted);
+            });
         }
     }
 }
@@ -96,11 +101,16 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
     };
     let Ok(Ok(stream)) = stream else { return };
     let is_encrypted = stream.peer.transport.is_encrypted();
+    let version = match stream.peer.alpn.as_deref() {
+        Some("h2") => HttpVersion::Two,
+        _ => HttpVersion::One,
+    };
     let connection =
-        Connection::new(&front, &permit, client, listener, is_encrypted, Probe::Tcp(stream.probe));
+        Connection::new(&front, &permit, version, client, listener, is_encrypted, Probe::Tcp(stream.probe));
     let http = builder(limits, stream.peer.alpn.as_deref());
     let reference = permit.reference();
-    let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit);
+    let sent = (front.counters.clone(), version);
+    let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit, sent);
     let is_upgraded = io.upgraded();
     let counters = front.counters.clone();
     let count = move |refusal: HeadRefusal| counters.count(refusal.into());

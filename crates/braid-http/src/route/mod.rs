@@ -23,6 +23,7 @@ pub use self::proxy::{Upstream, UpstreamError};
 use self::files::Files;
 use self::proxy::Proxy;
 use crate::api::Api;
+use crate::counters::FrontCounters;
 use crate::limits::Limits;
 use crate::request::{method_not_allowed, not_found};
 use crate::state::HealthState;
@@ -110,6 +111,8 @@ pub struct Services {
     pub api: Option<Api>,
     /// MQTT over WebSocket, at `/mqtt`.
     pub mqtt: Option<MqttRoute>,
+    /// Counters of the server.
+    pub counters: FrontCounters,
 }
 
 /// Routes of a server: those of the configuration, and an [`axum::Router`] for all other paths.
@@ -188,7 +191,7 @@ fn is_reserved(path: &str) -> bool {
 /// # Errors
 /// A directory cannot be opened, a path cannot be routed to, or two routes have the same path.
 pub fn router(
-    Services { health, api, mqtt }: Services,
+    Services { health, api, mqtt, counters }: Services,
     routes: &[Route],
     limits: &Limits,
 ) -> Result<Routes, RouteError> {
@@ -222,7 +225,9 @@ pub fn router(
                 })?;
                 Target::Files(files)
             }
-            RouteTarget::Upstream(upstream) => Target::Proxy(Box::new(Proxy::new(upstream.clone(), limits))),
+            RouteTarget::Upstream(upstream) => {
+                Target::Proxy(Box::new(Proxy::new(upstream.clone(), limits, counters.clone())))
+            }
         };
         mounted.push((prefix.to_owned(), target));
     }

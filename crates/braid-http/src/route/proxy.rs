@@ -24,6 +24,7 @@ use thiserror::Error;
 use tokio::io::copy_bidirectional;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use crate::counters::{FrontCounters, UpstreamFailure};
 use crate::fields::remove_hop_by_hop;
 use crate::limits::Limits;
 use crate::problem::problem;
@@ -120,10 +121,11 @@ pub(super) struct Proxy {
     upstream: Upstream,
     client: HttpClient<HttpConnector, Body>,
     time: Duration,
+    counters: FrontCounters,
 }
 
 impl Proxy {
-    pub(super) fn new(upstream: Upstream, limits: &Limits) -> Self {
+    pub(super) fn new(upstream: Upstream, limits: &Limits, counters: FrontCounters) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT.min(limits.upstream_timeout)));
         connector.set_nodelay(true);
@@ -133,7 +135,7 @@ impl Proxy {
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .http1_max_buf_size(HEAD)
             .build(connector);
-        Self { upstream, client, time: limits.upstream_timeout }
+        Self { upstream, client, time: limits.upstream_timeout, counters }
     }
 
     pub(super) async fn answer(self, mut request: Request<Body>) -> Response<Body> {
@@ -149,6 +151,7 @@ impl Proxy {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 let upstream = &self.upstream;
+                self.counters.upstream_failed(UpstreamFailure::Failed);
                 tracing::debug!(error = &error as &dyn Error, %upstream, "an upstream gives no response");
                 return problem(
                     StatusCode::BAD_GATEWAY,
@@ -156,11 +159,13 @@ impl Proxy {
                 );
             }
             Err(_elapsed) => {
+                self.counters.upstream_failed(UpstreamFailure::Timeout);
                 return problem(StatusCode::GATEWAY_TIMEOUT, "the server behind this path is too slow");
             }
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(client) = upgrade else {
+                self.counters.upstream_failed(UpstreamFailure::Failed);
                 let detail = "the server behind this path changes the protocol unasked";
                 return problem(StatusCode::BAD_GATEWAY, detail);
             };
@@ -170,6 +175,7 @@ impl Proxy {
         }
         let headers = response.headers_mut();
         if has_other_coding(headers) {
+            self.counters.upstream_failed(UpstreamFailure::Failed);
             let detail = "the server behind this path sends a transfer coding other than chunked";
             return problem(StatusCode::BAD_GATEWAY, detail);
         }

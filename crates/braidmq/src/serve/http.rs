@@ -51,8 +51,9 @@ impl Front {
         let autoquic = options.http3.then(|| autoquic(config));
         let counters = options.counters.clone();
         let api_options = api_options(config, access, control, autoquic.clone());
-        let api = Api::new(ApiOptions { front: counters, ..api_options });
-        let services = Services { health: health.clone(), api: Some(api.clone()), mqtt: mqtt.map(MqttRoute) };
+        let api = Api::new(ApiOptions { front: counters.clone(), ..api_options });
+        let (health, mqtt) = (health.clone(), mqtt.map(MqttRoute));
+        let services = Services { health, api: Some(api.clone()), mqtt, counters };
         let router = router(services, &front.routes()?, &limits)?;
         if let Some(autoquic) = autoquic {
             options.upgrade = Arc::new(autoquic);

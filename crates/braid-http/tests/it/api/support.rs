@@ -226,8 +226,9 @@ impl TestApi {
             memory_high_bytes: 2000,
         });
         api.serving(handle.clone());
-        let services =
-            Services { api: Some(api.clone()), mqtt: Some(MqttRoute(upgrades)), ..Services::default() };
+        let counters = options.counters.clone();
+        let (mqtt, api_route) = (Some(MqttRoute(upgrades)), Some(api.clone()));
+        let services = Services { api: api_route, mqtt, counters, ..Services::default() };
         let router = router(services, &setup.routes, &options.limits).unwrap();
         let server = Server::start(&options, router).unwrap();
         let http = server.addresses()[0];

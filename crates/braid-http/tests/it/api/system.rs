@@ -41,9 +41,13 @@ fn the_overview_counts() {
     assert_eq!((&overview["store"]["state"], &overview["spool"]["state"]), (&json!("ok"), &json!("ok")));
     assert_eq!((&overview["quic"]["state"], &overview["quic"]["handshakes"]), (&json!("ok"), &json!(1)));
     let listeners = api.get("listeners");
-    let [tcp, quic, _websocket] = &listeners.as_array().unwrap()[..] else { panic!("{listeners}") };
+    let [tcp, quic, websocket, http] = &listeners.as_array().unwrap()[..] else { panic!("{listeners}") };
     assert_eq!((&tcp["name"], &tcp["kind"], &tcp["connections"]), (&json!("tcp"), &json!("tcp"), &json!(1)));
     assert_eq!(tcp["address"], api.tcp.to_string());
+    assert_eq!((&websocket["kind"], &websocket["address"]), (&json!("ws"), &Value::Null));
+    assert_eq!((&http["kind"], &http["address"]), (&json!("http"), &json!(api.http.to_string())));
+    assert!(http["connections"].as_u64() >= Some(1) && http["accepted"].as_u64() >= Some(2), "{http}");
+    assert_eq!((&http["available"], &http["restarts"]), (&json!(true), &json!(0)));
     assert_eq!(
         (&quic["kind"], &quic["available"], &quic["restarts"]),
         (&json!("quic"), &json!(true), &json!(0))
