@@ -2,6 +2,7 @@
 
 mod beneath;
 mod content_type;
+mod large;
 mod range;
 
 use std::borrow::Cow;
@@ -19,9 +20,6 @@ use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
-use futures_util::stream::try_unfold;
-use http_body_util::StreamBody;
-use hyper::body::Frame;
 use lru::LruCache;
 use percent_encoding::percent_decode_str;
 use rustix::fs::{Mode, OFlags};
@@ -284,26 +282,10 @@ impl Found {
 
     /// The bytes `from..to`.
     fn body(&self, from: u64, to: u64) -> Body {
-        let file = match &self.content {
-            Content::Small(bytes) => {
-                return Body::from(bytes.slice(small(from)..small(to)));
-            }
-            Content::Large(file) => Arc::clone(file),
-        };
-        Body::new(StreamBody::new(try_unfold((file, from), move |(file, from)| async move {
-            if from == to {
-                return Ok::<_, io::Error>(None);
-            }
-            let read = spawn_blocking(move || {
-                let mut bytes = vec![0; small((to - from).min(SMALL))];
-                // A file that became shorter breaks the response off.
-                file.read_exact_at(&mut bytes, from)?;
-                Ok::<_, io::Error>((file, bytes))
-            });
-            let (file, bytes) = read.await.map_err(io::Error::other)??;
-            let next = from + bytes.len() as u64;
-            Ok(Some((Frame::data(Bytes::from(bytes)), (file, next))))
-        })))
+        match &self.content {
+            Content::Small(bytes) => Body::from(bytes.slice(small(from)..small(to))),
+            Content::Large(file) => large::body(Arc::clone(file), from, to),
+        }
     }
 }
 
