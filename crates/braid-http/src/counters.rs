@@ -124,7 +124,7 @@ struct Counters {
 
 #[derive(Debug, Default)]
 struct Durations {
-    /// Not cumulative; the last one has no bound.
+    /// Numbers of each bucket alone; the last one has no bound.
     buckets: [AtomicU64; DURATIONS.len() + 1],
     sum_micros: AtomicU64,
 }

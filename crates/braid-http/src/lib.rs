@@ -37,4 +37,4 @@ pub use route::{
 };
 pub use server::{HealthServer, ServerError};
 pub use state::HealthState;
-pub use upgrade::{Advice, Link, NoUpgrade, Observer, PathSample, Sent, Upgrade};
+pub use upgrade::{Advice, Link, Observer, PathSample, Sent, Upgrade};

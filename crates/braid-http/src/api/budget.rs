@@ -61,8 +61,8 @@ pub(super) struct Query {
 }
 
 impl Query {
-    /// Takes the price of `visited` entries from the requests of the client, which may owe it afterwards. `for_one` of
-    /// them cost as much as a request.
+    /// Takes the price of `visited` entries from the requests of the client, also where it has too few left: it waits
+    /// until they are there again. `for_one` entries cost as much as a request.
     pub(super) fn charge(&self, visited: usize, for_one: usize) {
         // Exact up to 2^53.
         #[expect(clippy::cast_precision_loss, reason = "a price")]

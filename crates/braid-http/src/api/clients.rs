@@ -120,7 +120,7 @@ pub(super) struct ClientsParams {
     transport: Option<String>,
     /// Whether clients are connected.
     connected: Option<bool>,
-    /// `queued`: the clients for which most bytes are queued, the most first, without further pages. Visits all clients.
+    /// `queued`: the clients for which most bytes are queued, the most first, without further pages.
     sort: Option<String>,
     /// Items of the page, 1 to 1000; 100 by default.
     limit: Option<usize>,

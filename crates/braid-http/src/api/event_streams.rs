@@ -15,9 +15,9 @@ pub struct EventStreamLimits {
     pub per_client: usize,
 }
 
-/// Holder of streams.
+/// Client that streams are counted for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Holder {
+enum Counted {
     Address(IpAddr),
     User(Arc<str>),
 }
@@ -32,7 +32,7 @@ pub(super) struct EventStreams {
 struct Open {
     total: usize,
     /// No entry is 0.
-    by_holder: HashMap<Holder, usize>,
+    by_client: HashMap<Counted, usize>,
 }
 
 /// Limit that is reached, with the name of its key.
@@ -41,7 +41,7 @@ pub(super) struct Reached(pub(super) &'static str);
 
 /// Permission for one stream, until it is dropped.
 pub(super) struct StreamPermit {
-    holders: Vec<Holder>,
+    clients: Vec<Counted>,
     open: Arc<Mutex<Open>>,
 }
 
@@ -55,22 +55,22 @@ impl EventStreams {
     /// # Errors
     /// There are too many.
     pub(super) fn open(&self, address: IpAddr, user: Option<Arc<str>>) -> Result<StreamPermit, Reached> {
-        let address = Holder::Address(of_host(address));
-        let holders: Vec<_> = [address].into_iter().chain(user.map(Holder::User)).collect();
+        let address = Counted::Address(of_host(address));
+        let clients: Vec<_> = [address].into_iter().chain(user.map(Counted::User)).collect();
         let mut open = lock(&self.open);
         if open.total >= self.limits.total {
             return Err(Reached("event_streams"));
         }
         let is_full =
-            |holder| open.by_holder.get(holder).is_some_and(|count| *count >= self.limits.per_client);
-        if self.limits.per_client == 0 || holders.iter().any(is_full) {
+            |client| open.by_client.get(client).is_some_and(|count| *count >= self.limits.per_client);
+        if self.limits.per_client == 0 || clients.iter().any(is_full) {
             return Err(Reached("event_streams_per_client"));
         }
         open.total += 1;
-        for holder in &holders {
-            *open.by_holder.entry(holder.clone()).or_default() += 1;
+        for client in &clients {
+            *open.by_client.entry(client.clone()).or_default() += 1;
         }
-        Ok(StreamPermit { holders, open: Arc::clone(&self.open) })
+        Ok(StreamPermit { clients, open: Arc::clone(&self.open) })
     }
 }
 
@@ -78,11 +78,11 @@ impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut open = lock(&self.open);
         open.total -= 1;
-        for holder in &self.holders {
-            if let Some(count) = open.by_holder.get_mut(holder) {
+        for client in &self.clients {
+            if let Some(count) = open.by_client.get_mut(client) {
                 *count -= 1;
                 if *count == 0 {
-                    open.by_holder.remove(holder);
+                    open.by_client.remove(client);
                 }
             }
         }
@@ -115,6 +115,6 @@ mod tests {
         let again = open("2001:db8::3", Some("ann")).unwrap();
         drop((again, others));
         assert!(open("2001:db8::3", Some("ann")).is_ok());
-        assert_eq!(lock(&streams.open).by_holder.len(), 4, "no holder without a stream is remembered");
+        assert_eq!(lock(&streams.open).by_client.len(), 4, "no client without a stream is remembered");
     }
 }

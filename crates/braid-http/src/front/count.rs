@@ -247,7 +247,7 @@ mod tests {
             let activity = Arc::clone(permit.activity());
             async move { tokio::time::timeout(Duration::from_millis(1), activity.evicted()).await.is_ok() }
         };
-        // Of the same address at its limit, although the total is reached too.
+        // One of the same address at its limit, although the total is reached too.
         let busy = permits[2].activity().begin();
         let fifth = admit("192.0.2.2").unwrap();
         let mut evicted = Vec::new();
@@ -255,7 +255,7 @@ mod tests {
             evicted.push(is_evicted(permit).await);
         }
         assert_eq!(evicted, [false, false, false, true], "1 has moved, 2 is busy");
-        // Of any address at the total.
+        // One of any address at the total.
         let sixth = admit("192.0.2.3").unwrap();
         assert!(is_evicted(&permits[0]).await);
         permits[1].activity().begin().keep();

@@ -149,7 +149,7 @@ async fn paging_meets_each_client_that_stays_once() {
     assert!(seen.len() > 600 && gone.len() > 10);
 }
 
-/// Of more sessions than a piece has, those with most to get are found, whenever they began.
+/// Clients with most to get are found among more sessions than a piece has, whenever they began.
 #[tokio::test(start_paused = true)]
 async fn the_clients_with_most_to_get_are_first() {
     let broker = TestBroker::start();

@@ -39,10 +39,10 @@ async fn ten_thousand_clients_are_read() {
     println!("metrics: {metrics_took:?}, {rows} clients: {:?}", begun.elapsed());
     assert_eq!(rows, CLIENTS);
     // The entries that are visited for a page are limited, whether they match or not.
-    let nobody = ClientQuery { user: Some("nobody".to_owned()), ..ClientQuery::default() };
+    let unknown = ClientQuery { user: Some("unknown".to_owned()), ..ClientQuery::default() };
     let (mut pages, mut visited, mut cursor) = (0, 0, None);
     loop {
-        let page = broker.handle.clients(&nobody, cursor, 1000).await;
+        let page = broker.handle.clients(&unknown, cursor, 1000).await;
         assert!(page.rows.is_empty() && page.visited <= 4096, "{}", page.visited);
         (pages, visited, cursor) = (pages + 1, visited + page.visited, page.next);
         if cursor.is_none() {

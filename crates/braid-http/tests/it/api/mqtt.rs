@@ -35,7 +35,7 @@ fn a_client_connects_through_the_front() {
     assert_eq!(events.next().unwrap().1["client_id"], "page");
 }
 
-/// They are connections of the broker then, whose limits hold for them.
+/// Limits of the broker hold for them instead.
 #[test]
 fn upgraded_connections_are_none_of_the_front() {
     let http = Limits { connections_per_address: 2, ..Limits::default() };
