@@ -108,6 +108,26 @@ impl RoutingTable {
         group.map(|group| self.shared_target(&group))
     }
 
+    /// Sessions that subscribe to a filter, sorted, each once.
+    pub(crate) fn subscribers(&self, filter: &TopicFilter) -> Vec<SessionKey> {
+        self.read().subscribers(filter)
+    }
+
+    /// Sessions with a subscription that matches a topic, sorted, each once: those of this Share Name, or all.
+    pub(crate) fn matching(&self, topic: &TopicName, share_name: Option<&str>) -> Vec<SessionKey> {
+        let mut found = Matches::default();
+        self.read().matches(topic, &mut found);
+        let direct = found.direct.iter().filter(|_| share_name.is_none());
+        let is_wanted = |group: &&Arc<Group<SessionKey>>| {
+            share_name.is_none() || group.filter().share_name() == share_name
+        };
+        let shared = found.shared.iter().filter(is_wanted).flat_map(|group| group.members());
+        let mut keys: Vec<_> = direct.chain(shared).map(|one| one.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
     fn shared_target(&self, group: &Arc<Group<SessionKey>>) -> SharedTarget {
         let registry = self.registry.entries();
         let members = group.members();

@@ -10,8 +10,10 @@ mod answer;
 mod api;
 mod autoquic;
 mod counters;
+mod fields;
 mod front;
 mod limits;
+mod network;
 mod problem;
 mod request;
 mod route;
@@ -20,8 +22,8 @@ mod state;
 mod upgrade;
 
 pub use api::{
-    Api, ApiOptions, Control, ControlError, ControlErrorKind, Priority, Roles, RulesAction, RulesAnswer,
-    RulesQuestion, RulesText, User,
+    Api, ApiOptions, Control, ControlError, ControlErrorKind, EventStreamLimits, Priority, Roles,
+    RulesAction, RulesAnswer, RulesQuestion, RulesText, User,
 };
 pub use autoquic::AutoQuic;
 pub use braid_select::Mode as AutoQuicMode;
@@ -35,4 +37,4 @@ pub use route::{
 };
 pub use server::{HealthServer, ServerError};
 pub use state::HealthState;
-pub use upgrade::{Advice, Link, NoUpgrade, Observer, PathSample, Sent, Upgrade};
+pub use upgrade::{Advice, Link, Observer, PathSample, Sent, Upgrade};

@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, Response, StatusCode, Version};
 
+use crate::front::PermitRef;
 use crate::problem::problem;
 
 /// Client of a request, as an extension of it.
@@ -21,9 +22,14 @@ pub struct Client {
     pub is_encrypted: bool,
 }
 
-/// Extension of a request on HTTP/1.1: set to true, the connection has another protocol and no time limit any more.
+/// Extension of a request on HTTP/1.1 that asks for another protocol.
 #[derive(Clone, Debug)]
-pub(crate) struct Upgraded(pub(crate) Arc<AtomicBool>);
+pub(crate) struct Upgraded {
+    /// Set to true, the connection has another protocol and no time limit any more.
+    pub(crate) is_upgraded: Arc<AtomicBool>,
+    /// Permission of the connection, for routes whose connections others limit.
+    pub(crate) permit: PermitRef,
+}
 
 /// Beginnings of names of fields that proxies and content delivery networks add to a request.
 const PROXY_PREFIXES: [&str; 17] = [

@@ -50,7 +50,7 @@ pub struct Advice {
 
 /// Policy that advertises nothing, and its observers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NoUpgrade;
+pub(crate) struct NoUpgrade;
 
 impl Upgrade for NoUpgrade {
     fn connected(&self, _: Link) -> Box<dyn Observer> {

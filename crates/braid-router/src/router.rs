@@ -125,6 +125,24 @@ impl<K: Copy + Ord> Router<K> {
         subscribers?.group(filter)
     }
 
+    /// Keys of the sessions that subscribe to this filter, sorted, each once; a shared filter is the same only with the
+    /// same Share Name.
+    pub fn subscribers(&self, filter: &TopicFilter) -> Vec<K> {
+        let pattern = filter.pattern();
+        let subscribers =
+            if filter.has_wildcard() { self.wildcard.get(pattern) } else { self.exact.get(pattern) };
+        let Some(subscribers) = subscribers else { return Vec::new() };
+        let mut keys: Vec<K> = if filter.is_shared() {
+            let group = subscribers.group(filter);
+            group.into_iter().flat_map(|group| group.members()).map(|member| member.key).collect()
+        } else {
+            subscribers.direct.iter().flatten().map(|one| one.key).collect()
+        };
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
     /// Number that each change raises. While it stays, all matches stay: callers may cache [`Matches`].
     pub fn generation(&self) -> u64 {
         self.generation

@@ -224,7 +224,10 @@ impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [total, urgent, completion, cpu] =
             [self.total(), self.urgent, self.completion, self.cpu].map(|seconds| seconds * 1e3);
-        write!(f, "{total:.1} ms (urgent {urgent:.1}, completion {completion:.1}, CPU {cpu:.2})")
+        write!(
+            f,
+            "{total:.1} ms (small responses {urgent:.1}, a large one {completion:.1}, processor {cpu:.2})"
+        )
     }
 }
 

@@ -87,17 +87,36 @@ impl Explanation {
     }
 }
 
-impl fmt::Display for Measured {
+/// Ratio of two times in words, before "the time that ...".
+struct Times(f64);
+
+impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ratio if ratio < 0.95 => write!(f, "{:.0} % of", ratio * 100.0),
+            ratio if ratio <= 1.05 => f.write_str("about"),
+            ratio => write!(f, "{ratio:.1} times"),
+        }
+    }
+}
+
+impl Measured {
+    /// Writes the path, and how far predictions for it were wrong. `other`: the other protocol.
+    fn describe(&self, f: &mut fmt::Formatter<'_>, other: Protocol) -> fmt::Result {
         let Some(path) = self.path else {
             return f.write_str("not measured");
         };
         write!(f, "{path}, {} s ago", self.age.as_secs())?;
         if let Some(ratio) = self.completion_ratio {
-            write!(f, "; completion {ratio:.2} of predicted")?;
+            write!(f, "\n        large responses took {} the predicted time", Times(ratio))?;
         }
         if let Some((urgent, completion)) = self.correction {
-            write!(f, "; urgent {urgent:.2} and completion {completion:.2} of those on the other path")?;
+            let (urgent, completion) = (Times(urgent), Times(completion));
+            write!(
+                f,
+                "\n        prediction for this path: small responses take {urgent}, a large one {completion} the time \
+                 that they would on the path as {other} measured it"
+            )?;
         }
         Ok(())
     }
@@ -114,20 +133,59 @@ impl fmt::Display for Explanation {
             write!(f, ", costs may change it in {} s", dwell.as_secs())?;
         }
         if self.flaps > 0 {
-            write!(f, ", flaps {}", self.flaps)?;
+            write!(f, ", changed back to TCP {} times lately", self.flaps)?;
         }
         if self.failures > 0 {
-            write!(f, ", QUIC failures {}", self.failures)?;
+            write!(f, ", QUIC has failed {} times since it worked", self.failures)?;
         }
         if let Some(broken) = self.broken_for {
-            write!(f, ", QUIC broken for {} s", broken.as_secs())?;
+            write!(f, ", QUIC is not tried again for {} s", broken.as_secs())?;
         }
-        write!(f, "\n  TCP:  {}\n  QUIC: {}", self.tcp, self.quic)?;
+        f.write_str("\n  TCP:  ")?;
+        self.tcp.describe(f, Protocol::Quic)?;
+        f.write_str("\n  QUIC: ")?;
+        self.quic.describe(f, Protocol::Tcp)?;
         match self.costs {
             Some(Comparison { tcp, quic, .. }) => {
-                write!(f, "\n  cost over TCP  {tcp}\n  cost over QUIC {quic}")
+                write!(f, "\n  predicted over TCP:  {tcp}\n  predicted over QUIC: {quic}")
             }
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_told_in_words() {
+        for (ratio, expected) in
+            [(66.29, "66.3 times"), (1.06, "1.1 times"), (1.04, "about"), (0.96, "about"), (0.8, "80 % of")]
+        {
+            assert_eq!(Times(ratio).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn measurements_are_told_in_words() {
+        struct Told(Measured);
+        impl fmt::Display for Told {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.describe(f, Protocol::Tcp)
+            }
+        }
+        let path = Path { srtt: 0.05, rttvar: 0.005, min_rtt: 0.05, loss: 0.01, rate: None };
+        let measured = Measured {
+            path: Some(path),
+            age: Duration::from_secs(3),
+            completion_ratio: Some(66.29),
+            correction: Some((8.58, 1.0)),
+        };
+        let expected = "RTT 50.0 ms (deviation 5.0 ms), loss 1.0 %, rate not limited, 3 s ago\n        large responses \
+                        took 66.3 times the predicted time\n        prediction for this path: small responses take 8.6 \
+                        times, a large one about the time that they would on the path as TCP measured it";
+        assert_eq!(Told(measured).to_string(), expected);
+        assert_eq!(Told(Measured { path: None, ..measured }).to_string(), "not measured");
     }
 }

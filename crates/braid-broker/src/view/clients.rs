@@ -1,5 +1,7 @@
 //! Clients and their sessions, connected or not.
 
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +14,7 @@ use tokio::task::yield_now;
 use super::answer::ask;
 use super::connection::{ClientName, ConnectionSummary, PendingDetail};
 use super::inquiry::{Inquiry, ViewError};
-use super::{ENTRIES_IN_PIECE, Page, subscriptions};
+use super::{ENTRIES_IN_PAGE, ENTRIES_IN_PIECE, Page, subscriptions};
 use crate::core::Core;
 use crate::registry::{Presence, Registry, SessionEntry, SessionKey, SessionOwner};
 
@@ -139,21 +141,85 @@ pub(super) async fn list(
 ) -> Page<ClientRow, ClientCursor> {
     let limit = Page::<ClientRow, ClientCursor>::rows_of(limit);
     let (mut rows, mut after) = (Vec::new(), cursor.map(|ClientCursor(key)| SessionKey(key)));
+    let mut visited = 0;
     loop {
         let piece = registry.piece(after, ENTRIES_IN_PIECE);
         let is_last = piece.len() < ENTRIES_IN_PIECE;
         for entry in &piece {
             after = Some(entry.key);
+            visited += 1;
             rows.extend(query.row(entry));
             if rows.len() == limit {
-                return Page { rows, next: Some(ClientCursor(entry.key.0)) };
+                return Page { rows, next: Some(ClientCursor(entry.key.0)), visited };
             }
         }
         if is_last {
-            return Page { rows, next: None };
+            return Page { rows, next: None, visited };
+        }
+        if visited >= ENTRIES_IN_PAGE {
+            return Page { rows, next: after.map(|SessionKey(key)| ClientCursor(key)), visited };
         }
         yield_now().await;
     }
+}
+
+/// Row with its place in an order.
+struct Ranked {
+    /// Bytes and messages that wait, and messages that were dropped; of equals the older session is first.
+    rank: (usize, u32, u64, Reverse<SessionKey>),
+    row: ClientRow,
+}
+
+impl PartialEq for Ranked {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank == other.rank
+    }
+}
+
+impl Eq for Ranked {}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank.cmp(&other.rank)
+    }
+}
+
+/// Clients for which most bytes are queued, the most first, of all that match a query: one page without another.
+pub(super) async fn most_queued(
+    registry: &Registry,
+    query: &ClientQuery,
+    limit: usize,
+) -> Page<ClientRow, ClientCursor> {
+    let limit = Page::<ClientRow, ClientCursor>::rows_of(limit);
+    // The last one of the order is on top.
+    let mut most = BinaryHeap::with_capacity(limit + 1);
+    let (mut after, mut visited) = (None, 0);
+    loop {
+        let piece = registry.piece(after, ENTRIES_IN_PIECE);
+        for entry in &piece {
+            after = Some(entry.key);
+            let Some(row) = query.row(entry) else { continue };
+            let rank = (row.queued_bytes, row.inflight, row.dropped, Reverse(entry.key));
+            most.push(Reverse(Ranked { rank, row }));
+            if most.len() > limit {
+                most.pop();
+            }
+        }
+        visited += piece.len();
+        if piece.len() < ENTRIES_IN_PIECE {
+            break;
+        }
+        yield_now().await;
+    }
+    // `Reverse` sorts the most first.
+    let rows = most.into_sorted_vec().into_iter().map(|Reverse(ranked)| ranked.row).collect();
+    Page { rows, next: None, visited }
 }
 
 /// Details of one client.

@@ -34,6 +34,16 @@ impl Handle {
         clients::list(&self.core.sessions.registry, query, cursor, limit).await
     }
 
+    /// The clients that match `query` for which most bytes are queued, the most first: at most `limit`, and no further
+    /// page. Visits all sessions.
+    pub async fn most_queued_clients(
+        &self,
+        query: &ClientQuery,
+        limit: usize,
+    ) -> Page<ClientRow, ClientCursor> {
+        clients::most_queued(&self.core.sessions.registry, query, limit).await
+    }
+
     /// Details of one client, connected or not.
     ///
     /// # Errors
@@ -53,15 +63,16 @@ impl Handle {
 
     /// Page of the subscriptions that match `query`, behind `cursor`, in the order of sessions and filters.
     ///
-    /// Each connected client with subscriptions is asked: a query that few match costs a turn of all of them. Those of
-    /// a connection that does not answer are passed over. A subscription whose stream ends meanwhile may come twice.
+    /// Each connected client that may have one is asked, which costs a turn of its connection: for a topic or filter
+    /// its subscribers, for a client that one, else all clients with subscriptions, 1,024 for a page. Those of a
+    /// connection that does not answer are passed over. A subscription whose stream ends meanwhile may come twice.
     pub async fn subscriptions(
         &self,
         query: &SubscriptionQuery,
         cursor: Option<SubscriptionCursor>,
         limit: usize,
     ) -> Page<SubscriptionRow, SubscriptionCursor> {
-        subscriptions::list(&self.core.sessions.registry, query, cursor, limit).await
+        subscriptions::list(&self.core, query, cursor, limit).await
     }
 
     /// Page of the retained messages that match `query`, behind the topic `after`, in the order of their levels. Topics

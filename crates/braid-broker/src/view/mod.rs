@@ -43,13 +43,19 @@ const ENTRIES_IN_PIECE: usize = 256;
 /// Upper bound of the rows of a page.
 const MAX_ROWS: usize = 1000;
 
+/// Entries that are visited for a page, up to the end of a piece: a query that nothing matches costs no more.
+const ENTRIES_IN_PAGE: usize = 4096;
+
 /// Part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T, C> {
     /// Rows that match the query, at most as many as asked for, and at most 1,000.
     pub rows: Vec<T>,
-    /// Position for the next page; `None` at the end. The next page may be empty.
+    /// Position for the next page; `None` at the end. A page may have fewer rows than asked for, or none, and be
+    /// followed by others: the entries that are visited for one are limited.
     pub next: Option<C>,
+    /// Entries that were visited, whether they match or not.
+    pub visited: usize,
 }
 
 impl<T, C> Page<T, C> {

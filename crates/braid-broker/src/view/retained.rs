@@ -9,7 +9,7 @@ use braid_router::Walked;
 use bytes::Bytes;
 use tokio::task::yield_now;
 
-use super::{ClientName, ENTRIES_IN_PIECE, Page};
+use super::{ClientName, ENTRIES_IN_PAGE, ENTRIES_IN_PIECE, Page};
 use crate::retained::{RetainedMessage, RetainedMessages};
 
 /// Conditions on retained messages, and what is wanted of them.
@@ -63,15 +63,21 @@ pub(super) async fn list(
     limit: usize,
 ) -> Page<RetainedRow, TopicName> {
     let limit = Page::<RetainedRow, TopicName>::rows_of(limit);
-    let mut rows = Vec::new();
+    let (mut rows, mut visited) = (Vec::new(), 0);
     loop {
+        let before = rows.len();
         let walked = retained.walk(&query.filter, after.as_ref(), ENTRIES_IN_PIECE, |message| {
             rows.push(RetainedRow::new(message, query.with_payload));
             if rows.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
+        // The walk does not tell of how many topics it ended early.
+        let is_whole = matches!(walked, Walked::Unfinished(_)) && rows.len() < limit;
+        visited += if is_whole { ENTRIES_IN_PIECE } else { (rows.len() - before).max(1) };
         match walked {
-            Walked::Finished => return Page { rows, next: None },
-            Walked::Unfinished(at) if rows.len() == limit => return Page { rows, next: Some(at) },
+            Walked::Finished => return Page { rows, next: None, visited },
+            Walked::Unfinished(at) if rows.len() == limit || visited >= ENTRIES_IN_PAGE => {
+                return Page { rows, next: Some(at), visited };
+            }
             Walked::Unfinished(at) => after = Some(at),
         }
         yield_now().await;

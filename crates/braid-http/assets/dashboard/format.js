@@ -19,7 +19,7 @@ export function short(value) {
 }
 
 /** Number in a second. */
-export const perSecond = (value) => `${short(value)}/s`
+export const perSecond = (value) => (known(value) ? `${short(value)}/s` : NONE)
 
 /** Size in units of 1024 bytes. */
 export function bytes(value) {

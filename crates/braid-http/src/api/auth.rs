@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 use super::caller::Caller;
 use super::extract::Refused;
-use super::limit::network;
 use super::login_limits::{Attempt, LoginLimits, NOT_ACCEPTED};
+use crate::network::of_host;
 use crate::request::Client;
 
 /// Time for which right credentials are not verified again. A hash of a password takes a tenth of a second.
@@ -269,7 +269,7 @@ impl Login {
 
     /// Keyed 128-bit hash of address and credentials: none stay in memory.
     fn key(&self, address: IpAddr, value: &[u8]) -> [u64; 2] {
-        self.keys.each_ref().map(|key| key.hash_one((network(address), value)))
+        self.keys.each_ref().map(|key| key.hash_one((of_host(address), value)))
     }
 
     fn remembered(&self, key: [u64; 2]) -> Option<Principal> {

@@ -1,6 +1,5 @@
 //! Bans of clients, users and addresses.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -115,8 +114,7 @@ impl From<BanError> for Refused {
 }
 
 fn network(text: &str) -> Result<IpNet, Refused> {
-    let parsed = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    parsed.map_err(|_| Refused::bad("addresses: write an IP address or a network, such as 10.0.0.0/8"))
+    crate::network::parse(text).map_err(|remedy| Refused::bad(format!("addresses: {remedy}")))
 }
 
 impl BanParams {

@@ -1,5 +1,7 @@
 //! Caller of the API.
 
+use std::sync::Arc;
+
 use axum::http::header::{AUTHORIZATION, HeaderValue};
 use axum::http::request::Parts;
 
@@ -13,6 +15,8 @@ pub(super) struct Caller {
     pub(super) authorization: Option<HeaderValue>,
     /// Sign of a proxy, which speaks for others.
     pub(super) proxy: Option<Box<str>>,
+    /// Set once the caller is verified.
+    pub(super) user: Option<Arc<str>>,
 }
 
 impl Caller {
@@ -22,6 +26,6 @@ impl Caller {
         let mut authorization = request.headers.get(AUTHORIZATION).cloned();
         authorization.iter_mut().for_each(|value| value.set_sensitive(true));
         let proxy = proxy_sign(request.version, &request.headers).map(Box::from);
-        Some(Self { client, authorization, proxy })
+        Some(Self { client, authorization, proxy, user: None })
     }
 }

@@ -8,10 +8,10 @@ use braid_broker::view::{
 use braid_proto::packet::ProtocolVersion;
 use braid_proto::reason::ReasonCode;
 use braid_transport::Transport;
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::budget::{ENTRIES, Query};
 use super::extract::{
     Answer, ClientParams, Json, List, Params, Refused, Segment, decode_cursor, encode_cursor, rows,
 };
@@ -20,7 +20,7 @@ use super::time::unix;
 use super::{Api, address_text};
 
 /// Clients that are visited to count those that match; beyond, the total is not told.
-const MAX_COUNTED: u64 = 100_000;
+const MAX_COUNTED: usize = 100_000;
 
 /// Rows of a page that is only counted.
 const ROWS_TO_COUNT: usize = 1000;
@@ -120,6 +120,8 @@ pub(super) struct ClientsParams {
     transport: Option<String>,
     /// Whether clients are connected.
     connected: Option<bool>,
+    /// `queued`: the clients for which most bytes are queued, the most first, without further pages.
+    sort: Option<String>,
     /// Items of the page, 1 to 1000; 100 by default.
     limit: Option<usize>,
     /// `cursor` of the page before.
@@ -212,10 +214,7 @@ impl From<&WillSummary> for Will {
 impl ClientsParams {
     fn query(&self) -> Result<ClientQuery, Refused> {
         let network = |text: &String| {
-            let parsed = text
-                .parse::<IpNet>()
-                .or_else(|_| text.parse().map(|address: std::net::IpAddr| address.into()));
-            parsed.map_err(|_| Refused::bad("address: write an IP address or a network, such as 10.0.0.0/8"))
+            crate::network::parse(text).map_err(|remedy| Refused::bad(format!("address: {remedy}")))
         };
         let transport = |text: &String| {
             let named = Transport::ALL.into_iter().find(|one| one.to_string() == *text);
@@ -243,28 +242,49 @@ fn is_all(query: &ClientQuery) -> bool {
 
 #[utoipa::path(
     get, path = "/api/v1/clients", tag = "clients", params(ClientsParams),
-    description = "Lists clients and sessions, in the order in which they began.",
+    description = "Lists clients and sessions, in the order in which they began or of what is queued for them.",
     responses((status = 200, description = "Success", body = List<Client>)),
 )]
 pub(super) async fn list(
     State(api): State<Api>,
     Params(params): Params<ClientsParams>,
+    budget: Query,
 ) -> Answer<List<Client>> {
     let (handle, limit, query) = (api.handle()?, rows(params.limit)?, params.query()?);
+    match params.sort.as_deref() {
+        None => {}
+        Some("queued") if params.cursor.is_some() => {
+            return Err(Refused::bad("cursor: the clients with most to get have no further pages"));
+        }
+        Some("queued") => {
+            let page = handle.most_queued_clients(&query, limit).await;
+            budget.charge(page.visited, ENTRIES);
+            let items: Vec<_> = page.rows.iter().map(Client::from).collect();
+            let total = if items.len() < limit {
+                Some(items.len() as u64)
+            } else {
+                is_all(&query).then_some(page.visited as u64)
+            };
+            return Ok(Json(List { items, cursor: None, total }));
+        }
+        Some(_) => return Err(Refused::bad("sort: write queued, or leave it out")),
+    }
     let cursor: Option<Cursor> = decode_cursor(params.cursor.as_deref())?;
     let start = cursor.as_ref().map(|Cursor(value, _)| ClientCursor::new(*value));
     let page = handle.clients(&query, start, limit).await;
+    budget.charge(page.visited, ENTRIES);
     let (items, position) = (page.rows.iter().map(Client::from).collect::<Vec<_>>(), page.next);
     let total = match cursor {
         Some(Cursor(_, total)) => total,
         None if position.is_none() => Some(items.len() as u64),
         None if is_all(&query) => super::metrics::value(&handle, "clients/total"),
         None => {
-            let (mut total, mut visited) = (items.len() as u64, 0);
+            let (mut total, mut visited) = (items.len() as u64, page.visited);
             let mut behind = position;
             while behind.is_some() && visited < MAX_COUNTED {
                 let page = handle.clients(&query, behind, ROWS_TO_COUNT).await;
-                visited += page.rows.len() as u64;
+                budget.charge(page.visited, ENTRIES);
+                visited += page.visited;
                 total += page.rows.len() as u64;
                 behind = page.next;
             }

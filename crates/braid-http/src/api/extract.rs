@@ -172,10 +172,39 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Params<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
         let parsed = Query::try_from_uri(&parts.uri);
-        let Query(parsed) =
-            parsed.map_err(|error| Refused::bad(format!("the query is not valid: {}", error.body_text())))?;
+        let Query(parsed) = parsed.map_err(|error| Refused::bad(query_problem(&error.body_text())))?;
         Ok(Self(parsed))
     }
+}
+
+/// Problem of a query in plain words, from the text of the library that reads it.
+fn query_problem(text: &str) -> String {
+    let text = text.rsplit_once("query string: ").map_or(text, |(_, problem)| problem);
+    let behind = |word| text.split_once(word).map(|(_, rest)| rest);
+    if let Some(rest) = behind("unknown field ") {
+        let (name, others) = rest.split_once(", ").unwrap_or((rest, ""));
+        let others = others.trim_start_matches("expected ").trim_start_matches("one of ");
+        return match others {
+            "" | "there are no fields" => format!("there is no parameter {name}: this path has none"),
+            others => format!("there is no parameter {name}: this path has {others}"),
+        };
+    }
+    if let Some(name) = behind("duplicate field ") {
+        return format!("the parameter {name} is there twice: leave one out");
+    }
+    if let Some(name) = behind("missing field ") {
+        return format!("the parameter {name} is missing: add it");
+    }
+    let Some((name, problem)) = text.split_once(": ") else {
+        return "the query has a value that is not valid".to_owned();
+    };
+    let remedy = match problem {
+        "provided string was not `true` or `false`" => "write true or false",
+        "number too large to fit in target type" => "the number is too large",
+        "invalid digit found in string" | "cannot parse integer from empty string" => "write a whole number",
+        _ => "the value is not valid",
+    };
+    format!("{name}: {remedy}")
 }
 
 /// Query of a route that has no parameters.
@@ -289,4 +318,40 @@ pub(super) fn decode_cursor<T: DeserializeOwned>(cursor: Option<&str>) -> Result
     position
         .map(Some)
         .ok_or_else(|| Refused::bad("cursor: take the value of the page before, or leave it out"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only parsed")]
+    struct Example {
+        id: String,
+        limit: Option<usize>,
+        small: Option<u8>,
+        connected: Option<bool>,
+    }
+
+    #[tokio::test]
+    async fn problems_of_a_query_are_told_in_plain_words() {
+        async fn problem<T: DeserializeOwned + std::fmt::Debug>(query: &str) -> String {
+            let request = Request::builder().uri(format!("/?{query}")).body(()).unwrap();
+            Params::<T>::from_request_parts(&mut request.into_parts().0, &()).await.unwrap_err().detail
+        }
+        for (query, expected) in [
+            ("id=a&limit=x", "limit: write a whole number"),
+            ("id=a&limit=", "limit: write a whole number"),
+            ("id=a&limit=-1", "limit: write a whole number"),
+            ("id=a&small=256", "small: the number is too large"),
+            ("id=a&connected=yes", "connected: write true or false"),
+            ("id=a&id=b", "the parameter `id` is there twice: leave one out"),
+            ("limit=1", "the parameter `id` is missing: add it"),
+            ("id=a&x=1", "there is no parameter `x`: this path has `id`, `limit`, `small`, `connected`"),
+        ] {
+            assert_eq!(problem::<Example>(query).await, expected, "{query}");
+        }
+        assert_eq!(problem::<NoParams>("x=1").await, "there is no parameter `x`: this path has none");
+    }
 }

@@ -13,7 +13,8 @@ use axum::http::StatusCode;
 use lru::LruCache;
 
 use super::extract::Refused;
-use super::limit::{RequestRate, network};
+use super::limit::RequestRate;
+use crate::network::of_host;
 
 /// Wrong credentials of one user at one address in [`PER`]; then: 429.
 const PER_USER: u32 = 10;
@@ -87,7 +88,7 @@ impl LoginLimits {
     /// # Errors
     /// They were wrong lately, or too many were.
     pub(super) fn begin(&self, attempt: Attempt<'_>) -> Result<Counted, Refused> {
-        let network = network(attempt.address);
+        let network = of_host(attempt.address);
         let Attempt { user, secret, .. } = attempt;
         // A token names no user before it is verified; a wrong one that comes again is a user of its own.
         let name = (user, user.is_none().then_some(secret));

@@ -1,6 +1,8 @@
 //! Metrics in the text format of Prometheus, version 0.0.4.
 
 use std::fmt::{Display, Write};
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -11,7 +13,7 @@ use braid_broker::view::{ListenerStatus, Metric, MetricKind};
 use super::extract::{NoParams, Params, Refused};
 use super::{Api, address_text};
 use crate::autoquic::AutoQuic;
-use crate::counters::FrontCounters;
+use crate::counters::{DURATIONS, FrontCounters, FrontListener};
 
 /// Prefix of all names.
 const PREFIX: &str = "braidmq_";
@@ -65,8 +67,48 @@ fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
+/// Listener of the broker or of the front.
+struct Row {
+    tag: String,
+    transport: String,
+    address: String,
+    connections: u64,
+    accepted: u64,
+    is_available: bool,
+    restarts: u64,
+}
+
+impl From<&ListenerStatus> for Row {
+    fn from(status: &ListenerStatus) -> Self {
+        Self {
+            tag: status.tag.as_deref().unwrap_or_default().to_owned(),
+            transport: status.transport.to_string(),
+            address: status.address.map(address_text).unwrap_or_default(),
+            connections: status.connections,
+            accepted: status.accepted,
+            is_available: status.is_available,
+            restarts: status.restarts,
+        }
+    }
+}
+
+impl From<&Arc<FrontListener>> for Row {
+    fn from(listener: &Arc<FrontListener>) -> Self {
+        let ((connections, accepted), health) = (listener.counts(), listener.health());
+        Self {
+            tag: String::new(),
+            transport: listener.kind.to_owned(),
+            address: address_text(listener.address),
+            connections,
+            accepted,
+            is_available: health.is_available,
+            restarts: health.restarts,
+        }
+    }
+}
+
 /// Number of a listener.
-type OfListener = fn(&ListenerStatus) -> u64;
+type OfListener = fn(&Row) -> u64;
 
 /// Families with one sample for each listener: name, kind, help, value. The configuration bounds their number.
 const OF_LISTENERS: [(&str, &str, &str, OfListener); 4] = [
@@ -97,6 +139,46 @@ fn autoquic(text: &mut Text, policy: &AutoQuic) {
     }
 }
 
+/// Families of the HTTP front. The labels have three versions, five status classes and two reasons.
+fn served(text: &mut Text, front: &FrontCounters) {
+    let label = |name: &'static str, value: &str| (name, value.to_owned());
+    let name = "http_requests_total";
+    text.family(name, "counter", "Responses of the HTTP front, by version of HTTP and class of the status.");
+    for (version, class, count) in front.requests() {
+        text.sample(name, &[label("version", version), label("status", class)], count);
+    }
+    let name = "http_connections";
+    text.family(
+        name,
+        "gauge",
+        "Open connections of the HTTP front, by the version that ALPN chose; else 1.1.",
+    );
+    for (version, count) in front.open() {
+        text.sample(name, &[label("version", version)], count);
+    }
+    let name = "http_sent_bytes_total";
+    let help = "Bytes that the HTTP front sent, before encryption; on HTTP/3 those of the content of complete responses.";
+    text.family(name, "counter", help);
+    for (version, bytes) in front.sent_bytes() {
+        text.sample(name, &[label("version", version)], bytes);
+    }
+    let name = "http_upstream_errors_total";
+    text.family(name, "counter", "Requests to which an upstream gave no valid response, or none in time.");
+    for (reason, count) in front.upstream_failures() {
+        text.sample(name, &[label("reason", reason)], count);
+    }
+    let name = "http_request_duration_seconds";
+    text.family(name, "histogram", "Time from the head of a request to the head of its response.");
+    let (counts, sum_micros) = front.durations();
+    let bounds = DURATIONS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+    for (bound, count) in bounds.zip(counts) {
+        text.sample(&format!("{name}_bucket"), &[("le", bound)], count);
+    }
+    let sum = Duration::from_micros(sum_micros).as_secs_f64();
+    text.sample(&format!("{name}_sum"), &[], sum);
+    text.sample(&format!("{name}_count"), &[], counts[counts.len() - 1]);
+}
+
 fn text(
     metrics: &[Metric],
     listeners: &[ListenerStatus],
@@ -120,20 +202,23 @@ fn text(
         let limit = metric.topic.trim_start_matches(LIMITS).to_owned();
         text.sample("limits_reached_total", &[("limit", limit)], metric.value);
     }
+    let of_front = front.listeners();
+    let rows: Vec<_> = listeners.iter().map(Row::from).chain(of_front.iter().map(Row::from)).collect();
     for (name, kind, help, value) in OF_LISTENERS {
         text.family(name, kind, help);
-        for listener in listeners {
+        for row in &rows {
             let labels = [
-                ("listener", listener.tag.as_deref().unwrap_or_default().to_owned()),
-                ("transport", listener.transport.to_string()),
-                ("address", listener.address.map(address_text).unwrap_or_default()),
+                ("listener", row.tag.clone()),
+                ("transport", row.transport.clone()),
+                ("address", row.address.clone()),
             ];
-            text.sample(name, &labels, value(listener));
+            text.sample(name, &labels, value(row));
         }
     }
     if let Some(policy) = policy {
         autoquic(&mut text, policy);
     }
+    served(&mut text, front);
     text.family(
         "http_refused_total",
         "counter",

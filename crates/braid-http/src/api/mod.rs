@@ -11,10 +11,12 @@
 mod auth;
 mod autoquic;
 mod bans;
+mod budget;
 mod caller;
 mod clients;
 mod control;
 mod document;
+mod event_streams;
 mod events;
 mod extract;
 mod last_messages;
@@ -47,7 +49,7 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use braid_broker::{Authenticate, Handle};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 pub use self::auth::Roles;
@@ -55,16 +57,20 @@ pub use self::control::{
     Control, ControlError, ControlErrorKind, Priority, RulesAction, RulesAnswer, RulesQuestion, RulesText,
     User,
 };
+pub use self::event_streams::EventStreamLimits;
 pub(crate) use self::pages::fallback;
 
 use self::auth::Login;
+use self::budget::Queries;
 use self::caller::Caller;
+use self::event_streams::EventStreams;
 use self::extract::Refused;
 use self::last_messages::LastMessages;
-use self::limit::{RequestRate, network};
+use self::limit::RequestRate;
 use self::rates::RateSampler;
 use crate::autoquic::AutoQuic;
 use crate::counters::{FrontCounters, FrontRefusal};
+use crate::network::of_host;
 use crate::request::method_not_allowed;
 
 /// Time for requests in flight when the broker has ended.
@@ -83,8 +89,8 @@ pub struct ApiOptions {
     pub roles: Roles,
     /// Requests of one address in a second; ten times as many may come at once.
     pub requests_per_sec: u32,
-    /// Event streams of all clients.
-    pub event_streams: usize,
+    /// Limits of event streams.
+    pub event_streams: EventStreamLimits,
     /// Policy of the automatic upgrade; `None` without HTTP/3.
     pub autoquic: Option<AutoQuic>,
     /// Counters of the server that serves it.
@@ -103,8 +109,7 @@ pub struct Api(Arc<Shared>);
 struct Shared {
     control: Arc<dyn Control>,
     login: Login,
-    requests: RequestRate<IpAddr>,
-    event_streams: Arc<Semaphore>,
+    load: Load,
     autoquic: Option<AutoQuic>,
     front: FrontCounters,
     memory_marks: (u64, u64),
@@ -114,6 +119,14 @@ struct Shared {
     broker: watch::Sender<Option<Lease>>,
     /// Receivers are those of leases.
     leases: watch::Sender<()>,
+}
+
+/// Bounds of what clients may ask for.
+struct Load {
+    requests: RequestRate<IpAddr>,
+    /// Queries that visit many entries.
+    queries: Queries,
+    event_streams: EventStreams,
 }
 
 /// Use of the broker by a request, which [`Api::ended`] waits for.
@@ -138,8 +151,14 @@ impl Api {
         Self(Arc::new(Shared {
             control: options.control,
             login: Login::new(options.authenticate, options.refuses_anonymous, options.roles),
-            requests: RequestRate::new(options.requests_per_sec, options.requests_per_sec.saturating_mul(10)),
-            event_streams: Arc::new(Semaphore::new(options.event_streams)),
+            load: Load {
+                requests: RequestRate::new(
+                    options.requests_per_sec,
+                    options.requests_per_sec.saturating_mul(10),
+                ),
+                queries: Queries::default(),
+                event_streams: EventStreams::new(options.event_streams),
+            },
             autoquic: options.autoquic,
             front: options.front,
             memory_marks: (options.memory_low_bytes, options.memory_high_bytes),
@@ -212,13 +231,13 @@ impl Api {
 
     /// Checks rate, credentials, bans and role of a request.
     async fn admit(&self, request: &mut Parts) -> Result<(), Refused> {
-        let Some(caller) = Caller::of(request) else {
+        let Some(mut caller) = Caller::of(request) else {
             return Err(Refused::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "the client of the request is not known",
             ));
         };
-        self.0.requests.take(network(caller.client.address.ip())).map_err(|wait| {
+        self.0.load.requests.take(of_host(caller.client.address.ip())).map_err(|wait| {
             self.0.front.count(FrontRefusal::Rate);
             Refused::too_many(wait)
         })?;
@@ -234,6 +253,7 @@ impl Api {
             let (user, path) = (principal.user(), request.uri.path());
             tracing::info!(?user, from = %caller.client.address, method = %request.method, path, "command over HTTP");
         }
+        caller.user = principal.user().map(Arc::from);
         request.extensions.insert(caller);
         Ok(())
     }

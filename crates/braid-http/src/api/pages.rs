@@ -9,8 +9,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
     ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION, REFERRER_POLICY, VARY,
-    X_CONTENT_TYPE_OPTIONS,
+    HeaderMap, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{Method, Response, StatusCode};
 use axum::routing::{any, get};
@@ -19,6 +18,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::document;
+use crate::fields::if_none_match;
 use crate::problem::problem;
 
 /// Policy of pages: nothing from elsewhere, no inline scripts; connections to other ports of this host are those of the
@@ -89,11 +89,7 @@ impl Page {
         }
         let is_packed = accepts_gzip(request.headers());
         let content = if is_packed { &self.packed } else { &self.plain };
-        let is_known = request.headers().get_all(IF_NONE_MATCH).iter().any(|tags| {
-            let tags = tags.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-            tags.map(|tag| tag.strip_prefix(b"W/").unwrap_or(tag)).any(|tag| tag == content.etag.as_bytes())
-        });
-        let mut response = if is_known {
+        let mut response = if if_none_match(request.headers(), &content.etag) == Some(true) {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             response
@@ -196,6 +192,7 @@ mod tests {
     use std::fs;
     use std::io::Read;
 
+    use axum::http::header::IF_NONE_MATCH;
     use flate2::read::GzDecoder;
 
     use super::*;

@@ -1,9 +1,19 @@
-//! Rates of counters between two looks at them. Nothing is sampled while no client asks.
+//! Rates of counters over the last seconds. Nothing is sampled while no client asks.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Least time between the two samples of a rate.
+/// Time that a rate is the mean of, where a sample is that old.
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// Least time of a rate.
 const LEAST: Duration = Duration::from_secs(1);
+
+/// Least time between two samples.
+const SPACING: Duration = Duration::from_millis(500);
+
+/// Age of samples that say nothing about the present.
+const STALE: Duration = Duration::from_secs(60);
 
 /// Number of counters.
 pub(super) const COUNTERS: usize = 6;
@@ -15,30 +25,33 @@ struct Sample {
     values: [u64; COUNTERS],
 }
 
-/// Samples of counters at the last two looks that were a second apart.
+/// Samples of counters at the looks of all clients, the oldest first: those of the window and one before it.
 #[derive(Debug, Default)]
-pub(super) struct RateSampler {
-    older: Option<Sample>,
-    newer: Option<Sample>,
-}
+pub(super) struct RateSampler(VecDeque<Sample>);
 
 impl RateSampler {
-    /// Increase of each counter in a second, since the look before. At the first look: since `began`, when all were 0.
-    pub(super) fn rates(&mut self, values: [u64; COUNTERS], began: Instant, now: Instant) -> [f64; COUNTERS] {
-        let start = Sample { at: began, values: [0; COUNTERS] };
-        let newer = *self.newer.get_or_insert(start);
-        if now.saturating_duration_since(newer.at) >= LEAST {
-            self.older = Some(newer);
-            self.newer = Some(Sample { at: now, values });
+    /// Increase of each counter in a second, over the window or the time since the look before it, however many clients
+    /// look. `None` without a look in the last minute that was at least a second ago.
+    pub(super) fn rates(&mut self, values: [u64; COUNTERS], now: Instant) -> Option<[f64; COUNTERS]> {
+        let samples = &mut self.0;
+        let age = |sample: &Sample| now.saturating_duration_since(sample.at);
+        while samples.front().is_some_and(|first| age(first) > STALE)
+            || samples.get(1).is_some_and(|second| age(second) >= WINDOW)
+        {
+            samples.pop_front();
         }
-        let older = self.older.unwrap_or(start);
-        let time = now.saturating_duration_since(older.at).max(LEAST).as_secs_f64();
-        std::array::from_fn(|index| {
+        let first = samples.front().copied();
+        if samples.back().is_none_or(|last| age(last) >= SPACING) {
+            samples.push_back(Sample { at: now, values });
+        }
+        let first = first.filter(|first| age(first) >= LEAST)?;
+        let secs = age(&first).as_secs_f64();
+        Some(std::array::from_fn(|index| {
             // Exact up to 2^53 in the interval.
             #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-            let increase = values[index].saturating_sub(older.values[index]) as f64;
-            increase / time
-        })
+            let increase = values[index].saturating_sub(first.values[index]) as f64;
+            increase / secs
+        }))
     }
 }
 
@@ -47,15 +60,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_that_since_a_look_at_least_a_second_ago() {
+    fn a_rate_is_that_of_the_last_seconds_however_many_look() {
         let (mut sampler, began) = (RateSampler::default(), Instant::now());
-        let mut look =
-            |ms, value| sampler.rates([value; COUNTERS], began, began + Duration::from_millis(ms))[5];
-        assert_eq!(look(500, 10), 10.0, "less than a second counts as one");
-        assert_eq!(look(2000, 100), 50.0, "since the start");
-        assert_eq!(look(2500, 110), 44.0, "a second look at once changes nothing");
-        assert_eq!(look(3000, 300), 200.0, "since the one at two seconds");
-        assert_eq!(look(3500, 310), 140.0);
-        assert_eq!(look(13_000, 300), 0.0);
+        let mut look = |ms: u64, value| {
+            let rates = sampler.rates([value; COUNTERS], began + Duration::from_millis(ms));
+            rates.map(|rates| rates[COUNTERS - 1])
+        };
+        assert_eq!(look(0, 1000), None, "the first look");
+        assert_eq!(look(900, 1100), None);
+        assert_eq!(look(1000, 1200), Some(200.0));
+        assert_eq!(look(2000, 1400), Some(200.0));
+        // Looks at short intervals do not shorten the window.
+        for ms in [2001, 2002, 2003] {
+            let since = f64::from(u32::try_from(ms).unwrap()) / 1000.0;
+            assert_eq!(look(ms, 1600), Some(600.0 / since));
+        }
+        assert_eq!(look(3000, 3100), Some(2000.0 / 2.1), "since the look at 0.9 s");
+        // A client that looks every ten seconds has the mean of them.
+        assert_eq!(look(13_000, 4100), Some(100.0));
+        assert_eq!(look(23_000, 4100), Some(0.0));
+        assert_eq!(look(84_000, 9000), None, "an old look says nothing about the present");
+        assert_eq!(look(85_000, 9010), Some(10.0));
+        for ms in (86_000..100_000).step_by(10) {
+            look(ms, 0);
+        }
+        assert!(sampler.0.len() <= 6, "{}", sampler.0.len());
     }
 }

@@ -11,6 +11,7 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::budget::{ENTRIES, Query};
 use super::extract::{
     Answer, Json, List, NoParams, Params, Refused, Segment, decode_cursor, encode_cursor, rows,
 };
@@ -79,6 +80,7 @@ pub(super) struct RetainedParams {
 pub(super) async fn list(
     State(api): State<Api>,
     Params(params): Params<RetainedParams>,
+    budget: Query,
 ) -> Answer<List<RetainedItem>> {
     let (handle, limit) = (api.handle()?, rows(params.limit)?);
     let text = params.filter.as_deref().unwrap_or("#");
@@ -87,6 +89,7 @@ pub(super) async fn list(
     let after = cursor.as_deref().map(topic).transpose()?;
     let is_first = after.is_none();
     let page = handle.retained(&RetainedQuery { filter, with_payload: false }, after, limit).await;
+    budget.charge(page.visited, ENTRIES);
     let items: Vec<_> = page.rows.iter().map(RetainedItem::from).collect();
     let total = if is_first && page.next.is_none() {
         Some(items.len() as u64)

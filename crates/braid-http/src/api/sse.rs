@@ -10,10 +10,11 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::caller::Caller;
+use super::event_streams::{Reached, StreamPermit};
 use super::extract::Refused;
 use super::{Api, Lease};
 use crate::counters::FrontRefusal;
@@ -51,7 +52,7 @@ struct Stream<S> {
     heartbeat: Instant,
     end: Instant,
     has_begun: bool,
-    _permit: OwnedSemaphorePermit,
+    _permit: StreamPermit,
 }
 
 impl<S: Source> Stream<S> {
@@ -90,12 +91,12 @@ impl<S: Source> Stream<S> {
 /// # Errors
 /// There are too many event streams, or the broker has ended.
 pub(super) fn respond(api: &Api, caller: Caller, source: impl Source) -> Result<Response, Refused> {
-    let Ok(permit) = api.0.event_streams.clone().try_acquire_owned() else {
+    let opened = api.0.load.event_streams.open(caller.client.address.ip(), caller.user.clone());
+    let permit = opened.map_err(|Reached(limit)| {
         api.0.front.count(FrontRefusal::EventStreams);
-        let detail = "there are as many event streams as http.api.event_streams permits";
-        let refused = Refused::new(StatusCode::TOO_MANY_REQUESTS, detail);
-        return Err(refused.retry_after(HEARTBEAT));
-    };
+        let detail = format!("there are as many event streams as http.api.{limit} permits: close one");
+        Refused::new(StatusCode::TOO_MANY_REQUESTS, detail).retry_after(HEARTBEAT)
+    })?;
     let now = Instant::now();
     let stream = Stream {
         source,

@@ -8,6 +8,7 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::budget::{QUESTIONS, Query};
 use super::extract::{Answer, Json, List, Params, Refused, decode_cursor, encode_cursor, rows};
 use super::{Api, metrics};
 
@@ -71,28 +72,42 @@ pub(super) struct SubscriptionsParams {
     cursor: Option<String>,
 }
 
-/// Position behind a page: session, filter, stream and whether that is unidirectional.
+/// Position behind a page: session and, unless it is behind all of the session, filter, stream and whether that is
+/// unidirectional.
 #[derive(Serialize, Deserialize)]
-struct Cursor(u64, String, u32, bool);
+struct Cursor(u64, Option<(String, u32, bool)>);
+
+impl From<SubscriptionCursor> for Cursor {
+    fn from(SubscriptionCursor { session, within }: SubscriptionCursor) -> Self {
+        let within =
+            within.map(|(filter, stream)| (filter.as_str().to_owned(), stream.index(), stream.is_uni()));
+        Self(session, within)
+    }
+}
 
 impl Cursor {
     fn position(self) -> Result<SubscriptionCursor, Refused> {
-        let Self(session, filter, index, is_uni) = self;
+        let Self(session, within) = self;
+        let Some((filter, index, is_uni)) = within else {
+            return Ok(SubscriptionCursor { session, within: None });
+        };
         let filter =
             TopicFilter::parse(&filter).map_err(|_| Refused::bad("cursor: its filter is not valid"))?;
         let stream = if is_uni { StreamKey::uni(index) } else { StreamKey::bidi(index) };
-        Ok(SubscriptionCursor { session, filter, stream })
+        Ok(SubscriptionCursor { session, within: Some((filter, stream)) })
     }
 }
 
 #[utoipa::path(
     get, path = "/api/v1/subscriptions", tag = "subscriptions", params(SubscriptionsParams),
-    description = "Lists subscriptions. Each connected client is asked, so that a condition that few match is slow.",
+    description = "Lists subscriptions. Connected clients are asked: with a topic or filter its subscribers, else all, \
+                   1,024 for a page. A page may have few items or none, and a cursor.",
     responses((status = 200, description = "Success", body = List<SubscriptionItem>)),
 )]
 pub(super) async fn list(
     State(api): State<Api>,
     Params(params): Params<SubscriptionsParams>,
+    budget: Query,
 ) -> Answer<List<SubscriptionItem>> {
     let (handle, limit) = (api.handle()?, rows(params.limit)?);
     let filter =
@@ -116,6 +131,7 @@ pub(super) async fn list(
     let cursor: Option<Cursor> = decode_cursor(params.cursor.as_deref())?;
     let is_first = cursor.is_none();
     let page = handle.subscriptions(&query, cursor.map(Cursor::position).transpose()?, limit).await;
+    budget.charge(page.visited, QUESTIONS);
     let items: Vec<_> = page
         .rows
         .into_iter()
@@ -130,8 +146,6 @@ pub(super) async fn list(
     } else {
         is_all.then(|| metrics::value(&handle, "subscriptions/count")).flatten()
     };
-    let cursor = page.next.and_then(|SubscriptionCursor { session, filter, stream }| {
-        encode_cursor(&Cursor(session, filter.as_str().to_owned(), stream.index(), stream.is_uni()))
-    });
+    let cursor = page.next.and_then(|next| encode_cursor(&Cursor::from(next)));
     Ok(Json(List { items, cursor, total }))
 }

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::control::Priority;
 use super::extract::{Answer, Json, List, NoParams, PageParams, Params};
 use super::{Api, address_text};
+use crate::counters::FrontListener;
 
 /// State of the broker at one moment.
 #[derive(Debug, Serialize, ToSchema)]
@@ -35,15 +36,16 @@ pub(super) struct Overview {
     stores: Stores,
 }
 
-/// Rates since the last look at the overview that was at least a second ago.
+/// Rates over the last two seconds, or since the look at the overview before them, of any client. Null at the first
+/// look: where none in the last minute was at least a second ago.
 #[derive(Debug, Serialize, ToSchema)]
 struct Rates {
-    messages_in_per_sec: f64,
-    messages_out_per_sec: f64,
-    bytes_in_per_sec: f64,
-    bytes_out_per_sec: f64,
-    connects_per_sec: f64,
-    refusals_per_sec: f64,
+    messages_in_per_sec: Option<f64>,
+    messages_out_per_sec: Option<f64>,
+    bytes_in_per_sec: Option<f64>,
+    bytes_out_per_sec: Option<f64>,
+    connects_per_sec: Option<f64>,
+    refusals_per_sec: Option<f64>,
 }
 
 /// Counts since the start of the broker.
@@ -55,6 +57,8 @@ struct Totals {
     bytes_out: u64,
     /// Messages that were not delivered or not accepted.
     dropped: u64,
+    /// Connections that were accepted.
+    connects: u64,
     /// Connections that were refused.
     refused: u64,
 }
@@ -116,14 +120,16 @@ struct Quic {
     handshakes: u64,
 }
 
-/// Listener of MQTT clients.
+/// Listener of MQTT clients, or of the HTTP front.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Listener {
-    /// Tag, or the transport where there is none.
+    /// Tag, or the kind where there is none.
     name: String,
+    /// Transport, or `http`, `https` (HTTP/1.1 and 2) or `h3` of the HTTP front.
     transport: String,
-    /// Null for the path `/mqtt` of the HTTP front.
+    /// Null for MQTT at `/mqtt` of the HTTP front.
     address: Option<String>,
+    /// Open connections; those at `/mqtt` of the front are counted for that listener.
     connections: u64,
     /// Connections accepted, those that have ended included.
     accepted: u64,
@@ -150,6 +156,21 @@ impl From<ListenerStatus> for Listener {
             accepted: status.accepted,
             available: status.is_available,
             restarts: status.restarts,
+        }
+    }
+}
+
+impl From<&FrontListener> for Listener {
+    fn from(listener: &FrontListener) -> Self {
+        let ((connections, accepted), health) = (listener.counts(), listener.health());
+        Self {
+            name: listener.kind.to_owned(),
+            transport: listener.kind.to_owned(),
+            address: Some(address_text(listener.address)),
+            connections,
+            accepted,
+            available: health.is_available,
+            restarts: health.restarts,
         }
     }
 }
@@ -195,15 +216,17 @@ pub(super) async fn overview(
         bytes_in: value("bytes/received"),
         bytes_out: value("bytes/sent"),
         dropped: value("messages/dropped"),
+        connects: value("connections/total"),
         refused: value("connections/refused"),
     };
-    let Totals { messages_in, messages_out, bytes_in, bytes_out, dropped: _, refused } = totals;
-    let counters = [messages_in, messages_out, bytes_in, bytes_out, value("connections/total"), refused];
+    let Totals { messages_in, messages_out, bytes_in, bytes_out, dropped: _, connects, refused } = totals;
+    let counters = [messages_in, messages_out, bytes_in, bytes_out, connects, refused];
     let rates = {
         // Poisoning is harmless: a sample is replaced whole.
         let mut sampler = api.0.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        sampler.rates(counters, api.0.began, Instant::now())
+        sampler.rates(counters, Instant::now())
     };
+    let rate = |index: usize| rates.map(|rates| rates[index]);
     let quic = listeners.iter().filter(|one| one.transport.is_quic());
     let (low_bytes, high_bytes) = api.0.memory_marks;
     let resting_bytes = value("memory/resting");
@@ -216,12 +239,12 @@ pub(super) async fn overview(
         },
         reasons: reasons(&health),
         rates: Rates {
-            messages_in_per_sec: rates[0],
-            messages_out_per_sec: rates[1],
-            bytes_in_per_sec: rates[2],
-            bytes_out_per_sec: rates[3],
-            connects_per_sec: rates[4],
-            refusals_per_sec: rates[5],
+            messages_in_per_sec: rate(0),
+            messages_out_per_sec: rate(1),
+            bytes_in_per_sec: rate(2),
+            bytes_out_per_sec: rate(3),
+            connects_per_sec: rate(4),
+            refusals_per_sec: rate(5),
         },
         totals,
         connections: connections(&listeners),
@@ -242,15 +265,17 @@ pub(super) async fn overview(
 
 #[utoipa::path(
     get, path = "/api/v1/listeners", tag = "broker", params(PageParams),
-    description = "Lists the listeners of MQTT clients.",
+    description = "Lists the listeners of MQTT clients, and those of the HTTP front.",
     responses((status = 200, description = "Success", body = List<Listener>)),
 )]
 pub(super) async fn listeners(
     State(api): State<Api>,
     Params(params): Params<PageParams>,
 ) -> Answer<List<Listener>> {
-    let listeners = api.handle()?.listeners();
-    Ok(Json(List::page_in_order(&params, listeners.into_iter().map(Listener::from))?))
+    let of_broker = api.handle()?.listeners().into_iter().map(Listener::from);
+    let of_front = api.0.front.listeners();
+    let all = of_broker.chain(of_front.iter().map(|one| Listener::from(&**one)));
+    Ok(Json(List::page_in_order(&params, all)?))
 }
 
 #[utoipa::path(

@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
+use super::budget::{ENTRIES, Query};
 use super::extract::{Answer, Json, Params, Refused};
 use super::last_messages::{LastMessage, Record};
 use super::time::unix;
 
-/// Retained messages that one request visits.
+/// Topics of retained messages that one request visits, whether they match or not.
 const MAX_VISITED: usize = 20_000;
 
 /// Rows of a page.
@@ -195,7 +196,11 @@ impl Tree {
                    with the first 4 KiB of its payload.",
     responses((status = 200, description = "Success", body = Topics)),
 )]
-pub(super) async fn list(State(api): State<Api>, Params(params): Params<TopicsParams>) -> Answer<Topics> {
+pub(super) async fn list(
+    State(api): State<Api>,
+    Params(params): Params<TopicsParams>,
+    budget: Query,
+) -> Answer<Topics> {
     let handle = api.handle()?;
     let prefix = match params.prefix.as_deref() {
         None | Some("") => String::new(),
@@ -211,7 +216,8 @@ pub(super) async fn list(State(api): State<Api>, Params(params): Params<TopicsPa
     let (mut tree, mut after, mut visited) = (Tree::default(), None, 0);
     loop {
         let page = handle.retained(&query, after, ROWS).await;
-        visited += page.rows.len();
+        budget.charge(page.visited, ENTRIES);
+        visited += page.visited;
         for row in &page.rows {
             tree.add_retained(&prefix, row);
         }

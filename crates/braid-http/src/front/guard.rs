@@ -1,11 +1,10 @@
 //! Checks of a request before it is routed.
 
-use axum::http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, ORIGIN, TE, TRANSFER_ENCODING, UPGRADE,
-};
+use axum::http::header::{CONTENT_LENGTH, HOST, HeaderMap, ORIGIN, TE, TRANSFER_ENCODING};
 use axum::http::uri::Authority;
 use axum::http::{Method, Request, StatusCode, Uri, Version};
 
+use crate::fields::CONNECTION_SPECIFIC;
 use crate::limits::Limits;
 
 /// Refusal: status and detail.
@@ -96,9 +95,7 @@ pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ()> {
 fn framing(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
     if version > Version::HTTP_2 {
         let te = headers.get(TE).is_some_and(|te| te != "trailers");
-        let proxy_connection = HeaderName::from_static("proxy-connection");
-        let wrong = [CONNECTION, TRANSFER_ENCODING, UPGRADE, proxy_connection];
-        if te || wrong.iter().any(|name| headers.contains_key(name)) || headers.contains_key("keep-alive") {
+        if te || CONNECTION_SPECIFIC.iter().any(|name| headers.contains_key(name)) {
             return Err((StatusCode::BAD_REQUEST, "a field of the request concerns connections of HTTP/1.1"));
         }
     }

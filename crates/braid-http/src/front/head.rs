@@ -19,6 +19,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use super::count::InFlight;
 use crate::counters::FrontRefusal;
 use crate::problem;
 
@@ -78,6 +79,8 @@ pub(super) struct ExchangeBody {
     pub(super) body: Body,
     /// `None` on HTTP/2.
     pub(super) _exchange: Option<Exchange>,
+    /// `None` in tests.
+    pub(super) _in_flight: Option<InFlight>,
 }
 
 impl hyper::body::Body for ExchangeBody {
@@ -392,7 +395,7 @@ mod tests {
                         (left > 0).then(|| (Ok::<_, Infallible>(BARE), left - 1))
                     }));
                 }
-                let body = ExchangeBody { body, _exchange: Some(exchange) };
+                let body = ExchangeBody { body, _exchange: Some(exchange), _in_flight: None };
                 Ok::<_, Infallible>(response.body(body).unwrap())
             }
         });

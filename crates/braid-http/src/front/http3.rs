@@ -10,8 +10,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
+use axum::http::header::{CONTENT_LENGTH, DATE};
 use axum::http::{HeaderValue, Method, Response};
+use braid_transport::EndpointHealth;
 use braid_transport::http::{Http3Connection, Http3Incoming, Http3Listener, Http3Recv, TailProbes};
 use bytes::{Buf, Bytes, BytesMut};
 use h3::error::{Code, StreamError};
@@ -25,8 +26,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use super::count::Permit;
 use super::poll_first::poll_first;
 use super::{ACCEPT_PAUSE, Connection, Front};
-use crate::counters::FrontRefusal;
-use crate::route::remove_hop_by_hop;
+use crate::counters::{FrontListener, FrontRefusal, HttpVersion};
+use crate::fields::remove_hop_by_hop;
 use crate::upgrade::Sent;
 
 /// Time after the last response in which the client closes the connection, so that no byte of it is lost.
@@ -44,17 +45,29 @@ const COPIED: usize = 4096;
 const FRAMES: usize = 1024;
 
 /// Accepts until the server stops.
-pub(super) async fn accept(mut listener: Http3Listener, front: Arc<Front>) {
+pub(super) async fn accept(mut listener: Http3Listener, state: Arc<FrontListener>, front: Arc<Front>) {
     let mut stopped = front.stopped.clone();
+    let mut failures = Failures::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stopped.wait_for(|stopped| *stopped) => break,
         };
+        let (health, address) = (listener.health(), state.address);
+        state.note_health(health);
+        match failures.note(health) {
+            Some(Condition::Failed) => {
+                tracing::warn!(%address, "the QUIC endpoint of HTTP/3 failed and cannot restart; trying again");
+            }
+            Some(Condition::Restarted) => {
+                tracing::warn!(%address, "the QUIC endpoint of HTTP/3 failed and was restarted; its connections are lost");
+            }
+            None => {}
+        }
         let incoming = match accepted {
             Ok(incoming) => incoming,
             Err(error) => {
-                tracing::warn!(%error, "HTTP/3 cannot accept connections");
+                tracing::debug!(%error, "HTTP/3 cannot accept connections");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -62,7 +75,12 @@ pub(super) async fn accept(mut listener: Http3Listener, front: Arc<Front>) {
         match front.count.admit(incoming.peer_address().ip()) {
             Some(permit) => {
                 let address = listener.local_addr().unwrap_or(incoming.peer_address());
-                tokio::spawn(serve(incoming, address, permit, Arc::clone(&front)));
+                let (accepted, serving) =
+                    (state.accepted(), serve(incoming, address, permit, Arc::clone(&front)));
+                tokio::spawn(async move {
+                    serving.await;
+                    drop(accepted);
+                });
             }
             None => incoming.refuse(),
         }
@@ -72,13 +90,44 @@ pub(super) async fn accept(mut listener: Http3Listener, front: Arc<Front>) {
     listener.close().await;
 }
 
+/// Change of the endpoint that the log tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Failed,
+    Restarted,
+}
+
+/// Condition of the endpoint that the log has told.
+#[derive(Debug, Default)]
+struct Failures(EndpointHealth);
+
+impl Failures {
+    /// The change since the condition before, if there is one.
+    fn note(&mut self, now: EndpointHealth) -> Option<Condition> {
+        let before = std::mem::replace(&mut self.0, now);
+        if now.restarts > before.restarts {
+            Some(Condition::Restarted)
+        } else if before.is_available && !now.is_available {
+            Some(Condition::Failed)
+        } else {
+            None
+        }
+    }
+}
+
 type Server = server::Connection<Http3Connection, Bytes>;
 
-async fn serve(incoming: Http3Incoming, listener: SocketAddr, _permit: Permit, front: Arc<Front>) {
+async fn serve(incoming: Http3Incoming, listener: SocketAddr, permit: Permit, front: Arc<Front>) {
     let (client, limits) = (incoming.peer_address(), &front.limits);
     // Errors concern this connection only.
-    let Ok(Ok(quic)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
-    let connection = Connection::new(&front, client, listener, true, Arc::new(quic.probe()));
+    let handshake = timeout(limits.head_timeout, incoming.handshake());
+    let quic = tokio::select! {
+        done = handshake => done,
+        () = permit.activity().evicted() => return,
+    };
+    let Ok(Ok(quic)) = quic else { return };
+    let connection =
+        Connection::new(&front, &permit, HttpVersion::Three, client, listener, true, Arc::new(quic.probe()));
     let tail = TailProbes::new(quic.probe());
     let quic = quic.without_data_headers();
     let mut opener = h3::quic::Connection::<Bytes>::opener(&quic);
@@ -194,9 +243,15 @@ async fn request(
         let Ok(first) = timeout(limit, body.frame()).await else { return Ok(()) };
         body.first = Some(first);
     }
+    let in_flight = connection.activity.begin();
     let response = connection.answer(head.map(|()| body)).await;
     let response = with_fields(response, &connection.front.date);
     let outcome = respond(&mut send, response, is_head).await;
+    drop(in_flight);
+    connection.activity.moved(Instant::now());
+    if let Ok(Some(sent)) = &outcome {
+        connection.front.counters.sent(HttpVersion::Three, sent.bytes);
+    }
     connection.observer.sent(outcome.as_ref().ok().copied().flatten());
     outcome.map(|_| ())
 }
@@ -285,8 +340,6 @@ fn with_fields(mut response: Response<Body>, date: &CachedDate) -> Response<Body
         !response.status().is_informational() && response.status() != 204 && response.status() != 304;
     let headers = response.headers_mut();
     remove_hop_by_hop(headers);
-    headers.remove(CONNECTION);
-    headers.remove(TRANSFER_ENCODING);
     if let Some(length) = length.filter(|_| has_body && !headers.contains_key(CONTENT_LENGTH)) {
         headers.insert(CONTENT_LENGTH, length.into());
     }
@@ -366,6 +419,17 @@ mod tests {
         assert_eq!(at(784_111_778_000), "Sun, 06 Nov 1994 08:49:38 GMT");
         // The clock may be set back.
         assert_eq!(at(784_111_777_000), "Sun, 06 Nov 1994 08:49:37 GMT");
+    }
+
+    #[test]
+    fn each_change_of_the_endpoint_is_told_once() {
+        let mut failures = Failures::default();
+        let mut note = |restarts, is_available| failures.note(EndpointHealth { restarts, is_available });
+        assert_eq!(note(0, true), None);
+        assert_eq!([note(0, false), note(0, false)], [Some(Condition::Failed), None]);
+        assert_eq!([note(1, true), note(1, true)], [Some(Condition::Restarted), None]);
+        assert_eq!(note(2, true), Some(Condition::Restarted), "it was restarted at once");
+        assert_eq!(note(2, false), Some(Condition::Failed));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::count::Permit;
+use crate::counters::{FrontCounters, HttpVersion};
 
 /// Byte stream of a connection with its permit and the time limit without a byte in either direction, which is shorter
 /// until the first byte.
@@ -24,14 +25,22 @@ pub(super) struct IdleTimeout<T> {
     has_begun: bool,
     /// The protocol has changed: another one has its own time limits.
     is_upgraded: Arc<AtomicBool>,
-    _permit: Permit,
+    permit: Permit,
+    /// Counter of what is written.
+    sent: (FrontCounters, HttpVersion),
 }
 
 impl<T> IdleTimeout<T> {
-    pub(super) fn new(io: T, first: Duration, idle: Duration, permit: Permit) -> Self {
+    pub(super) fn new(
+        io: T,
+        first: Duration,
+        idle: Duration,
+        permit: Permit,
+        sent: (FrontCounters, HttpVersion),
+    ) -> Self {
         let timer = Box::pin(sleep(first));
         let is_upgraded = Arc::default();
-        Self { io, idle, timer, moved: Instant::now(), has_begun: false, is_upgraded, _permit: permit }
+        Self { io, idle, timer, moved: Instant::now(), has_begun: false, is_upgraded, permit, sent }
     }
 
     /// Flag that turns the time limit off.
@@ -39,10 +48,18 @@ impl<T> IdleTimeout<T> {
         Arc::clone(&self.is_upgraded)
     }
 
+    fn wrote(&self, outcome: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(bytes)) = outcome {
+            let (counters, version) = &self.sent;
+            counters.sent(*version, *bytes as u64);
+        }
+    }
+
     /// Notes progress, or looks at the time.
     fn observe<R>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if outcome.is_ready() {
             self.moved = Instant::now();
+            self.permit.activity().moved(self.moved);
             if !self.has_begun {
                 self.has_begun = true;
                 self.timer.as_mut().reset(self.moved + self.idle);
@@ -75,6 +92,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for IdleTimeout<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for IdleTimeout<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.wrote(&outcome);
         self.observe(cx, outcome)
     }
 
@@ -84,6 +102,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for IdleTimeout<T> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        self.wrote(&outcome);
         self.observe(cx, outcome)
     }
 
@@ -114,8 +133,11 @@ mod tests {
 
     use super::super::count::ConnectionCount;
     use super::*;
-    use crate::counters::FrontCounters;
     use crate::limits::Limits;
+
+    fn sent() -> (FrontCounters, HttpVersion) {
+        (FrontCounters::default(), HttpVersion::One)
+    }
 
     fn permit() -> Permit {
         ConnectionCount::new(&Limits::default(), FrontCounters::default())
@@ -128,11 +150,11 @@ mod tests {
         let (first, idle) = (Duration::from_secs(10), Duration::from_secs(75));
         let (_client, server) = duplex(100);
         let began = Instant::now();
-        let error = IdleTimeout::new(server, first, idle, permit()).read_u8().await.unwrap_err();
+        let error = IdleTimeout::new(server, first, idle, permit(), sent()).read_u8().await.unwrap_err();
         assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, first));
 
         let (mut client, server) = duplex(100);
-        let mut server = IdleTimeout::new(server, first, idle, permit());
+        let mut server = IdleTimeout::new(server, first, idle, permit(), sent());
         client.write_all(&[1, 2]).await.unwrap();
         assert_eq!(server.read_u8().await.unwrap(), 1);
         advance(Duration::from_secs(60)).await;
@@ -146,7 +168,7 @@ mod tests {
     async fn another_protocol_has_no_time_limit() {
         let idle = Duration::from_secs(75);
         let (mut client, server) = duplex(100);
-        let mut server = IdleTimeout::new(server, idle, idle, permit());
+        let mut server = IdleTimeout::new(server, idle, idle, permit(), sent());
         client.write_all(&[1]).await.unwrap();
         assert_eq!(server.read_u8().await.unwrap(), 1);
         server.upgraded().store(true, Ordering::Relaxed);
@@ -158,7 +180,7 @@ mod tests {
     async fn a_peer_that_reads_nothing_is_idle() {
         let (mut client, server) = duplex(1);
         let idle = Duration::from_secs(5);
-        let mut server = IdleTimeout::new(server, idle, idle, permit());
+        let mut server = IdleTimeout::new(server, idle, idle, permit(), sent());
         client.write_all(&[0]).await.unwrap();
         server.read_u8().await.unwrap();
         assert_eq!(server.write_all(&[0; 10]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);

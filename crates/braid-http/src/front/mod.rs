@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::header::{ALT_SVC, CONTENT_LENGTH, HOST};
@@ -30,11 +30,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
+pub(crate) use self::count::PermitRef;
+
 use self::body::LimitedBody;
-use self::count::ConnectionCount;
+use self::count::{Activity, ConnectionCount, Permit};
 use self::guard::Guard;
 use self::unread::{Unread, discard};
-use crate::counters::{FrontCounters, FrontRefusal};
+use crate::counters::{FrontCounters, FrontRefusal, HttpVersion, OpenConnection};
 use crate::limits::Limits;
 use crate::problem::problem;
 use crate::request::Client;
@@ -97,7 +99,7 @@ pub struct ServerOptions {
     pub threads: usize,
     /// Policy of the automatic upgrade.
     pub upgrade: Arc<dyn Upgrade>,
-    /// Counters of refusals, which the API shows.
+    /// Counters and listeners, which the API shows.
     pub counters: FrontCounters,
 }
 
@@ -171,9 +173,12 @@ impl Server {
         let mut addresses = Vec::with_capacity(bound.len());
         for (tcp, quic) in bound {
             addresses.push(tcp.local_addr());
-            runtime.spawn(tcp::accept(tcp, Arc::clone(&front)));
-            if let Some(quic) = quic {
-                runtime.spawn(http3::accept(quic, Arc::clone(&front)));
+            let kind = if options.tls.is_some() { "https" } else { "http" };
+            let state = options.counters.listen(kind, tcp.local_addr());
+            let h3 = quic.as_ref().map(|_| options.counters.listen("h3", tcp.local_addr()));
+            runtime.spawn(tcp::accept(tcp, state, Arc::clone(&front)));
+            if let (Some(quic), Some(state)) = (quic, h3) {
+                runtime.spawn(http3::accept(quic, state, Arc::clone(&front)));
             }
         }
         tracing::debug!(?addresses, "listening for HTTP");
@@ -262,6 +267,9 @@ struct Connection {
     /// Its address, or that of the listener, is one of loopback.
     is_loopback: bool,
     is_encrypted: bool,
+    /// Requests in flight, and its end for the sake of another connection.
+    activity: Arc<Activity>,
+    _open: OpenConnection,
     /// Policy of the upgrade for this connection.
     observer: Box<dyn Observer>,
     /// Signalled when the policy wants it to end.
@@ -271,6 +279,8 @@ struct Connection {
 impl Connection {
     fn new(
         front: &Arc<Front>,
+        permit: &Permit,
+        version: HttpVersion,
         client: SocketAddr,
         listener: SocketAddr,
         is_encrypted: bool,
@@ -282,6 +292,8 @@ impl Connection {
             // A client of loopback is on this host, whatever address it used.
             is_loopback: is_loopback(&listener) || is_loopback(&client),
             is_encrypted,
+            activity: Arc::clone(permit.activity()),
+            _open: front.counters.opened(version),
             observer: front.upgrade.connected(Link { client, listener, is_encrypted, probe }),
             goaway: Notify::new(),
         })
@@ -293,6 +305,7 @@ impl Connection {
         tokio::select! {
             biased;
             () = self.stopped() => Some(self.front.limits.drain),
+            () = self.activity.evicted() => Some(self.front.limits.drain),
             () = self.goaway.notified() => None,
         }
     }
@@ -323,7 +336,7 @@ impl Connection {
     where
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     {
-        let front = &*self.front;
+        let (front, version) = (&*self.front, HttpVersion::from(request.version()));
         let checked = front.guard.check(&request, self.is_loopback, &front.limits);
         let answer = match checked {
             Ok(authority) => self.route(request, authority),
@@ -334,10 +347,20 @@ impl Connection {
         };
         let connection = Arc::clone(self);
         async move {
+            let counters = &connection.front.counters;
             let response = match answer {
-                Answer::Ready(response) => response,
-                Answer::Waiting(response) => response.await,
+                Answer::Ready(response) => {
+                    counters.took(None);
+                    response
+                }
+                Answer::Waiting(response) => {
+                    let began = Instant::now();
+                    let response = response.await;
+                    counters.took(Some(began.elapsed()));
+                    response
+                }
             };
+            counters.request(version, response.status());
             connection.finish(response)
         }
     }

@@ -19,7 +19,7 @@ use super::head::{Exchange, ExchangeBody, HeadRefusal, HeadRefusals};
 use super::idle::IdleTimeout;
 use super::poll_first::PollFirst;
 use super::{ACCEPT_PAUSE, Connection, Front};
-use crate::counters::FrontRefusal;
+use crate::counters::{FrontListener, FrontRefusal, HttpVersion};
 use crate::limits::Limits;
 use crate::request::Upgraded;
 
@@ -33,7 +33,7 @@ const PENDING_RESETS: usize = 20;
 const ERROR_RESETS: usize = 100;
 
 /// Accepts until the server stops.
-pub(super) async fn accept(listener: HttpListener, front: Arc<Front>) {
+pub(super) async fn accept(listener: HttpListener, state: Arc<FrontListener>, front: Arc<Front>) {
     let (mut stopped, address) = (front.stopped.clone(), listener.local_addr());
     loop {
         let accepted = tokio::select! {
@@ -46,7 +46,12 @@ pub(super) async fn accept(listener: HttpListener, front: Arc<Front>) {
         };
         // Without a permit it is closed.
         if let Some(permit) = front.count.admit(incoming.peer_address().ip()) {
-            tokio::spawn(serve(incoming, address, permit, Arc::clone(&front)));
+            let (accepted, serving) =
+                (state.accepted(), serve(incoming, address, permit, Arc::clone(&front)));
+            tokio::spawn(async move {
+                serving.await;
+                drop(accepted);
+            });
         }
     }
 }
@@ -87,11 +92,24 @@ fn is_excessive(error: &(dyn Error + 'static)) -> bool {
 async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, front: Arc<Front>) {
     let (client, limits) = (incoming.peer_address(), &front.limits);
     // Errors concern this connection only.
-    let Ok(Ok(stream)) = timeout(limits.head_timeout, incoming.handshake()).await else { return };
+    let activity = Arc::clone(permit.activity());
+    let handshake = timeout(limits.head_timeout, incoming.handshake());
+    let stream = tokio::select! {
+        done = handshake => done,
+        () = activity.evicted() => return,
+    };
+    let Ok(Ok(stream)) = stream else { return };
     let is_encrypted = stream.peer.transport.is_encrypted();
-    let connection = Connection::new(&front, client, listener, is_encrypted, Arc::new(stream.probe));
+    let version = match stream.peer.alpn.as_deref() {
+        Some("h2") => HttpVersion::Two,
+        _ => HttpVersion::One,
+    };
+    let connection =
+        Connection::new(&front, &permit, version, client, listener, is_encrypted, Arc::new(stream.probe));
     let http = builder(limits, stream.peer.alpn.as_deref());
-    let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit);
+    let reference = permit.reference();
+    let sent = (front.counters.clone(), version);
+    let io = IdleTimeout::new(stream.io, limits.head_timeout, limits.idle_timeout, permit, sent);
     let is_upgraded = io.upgraded();
     let counters = front.counters.clone();
     let count = move |refusal: HeadRefusal| counters.count(refusal.into());
@@ -101,16 +119,23 @@ async fn serve(incoming: HttpIncoming, listener: SocketAddr, permit: Permit, fro
         let connection = Arc::clone(&connection);
         service_fn(move |mut request: Request<Incoming>| {
             if request.headers().contains_key(UPGRADE) {
-                request.extensions_mut().insert(Upgraded(Arc::clone(&is_upgraded)));
+                let (is_upgraded, permit) = (Arc::clone(&is_upgraded), reference.clone());
+                request.extensions_mut().insert(Upgraded { is_upgraded, permit });
             }
+            let in_flight = activity.begin();
             let mut exchange = (request.version() < Version::HTTP_2).then(|| exchanges.begin());
             let response = connection.answer(request);
             async move {
                 let response = response.await;
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                     exchange.iter_mut().for_each(Exchange::keep);
+                    in_flight.keep();
                 }
-                Ok::<_, Infallible>(response.map(|body| ExchangeBody { body, _exchange: exchange }))
+                Ok::<_, Infallible>(response.map(|body| ExchangeBody {
+                    body,
+                    _exchange: exchange,
+                    _in_flight: Some(in_flight),
+                }))
             }
         })
     };

@@ -2,6 +2,7 @@
 
 mod beneath;
 mod content_type;
+mod large;
 mod range;
 
 use std::borrow::Cow;
@@ -19,9 +20,6 @@ use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
-use futures_util::stream::try_unfold;
-use http_body_util::StreamBody;
-use hyper::body::Frame;
 use lru::LruCache;
 use percent_encoding::percent_decode_str;
 use rustix::fs::{Mode, OFlags};
@@ -29,6 +27,7 @@ use tokio::task::spawn_blocking;
 
 use self::content_type::content_type;
 use self::range::{Selection, select};
+use crate::fields::if_none_match;
 use crate::problem::problem;
 
 /// Bytes of a file up to which it is read at once and cached.
@@ -161,8 +160,10 @@ fn file_name(path: &str) -> Option<Cow<'_, str>> {
     };
     let (directories, last) =
         relative.rsplit_once('/').map_or((None, &*relative), |(directories, last)| (Some(directories), last));
-    // The kernel refuses to leave the directory; this refuses other spellings of one file.
-    let is_odd = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains(['\0', '\\']);
+    // The kernel refuses to leave the directory; this refuses other spellings of one file, and hidden ones such as
+    // `.htpasswd` and `.git`. RFC 8615
+    let is_hidden = |segment: &str| segment.starts_with('.') && segment != ".well-known";
+    let is_odd = |segment: &str| segment.is_empty() || is_hidden(segment) || segment.contains(['\0', '\\']);
     if directories.is_some_and(|directories| directories.split('/').any(is_odd)) {
         return None;
     }
@@ -238,12 +239,8 @@ impl Found {
 
     /// Tests whether the client has this version of the file. RFC 9110, 13.2.2
     fn is_current(&self, headers: &HeaderMap) -> bool {
-        if headers.contains_key(header::IF_NONE_MATCH) {
-            let tags = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
-            return tags
-                .flat_map(|tags| tags.split(','))
-                .map(|tag| tag.trim().trim_start_matches("W/"))
-                .any(|tag| tag == "*" || self.etag == tag);
+        if let Some(is_current) = if_none_match(headers, &self.etag) {
+            return is_current;
         }
         let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|since| since.to_str().ok());
         since.and_then(|since| httpdate::parse_http_date(since).ok()).is_some_and(|since| {
@@ -285,26 +282,10 @@ impl Found {
 
     /// The bytes `from..to`.
     fn body(&self, from: u64, to: u64) -> Body {
-        let file = match &self.content {
-            Content::Small(bytes) => {
-                return Body::from(bytes.slice(small(from)..small(to)));
-            }
-            Content::Large(file) => Arc::clone(file),
-        };
-        Body::new(StreamBody::new(try_unfold((file, from), move |(file, from)| async move {
-            if from == to {
-                return Ok::<_, io::Error>(None);
-            }
-            let read = spawn_blocking(move || {
-                let mut bytes = vec![0; small((to - from).min(SMALL))];
-                // A file that became shorter breaks the response off.
-                file.read_exact_at(&mut bytes, from)?;
-                Ok::<_, io::Error>((file, bytes))
-            });
-            let (file, bytes) = read.await.map_err(io::Error::other)??;
-            let next = from + bytes.len() as u64;
-            Ok(Some((Frame::data(Bytes::from(bytes)), (file, next))))
-        })))
+        match &self.content {
+            Content::Small(bytes) => Body::from(bytes.slice(small(from)..small(to))),
+            Content::Large(file) => large::body(Arc::clone(file), from, to),
+        }
     }
 }
 
@@ -319,6 +300,28 @@ mod tests {
     async fn parts(response: Response<Body>) -> (StatusCode, HeaderMap, Bytes) {
         let (parts, body) = response.into_parts();
         (parts.status, parts.headers, body.collect().await.unwrap().to_bytes())
+    }
+
+    #[test]
+    fn hidden_files_and_other_spellings_have_no_name() {
+        for (path, expected) in [
+            ("/a", Some("a")),
+            ("/a/", Some("a/index.html")),
+            ("/a.b/c.d", Some("a.b/c.d")),
+            ("/.well-known/acme-challenge/x", Some(".well-known/acme-challenge/x")),
+            ("/.htpasswd", None),
+            ("/%2ehtpasswd", None),
+            ("/.git/config", None),
+            ("/a/.git/config", None),
+            ("/a/.hidden/", None),
+            ("/.well-known/.hidden", None),
+            ("/.well-known-not/x", None),
+            ("/a/../b", None),
+            ("/..", None),
+            ("/a//b", None),
+        ] {
+            assert_eq!(file_name(path).as_deref(), expected, "{path}");
+        }
     }
 
     #[tokio::test]

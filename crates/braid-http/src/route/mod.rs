@@ -12,12 +12,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{
-    CONNECTION, HOST, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
-};
 use axum::http::request::Parts;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{HeaderMap, Request, Response, StatusCode};
 use axum::routing::any;
 use thiserror::Error;
 use tokio::sync::Semaphore;
@@ -29,6 +25,7 @@ pub use self::proxy::{Upstream, UpstreamError};
 use self::files::Files;
 use self::proxy::Proxy;
 use crate::api::Api;
+use crate::counters::FrontCounters;
 use crate::limits::Limits;
 use crate::problem::problem;
 use crate::request::{method_not_allowed, not_found};
@@ -117,6 +114,8 @@ pub struct Services {
     pub api: Option<Api>,
     /// MQTT over WebSocket, at `/mqtt`.
     pub mqtt: Option<MqttRoute>,
+    /// Counters of the server.
+    pub counters: FrontCounters,
 }
 
 /// Routes of a server: those of the configuration, and an [`axum::Router`] for all other paths.
@@ -218,7 +217,7 @@ async fn without_api(request: Request<Body>) -> Response<Body> {
 /// # Errors
 /// A directory cannot be opened, a path cannot be routed to, or two routes have the same path.
 pub fn router(
-    Services { health, api, mqtt }: Services,
+    Services { health, api, mqtt, counters }: Services,
     routes: &[Route],
     limits: &Limits,
 ) -> Result<Routes, RouteError> {
@@ -252,42 +251,14 @@ pub fn router(
                 Target::Files(files)
             }
             RouteTarget::Upstream(upstream) => {
-                Target::Proxy(Box::new(Proxy::new(upstream.clone(), limits, Arc::clone(&places))))
+                let client = Proxy::new(upstream.clone(), limits, Arc::clone(&places), counters.clone());
+                Target::Proxy(Box::new(client))
             }
         };
         mounted.push((prefix.to_owned(), target));
     }
     mounted.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
     Ok(Routes { mounted, other: router, has_api })
-}
-
-/// Removes the fields that concern one connection only. `Host` is none of them, whatever the sender says. RFC 9110,
-/// 7.6.1
-pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .filter(|name| name != HOST)
-        .collect();
-    let keep_alive = HeaderName::from_static("keep-alive");
-    let proxy_connection = HeaderName::from_static("proxy-connection");
-    let known = [
-        CONNECTION,
-        keep_alive,
-        proxy_connection,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ];
-    for name in named.into_iter().chain(known) {
-        headers.remove(name);
-    }
 }
 
 #[cfg(test)]
@@ -342,27 +313,5 @@ mod tests {
             });
             assert_eq!(found, expected, "{path}");
         }
-    }
-
-    #[test]
-    fn fields_of_one_connection_are_removed() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            ("connection", "close, X-Mine, Host"),
-            ("host", "localhost"),
-            ("connection", "x-other"),
-            ("x-mine", "1"),
-            ("x-other", "2"),
-            ("keep-alive", "timeout=5"),
-            ("te", "trailers"),
-            ("transfer-encoding", "chunked"),
-            ("upgrade", "h2c"),
-            ("proxy-authorization", "Basic"),
-            ("x-kept", "3"),
-        ] {
-            headers.append(HeaderName::from_static(name), value.parse().unwrap());
-        }
-        remove_hop_by_hop(&mut headers);
-        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-kept", "host"]);
     }
 }

@@ -28,7 +28,7 @@ pub(super) async fn upgrade(mut request: Request, MqttRoute(upgrades): MqttRoute
     let Some(client) = request.extensions().get::<Client>().cloned() else {
         return problem(StatusCode::INTERNAL_SERVER_ERROR, "the client of the request is not known");
     };
-    let (is_upgraded, upgrade) =
+    let (upgraded, upgrade) =
         (request.extensions_mut().remove::<Upgraded>(), request.extensions_mut().remove::<OnUpgrade>());
     let is_same_origin = is_of(&request, client.authority.as_ref());
     let peer = Peer {
@@ -45,15 +45,19 @@ pub(super) async fn upgrade(mut request: Request, MqttRoute(upgrades): MqttRoute
         Ok(response) => response,
         Err((status, detail)) => return problem(status, &detail),
     };
-    let (Some(Upgraded(is_upgraded)), Some(upgrade)) = (is_upgraded, upgrade) else {
+    let (Some(Upgraded { is_upgraded, permit }), Some(upgrade)) = (upgraded, upgrade) else {
         return problem(StatusCode::BAD_REQUEST, "the connection cannot change its protocol");
     };
     tokio::spawn(async move {
         // An error: the client has gone.
         let Ok(io) = upgrade.await else { return };
         is_upgraded.store(true, Ordering::Relaxed);
-        if upgrades.send(TokioIo::new(io), peer).is_err() {
-            tracing::debug!(from = %client.address, "a connection is dropped: too many wait for the broker");
+        match upgrades.send(TokioIo::new(io), peer) {
+            // The broker's limits of connections hold from now on.
+            Ok(()) => permit.give_back(),
+            Err(_) => {
+                tracing::debug!(from = %client.address, "a connection is dropped: too many wait for the broker");
+            }
         }
     });
     response.map(|()| Body::empty())

@@ -26,8 +26,8 @@ use tokio::io::copy_bidirectional;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::remove_hop_by_hop;
-use crate::counters::FrontRefusal;
+use crate::counters::{FrontCounters, FrontRefusal, UpstreamFailure};
+use crate::fields::remove_hop_by_hop;
 use crate::limits::Limits;
 use crate::problem::problem;
 use crate::request::Client;
@@ -77,6 +77,46 @@ impl fmt::Display for Upstream {
     }
 }
 
+impl Upstream {
+    /// Reference without the address of the upstream, which clients cannot reach, for one that begins with it.
+    fn local(&self, location: &HeaderValue) -> Option<HeaderValue> {
+        let text = location.to_str().ok()?;
+        let uri: Uri = text.parse().ok()?;
+        let authority = uri.authority()?;
+        let port = |authority: &Authority| authority.port_u16().unwrap_or(80);
+        let is_own = uri.scheme() == Some(&Scheme::HTTP)
+            && authority.host().eq_ignore_ascii_case(self.0.host())
+            && port(authority) == port(&self.0)
+            && !authority.as_str().contains('@');
+        let (_, rest) = text.split_once("://").filter(|_| is_own)?;
+        let rest = rest.get(authority.as_str().len()..)?;
+        let local = match rest.as_bytes() {
+            // Two slashes would begin the address of another host.
+            [b'/', b'/' | b'\\', ..] => format!("/.{rest}"),
+            [b'/', ..] => rest.to_owned(),
+            _ => format!("/{rest}"),
+        };
+        HeaderValue::try_from(local).ok()
+    }
+}
+
+/// Tests for a transfer coding other than `chunked`, which hyper passes on as the plain body.
+fn has_other_coding(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    codings.flat_map(|codings| codings.as_bytes().split(|byte| *byte == b',')).any(|coding| {
+        let coding = coding.trim_ascii();
+        !coding.is_empty() && !coding.eq_ignore_ascii_case(b"chunked")
+    })
+}
+
+/// Fields that a trailer section must not have: those of the connection, and of framing and routing. RFC 9110, 6.5.1
+fn remove_forbidden_trailers(trailers: &mut HeaderMap) {
+    remove_hop_by_hop(trailers);
+    for name in [header::CONTENT_LENGTH, header::HOST, header::ALT_SVC, header::CONTENT_ENCODING] {
+        trailers.remove(name);
+    }
+}
+
 /// Reverse proxy. Clones share the connections to the upstream.
 #[derive(Clone)]
 pub(super) struct Proxy {
@@ -85,10 +125,16 @@ pub(super) struct Proxy {
     time: Duration,
     /// Places of requests in flight to all upstreams.
     places: Arc<Semaphore>,
+    counters: FrontCounters,
 }
 
 impl Proxy {
-    pub(super) fn new(upstream: Upstream, limits: &Limits, places: Arc<Semaphore>) -> Self {
+    pub(super) fn new(
+        upstream: Upstream,
+        limits: &Limits,
+        places: Arc<Semaphore>,
+        counters: FrontCounters,
+    ) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT.min(limits.upstream_timeout)));
         connector.set_nodelay(true);
@@ -98,7 +144,7 @@ impl Proxy {
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .http1_max_buf_size(HEAD)
             .build(connector);
-        Self { upstream, client, time: limits.upstream_timeout, places }
+        Self { upstream, client, time: limits.upstream_timeout, places, counters }
     }
 
     pub(super) async fn answer(self, mut request: Request<Body>) -> Response<Body> {
@@ -121,6 +167,7 @@ impl Proxy {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 let upstream = &self.upstream;
+                self.counters.upstream_failed(UpstreamFailure::Failed);
                 tracing::debug!(error = &error as &dyn Error, %upstream, "an upstream gives no response");
                 return problem(
                     StatusCode::BAD_GATEWAY,
@@ -128,11 +175,13 @@ impl Proxy {
                 );
             }
             Err(_elapsed) => {
+                self.counters.upstream_failed(UpstreamFailure::Timeout);
                 return problem(StatusCode::GATEWAY_TIMEOUT, "the server behind this path is too slow");
             }
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(client) = upgrade else {
+                self.counters.upstream_failed(UpstreamFailure::Failed);
                 let detail = "the server behind this path changes the protocol unasked";
                 return problem(StatusCode::BAD_GATEWAY, detail);
             };
@@ -141,6 +190,11 @@ impl Proxy {
             return response.map(|_| Body::empty());
         }
         let headers = response.headers_mut();
+        if has_other_coding(headers) {
+            self.counters.upstream_failed(UpstreamFailure::Failed);
+            let detail = "the server behind this path sends a transfer coding other than chunked";
+            return problem(StatusCode::BAD_GATEWAY, detail);
+        }
         // hyper has read one length, however often it is there, or none beside a transfer coding.
         let length = headers.remove(header::CONTENT_LENGTH);
         if let Some(length) = length.filter(|_| !headers.contains_key(header::TRANSFER_ENCODING)) {
@@ -151,6 +205,11 @@ impl Proxy {
         headers.remove(header::ALT_SVC);
         // Would let a service worker of this route intercept requests for others.
         headers.remove("service-worker-allowed");
+        for name in [header::LOCATION, header::CONTENT_LOCATION] {
+            if let Some(local) = headers.get(&name).and_then(|location| self.upstream.local(location)) {
+                headers.insert(name, local);
+            }
+        }
         let time = self.time;
         response.map(|body| Body::new(TimedBody { body, time, timer: None, _place: place }))
     }
@@ -209,7 +268,13 @@ fn websocket(request: &Request<Body>) -> bool {
 
 /// Replaces what the client says about itself by what is known. RFC 7239, and `Via` of RFC 9110, 7.6.3
 fn add_forwarded(headers: &mut HeaderMap, client: Option<&Client>, received: Version) {
-    for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"] {
+    // CGI and its like take an underscore for a hyphen.
+    let is_about_client = |name: &HeaderName| {
+        let name = name.as_str().replace('_', "-");
+        matches!(name.as_str(), "forwarded" | "x-real-ip") || name.starts_with("x-forwarded-")
+    };
+    let names: Vec<_> = headers.keys().filter(|name| is_about_client(name)).cloned().collect();
+    for name in names {
         headers.remove(name);
     }
     let version = match received {
@@ -265,7 +330,13 @@ impl HttpBody for TimedBody {
             if let Some(timer) = &mut self.timer {
                 timer.as_mut().reset(end);
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            return Poll::Ready(frame.map(|frame| match frame {
+                Ok(mut frame) => {
+                    frame.trailers_mut().map(remove_forbidden_trailers);
+                    Ok(frame)
+                }
+                Err(error) => Err(error.into()),
+            }));
         }
         let time = self.time;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(time)));
@@ -300,7 +371,8 @@ mod tests {
                 open.push(stream);
             }
         });
-        let proxy = Proxy::new(upstream, &Limits::default(), Arc::new(Semaphore::new(1)));
+        let proxy =
+            Proxy::new(upstream, &Limits::default(), Arc::new(Semaphore::new(1)), FrontCounters::default());
         let ask = || proxy.clone().answer(Request::new(Body::empty()));
         let first = ask().await;
         assert_eq!((first.status(), ask().await.status()), (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
@@ -351,6 +423,30 @@ mod tests {
             ["127.0.0.1:8080", "https://a", "http://a/b", "http://a?b", "http://u:p@a", "http://", "a b", ""]
         {
             assert_eq!(text.parse::<Upstream>(), Err(UpstreamError(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn references_to_the_upstream_become_local() {
+        for (upstream, location, expected) in [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/app/a?b=c#d", Some("/app/a?b=c#d")),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080", Some("/")),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080?a", Some("/?a")),
+            ("http://Inner", "http://inner:80/a", Some("/a")),
+            ("http://inner:80", "http://INNER/a", Some("/a")),
+            // Never the address of another host.
+            ("http://inner", "http://inner//evil.example/a", Some("/.//evil.example/a")),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:80801/a", None),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8081/a", None),
+            ("http://127.0.0.1:8080", "https://127.0.0.1:8080/a", None),
+            ("http://inner", "http://user@inner/a", None),
+            ("http://inner", "http://inner.example/a", None),
+            ("http://inner", "/a", None),
+            ("http://inner", "a b", None),
+        ] {
+            let upstream: Upstream = upstream.parse().unwrap();
+            let local = upstream.local(&HeaderValue::try_from(location).unwrap());
+            assert_eq!(local.as_ref().map(|local| local.to_str().unwrap()), expected, "{location}");
         }
     }
 }

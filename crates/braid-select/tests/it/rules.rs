@@ -83,9 +83,12 @@ fn losses_upgrade_and_say_why() {
     assert!(decision.starts_with(begin) && decision.contains(", loss 8."), "{decision}");
     assert!(decision.ends_with(" by TCP") && !decision.contains('\n'), "{decision}");
     let explanation = network.selector.explain(SECOND * 20, &network.key).unwrap().to_string();
-    for part in
-        [": QUIC (mode auto), for ", "\n  TCP:  RTT 50.0 ms", "\n  QUIC: not measured", "\n  cost over TCP  "]
-    {
+    for part in [
+        ": QUIC (mode auto), for ",
+        "\n  TCP:  RTT 50.0 ms",
+        "\n  QUIC: not measured",
+        "\n  predicted over TCP:  ",
+    ] {
         assert!(explanation.contains(part), "{part:?} in {explanation}");
     }
 }

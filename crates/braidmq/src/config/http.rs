@@ -112,11 +112,19 @@ pub(crate) struct ApiConfig {
     pub(crate) requests_per_sec: u32,
     /// Event streams of all clients.
     pub(crate) event_streams: usize,
+    /// Event streams of one address, and of one user.
+    pub(crate) event_streams_per_client: usize,
 }
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { listen: Vec::new(), anonymous: true, requests_per_sec: 50, event_streams: 64 }
+        Self {
+            listen: Vec::new(),
+            anonymous: true,
+            requests_per_sec: 50,
+            event_streams: 64,
+            event_streams_per_client: 16,
+        }
     }
 }
 
@@ -210,6 +218,8 @@ impl FrontConfig {
         }
         range("http.api.requests_per_sec", self.api.requests_per_sec.into(), 1, 1_000_000)?;
         range("http.api.event_streams", self.api.event_streams as u64, 0, 65_536)?;
+        let per_client = self.api.event_streams_per_client as u64;
+        range("http.api.event_streams_per_client", per_client, 0, 65_536)?;
         for (key, names) in [("http.operators", &self.operators), ("http.viewers", &self.viewers)] {
             if names.iter().any(|name| name.is_empty() || name == "group:") {
                 return Err(refused(key, "a name is empty: write a user, or group:NAME".to_owned()));
@@ -227,7 +237,35 @@ impl FrontConfig {
             return Err(refused("http.certificate", "there is none without http.tls = true".to_owned()));
         }
         self.check_addresses()?;
-        self.routes().map(drop)
+        self.routes()?;
+        self.check_effect()
+    }
+
+    /// Refuses keys without effect.
+    fn check_effect(&self) -> Result<(), ConfigError> {
+        if self.listen.is_empty()
+            && let Some(route) = self.route.first()
+        {
+            let problem = "nothing is served without http.listen: add an address, or remove the route";
+            return Err(refused(&format!("http.route {}", route.path), problem.to_owned()));
+        }
+        let is_chosen = match self.autoquic.mode {
+            AutoQuicMode::Always | AutoQuicMode::AutoquicCompat => Some("http.autoquic.mode"),
+            AutoQuicMode::Auto | AutoQuicMode::Never => self.autoquic.port.map(|_| "http.autoquic.port"),
+        };
+        let missing = match (self.listen.is_empty(), self.tls, self.http3) {
+            (true, ..) => "http.listen: add an address",
+            (_, false, _) => "http.tls: set it to true",
+            (_, _, false) => "http.http3: set it to true",
+            _ => return Ok(()),
+        };
+        match is_chosen {
+            Some(key) => {
+                let problem = format!("there is no HTTP/3 to offer without {missing}, or remove this key");
+                Err(refused(key, problem))
+            }
+            None => Ok(()),
+        }
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
@@ -363,6 +401,10 @@ mod tests {
             ("api.requests_per_sec = 0", "http.api.requests_per_sec: 0 is out of range"),
             ("api.event_streams = 70000", "http.api.event_streams: 70000 is out of range"),
             (
+                "api.event_streams_per_client = 70000",
+                "http.api.event_streams_per_client: 70000 is out of range",
+            ),
+            (
                 "autoquic.mode = 'on'",
                 "unknown variant `on`, expected one of `auto`, `always`, `never`, `autoquic-compat`",
             ),
@@ -371,12 +413,34 @@ mod tests {
             ("[[route]]\npath = '/api/x'\ndirectory = 'd'", "is a path of the broker's own"),
             ("[[route]]\npath = '/a'\nupstream = 'https://a'", "write http://HOST:PORT"),
             ("[[route]]\npath = '/a'\nupstraem = 'x'", "unknown field"),
+            (
+                "[[route]]\npath = '/a'\ndirectory = '/b'",
+                "http.route /a: nothing is served without http.listen: add an address, or remove the route",
+            ),
+            ("autoquic.mode = 'always'", "there is no HTTP/3 to offer without http.listen"),
+            (
+                "listen = ['127.0.0.1:1']\nautoquic.mode = 'always'",
+                "http.autoquic.mode: there is no HTTP/3 to offer without http.tls: set it to true, or remove this key",
+            ),
+            (
+                "listen = ['127.0.0.1:1']\ntls = true\nhttp3 = false\nautoquic.mode = 'autoquic-compat'",
+                "http.autoquic.mode: there is no HTTP/3 to offer without http.http3",
+            ),
+            (
+                "listen = ['127.0.0.1:1']\nautoquic.port = 443",
+                "http.autoquic.port: there is no HTTP/3 to offer without http.tls",
+            ),
         ] {
             assert!(error(text).contains(expected), "{text}: {}", error(text));
         }
         let text = "listen = ['127.0.0.1:1']\n[[route]]\npath = '/a'\nupstream = 'http://localhost:1'\ncross_origin = true\n";
         let config: FrontConfig = toml::from_str(text).unwrap();
         assert!(config.check().is_ok());
+        for text in
+            ["autoquic.mode = 'never'", "listen = ['127.0.0.1:1']\ntls = true\nautoquic.mode = 'always'"]
+        {
+            assert!(toml::from_str::<FrontConfig>(text).unwrap().check().is_ok(), "{text}");
+        }
         assert_eq!(config.cross_origin(), ["/a"]);
         assert_eq!(toml::from_str::<FrontConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
     }

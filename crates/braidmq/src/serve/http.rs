@@ -7,8 +7,8 @@ use std::sync::Arc;
 use braid_access::AccessControl;
 use braid_broker::{Authenticate, Handle};
 use braid_http::{
-    Api, ApiOptions, AutoQuic, Control, FrontCounters, HealthState, MqttRoute, Roles, Server, ServerOptions,
-    Services, router,
+    Api, ApiOptions, AutoQuic, Control, EventStreamLimits, FrontCounters, HealthState, MqttRoute, Roles,
+    Server, ServerOptions, Services, router,
 };
 use braid_transport::http::WebSocketUpgrades;
 use braid_transport::{CertificateError, CertificateFiles, ServerTls, ServerTlsOptions};
@@ -65,7 +65,8 @@ impl Front {
             options
         };
         let mqtt = mqtt.map(MqttRoute);
-        let services = |api| Services { health: health.clone(), api, mqtt: mqtt.clone() };
+        let services =
+            |api| Services { health: health.clone(), api, mqtt: mqtt.clone(), counters: counters.clone() };
         let has_own = !front.api.listen.is_empty();
         let mut routes = None;
         if !front.listen.is_empty() {
@@ -159,7 +160,10 @@ fn api_options(
         authenticate,
         roles: Roles { operators: front.operators.clone(), viewers: front.viewers.clone() },
         requests_per_sec: front.api.requests_per_sec,
-        event_streams: front.api.event_streams,
+        event_streams: EventStreamLimits {
+            total: front.api.event_streams,
+            per_client: front.api.event_streams_per_client,
+        },
         autoquic,
         front: counters,
         memory_low_bytes: config.limits.memory_low as u64,

@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use braid_access::http::HttpClient;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use self::page::{Overview, Streams, clients_page, streams_page};
 use self::terminal::Screen;
 use crate::api::{self, ApiArgs, get};
 use crate::output;
+
+/// Time between the two looks of `--once`.
+const ONCE: Duration = Duration::from_secs(1);
 
 /// Show a running broker: rates, memory, health and clients, or the streams of one client
 ///
@@ -31,7 +34,7 @@ pub(crate) struct Args {
     /// Mountpoint of the client
     #[arg(long, value_name = "PREFIX", requires = "client")]
     mountpoint: Option<String>,
-    /// Print one table and exit, for scripts
+    /// Print one table after a second and exit, for scripts
     #[arg(long)]
     once: bool,
     /// Seconds between two looks
@@ -55,13 +58,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 /// Source of the page, which is read again and again.
 enum View {
-    Clients { overview: Box<HttpClient>, clients: HttpClient },
+    Clients { overview: Box<HttpClient>, clients: HttpClient, before: Option<Box<Overview>> },
     Streams { streams: HttpClient, before: Option<Streams> },
 }
 
 async fn show(args: &Args) -> Result<(), String> {
     let mut view = View::new(args)?;
     if args.once {
+        // Rates are those between two looks.
+        view.look().await?;
+        sleep(ONCE).await;
         let text = lines_of(&view.look().await?);
         return output::print(&text).map_err(|error| format!("cannot write standard output: {error}"));
     }
@@ -92,7 +98,8 @@ impl View {
         Ok(match &args.client {
             None => Self::Clients {
                 overview: Box::new(client("overview")?),
-                clients: client("clients?limit=1000")?,
+                clients: client("clients?limit=1000&sort=queued")?,
+                before: None,
             },
             Some(id) => {
                 let id = utf8_percent_encode(id, NON_ALPHANUMERIC);
@@ -107,9 +114,11 @@ impl View {
     /// Lines about the present state.
     async fn look(&mut self) -> Result<Vec<String>, String> {
         match self {
-            Self::Clients { overview, clients } => {
-                let overview: Overview = get(overview).await?;
-                Ok(clients_page(&overview, &get(clients).await?))
+            Self::Clients { overview, clients, before } => {
+                let now: Box<Overview> = get(overview).await?;
+                let lines = clients_page(&now, before.as_deref(), &get(clients).await?);
+                *before = Some(now);
+                Ok(lines)
             }
             Self::Streams { streams, before } => {
                 let now: Streams = get(streams).await?;

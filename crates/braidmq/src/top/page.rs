@@ -15,7 +15,7 @@ pub(super) struct Overview {
     uptime_secs: f64,
     status: String,
     reasons: Vec<String>,
-    rates: Rates,
+    totals: Totals,
     connections: Connections,
     sessions: u64,
     subscriptions: u64,
@@ -25,14 +25,15 @@ pub(super) struct Overview {
     spool: Store,
 }
 
+/// Counters, from which rates are computed: those of the server are of a time that it chooses.
 #[derive(Debug, Deserialize)]
-struct Rates {
-    messages_in_per_sec: f64,
-    messages_out_per_sec: f64,
-    bytes_in_per_sec: f64,
-    bytes_out_per_sec: f64,
-    connects_per_sec: f64,
-    refusals_per_sec: f64,
+struct Totals {
+    messages_in: u64,
+    messages_out: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    connects: u64,
+    refused: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -139,9 +140,23 @@ fn dash(text: Option<&str>) -> String {
     text.unwrap_or("-").to_owned()
 }
 
-/// Overview, and clients in the order of what waits for them.
-pub(super) fn clients_page(overview: &Overview, clients: &Clients) -> Vec<String> {
-    let Overview { rates, connections, memory, .. } = overview;
+/// Increase in a second since the look before; none at the first look, and after a restart of the broker.
+fn increase(now: &Overview, before: Option<&Overview>, of: fn(&Totals) -> u64) -> Option<f64> {
+    let before = before.filter(|before| before.uptime_secs < now.uptime_secs)?;
+    // Exact up to 2^53.
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let increase = of(&now.totals).saturating_sub(of(&before.totals)) as f64;
+    Some(increase / (now.uptime_secs - before.uptime_secs))
+}
+
+/// Overview with rates since the look before, and clients in the order of what waits for them.
+pub(super) fn clients_page(overview: &Overview, before: Option<&Overview>, clients: &Clients) -> Vec<String> {
+    let Overview { connections, memory, .. } = overview;
+    let per_sec = |of: fn(&Totals) -> u64| {
+        increase(overview, before, of).map_or_else(|| "-".to_owned(), |rate| format!("{}/s", short(rate)))
+    };
+    let bytes_per_sec =
+        |of: fn(&Totals) -> u64| increase(overview, before, of).map_or_else(|| "-".to_owned(), rate);
     let mut lines = vec![
         format!(
             "BraidMQ {}  {}  up {} s",
@@ -150,13 +165,13 @@ pub(super) fn clients_page(overview: &Overview, clients: &Clients) -> Vec<String
             short(overview.uptime_secs.floor())
         ),
         format!(
-            "messages  in {}/s  out {}/s    bytes  in {}  out {}    connects {}/s  refused {}/s",
-            short(rates.messages_in_per_sec),
-            short(rates.messages_out_per_sec),
-            rate(rates.bytes_in_per_sec),
-            rate(rates.bytes_out_per_sec),
-            short(rates.connects_per_sec),
-            short(rates.refusals_per_sec),
+            "messages  in {}  out {}    bytes  in {}  out {}    connects {}  refused {}",
+            per_sec(|totals| totals.messages_in),
+            per_sec(|totals| totals.messages_out),
+            bytes_per_sec(|totals| totals.bytes_in),
+            bytes_per_sec(|totals| totals.bytes_out),
+            per_sec(|totals| totals.connects),
+            per_sec(|totals| totals.refused),
         ),
         format!(
             "connections {}  (tcp {}, tls {}, ws {}, wss {}, quic {})    sessions {}  subscriptions {}  retained {}",
@@ -204,7 +219,7 @@ pub(super) fn clients_page(overview: &Overview, clients: &Clients) -> Vec<String
     lines.extend(table.lines());
     let shown = clients.items.len() as u64;
     if let Some(total) = clients.total.filter(|total| *total > shown) {
-        lines.push(format!("the first {shown} of {total} clients"));
+        lines.push(format!("the {shown} of {total} clients with most to get"));
     }
     lines.iter().map(|text| line(text)).collect()
 }
@@ -319,19 +334,29 @@ mod tests {
         let items =
             [client("a", 0, Some("tcp")), client("b\u{1b}[2J", 7, None), client("c", 3, Some("quic"))];
         let clients: Clients = serde_json::from_value(json!({ "items": items, "total": 9 })).unwrap();
-        let rates = json!({ "messages_in_per_sec": 10.0, "messages_out_per_sec": 20.0, "bytes_in_per_sec": 1e3,
-            "bytes_out_per_sec": 2e3, "connects_per_sec": 0.5, "refusals_per_sec": 0.0 });
-        let overview: Overview = serde_json::from_value(json!({ "version": "1", "uptime_secs": 5.7, "status": "refusing",
-            "reasons": ["memory: full"], "rates": rates, "sessions": 3, "subscriptions": 4, "retained": { "count": 5 },
-            "connections": { "tcp": 1, "tls": 0, "ws": 0, "wss": 0, "quic": 1, "total": 2 },
-            "memory": { "used_bytes": 1000, "resting_bytes": 10, "high_bytes": 2000 },
-            "store": { "state": "ok", "bytes": 1 }, "spool": { "state": "ok", "bytes": 2 } }))
-        .unwrap();
-        let lines = clients_page(&overview, &clients);
+        let overview = |uptime: f64, count: u64| -> Overview {
+            let totals = json!({ "messages_in": count, "messages_out": 3 * count, "bytes_in": 100_000 * count,
+                "bytes_out": 0, "connects": 5, "refused": 0 });
+            serde_json::from_value(json!({ "version": "1", "uptime_secs": uptime, "status": "refusing",
+                "reasons": ["memory: full"], "totals": totals, "sessions": 3, "subscriptions": 4,
+                "connections": { "tcp": 1, "tls": 0, "ws": 0, "wss": 0, "quic": 1, "total": 2 },
+                "memory": { "used_bytes": 1000, "resting_bytes": 10, "high_bytes": 2000 }, "retained": { "count": 5 },
+                "store": { "state": "ok", "bytes": 1 }, "spool": { "state": "ok", "bytes": 2 } }))
+            .unwrap()
+        };
+        let now = overview(5.7, 30);
+        let lines = clients_page(&now, None, &clients);
+        assert_eq!(lines[1], "messages  in -  out -    bytes  in -  out -    connects -  refused -");
+        let restarted = clients_page(&now, Some(&overview(9.0, 10)), &clients);
+        assert_eq!(restarted[1], lines[1]);
+        let lines = clients_page(&now, Some(&overview(3.7, 10)), &clients);
+        let expected =
+            "messages  in 10/s  out 30/s    bytes  in 1 MB/s  out 0 B/s    connects 0/s  refused 0/s";
+        assert_eq!(lines[1], expected);
         assert!(lines[0].contains("refusing") && lines[4] == "! memory: full", "{lines:#?}");
         let names: Vec<_> = lines.iter().skip(7).map(|line| line.chars().next().unwrap()).collect();
         assert_eq!(names, ['b', 'c', 'a', 't'], "{lines:#?}");
         assert!(lines[7].contains("offline") && !lines.concat().contains('\u{1b}'), "{}", lines[7]);
-        assert_eq!(lines.last().map(String::as_str), Some("the first 3 of 9 clients"));
+        assert_eq!(lines.last().map(String::as_str), Some("the 3 of 9 clients with most to get"));
     }
 }

@@ -149,6 +149,32 @@ async fn paging_meets_each_client_that_stays_once() {
     assert!(seen.len() > 600 && gone.len() > 10);
 }
 
+/// Clients with most to get are found among more sessions than a piece has, whenever they began.
+#[tokio::test(start_paused = true)]
+async fn the_clients_with_most_to_get_are_first() {
+    let broker = TestBroker::start();
+    let mut publisher = broker.v5("publisher").await;
+    for number in 0..400 {
+        let mut client = broker.connect(lasting(&format!("c{number:03}"))).await;
+        client.subscribe(&format!("t/{number}"), QoS::AtLeastOnce).await;
+        client.vanish().await;
+    }
+    for (number, messages) in [(399, 3), (7, 1), (300, 2), (301, 2)] {
+        for _ in 0..messages {
+            publisher.publish(&format!("t/{number}"), "x", QoS::AtLeastOnce).await;
+        }
+    }
+    let query = ClientQuery::default();
+    for limit in [1, 3, 5] {
+        let page = broker.handle.most_queued_clients(&query, limit).await;
+        let expected = ["c399", "c300", "c301", "c007", "publisher"];
+        assert_eq!((ids(&page.rows), page.next, page.visited), (expected[..limit].to_vec(), None, 401));
+    }
+    let query = ClientQuery { client_id_prefix: Some("c3".to_owned()), ..query };
+    let page = broker.handle.most_queued_clients(&query, 4).await;
+    assert_eq!(ids(&page.rows), ["c399", "c300", "c301", "c302"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn details_are_those_of_the_owner_connected_or_not() {
     let broker = TestBroker::start();

@@ -69,7 +69,14 @@ async fn queries_select_subscriptions() {
         (SubscriptionQuery { client: Some(name("a")), ..none() }, 3),
         (SubscriptionQuery { client: Some(name("unknown")), ..none() }, 0),
         (SubscriptionQuery { filter: Some(filter("x/1")), ..none() }, 1),
+        (SubscriptionQuery { filter: Some(filter("x/+")), ..none() }, 1),
+        (SubscriptionQuery { filter: Some(filter("$share/h/x/1")), ..none() }, 1),
+        (SubscriptionQuery { filter: Some(filter("$share/i/x/1")), ..none() }, 0),
+        (SubscriptionQuery { filter: Some(filter("x/2")), ..none() }, 0),
+        (SubscriptionQuery { filter: Some(filter("y")), topic: Some(topic("x/1")), ..none() }, 0),
         (SubscriptionQuery { topic: Some(topic("x/1")), ..none() }, 5),
+        (SubscriptionQuery { topic: Some(topic("x/1")), share_name: Some("h".into()), ..none() }, 1),
+        (SubscriptionQuery { topic: Some(topic("z")), ..none() }, 0),
         (SubscriptionQuery { topic: Some(topic("x/1")), client: Some(name("b")), ..none() }, 3),
         (SubscriptionQuery { share_name: Some("g".into()), ..none() }, 1),
     ] {
@@ -130,6 +137,25 @@ async fn retained_messages_are_listed_and_deleted() {
         }
         assert_eq!((topics.len(), topics.iter().collect::<BTreeSet<_>>().len()), (600, 600), "by {limit}");
     }
+    // The topics that are visited for a page are limited, whether they match or not.
+    for number in 0..4000 {
+        publisher.publish_as(retain(&format!("many/{number}/a"), "payload")).await;
+    }
+    let (mut pages, mut visited, mut after) = (0, 0, None);
+    loop {
+        let page = broker.handle.retained(&query("+/+/b", false), after, 1000).await;
+        assert!(page.rows.is_empty() && page.visited <= 4096, "{}", page.visited);
+        (pages, visited, after) = (pages + 1, visited + page.visited, page.next);
+        if after.is_none() {
+            break;
+        }
+    }
+    assert!(pages == 2 && visited >= 4096, "{pages} {visited}");
+    for number in 0..4000 {
+        let name = topic(&format!("many/{number}/a"));
+        assert_eq!(broker.handle.delete_retained(&name).await, Ok(true));
+    }
+
     let page = broker.handle.retained(&query("other", true), None, 10).await;
     let [row] = &page.rows[..] else { panic!("one") };
     assert_eq!((row.qos, row.payload.as_deref()), (QoS::AtLeastOnce, Some(&b"x"[..])));

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use braid_broker::{BanTarget, Expiry};
 use braid_http::{Route, RouteTarget};
+use braid_proto::message::Message;
+use braid_proto::packet::QoS;
+use braid_proto::topic::TopicName;
 use serde_json::json;
 
 use super::support::{Setup, TestApi, TestRules, TestUsers, basic};
@@ -356,6 +359,26 @@ fn requests_of_an_address_are_limited() {
     refused.refusal(429);
     assert!(refused.header("retry-after").parse::<u64>().unwrap() >= 1);
     assert_eq!(api.ask("GET", "/").status, 200, "pages are not");
+}
+
+#[test]
+fn a_query_costs_what_it_visits() {
+    let api = TestApi::with(Setup { requests_per_sec: 1, ..Setup::default() });
+    let retain = async {
+        for number in 0..6000 {
+            let topic = TopicName::parse(&format!("t/{number}/a")).unwrap();
+            let message = Message::new(topic, "x".into(), QoS::AtMostOnce, true);
+            api.handle.publish_durably(message).await.unwrap();
+        }
+    };
+    api.runtime.block_on(retain);
+    // Ten at once; each of these visits 4,096 topics, for the price of two more.
+    let statuses: Vec<_> =
+        (0..6).map(|_| api.ask("GET", "/api/v1/retained?filter=%2B%2F%2B%2Fx").status).collect();
+    assert_eq!((statuses[0], statuses[1], statuses[5]), (200, 200, 429), "{statuses:?}");
+    let refused = api.ask("GET", "/api/v1/listeners");
+    refused.refusal(429);
+    assert!(refused.header("retry-after").parse::<u64>().unwrap() >= 1);
 }
 
 #[test]

@@ -15,6 +15,7 @@ fn clients_are_listed_by_pages_and_conditions() {
     let mut clients: Vec<_> = (0..5).map(|number| api.tcp(&format!("tcp-{number}"))).collect();
     clients.push(api.quic("quic-0"));
     let (gone, _) = api.tcp("gone");
+    api.runtime.block_on(gone.subscribe(Subscribe::to("for/gone").unwrap().qos(QoS::AtLeastOnce))).unwrap();
     let mut events = api.events("events?kinds=disconnected");
     api.runtime.block_on(gone.disconnect()).unwrap();
     assert_eq!(events.next().unwrap().1["client_id"], "gone");
@@ -41,6 +42,16 @@ fn clients_are_listed_by_pages_and_conditions() {
         let page = api.get(&format!("clients?{query}"));
         assert_eq!((ids(&page), &page["total"]), (expected.to_vec(), &json!(total)), "{query}");
     }
+    for (query, total) in [("sort=queued", 7), ("sort=queued&prefix=tcp-", 5), ("sort=queued&limit=7", 7)] {
+        let page = api.get(&format!("clients?{query}"));
+        assert_eq!((&page["total"], &page["cursor"]), (&json!(total), &Value::Null), "{query}");
+    }
+    // A message waits for the client that is disconnected.
+    let body = json!({ "topic": "for/gone", "payload": "x", "qos": 1 });
+    assert_eq!(api.put("POST", "publish", &body).json()["matched"], 1);
+    let first = api.get("clients?sort=queued&limit=1");
+    assert_eq!((ids(&first), &first["total"]), (vec!["gone"], &json!(7)));
+
     let client = &api.get("clients?prefix=gone")["items"][0];
     assert_eq!(
         (&client["connected"], &client["transport"], &client["streams"]),

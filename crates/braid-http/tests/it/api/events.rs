@@ -120,6 +120,12 @@ fn event_streams_are_limited() {
     let (_client, _messages) = api.tcp("client");
     let _streams = [api.events("events"), api.events("clients/client/streams/live")];
     let answer = api.ask("GET", "/api/v1/events");
-    assert!(answer.refusal(429).contains("event_streams"));
+    assert!(answer.refusal(429).contains("http.api.event_streams permits"));
     assert!(!answer.header("retry-after").is_empty());
+
+    let api = TestApi::start();
+    let streams: Vec<_> = (0..3).map(|_| api.events("events")).collect();
+    let answer = api.ask("GET", "/api/v1/events");
+    assert!(answer.refusal(429).contains("http.api.event_streams_per_client permits"));
+    drop(streams);
 }

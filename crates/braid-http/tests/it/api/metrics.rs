@@ -1,8 +1,11 @@
 //! Metrics, by a strict parser of the text format.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
 
-use super::support::TestApi;
+use braid_http::{Route, RouteTarget};
+
+use super::support::{Setup, TestApi};
 
 /// Family of metrics.
 #[derive(Debug, Default)]
@@ -77,14 +80,49 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
         }
         let end = line.find(['{', ' ']).unwrap();
         let (name, rest) = line.split_at(end);
-        assert_eq!(name, present, "{line}: another family");
-        let (labels, rest) = rest.strip_prefix('{').map_or((BTreeMap::new(), rest), labels);
+        let of_histogram = |suffix: &&str| name.strip_suffix(*suffix) == Some(present.as_str());
+        let part = ["_bucket", "_sum", "_count"].into_iter().find(of_histogram);
+        assert!(name == present || part.is_some(), "{line}: another family");
+        let (mut labels, rest) = rest.strip_prefix('{').map_or((BTreeMap::new(), rest), labels);
+        labels.extend(part.map(|part| ("part".to_owned(), part.to_owned())));
         let value = rest.strip_prefix(' ').unwrap().parse().unwrap();
-        let samples = &mut families.get_mut(name).unwrap().samples;
+        let family = families.get_mut(&present).unwrap();
+        assert_eq!(part.is_some(), family.kind == "histogram", "{line}");
+        let samples = &mut family.samples;
         assert!(samples.iter().all(|(others, _)| *others != labels), "{line} is there twice");
         samples.push((labels, value));
     }
     families
+}
+
+#[test]
+fn what_the_front_serves_is_counted() {
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let target = RouteTarget::Upstream(format!("http://{dead}").parse().unwrap());
+    let api =
+        TestApi::with(Setup { routes: vec![Route { path: "/app".to_owned(), target }], ..Setup::default() });
+    for (path, status) in [("/live", 200), ("/health/live", 200), ("/app", 502), ("/nothing", 404)] {
+        assert_eq!(api.ask("GET", path).status, status, "{path}");
+    }
+    let families = parse(&api.ask("GET", "/metrics").body);
+    let of = |name: &str, label: &str, wanted: &str| -> f64 {
+        let samples = families[name].samples.iter();
+        samples
+            .filter(|(labels, _)| labels.get(label).is_some_and(|label| label == wanted))
+            .map(|(_, n)| n)
+            .sum()
+    };
+    let requests =
+        ["2xx", "4xx", "5xx", "3xx"].map(|class| of("braidmq_http_requests_total", "status", class));
+    assert_eq!(requests, [2.0, 1.0, 1.0, 0.0]);
+    assert_eq!(of("braidmq_http_requests_total", "version", "1.1"), 4.0);
+    assert_eq!(of("braidmq_http_connections", "version", "2"), 0.0);
+    assert!(of("braidmq_http_sent_bytes_total", "version", "1.1") > 500.0);
+    assert_eq!(of("braidmq_http_upstream_errors_total", "reason", "failed"), 1.0);
+    let duration = |part| of("braidmq_http_request_duration_seconds", "part", part);
+    assert_eq!(duration("_count"), 4.0);
+    assert!(duration("_sum") > 0.0);
+    assert_eq!(of("braidmq_http_request_duration_seconds", "le", "+Inf"), 4.0);
 }
 
 #[test]
@@ -101,7 +139,7 @@ fn metrics_are_valid_and_count() {
     for (name, family) in &families {
         assert!(name.starts_with("braidmq_"), "{name}");
         assert!(!family.help.is_empty() && !family.samples.is_empty(), "{name}");
-        assert!(["counter", "gauge"].contains(&family.kind.as_str()), "{name}");
+        assert!(["counter", "gauge", "histogram"].contains(&family.kind.as_str()), "{name}");
         assert_eq!(name.ends_with("_total"), family.kind == "counter", "{name}");
     }
     let helps: BTreeSet<_> = families.values().map(|family| &family.help).collect();
@@ -116,7 +154,12 @@ fn metrics_are_valid_and_count() {
         connections.iter().map(|(labels, value)| (labels["transport"].as_str(), value.to_string())).collect();
     assert_eq!(
         by_transport,
-        BTreeSet::from([("quic", "1".to_owned()), ("tcp", "1".to_owned()), ("ws", "0".to_owned())])
+        BTreeSet::from([
+            ("http", "1".to_owned()),
+            ("quic", "1".to_owned()),
+            ("tcp", "1".to_owned()),
+            ("ws", "0".to_owned())
+        ])
     );
     assert_eq!(connections[0].0["address"], api.tcp.to_string());
     let refused = |text: &str, reason: &str| {

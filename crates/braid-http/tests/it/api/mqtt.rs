@@ -1,9 +1,11 @@
 //! MQTT over WebSocket at the address of the front.
 
+use braid_broker::LimitsConfig;
 use braid_client::{Client, Publication, QoS, Subscribe};
+use braid_http::Limits;
 use serde_json::json;
 
-use super::support::TestApi;
+use super::support::{Setup, TestApi};
 
 const UPGRADE: [(&str, &str); 5] = [
     ("Connection", "close, Upgrade"),
@@ -31,6 +33,24 @@ fn a_client_connects_through_the_front() {
     let mut events = api.events("events?kinds=disconnected");
     api.runtime.block_on(client.disconnect()).unwrap();
     assert_eq!(events.next().unwrap().1["client_id"], "page");
+}
+
+/// Limits of the broker hold for them instead.
+#[test]
+fn upgraded_connections_are_none_of_the_front() {
+    let http = Limits { connections_per_address: 2, ..Limits::default() };
+    let limits = LimitsConfig { connections: 5, ..LimitsConfig::default() };
+    let api = TestApi::with(Setup { http, limits, ..Setup::default() });
+    let url = format!("ws://{}/mqtt", api.http);
+    let connect = |number: u32| {
+        api.runtime.block_on(Client::builder(&url).client_id(&format!("page{number}")).connect())
+    };
+    let _clients: Vec<_> = (0..5).map(|number| connect(number).unwrap()).collect();
+    assert!(connect(5).is_err(), "the broker has five");
+    // Requests that are in flight count on.
+    let streams: Vec<_> = (0..2).map(|_| api.events("events")).collect();
+    assert_eq!(api.try_ask("GET", "/api/v1/overview"), None, "the front has two");
+    drop(streams);
 }
 
 #[test]

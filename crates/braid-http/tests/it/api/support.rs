@@ -16,8 +16,9 @@ use braid_broker::{
 };
 use braid_client::{Client, ClientTlsOptions, Messages};
 use braid_http::{
-    Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, Limits, MqttRoute, Priority, Roles,
-    Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User, router,
+    Api, ApiOptions, AutoQuic, Control, ControlError, ControlErrorKind, EventStreamLimits, Limits, MqttRoute,
+    Priority, Roles, Route, RulesAnswer, RulesQuestion, RulesText, Server, ServerOptions, Services, User,
+    router,
 };
 use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
@@ -199,6 +200,7 @@ pub(super) struct Setup {
     pub(super) requests_per_sec: u32,
     pub(super) event_streams: usize,
     pub(super) limits: LimitsConfig,
+    pub(super) http: Limits,
     pub(super) routes: Vec<Route>,
     pub(super) autoquic: Option<AutoQuic>,
 }
@@ -213,6 +215,7 @@ impl Default for Setup {
             requests_per_sec: 1000,
             event_streams: 8,
             limits,
+            http: Limits::default(),
             routes: Vec::new(),
             autoquic: None,
         }
@@ -266,7 +269,7 @@ impl TestApi {
         drop(inside);
         let control = Arc::new(TestControl::default());
         control.users.lock().unwrap().push(("alice".to_owned(), "right".to_owned()));
-        let limits = Limits { drain: Duration::from_secs(30), ..Limits::default() };
+        let limits = Limits { drain: Duration::from_secs(30), ..setup.http };
         let options = ServerOptions { limits, ..ServerOptions::new(vec![ANY]) };
         let api = Api::new(ApiOptions {
             front: options.counters.clone(),
@@ -278,14 +281,15 @@ impl TestApi {
                 viewers: vec!["bob".to_owned()],
             },
             requests_per_sec: setup.requests_per_sec,
-            event_streams: setup.event_streams,
+            event_streams: EventStreamLimits { total: setup.event_streams, per_client: 3 },
             autoquic: setup.autoquic,
             memory_low_bytes: 1000,
             memory_high_bytes: 2000,
         });
         api.serving(handle.clone());
-        let services =
-            Services { api: Some(api.clone()), mqtt: Some(MqttRoute(upgrades)), ..Services::default() };
+        let counters = options.counters.clone();
+        let (mqtt, api_route) = (Some(MqttRoute(upgrades)), Some(api.clone()));
+        let services = Services { api: api_route, mqtt, counters, ..Services::default() };
         let router = router(services, &setup.routes, &options.limits).unwrap();
         let server = Server::start(&options, router).unwrap();
         let http = server.addresses()[0];
@@ -322,6 +326,14 @@ impl TestApi {
     pub(super) fn put(&self, method: &str, path: &str, body: &Value) -> Answer {
         let json = [("Content-Type", "application/json".to_owned())];
         self.send(method, &format!("/api/v1/{path}"), Some(&body.to_string()), &json)
+    }
+
+    /// Status of the answer; `None` if the connection is closed without one.
+    pub(super) fn try_ask(&self, method: &str, path: &str) -> Option<u16> {
+        let mut reader = self.open(method, path, None, &[]);
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        line.split(' ').nth(1)?.parse().ok()
     }
 
     pub(super) fn send(

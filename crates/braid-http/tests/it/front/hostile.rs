@@ -1,12 +1,12 @@
 //! Requests that break or exhaust: right status, and the server answers the next client.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use braid_http::Limits;
 
-use super::support::{Ask, Client, Front, block_on, is_problem, status};
+use super::support::{ANY, Ask, Client, Front, VERSIONS, block_on, is_problem, status};
 
 #[test]
 fn malformed_heads_are_refused() {
@@ -75,16 +75,35 @@ fn slow_heads_and_bodies_time_out() {
 
 #[test]
 fn connections_of_an_address_are_limited() {
+    // The system accepts for it, and it never answers.
+    let silent = TcpListener::bind(ANY).unwrap();
+    let limits = Limits { connections_per_address: 2, ..Limits::default() };
+    let front = Front::plain(limits, Some(silent.local_addr().unwrap()));
+    let mut busy = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(front.address).unwrap();
+        stream.write_all(b"GET /app HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        busy.push((stream, silent.accept().unwrap()));
+    }
+    let mut third = TcpStream::connect(front.address).unwrap();
+    assert!(matches!(third.read(&mut [0]), Ok(0) | Err(_)), "it is closed");
+}
+
+#[test]
+fn idle_connections_give_way_to_new_ones() {
     let limits = Limits { connections_per_address: 2, ..Limits::default() };
     let front = Front::start(limits, None);
     block_on(async {
-        let mut open = [Client::connect(&front, "h2").await, Client::connect(&front, "h3").await];
-        for client in &mut open {
-            assert_eq!(client.send(&Ask::get("/live")).await.unwrap().status, 200);
+        let mut open = Vec::new();
+        for version in [VERSIONS, VERSIONS].concat() {
+            let mut client = Client::connect(&front, version).await;
+            assert_eq!(client.send(&Ask::get("/live")).await.unwrap().status, 200, "{version}");
+            open.push(client);
         }
-        let mut third = TcpStream::connect(front.address).unwrap();
-        assert!(matches!(third.read(&mut [0]), Ok(0) | Err(_)), "it is closed before TLS");
-        for client in &mut open {
+        for client in &mut open[..4] {
+            assert!(client.send(&Ask::get("/live")).await.is_err(), "it has ended");
+        }
+        for client in &mut open[4..] {
             assert_eq!(client.send(&Ask::get("/live")).await.unwrap().status, 200);
         }
     });

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -113,6 +114,56 @@ fn ports_that_an_upstream_advertises_are_not_passed_on() {
 }
 
 #[test]
+fn references_to_the_upstream_are_those_of_the_route() {
+    let own = Arc::new(OnceLock::<SocketAddr>::new());
+    let address = Arc::clone(&own);
+    let upstream = Upstream::start(move |_| {
+        let to = address.get().unwrap();
+        format!(
+            "HTTP/1.1 302 Found\r\nlocation: http://{to}/app/next?a\r\ncontent-location: http://{to}\r\n\
+             content-length: 0\r\n\r\n"
+        )
+        .into_bytes()
+    });
+    own.set(upstream.address).unwrap();
+    let front = Front::start(Limits::default(), Some(upstream.address));
+    block_on(async {
+        for version in VERSIONS {
+            let answer = front.send(version, &Ask::get("/app")).await.unwrap();
+            let said = (answer.header("location"), answer.header("content-location"));
+            assert_eq!(said, ("/app/next?a", "/"), "{version}");
+        }
+    });
+}
+
+#[test]
+fn what_a_client_says_about_itself_is_dropped() {
+    let upstream = Upstream::start(|_| b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec());
+    let front = Front::start(Limits::default(), Some(upstream.address));
+    block_on(async {
+        for version in VERSIONS {
+            let mut ask = Ask::get("/app").header("x-kept", "mallory");
+            for name in [
+                "forwarded",
+                "x-real-ip",
+                "x-forwarded-for",
+                "x-forwarded-port",
+                "x-forwarded-prefix",
+                "x_forwarded_for",
+                "x-forwarded_host",
+                "x_real_ip",
+            ] {
+                ask = ask.header(name, "mallory");
+            }
+            front.send(version, &ask).await.unwrap();
+            let request = upstream.request();
+            assert_eq!(request.matches("mallory").count(), 1, "{version}: {request}");
+            assert!(request.contains("x-forwarded-for: 127.0.0.1\r\n"), "{request}");
+        }
+    });
+}
+
+#[test]
 fn an_upstream_that_stops_within_its_response_breaks_it_off() {
     let listener = TcpListener::bind(ANY).unwrap();
     let address = listener.local_addr().unwrap();
@@ -196,6 +247,20 @@ fn responses_that_lie_are_cut_or_refused() {
             "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
             200,
             "hello",
+        ),
+        // Trailers of a connection would end a stream of HTTP/2.
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\
+             transfer-encoding: chunked\r\nconnection: x\r\nx-sum: 1\r\n\r\n",
+            200,
+            "hello",
+        ),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", 502, "*"),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n\
+             5\r\nhello\r\n0\r\n\r\n",
+            502,
+            "*",
         ),
         ("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\nhello", 204, ""),
         ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\nhello", 304, ""),
