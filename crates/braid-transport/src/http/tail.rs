@@ -21,8 +21,8 @@ const GROWTH: u32 = 10;
 /// Time for which probes follow a burst.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A path is lossy from one lost packet in so many that were sent before the probes. Acknowledgements count among these,
-/// and are not known to be lost.
+/// A path is lossy from one lost packet in so many that were sent before the probes. Acknowledgements count among
+/// these, and are not known to be lost.
 const LOSSY: u64 = 40;
 
 /// Probes of one connection.

@@ -96,9 +96,9 @@ impl PathProbe {
         self.acknowledged_ends.store(wait, Ordering::Relaxed);
     }
 
-    /// Sends a PING, whose acknowledgement shows which packets before it were lost, if the path is lossy or silent: packets
-    /// are in flight, and none was acknowledged for a round trip. Then the congestion window does not limit it. Returns
-    /// whether it was sent.
+    /// Sends a PING, whose acknowledgement shows which packets before it were lost, if the path is lossy or silent:
+    /// packets are in flight, and none was acknowledged for a round trip. Then the congestion window does not limit it.
+    /// Returns whether it was sent.
     ///
     /// # Errors
     /// The connection is closed.

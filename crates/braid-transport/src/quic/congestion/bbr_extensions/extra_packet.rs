@@ -1,8 +1,8 @@
 //! One packet beyond the window on a silent path.
 //!
-//! When a window of packets or their acknowledgements are lost, nothing may be sent until the probe timeout; the library
-//! holds back even acknowledgements while data waits, so that the probes of the peer are not answered either. The
-//! packets of the probe timeout are not subject to the window [RFC 9002, 7.5]; neither is this one.
+//! When a window of packets or their acknowledgements are lost, nothing may be sent until the probe timeout; the
+//! library holds back even acknowledgements while data waits, so that the probes of the peer are not answered either.
+//! The packets of the probe timeout are not subject to the window [RFC 9002, 7.5]; neither is this one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,8 @@ pub(super) struct ExtraPacket {
 }
 
 impl ExtraPacket {
-    /// Permits a packet if packets are in flight and none was acknowledged for a round trip. Returns whether that is so.
+    /// Permits a packet if packets are in flight and none was acknowledged for a round trip. Returns whether that is
+    /// so.
     pub(super) fn permit(&self, now: Instant) -> bool {
         let limit = self.srtt.unwrap_or(INITIAL_RTT) + ACK_DELAY;
         let is_silent = self.silent_since.is_some_and(|since| now.saturating_duration_since(since) >= limit);

@@ -76,8 +76,8 @@ impl ControllerFactory for BbrExtensions {
     }
 }
 
-/// Permits a packet beyond the window, if the path is silent and `controller` is an extended one. Returns whether that is
-/// so.
+/// Permits a packet beyond the window, if the path is silent and `controller` is an extended one. Returns whether that
+/// is so.
 pub(in crate::quic) fn permit_extra_packet(controller: Box<dyn Controller>, now: Instant) -> bool {
     controller
         .into_any()
