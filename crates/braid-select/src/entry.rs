@@ -143,8 +143,8 @@ impl Entry {
 
     /// Takes the completion time of a response in seconds.
     ///
-    /// A response above the large one of the workload counts by the mean time of as many bytes: a path whose rate is not
-    /// known has no prediction for more.
+    /// A response above the large one of the workload counts by the mean time of as many bytes: a path whose rate is
+    /// not known has no prediction for more.
     pub(crate) fn complete(&mut self, now: Duration, model: &Model, of: Protocol, bytes: f64, elapsed: f64) {
         let measurement = self.measurement_mut(of);
         if let Some(path) = measurement.path.path() {

@@ -20,7 +20,7 @@ CLIENTS = 200
 # Parts of a name that are units other than base units, or abbreviations of them.
 OTHER_UNITS = {"ms", "us", "ns", "secs", "sec", "minutes", "hours", "days", "kb", "mb", "kib", "mib", "bits", "percent", "byte", "second"}
 # Labels whose values the configuration or the program bounds.
-LABELS = {"version", "listener", "transport", "address", "limit", "to", "reason"}
+LABELS = {"version", "status", "le", "listener", "transport", "address", "limit", "to", "reason"}
 # Last parts of names that only histograms and summaries have.
 RESERVED = {"sum", "bucket", "count", "info"}
 
