@@ -61,15 +61,18 @@ def conventions() -> None:
         name = family.name
         require(name.startswith("braidmq_"), f"{name} has not the prefix of the program")
         require(re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name) is not None, f"{name} is not in snake case")
-        require(family.type in ("counter", "gauge"), f"{name} is a {family.type}")
+        require(family.type in ("counter", "gauge", "histogram"), f"{name} is a {family.type}")
         parts = name.split("_")
         require(not OTHER_UNITS & set(parts), f"{name} has another unit than seconds or bytes, or an abbreviation")
-        require(not {"counter", "gauge"} & set(parts), f"{name} has its type in its name")
+        require(not {"counter", "gauge", "histogram"} & set(parts), f"{name} has its type in its name")
         if name != "braidmq_build_info":
             require(parts[-1] not in RESERVED, f"{name} ends like a part of a histogram")
         require(not {"bytes", "seconds"} & set(parts[:-1]), f"{name}: the unit is not the last part")
         for sample in family.samples:
             expect(sample.name.endswith("_total"), family.type == "counter", f"{sample.name}, a {family.type}")
+            if family.type == "histogram":
+                require(sample.name.removeprefix(name) in ("_bucket", "_sum", "_count"), f"{sample.name} of a histogram")
+            require("le" not in sample.labels or sample.name == f"{name}_bucket", f"{sample.name} with a bucket's label")
             require(sample.labels.keys() <= LABELS, f"labels of {sample.name}: {sample.labels}")
             require(family.type != "counter" or sample.value >= 0, f"{sample.name} is {sample.value}")
 
