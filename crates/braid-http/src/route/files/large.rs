@@ -13,20 +13,15 @@ use rustix::buffer::spare_capacity;
 use rustix::io::pread;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Bytes of the first part.
-const FIRST: usize = 64 << 10;
-
-/// Bytes of the largest part: each one has twice as many as the one before, so that a client that reads nothing holds
-/// no more memory than a small part.
-const LARGEST: usize = 256 << 10;
+/// Bytes of a part. A response that is not read holds two of them: with larger ones, a thousand unread ones held a
+/// gigabyte.
+const PART: usize = 64 << 10;
 
 /// Bytes of a file that are not sent yet.
 struct Content {
     file: Arc<File>,
     from: u64,
     to: u64,
-    /// Bytes of the next part.
-    size: usize,
     reading: Option<JoinHandle<io::Result<Bytes>>>,
     /// Part that was sent, whose memory is used again.
     last: Option<Bytes>,
@@ -34,7 +29,7 @@ struct Content {
 
 /// The bytes `from..to` of a file. A file that became shorter breaks the response off.
 pub(super) fn body(file: Arc<File>, from: u64, to: u64) -> Body {
-    let content = Content { file, from, to, size: FIRST, reading: None, last: None };
+    let content = Content { file, from, to, reading: None, last: None };
     Body::new(StreamBody::new(try_unfold(content, Content::next)))
 }
 
@@ -53,7 +48,7 @@ impl Content {
     /// Begins to read the next part, if there is one.
     fn begin(&mut self) {
         let left = usize::try_from(self.to - self.from).unwrap_or(usize::MAX);
-        let (from, size) = (self.from, self.size.min(left));
+        let (from, size) = (self.from, PART.min(left));
         if size == 0 {
             return;
         }
@@ -67,7 +62,6 @@ impl Content {
         let file = Arc::clone(&self.file);
         self.reading = Some(spawn_blocking(move || read(&file, memory, from, size)));
         self.from += size as u64;
-        self.size = LARGEST.min(2 * self.size);
     }
 }
 
@@ -107,9 +101,9 @@ mod tests {
         let file = file(&bytes);
         for (from, to) in [
             (0, bytes.len()),
-            (0, FIRST),
-            (0, FIRST + 1),
-            (1, 3 * FIRST + 1),
+            (0, PART),
+            (0, PART + 1),
+            (1, 3 * PART + 1),
             (5, 5),
             (12_345, 800_000),
             (999_999, bytes.len()),
@@ -120,17 +114,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn parts_grow_and_their_memory_is_used_again() {
-        let mut body = body(file(&vec![7; 7 * LARGEST]), 0, 7 * LARGEST as u64);
+    async fn the_memory_of_parts_is_used_again() {
+        let mut body = body(file(&vec![7; 7 * PART]), 0, 7 * PART as u64);
         let mut parts = Vec::new();
         while let Some(frame) = body.frame().await {
             let part = frame.unwrap().into_data().unwrap();
             parts.push((part.len(), part.as_ptr() as usize));
         }
-        let sizes: Vec<_> = parts.iter().map(|(size, _)| *size).collect();
-        assert_eq!(sizes[..4], [FIRST, 2 * FIRST, LARGEST, LARGEST]);
-        let places: std::collections::BTreeSet<_> = parts[4..].iter().map(|(_, place)| *place).collect();
-        assert!(parts.len() > 7 && places.len() == 2, "{parts:?}");
+        assert!(parts.len() == 7 && parts.iter().all(|(size, _)| *size == PART), "{parts:?}");
+        let places: std::collections::BTreeSet<_> = parts.iter().map(|(_, place)| *place).collect();
+        assert_eq!(places.len(), 2, "{parts:?}");
     }
 
     #[tokio::test]
