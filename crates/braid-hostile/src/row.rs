@@ -320,7 +320,7 @@ pub(crate) const ROWS: &[Row] = &[
         "connections",
         attack::HTTP_UNREAD,
     )
-    .growth(320.0, "two parts of a response, 64 KiB each, for each of 64 requests on 32 connections, and 64 MiB"),
+    .growth(448.0, "three parts of a response, 64 KiB each, for each of 64 requests on 32 connections, and 64 MiB"),
     Row::new(
         "http3-unacked",
         "4 connections of HTTP/3 ask for a file of 16 MiB 64 times each, and acknowledge nothing",
