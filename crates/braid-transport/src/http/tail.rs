@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::quic::http3::PathProbe;
+use crate::quic::http3::{PathProbe, PathStats};
 
 /// First gap. A few acknowledged packets behind a lost one show its loss [RFC 9002, 6.1.1].
 const GAP: Duration = Duration::from_millis(10);
@@ -68,10 +68,10 @@ impl TailProbes {
     /// Sends the probe that is due, if one is and the path loses packets or is silent.
     pub fn send(&mut self, now: Instant) {
         let Some(tail) = self.tail.filter(|tail| tail.next <= now) else { return };
-        let probed = self.path.sample().and_then(|stats| {
-            let sent_packets = stats.sent_packets.saturating_sub(self.sent);
-            self.path.ping(tail.is_lossy || is_lossy(stats.lost_packets, sent_packets), now.into_std())
-        });
+        let sent = self.sent;
+        let is_lossy =
+            |stats: &PathStats| is_lossy(stats.lost_packets, stats.sent_packets.saturating_sub(sent));
+        let probed = self.path.ping(|stats| tail.is_lossy || is_lossy(stats), now.into_std());
         // An error: the connection is closed.
         self.tail = probed.ok().and_then(|is_sent| {
             self.sent += u64::from(is_sent);

@@ -10,7 +10,7 @@ use braid_transport::http::{
 use braid_transport::quic::QuicOptions;
 use braid_transport::{ClientTls, ConnectError, ConnectOptions, ServerTls, ServerTlsOptions};
 use bytes::Bytes;
-use h3::error::Code;
+use h3::error::{Code, StreamError};
 use h3::quic::{Connection, OpenStreams, RecvStream, SendStream, SendStreamUnframed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -113,6 +113,43 @@ async fn few_bytes_wait_for_acknowledgements_on_http3() {
         Poll::Ready(waiting)
     });
     assert_eq!(waiting.await, 4 << 20);
+}
+
+#[tokio::test]
+async fn a_stream_of_which_the_peer_takes_nothing_is_reset() {
+    let pki = Pki::new();
+    let quic = QuicOptions::http3_server(8, Duration::from_secs(30));
+    let mut listener = Http3Listener::bind(loopback(), pki.server(), &quic).expect("bind");
+    let [server, client] = connect_to(&mut listener, &client(&pki, &["h3"])).await.expect("connect");
+    let server = server.with_stall_limit(Duration::from_millis(50));
+    let is_cancelled = |error: StreamError| {
+        matches!(error, StreamError::RemoteTerminate { code: Code::H3_REQUEST_CANCELLED, .. })
+    };
+    let serve = async {
+        let mut server = h3::server::Connection::<_, Bytes>::new(server).await.expect("connection");
+        let asked = server.accept().await.expect("request").expect("request");
+        let (_, mut stream) = asked.resolve_request().await.expect("request");
+        stream.send_response(http::Response::new(())).await.expect("response");
+        // More than the client gives credit for.
+        let stalled = stream.send_data(vec![0; 8 << 20].into()).await;
+        (stalled.is_err_and(is_cancelled), server)
+    };
+    let ask = async {
+        let (_driver, mut send) = h3::client::new(client).await.expect("connection");
+        let asked = http::Request::get("https://localhost/").body(()).expect("request");
+        let mut stream = send.send_request(asked).await.expect("request");
+        stream.recv_response().await.expect("response");
+        (stream, send)
+    };
+    let ((is_stalled, _server), (mut stream, _send)) = tokio::join!(serve, ask);
+    assert!(is_stalled);
+    let reset = loop {
+        match stream.recv_data().await {
+            Ok(data) => assert!(data.is_some(), "the stream did not end"),
+            Err(error) => break error,
+        }
+    };
+    assert!(is_cancelled(reset));
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ use noq::{ConnectionError, Endpoint, PathId, RecvStream, SendStream, VarInt};
 pub use self::stream::{Http3Bidi, Http3Recv, Http3Send};
 
 use self::frame_limit::FrameLimit;
+use self::stream::SendOptions;
 use super::congestion::permit_extra_packet;
 use super::panic_guard::{Broken, PanicGuard, Part, SharedConnection, guarded};
 use super::runtime::Failures;
@@ -56,6 +57,24 @@ pub struct PathStats {
     pub mtu: u16,
 }
 
+impl PathStats {
+    /// The measurements of a path, without the address.
+    fn of(stats: noq::PathStats) -> Self {
+        Self {
+            remote: None,
+            srtt: stats.rtt,
+            received_bytes: stats.udp_rx.bytes,
+            received_datagrams: stats.udp_rx.datagrams,
+            sent_packets: stats.sent_packets,
+            lost_packets: stats.lost_packets.saturating_sub(stats.lost_plpmtud_probes),
+            congestion_events: stats.congestion_events,
+            cwnd: stats.cwnd,
+            rate: stats.bandwidth_estimate.map(|bits| bits / 8),
+            mtu: stats.current_mtu,
+        }
+    }
+}
+
 /// Reads the measurements of a connection that belongs to another value.
 #[derive(Clone)]
 pub struct PathProbe {
@@ -69,24 +88,12 @@ impl PathProbe {
     /// # Errors
     /// The connection is closed.
     pub fn sample(&self) -> io::Result<PathStats> {
-        let closed = || io::Error::from(io::ErrorKind::NotConnected);
-        let connection = self.connection.upgrade().ok_or_else(closed)?;
-        let read = || {
-            let handle = connection.handle()?;
-            Some((handle.path_stats(PathId::ZERO)?, handle.path(PathId::ZERO)?.remote_address().ok()))
-        };
-        let (stats, remote) = guarded(read)?.ok_or_else(closed)?;
-        Ok(PathStats {
-            remote: remote.map(canonical),
-            srtt: stats.rtt,
-            received_bytes: stats.udp_rx.bytes,
-            received_datagrams: stats.udp_rx.datagrams,
-            sent_packets: stats.sent_packets,
-            lost_packets: stats.lost_packets.saturating_sub(stats.lost_plpmtud_probes),
-            congestion_events: stats.congestion_events,
-            cwnd: stats.cwnd,
-            rate: stats.bandwidth_estimate.map(|bits| bits / 8),
-            mtu: stats.current_mtu,
+        self.read(|handle| {
+            let remote = handle.path(PathId::ZERO)?.remote_address().ok();
+            Some(PathStats {
+                remote: remote.map(canonical),
+                ..PathStats::of(handle.path_stats(PathId::ZERO)?)
+            })
         })
     }
 
@@ -96,21 +103,25 @@ impl PathProbe {
         self.acknowledged_ends.store(wait, Ordering::Relaxed);
     }
 
-    /// Sends a PING, whose acknowledgement shows which packets before it were lost, if the path is lossy or silent:
-    /// packets are in flight, and none was acknowledged for a round trip. Then the congestion window does not limit it.
-    /// Returns whether it was sent.
+    /// Sends a PING, whose acknowledgement shows which packets before it were lost, if the path is lossy by `is_lossy`
+    /// or silent: packets are in flight, and none was acknowledged for a round trip. Then the congestion window does
+    /// not limit it. Returns whether it was sent.
     ///
     /// # Errors
     /// The connection is closed.
-    pub(crate) fn ping(&self, is_lossy: bool, now: Instant) -> io::Result<bool> {
+    pub(crate) fn ping(&self, is_lossy: impl Fn(&PathStats) -> bool, now: Instant) -> io::Result<bool> {
+        self.read(|handle| {
+            let is_silent = permit_extra_packet(handle.congestion_state(PathId::ZERO)?, now);
+            let is_probed = is_silent || is_lossy(&PathStats::of(handle.path_stats(PathId::ZERO)?));
+            Some(is_probed && handle.path(PathId::ZERO)?.ping().is_ok())
+        })
+    }
+
+    /// Reads from the connection, if it is open.
+    fn read<T>(&self, read: impl Fn(&noq::Connection) -> Option<T>) -> io::Result<T> {
         let closed = || io::Error::from(io::ErrorKind::NotConnected);
         let connection = self.connection.upgrade().ok_or_else(closed)?;
-        let ping = || {
-            let handle = connection.handle()?;
-            let is_silent = permit_extra_packet(handle.congestion_state(PathId::ZERO)?, now);
-            Some((is_silent || is_lossy) && handle.path(PathId::ZERO)?.ping().is_ok())
-        };
-        guarded(ping)?.ok_or_else(closed)
+        guarded(|| read(connection.handle()?))?.ok_or_else(closed)
     }
 }
 
@@ -130,7 +141,7 @@ pub struct Http3Connection {
     /// Resolves when the library has panicked in this connection.
     failed: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     uni_streams: usize,
-    data_headers: bool,
+    send_options: SendOptions,
     peer: Peer,
     /// The endpoint of a client.
     _endpoint: Option<Part<Endpoint>>,
@@ -151,7 +162,7 @@ impl Http3Connection {
             accepting_bidi: None,
             accepting_uni: None,
             uni_streams: 0,
-            data_headers: true,
+            send_options: SendOptions::default(),
             peer,
         }
     }
@@ -166,8 +177,16 @@ impl Http3Connection {
     /// without the header that `h3` puts before it. So a server encodes the frames of a response itself, and sends head
     /// and body in one write.
     #[must_use]
-    pub fn without_data_headers(self) -> Self {
-        Self { data_headers: false, ..self }
+    pub fn without_data_headers(mut self) -> Self {
+        self.send_options.data_headers = false;
+        self
+    }
+
+    /// Resets a stream that the peer has opened when the peer has taken no byte of it for this time.
+    #[must_use]
+    pub fn with_stall_limit(mut self, limit: Duration) -> Self {
+        self.send_options.stall_limit = Some(limit);
+        self
     }
 
     /// Measurements of the path.
@@ -284,7 +303,7 @@ impl<B: Buf> quic::Connection<B> for Http3Connection {
         let shared = &self.open.shared;
         let streams = ready!(poll_slot(&mut self.accepting_bidi, shared, cx, on_connection!(accept_bi)))?;
         let bidi = Http3Bidi::new(streams, shared, &self.open.acknowledged_ends);
-        Poll::Ready(Ok(bidi.with_data_headers(self.data_headers)))
+        Poll::Ready(Ok(bidi.with_options(self.send_options)))
     }
 
     fn opener(&self) -> Self::OpenStreams {

@@ -6,10 +6,12 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use h3::quic::{self, StreamErrorIncoming, StreamId, WriteBuf};
 use noq::{ReadError, RecvStream, SendStream, Stopped, VarInt, WriteError};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::frame_limit::FrameLimit;
 use super::{broken, lost, on_stream};
@@ -32,6 +34,31 @@ fn code(code: u64) -> VarInt {
     VarInt::from_u64(code).unwrap_or(VarInt::MAX)
 }
 
+/// Code of a stream whose response is not wanted any more (RFC 9114, 8.1).
+const H3_REQUEST_CANCELLED: u64 = 0x10c;
+
+/// Options of the sending half of streams that the peer opens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendOptions {
+    /// See [`Http3Connection::without_data_headers`](super::Http3Connection::without_data_headers).
+    pub(super) data_headers: bool,
+    /// See [`Http3Connection::with_stall_limit`](super::Http3Connection::with_stall_limit).
+    pub(super) stall_limit: Option<Duration>,
+}
+
+impl Default for SendOptions {
+    fn default() -> Self {
+        Self { data_headers: true, stall_limit: None }
+    }
+}
+
+/// Wait for a peer that takes no more bytes.
+struct Stall {
+    timer: Pin<Box<Sleep>>,
+    /// Bytes were written since the timer was set.
+    has_moved: bool,
+}
+
 /// Sending half of a stream.
 pub struct Http3Send<B> {
     stream: Part<SendStream>,
@@ -39,8 +66,8 @@ pub struct Http3Send<B> {
     writing: Option<WriteBuf<B>>,
     /// Bytes that were taken from it, and are written first.
     chunk: Bytes,
-    /// See [`Http3Connection::without_data_headers`](super::Http3Connection::without_data_headers).
-    data_headers: bool,
+    options: SendOptions,
+    stall: Option<Stall>,
     /// Set: the end of the stream waits for the peer's acknowledgement.
     acknowledged_ends: Arc<AtomicBool>,
     /// Resolves when the peer has acknowledged all of the stream.
@@ -58,10 +85,22 @@ impl<B> Http3Send<B> {
             stream: Part::new(stream, connection),
             writing: None,
             chunk: Bytes::new(),
-            data_headers: true,
+            options: SendOptions::default(),
+            stall: None,
             acknowledged_ends: Arc::clone(acknowledged_ends),
             acknowledged: None,
         }
+    }
+
+    /// Ready when the peer has taken no byte for the limit.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(limit) = self.options.stall_limit else { return Poll::Pending };
+        let set = || Stall { timer: Box::pin(sleep(limit)), has_moved: false };
+        let stall = self.stall.get_or_insert_with(set);
+        if std::mem::take(&mut stall.has_moved) {
+            stall.timer.as_mut().reset(Instant::now() + limit);
+        }
+        stall.timer.as_mut().poll(cx)
     }
 
     /// Writes from the begin of `chunk`, and removes what was written.
@@ -89,7 +128,15 @@ impl<B: Buf> quic::SendStream<B> for Http3Send<B> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         loop {
             while !self.chunk.is_empty() {
-                ready!(Self::poll_write(&mut self.stream, cx, &mut self.chunk))?;
+                let written = Self::poll_write(&mut self.stream, cx, &mut self.chunk);
+                if written.is_pending() {
+                    ready!(self.poll_stalled(cx));
+                    let error_code = H3_REQUEST_CANCELLED;
+                    <Self as quic::SendStream<B>>::reset(self, error_code);
+                    return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code }));
+                }
+                ready!(written)?;
+                self.stall.iter_mut().for_each(|stall| stall.has_moved = true);
             }
             let Some(writing) = self.writing.as_mut().filter(|writing| writing.has_remaining()) else {
                 break;
@@ -108,7 +155,7 @@ impl<B: Buf> quic::SendStream<B> for Http3Send<B> {
         }
         let mut writing = data.into();
         // The header of a frame is a chunk of its own.
-        if !self.data_headers && writing.chunk().first() == Some(&DATA) {
+        if !self.options.data_headers && writing.chunk().first() == Some(&DATA) {
             writing.advance(writing.chunk().len());
         }
         self.writing = Some(writing);
@@ -246,8 +293,8 @@ impl<B> Http3Bidi<B> {
         Self { send: Http3Send::new(send, connection, acknowledged_ends), recv }
     }
 
-    pub(super) fn with_data_headers(mut self, data_headers: bool) -> Self {
-        self.send.data_headers = data_headers;
+    pub(super) fn with_options(mut self, options: SendOptions) -> Self {
+        self.send.options = options;
         self
     }
 }
