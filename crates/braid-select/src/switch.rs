@@ -11,6 +11,10 @@ const MIN_GAIN: f64 = 0.15;
 const MIN_GAIN_SECONDS: f64 = 0.01;
 /// Time for which the gain must last.
 const GAIN_LASTS: Duration = Duration::from_secs(5);
+/// Relative gain of QUIC that needs to last shorter: every request that begins meanwhile meets the losses of TCP.
+const LARGE_GAIN: f64 = 0.5;
+/// Time for which a gain must last that is large by now.
+const LARGE_GAIN_LASTS: Duration = Duration::from_secs(1);
 /// Relative loss by QUIC that is worth a change back.
 const MAX_LOSS: f64 = 0.25;
 /// Time for which the loss must last.
@@ -72,7 +76,11 @@ impl Switch {
     /// long enough and the dwell time is over.
     pub(crate) fn compare(&mut self, now: Duration, tcp: f64, quic: f64) -> Option<Duration> {
         let (wanted, lasts) = match self.chosen {
-            Protocol::Tcp => (tcp - quic >= MIN_GAIN_SECONDS.max(MIN_GAIN * tcp), GAIN_LASTS),
+            Protocol::Tcp => {
+                let is_large = tcp - quic >= LARGE_GAIN * tcp;
+                let lasts = if is_large { LARGE_GAIN_LASTS } else { GAIN_LASTS };
+                (tcp - quic >= MIN_GAIN_SECONDS.max(MIN_GAIN * tcp), lasts)
+            }
             Protocol::Quic => (quic >= tcp * (1.0 + MAX_LOSS), LOSS_LASTS),
         };
         // Nothing is known of a long gap between two readings.
@@ -111,7 +119,9 @@ mod tests {
         for (chosen, tcp, quic, after) in [
             (Protocol::Tcp, 0.100, 0.0849, Some(5)),
             (Protocol::Tcp, 0.100, 0.0851, None),
-            (Protocol::Tcp, 0.012, 0.0019, Some(5)),
+            (Protocol::Tcp, 0.100, 0.0501, Some(5)),
+            (Protocol::Tcp, 0.100, 0.0499, Some(1)),
+            (Protocol::Tcp, 0.012, 0.0019, Some(1)),
             (Protocol::Tcp, 0.012, 0.0021, None),
             (Protocol::Quic, 0.100, 0.1251, Some(30)),
             (Protocol::Quic, 0.100, 0.1249, None),
@@ -123,11 +133,11 @@ mod tests {
     #[test]
     fn an_interruption_or_a_gap_starts_the_time_again() {
         let mut switch = Switch::new(Protocol::Tcp);
-        assert_eq!(switch.compare(at(0), 1.0, 0.5), None);
+        assert_eq!(switch.compare(at(0), 1.0, 0.6), None);
         assert_eq!(switch.compare(at(4), 1.0, 0.9), None);
-        assert_eq!(switch.compare(at(6), 1.0, 0.5), None);
-        assert_eq!(switch.compare(at(67), 1.0, 0.5), None);
-        assert_eq!(switch.compare(at(72), 1.0, 0.5), Some(at(5)));
+        assert_eq!(switch.compare(at(6), 1.0, 0.6), None);
+        assert_eq!(switch.compare(at(67), 1.0, 0.6), None);
+        assert_eq!(switch.compare(at(72), 1.0, 0.6), Some(at(5)));
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn losses_upgrade_and_say_why() {
     assert!(second <= 10, "{second}");
     let decision = network.selector.decisions().next().unwrap().to_string();
     let begin = "0.0.1.0/24 to https://example.org: TCP to QUIC: QUIC costs less: QUIC ";
-    assert!(decision.starts_with(begin) && decision.contains(", loss 8."), "{decision}");
+    assert!(decision.starts_with(begin) && decision.contains(", loss 7.8 %"), "{decision}");
     assert!(decision.ends_with(" by TCP") && !decision.contains('\n'), "{decision}");
     let explanation = network.selector.explain(SECOND * 20, &network.key).unwrap().to_string();
     for part in [
