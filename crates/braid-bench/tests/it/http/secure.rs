@@ -133,8 +133,8 @@ where
     address
 }
 
-/// Answers the first `answers` requests of a connection, whose length is said to be `length`; then it sends GOAWAY, if
-/// there is to be one, and nothing more.
+/// Answers the first `answers` requests of a connection, whose length is said to be `length`, and nothing more. Before
+/// the last of them it sends GOAWAY, if there is to be one.
 async fn http3(connection: Http3Connection, answers: usize, length: &'static str, goes_away: bool) {
     let mut server = h3::server::Connection::<_, Bytes>::new(connection).await.expect("an open connection");
     let (mut number, mut open) = (0, Vec::new());
@@ -150,13 +150,15 @@ async fn http3(connection: Http3Connection, answers: usize, length: &'static str
             stream.stop_stream(Code::H3_INTERNAL_ERROR);
             continue;
         }
+        if number == answers && goes_away {
+            server.shutdown(0).await.expect("an open connection");
+        }
         let response =
             Response::builder().header("content-length", length).body(()).expect("an open connection");
         stream.send_response(response).await.expect("an open connection");
         stream.send_data(Bytes::from_static(b"abc")).await.expect("an open connection");
         stream.finish().await.expect("an open connection");
         if number == answers && goes_away {
-            server.shutdown(0).await.expect("an open connection");
             // A connection that is dropped closes, and what was not read yet is lost.
             pending::<()>().await;
         }
@@ -204,4 +206,8 @@ async fn http3_fails_what_is_not_answered() {
     let summary = measure(HttpLoad { timeouts, ..pki.load(leaving, &[Protocol::Http3], true) }).await;
     let found = summary.requests;
     assert_eq!((found.succeeded, found.errored), (4, 6), "{:?}", summary.errors);
+    let one_by_one = HttpLoad { concurrent: 1, ..pki.load(leaving, &[Protocol::Http3], true) };
+    let summary = measure(one_by_one).await;
+    assert_eq!(summary.requests.succeeded, 4, "{:?}", summary.errors);
+    assert!(summary.errors.iter().any(|error| error.what.contains("GOAWAY")), "{:?}", summary.errors);
 }
