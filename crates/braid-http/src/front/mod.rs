@@ -32,6 +32,7 @@ use tokio::time::sleep;
 
 pub(crate) use self::count::PermitRef;
 
+pub(crate) use self::body::BodyOutcome;
 use self::body::LimitedBody;
 use self::count::{Activity, ConnectionCount, Permit};
 use self::guard::Guard;
@@ -45,6 +46,9 @@ use crate::upgrade::{Link, NoUpgrade, Observer, Probe, Upgrade};
 
 /// TCP connections that the system queues for `accept`.
 const ACCEPT_QUEUE: u32 = 1024;
+
+/// Time that a connection which gives way has to end: no request of it is in flight.
+const EVICTED: Duration = Duration::from_millis(100);
 
 /// Pause after a failed accept, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -93,8 +97,6 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// Host names that requests to loopback addresses may have, beside `localhost` and loopback addresses.
     pub hosts: Vec<String>,
-    /// Paths that pages of other origins may write to, with all below them.
-    pub cross_origin: Vec<String>,
     /// Threads.
     pub threads: usize,
     /// Policy of the automatic upgrade.
@@ -114,7 +116,6 @@ impl ServerOptions {
             qlog_dir: None,
             limits: Limits::default(),
             hosts: Vec::new(),
-            cross_origin: Vec::new(),
             threads: 1,
             upgrade: Arc::new(NoUpgrade),
             counters: FrontCounters::default(),
@@ -162,7 +163,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let front = Arc::new(Front {
             routes: routes.into(),
-            guard: Guard { hosts: options.hosts.clone(), cross_origin: options.cross_origin.clone() },
+            guard: Guard { hosts: options.hosts.clone() },
             count: ConnectionCount::new(&options.limits, options.counters.clone()),
             counters: options.counters.clone(),
             limits: options.limits.clone(),
@@ -305,7 +306,7 @@ impl Connection {
         tokio::select! {
             biased;
             () = self.stopped() => Some(self.front.limits.drain),
-            () = self.activity.evicted() => Some(self.front.limits.drain),
+            () = self.activity.evicted() => Some(EVICTED),
             () = self.goaway.notified() => None,
         }
     }
@@ -337,7 +338,8 @@ impl Connection {
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     {
         let (front, version) = (&*self.front, HttpVersion::from(request.version()));
-        let checked = front.guard.check(&request, self.is_loopback, &front.limits);
+        let is_cross_origin = front.routes.is_cross_origin(request.uri().path());
+        let checked = front.guard.check(&request, self.is_loopback, is_cross_origin, &front.limits);
         let answer = match checked {
             Ok(authority) => self.route(request, authority),
             Err((status, detail)) => {

@@ -38,6 +38,8 @@ pub struct Route {
     pub path: String,
     /// Source of the responses.
     pub target: RouteTarget,
+    /// Whether pages of other origins may write there.
+    pub cross_origin: bool,
 }
 
 /// Source of responses.
@@ -76,6 +78,12 @@ pub enum RouteError {
 const RESERVED: [&str; 7] = ["/health", "/live", "/ready", "/status", "/api", "/metrics", "/mqtt"];
 
 impl Route {
+    /// A route that pages of other origins may not write to.
+    #[must_use]
+    pub fn new(path: impl Into<String>, target: RouteTarget) -> Self {
+        Self { path: path.into(), target, cross_origin: false }
+    }
+
     /// Checks the path.
     ///
     /// # Errors
@@ -121,11 +129,18 @@ pub struct Services {
 /// Routes of a server: those of the configuration, and an [`axum::Router`] for all other paths.
 #[derive(Clone)]
 pub struct Routes {
-    /// Prefixes, the longest first.
-    mounted: Vec<(String, Target)>,
+    /// By prefix, the longest first.
+    mounted: Vec<Mounted>,
     other: Router,
     /// The API is at the same origin.
     has_api: bool,
+}
+
+#[derive(Clone)]
+struct Mounted {
+    prefix: String,
+    target: Target,
+    is_cross_origin: bool,
 }
 
 #[derive(Clone)]
@@ -136,7 +151,7 @@ enum Target {
 
 impl fmt::Debug for Routes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefixes = self.mounted.iter().map(|(prefix, _)| prefix).collect::<Vec<_>>();
+        let prefixes = self.mounted.iter().map(|one| &one.prefix).collect::<Vec<_>>();
         f.debug_struct("Routes").field("prefixes", &prefixes).finish_non_exhaustive()
     }
 }
@@ -150,7 +165,7 @@ impl From<Router> for Routes {
 impl Routes {
     /// Response that is there without waiting: a file that was read a moment ago.
     pub(crate) fn answer_at_once(&self, request: &Parts) -> Option<Response<Body>> {
-        match self.find(request.uri.path())? {
+        match &self.find(request.uri.path())?.target {
             _ if self.is_refused(request.uri.path(), &request.headers) => None,
             Target::Files(files) => files.answer_at_once(request),
             Target::Proxy(_) => None,
@@ -162,7 +177,7 @@ impl Routes {
         &self,
         request: Request<Body>,
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
-        let target = self.find(request.uri().path()).cloned();
+        let target = self.find(request.uri().path()).map(|one| one.target.clone());
         let is_refused = target.is_some() && self.is_refused(request.uri().path(), request.headers());
         let mut other = self.other.clone();
         async move {
@@ -187,11 +202,16 @@ impl Routes {
         self.has_api && headers.contains_key("service-worker") && path.rfind('/') == Some(0)
     }
 
+    /// Tests whether pages of other origins may write to a path: if its own route says so, whatever a shorter one says.
+    pub(crate) fn is_cross_origin(&self, path: &str) -> bool {
+        self.find(path).is_some_and(|one| one.is_cross_origin)
+    }
+
     /// Route of the configuration with the longest prefix.
-    fn find(&self, path: &str) -> Option<&Target> {
-        let (_, target) = self.mounted.iter().find(|(prefix, _)| is_within(path, prefix))?;
+    fn find(&self, path: &str) -> Option<&Mounted> {
+        let found = self.mounted.iter().find(|one| is_within(path, &one.prefix));
         // Only the prefix of all paths holds them.
-        (!is_reserved(path)).then_some(target)
+        found.filter(|_| !is_reserved(path))
     }
 }
 
@@ -255,9 +275,9 @@ pub fn router(
                 Target::Proxy(Box::new(client))
             }
         };
-        mounted.push((prefix.to_owned(), target));
+        mounted.push(Mounted { prefix: prefix.to_owned(), target, is_cross_origin: route.cross_origin });
     }
-    mounted.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+    mounted.sort_by_key(|one| std::cmp::Reverse(one.prefix.len()));
     Ok(Routes { mounted, other: router, has_api })
 }
 
@@ -269,7 +289,7 @@ mod tests {
     fn paths_of_routes_are_checked() {
         let check = |path: &str| {
             let target = RouteTarget::Directory(PathBuf::from("/"));
-            Route { path: path.to_owned(), target }.check().err().map(|error| error.to_string())
+            Route::new(path, target).check().err().map(|error| error.to_string())
         };
         for path in ["/", "/files", "/a/b-c_d.e~f/", "/healthy", "/apis"] {
             assert_eq!(check(path), None, "{path}");
@@ -291,7 +311,8 @@ mod tests {
     fn the_longest_prefix_has_the_path_and_the_broker_its_own() {
         let home = tempfile::tempdir().unwrap();
         let target = || RouteTarget::Directory(home.path().to_owned());
-        let routes = ["/", "/a", "/a/b/"].map(|path| Route { path: path.to_owned(), target: target() });
+        let route = |path| Route { cross_origin: path != "/a", ..Route::new(path, target()) };
+        let routes = ["/", "/a", "/a/b/"].map(route);
         let routes = router(Services::default(), &routes, &Limits::default()).unwrap();
         for (path, expected) in [
             ("/", Some("")),
@@ -307,11 +328,13 @@ mod tests {
             ("/mqtt", None),
             ("*", None),
         ] {
-            let found = routes.find(path).map(|target| match target {
+            let found = routes.find(path).map(|one| match &one.target {
                 Target::Files(files) => files.prefix(),
                 Target::Proxy(_) => "a proxy",
             });
             assert_eq!(found, expected, "{path}");
+            let is_cross_origin = expected.is_some_and(|prefix| prefix != "/a");
+            assert_eq!(routes.is_cross_origin(path), is_cross_origin, "{path}");
         }
     }
 }

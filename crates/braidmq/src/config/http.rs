@@ -308,11 +308,6 @@ impl FrontConfig {
         self.route.iter().map(RouteConfig::route).collect()
     }
 
-    /// Paths that pages of other origins may write to.
-    pub(crate) fn cross_origin(&self) -> Vec<String> {
-        self.route.iter().filter(|route| route.cross_origin).map(|route| route.path.clone()).collect()
-    }
-
     pub(crate) fn limits(&self, drain_secs: u64) -> Limits {
         let limits = &self.limits;
         Limits {
@@ -351,7 +346,7 @@ impl RouteConfig {
                 return Err(refused(&place, "name either a directory or an upstream".to_owned()));
             }
         };
-        let route = Route { path: self.path.clone(), target };
+        let route = Route { cross_origin: self.cross_origin, ..Route::new(&*self.path, target) };
         route.check().map_err(|error| refused(&place, error.to_string()))?;
         Ok(route)
     }
@@ -441,7 +436,7 @@ mod tests {
         {
             assert!(toml::from_str::<FrontConfig>(text).unwrap().check().is_ok(), "{text}");
         }
-        assert_eq!(config.cross_origin(), ["/a"]);
+        assert!(config.routes().unwrap()[0].cross_origin);
         assert_eq!(toml::from_str::<FrontConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
     }
 }

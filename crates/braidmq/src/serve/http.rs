@@ -72,9 +72,7 @@ impl Front {
         if !front.listen.is_empty() {
             let shared = (!has_own).then(|| api.clone());
             let router = router(services(shared), &front.routes()?, &limits)?;
-            let mut options = options(&front.listen, autoquic.clone());
-            options.cross_origin = front.cross_origin();
-            routes = Some(Server::start(&options, router)?);
+            routes = Some(Server::start(&options(&front.listen, autoquic.clone()), router)?);
         }
         let mut own = None;
         if has_own {

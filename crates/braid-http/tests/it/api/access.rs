@@ -329,10 +329,9 @@ fn no_page_of_a_route_installs_a_worker_for_the_api() {
     }
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = format!("http://{}", upstream.local_addr().unwrap()).parse().unwrap();
-    let route = |path: &str, target| Route { path: path.to_owned(), target };
     let routes = vec![
-        route("/", RouteTarget::Directory(files.path().to_owned())),
-        route("/app", RouteTarget::Upstream(target)),
+        Route::new("/", RouteTarget::Directory(files.path().to_owned())),
+        Route::new("/app", RouteTarget::Upstream(target)),
     ];
     let api = TestApi::with(Setup { routes, ..Setup::default() });
     let worker = [("Service-Worker", "script".to_owned())];

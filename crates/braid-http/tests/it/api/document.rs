@@ -106,8 +106,7 @@ fn pages_are_served_with_a_policy_and_validators() {
 fn routes_of_the_configuration_come_before_the_dashboard() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("index.html"), "mine").unwrap();
-    let route =
-        |path: &str| Route { path: path.to_owned(), target: RouteTarget::Directory(dir.path().to_owned()) };
+    let route = |path: &str| Route::new(path, RouteTarget::Directory(dir.path().to_owned()));
     let api = TestApi::with(Setup { routes: vec![route("/")], ..Setup::default() });
     assert_eq!(api.ask("GET", "/").body, "mine");
     assert_eq!(api.ask("GET", "/app.js").status, 404);

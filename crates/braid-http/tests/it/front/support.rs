@@ -53,10 +53,10 @@ impl Front {
         options.tls = Some(ServerTls::load(pair, ClientAuth::None).unwrap());
         (options.http3, options.limits) = (true, limits);
         change(&mut options);
-        let mut routes = vec![route("/files", RouteTarget::Directory(files))];
+        let mut routes = vec![Route::new("/files", RouteTarget::Directory(files))];
         if let Some(upstream) = upstream {
             let target = RouteTarget::Upstream(format!("http://{upstream}").parse().unwrap());
-            routes.push(route("/app", target));
+            routes.push(Route::new("/app", target));
         }
         let router = router(Services::default(), &routes, &options.limits).unwrap();
         let server = Server::start(&options, router).unwrap();
@@ -125,10 +125,6 @@ pub(super) fn is_problem(answer: &str) -> bool {
         && body["status"] == status(answer)
         && !detail.is_empty()
         && !["hyper", "/tmp", "127.0.0.1", ".rs", "os error"].iter().any(|word| detail.contains(word))
-}
-
-pub(super) fn route(path: &str, target: RouteTarget) -> Route {
-    Route { path: path.to_owned(), target }
 }
 
 /// Request of a test.
