@@ -12,7 +12,7 @@ import { World } from './world.mjs'
 export const ASSETS = fileURLToPath(new URL('../../crates/braid-http/assets/dashboard/', import.meta.url))
 const TYPES = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8', '.svg': 'image/svg+xml' }
 /** What the broker has to send with the dashboard; docs/dashboard.md has the same line. */
-export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 const BODY_LIMIT = 1 << 20
 
 /** An answer that is not a success. */

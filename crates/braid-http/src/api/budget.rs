@@ -11,10 +11,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::Api;
+use super::caller::Admitted;
 use super::extract::Refused;
 use crate::counters::FrontRefusal;
 use crate::network::of_host;
-use crate::request::Client;
 
 /// Queries of all clients that run at a time.
 const AT_ONCE: usize = 2;
@@ -75,13 +75,7 @@ impl FromRequestParts<Api> for Query {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Refused> {
-        let Some(client) = parts.extensions.get::<Client>() else {
-            return Err(Refused::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the client of the request is not known",
-            ));
-        };
-        let (address, load) = (client.address.ip(), &api.0.load);
+        let (address, load) = (Admitted::of(parts)?.caller.client.address.ip(), &api.0.load);
         let began = load.queries.begin().await;
         let permit = began.inspect_err(|_| api.0.front.count(FrontRefusal::Queries))?;
         // Those before it may have been of the same client.

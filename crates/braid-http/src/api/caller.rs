@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use axum::http::header::{AUTHORIZATION, HeaderValue};
 use axum::http::request::Parts;
 
+use super::extract::Refused;
 use crate::request::{Client, proxy_sign};
 
-/// Caller of the API, as an extension of its requests.
+/// Caller of the API, by what its request says.
 #[derive(Clone)]
 pub(super) struct Caller {
     pub(super) client: Client,
@@ -15,17 +17,39 @@ pub(super) struct Caller {
     pub(super) authorization: Option<HeaderValue>,
     /// Sign of a proxy, which speaks for others.
     pub(super) proxy: Option<Box<str>>,
-    /// Set once the caller is verified.
+}
+
+/// Caller that may use the API, as an extension of its requests.
+#[derive(Clone)]
+pub(super) struct Admitted {
+    pub(super) caller: Caller,
     pub(super) user: Option<Arc<str>>,
 }
 
 impl Caller {
-    /// Caller of a request; `None` if the front does not know the client.
-    pub(super) fn of(request: &Parts) -> Option<Self> {
-        let client = request.extensions.get::<Client>()?.clone();
+    /// Caller of a request.
+    ///
+    /// # Errors
+    /// The front does not know the client.
+    pub(super) fn of(request: &Parts) -> Result<Self, Refused> {
+        let client = request.extensions.get::<Client>().ok_or_else(unknown)?.clone();
         let mut authorization = request.headers.get(AUTHORIZATION).cloned();
         authorization.iter_mut().for_each(|value| value.set_sensitive(true));
         let proxy = proxy_sign(request.version, &request.headers).map(Box::from);
-        Some(Self { client, authorization, proxy, user: None })
+        Ok(Self { client, authorization, proxy })
     }
+}
+
+impl Admitted {
+    /// Admitted caller of a request.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn of(request: &Parts) -> Result<&Self, Refused> {
+        request.extensions.get().ok_or_else(unknown)
+    }
+}
+
+fn unknown() -> Refused {
+    Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the client of the request is not known")
 }

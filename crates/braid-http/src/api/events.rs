@@ -15,7 +15,7 @@ use tokio::sync::broadcast::error::RecvError;
 use utoipa::{IntoParams, ToSchema};
 
 use super::autoquic::ChangeRow;
-use super::caller::Caller;
+use super::caller::Admitted;
 use super::extract::{Params, Refused};
 use super::sse::{Source, event, respond};
 use super::time::unix_now;
@@ -234,7 +234,7 @@ async fn next_change(changes: Option<&mut Receiver<Arc<Change>>>) -> Result<Arc<
 )]
 pub(super) async fn live(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    Extension(admitted): Extension<Admitted>,
     Params(params): Params<EventsParams>,
 ) -> Result<Response, Refused> {
     let kinds = params.kinds.as_deref().map(|text| {
@@ -248,5 +248,5 @@ pub(super) async fn live(
     let handle = api.handle()?;
     let autoquic = api.0.autoquic.as_ref().map(AutoQuic::subscribe);
     let (broker, security) = (handle.events(), handle.security_events());
-    respond(&api, caller, Events { broker, security, autoquic, kinds })
+    respond(&api, admitted, Events { broker, security, autoquic, kinds })
 }

@@ -62,7 +62,7 @@ pub(crate) use self::pages::fallback;
 
 use self::auth::Login;
 use self::budget::Queries;
-use self::caller::Caller;
+use self::caller::{Admitted, Caller};
 use self::event_streams::EventStreams;
 use self::extract::Refused;
 use self::last_messages::LastMessages;
@@ -231,12 +231,7 @@ impl Api {
 
     /// Checks rate, credentials, bans and role of a request.
     async fn admit(&self, request: &mut Parts) -> Result<(), Refused> {
-        let Some(mut caller) = Caller::of(request) else {
-            return Err(Refused::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the client of the request is not known",
-            ));
-        };
+        let caller = Caller::of(request)?;
         self.0.load.requests.take(of_host(caller.client.address.ip())).map_err(|wait| {
             self.0.front.count(FrontRefusal::Rate);
             Refused::too_many(wait)
@@ -253,8 +248,8 @@ impl Api {
             let (user, path) = (principal.user(), request.uri.path());
             tracing::info!(?user, from = %caller.client.address, method = %request.method, path, "command over HTTP");
         }
-        caller.user = principal.user().map(Arc::from);
-        request.extensions.insert(caller);
+        let user = principal.user().map(Arc::from);
+        request.extensions.insert(Admitted { caller, user });
         Ok(())
     }
 }

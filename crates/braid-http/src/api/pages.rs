@@ -21,10 +21,10 @@ use super::document;
 use crate::fields::if_none_match;
 use crate::problem::problem;
 
-/// Policy of pages: nothing from elsewhere, no inline scripts; connections to other ports of this host are those of the
-/// MQTT console.
+/// Policy of pages: nothing from elsewhere, no inline scripts, and connections to this origin only, that of the MQTT
+/// console included.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-                      connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'";
 
 /// File of a page.

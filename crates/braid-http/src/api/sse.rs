@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::caller::Caller;
+use super::caller::{Admitted, Caller};
 use super::event_streams::{Reached, StreamPermit};
 use super::extract::Refused;
 use super::{Api, Lease};
@@ -90,8 +90,9 @@ impl<S: Source> Stream<S> {
 ///
 /// # Errors
 /// There are too many event streams, or the broker has ended.
-pub(super) fn respond(api: &Api, caller: Caller, source: impl Source) -> Result<Response, Refused> {
-    let opened = api.0.load.event_streams.open(caller.client.address.ip(), caller.user.clone());
+pub(super) fn respond(api: &Api, admitted: Admitted, source: impl Source) -> Result<Response, Refused> {
+    let Admitted { caller, user } = admitted;
+    let opened = api.0.load.event_streams.open(caller.client.address.ip(), user);
     let permit = opened.map_err(|Reached(limit)| {
         api.0.front.count(FrontRefusal::EventStreams);
         let detail = format!("there are as many event streams as http.api.{limit} permits: close one");

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use utoipa::{IntoParams, ToSchema};
 
-use super::caller::Caller;
+use super::caller::Admitted;
 use super::extract::{Answer, ClientParams, Json, Params, Refused, Segment};
 use super::sse::{Source, event, respond};
 use super::time::{millis, unix_now};
@@ -294,7 +294,7 @@ impl Source for Live {
 )]
 pub(super) async fn live(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    Extension(admitted): Extension<Admitted>,
     Segment(id): Segment,
     Params(params): Params<LiveParams>,
 ) -> Result<Response, Refused> {
@@ -310,5 +310,5 @@ pub(super) async fn live(
     api.handle()?.streams(&name).await?;
     let mut ticks = interval(Duration::from_millis(interval_ms));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    respond(&api.clone(), caller, Live { api, name, ticks })
+    respond(&api.clone(), admitted, Live { api, name, ticks })
 }

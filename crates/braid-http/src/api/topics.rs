@@ -203,7 +203,9 @@ pub(super) async fn list(
 ) -> Answer<Topics> {
     let handle = api.handle()?;
     let prefix = match params.prefix.as_deref() {
-        None | Some("") => String::new(),
+        None => String::new(),
+        // The empty first level, of topics such as `/a`.
+        Some("") => "/".to_owned(),
         Some(prefix) => {
             let topic = TopicName::parse(prefix).map_err(|error| Refused::bad(format!("prefix: {error}")))?;
             format!("{}/", topic.as_str())

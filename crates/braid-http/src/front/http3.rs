@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::count::Permit;
-use super::poll_first::poll_first;
+use super::poll_first::{First, poll_first};
 use super::{ACCEPT_PAUSE, Connection, Front};
 use crate::counters::{FrontListener, FrontRefusal, HttpVersion};
 use crate::fields::remove_hop_by_hop;
@@ -129,7 +129,7 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, permit: Permit, fr
     let connection =
         Connection::new(&front, &permit, HttpVersion::Three, client, listener, true, Arc::new(quic.probe()));
     let tail = TailProbes::new(quic.probe());
-    let quic = quic.without_data_headers();
+    let quic = quic.without_data_headers().with_stall_limit(limits.idle_timeout);
     let mut opener = h3::quic::Connection::<Bytes>::opener(&quic);
     let mut http = server::builder();
     http.max_field_section_size(limits.head_bytes as u64);
@@ -190,8 +190,9 @@ async fn requests(
                 }
                 Ok(Some(resolver)) => {
                     match poll_first(request(resolver, Arc::clone(connection))) {
-                        Ok(outcome) => ended.count(outcome.is_ok())?,
-                        Err(waiting) => drop(tasks.spawn(waiting)),
+                        First::Ready(outcome) => ended.count(outcome.is_ok())?,
+                        First::Waiting(waiting) => drop(tasks.spawn(waiting)),
+                        First::Panicked => ended.count(false)?,
                     }
                     tail.begin(Instant::now());
                 }
@@ -212,7 +213,7 @@ async fn requests(
                     return Ok(());
                 }
                 draining = Some(match tasks.is_empty() {
-                    true => Box::pin(sleep(LINGER.min(limits.drain))),
+                    true => Box::pin(sleep(drain.unwrap_or(limits.drain).min(LINGER))),
                     false => Box::pin(connection.drained(drain)),
                 });
             }
@@ -224,28 +225,37 @@ async fn requests(
     }
 }
 
+/// Request that did not get its response.
+struct Broken;
+
+impl From<StreamError> for Broken {
+    fn from(_: StreamError) -> Self {
+        Self
+    }
+}
+
 /// Answers one request.
 async fn request(
     resolver: RequestResolver<Http3Connection, Bytes>,
     connection: Arc<Connection>,
-) -> Result<(), StreamError> {
+) -> Result<(), Broken> {
     let limit = connection.front.limits.head_timeout;
-    let Ok(resolved) = timeout(limit, resolver.resolve_request()).await else {
+    let too_slow = |_| {
         // Dropped: the stream is stopped.
-        return Ok(());
+        connection.front.counters.count(FrontRefusal::HeadTime);
+        Broken
     };
-    let (head, stream) = resolved?;
+    let (head, stream) = timeout(limit, resolver.resolve_request()).await.map_err(too_slow)??;
     let is_head = head.method() == Method::HEAD;
     let (mut send, recv) = stream.split();
     let mut body = Incoming { stream: recv, first: None, has_data: true };
     // A proxy has to know whether there is a body.
     if head.method().is_safe() && !head.headers().contains_key(CONTENT_LENGTH) {
-        let Ok(first) = timeout(limit, body.frame()).await else { return Ok(()) };
-        body.first = Some(first);
+        body.first = Some(timeout(limit, body.frame()).await.map_err(too_slow)?);
     }
     let in_flight = connection.activity.begin();
     let response = connection.answer(head.map(|()| body)).await;
-    let response = with_fields(response, &connection.front.date);
+    let response = with_fields(response, is_head, &connection.front.date);
     let outcome = respond(&mut send, response, is_head).await;
     drop(in_flight);
     connection.activity.moved(Instant::now());
@@ -253,7 +263,8 @@ async fn request(
         connection.front.counters.sent(HttpVersion::Three, sent.bytes);
     }
     connection.observer.sent(outcome.as_ref().ok().copied().flatten());
-    outcome.map(|_| ())
+    outcome?;
+    Ok(())
 }
 
 type Send = RequestStream<braid_transport::http::Http3Send<Bytes>, Bytes>;
@@ -334,10 +345,11 @@ async fn flush(send: &mut Send, frames: &mut BytesMut) -> Result<(), StreamError
 }
 
 /// Fields that hyper adds and removes on the other versions.
-fn with_fields(mut response: Response<Body>, date: &CachedDate) -> Response<Body> {
+fn with_fields(mut response: Response<Body>, is_head: bool, date: &CachedDate) -> Response<Body> {
     let length = response.body().size_hint().exact();
-    let has_body =
-        !response.status().is_informational() && response.status() != 204 && response.status() != 304;
+    let status = response.status();
+    // To HEAD an upstream without a length has no body, and that is not the length of its page.
+    let has_body = !is_head && !status.is_informational() && status != 204 && status != 304;
     let headers = response.headers_mut();
     remove_hop_by_hop(headers);
     if let Some(length) = length.filter(|_| has_body && !headers.contains_key(CONTENT_LENGTH)) {

@@ -1,18 +1,30 @@
 //! Futures of requests that are polled before they become tasks: most are ready at once.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use hyper::rt::Executor;
 
-/// Polls a future once. One that is not ready is returned; its next poll, with the waker of its task, finds what has
-/// happened meanwhile.
-pub(super) fn poll_first<F: Future>(future: F) -> Result<F::Output, Pin<Box<F>>> {
+/// Result of the first poll of a future.
+pub(super) enum First<F: Future> {
+    Ready(F::Output),
+    /// Its next poll, with the waker of its task, finds what has happened meanwhile.
+    Waiting(Pin<Box<F>>),
+    /// Panic, as in a task: other requests of the connection are not concerned.
+    Panicked,
+}
+
+/// Polls a future once.
+pub(super) fn poll_first<F: Future>(future: F) -> First<F> {
     let mut future = Box::pin(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => Ok(output),
-        Poll::Pending => Err(future),
+    let poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    // A future that has panicked is dropped, and not polled again.
+    match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(Poll::Ready(output)) => First::Ready(output),
+        Ok(Poll::Pending) => First::Waiting(future),
+        Err(_) => First::Panicked,
     }
 }
 
@@ -25,7 +37,7 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, future: F) {
-        if let Err(waiting) = poll_first(future) {
+        if let First::Waiting(waiting) = poll_first(future) {
             tokio::spawn(waiting);
         }
     }
@@ -53,5 +65,11 @@ mod tests {
         });
         sender.send(7).unwrap();
         assert_eq!(hears.await.unwrap(), Ok(7));
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_its_future_only() {
+        assert!(matches!(poll_first(async { panic!("on purpose") }), First::<_>::Panicked));
+        PollFirst.execute(async { panic!("on purpose") });
     }
 }

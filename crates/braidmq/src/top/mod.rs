@@ -21,8 +21,8 @@ const ONCE: Duration = Duration::from_secs(1);
 /// Show a running broker: rates, memory, health and clients, or the streams of one client
 ///
 /// Reads the REST API of `braidmq serve --http` once a second until `q` is pressed. Clients are in the order of what
-/// waits for them; of more than 1,000 sessions those that began first are read, and the others are not shown. With
-/// --client, each stream of its connection is a line: priority, rates, what waits and for what.
+/// waits for them, the 1,000 with most. With --client, each stream of its connection is a line: priority, rates, what
+/// waits and for what.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {

@@ -13,8 +13,8 @@ use rustix::buffer::spare_capacity;
 use rustix::io::pread;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Bytes of a part. A response that is not read holds up to three of them: with larger ones, a thousand unread ones
-/// held a gigabyte.
+/// Bytes of a part. A response that is not read holds two of them, and on HTTP/2 one more: with larger ones, a thousand
+/// unread ones held a gigabyte.
 const PART: usize = 64 << 10;
 
 /// Bytes of a file that are not sent yet.

@@ -91,6 +91,18 @@ fn retained_messages_are_listed_shown_and_deleted() {
     assert_eq!(names, ["a/b", "a/c"]);
     assert_eq!(api.get("topics?prefix=a%2Fb")["levels"], json!([]));
 
+    // The first level of this topic is empty.
+    let slash = json!({ "topic": "/x/y", "payload": "z", "retain": true });
+    assert_eq!(api.put("POST", "publish", &slash).status, 200);
+    let topics_of = |path: &str| -> Vec<Value> {
+        let found = api.get(path);
+        found["levels"].as_array().unwrap().iter().map(|level| level["topic"].clone()).collect()
+    };
+    assert_eq!(topics_of("topics"), ["", "a", "d"]);
+    assert_eq!(topics_of("topics?prefix="), ["/x"]);
+    assert_eq!(topics_of("topics?prefix=%2Fx"), ["/x/y"]);
+    assert_eq!(api.ask("DELETE", "/api/v1/retained/%2Fx%2Fy").status, 204);
+
     assert_eq!(api.ask("DELETE", "/api/v1/retained/a%2Fb").status, 204);
     api.ask("DELETE", "/api/v1/retained/a%2Fb").refusal(404);
     api.ask("GET", "/api/v1/retained/a%2Fb").refusal(404);

@@ -1,7 +1,9 @@
 //! Metrics, by a strict parser of the text format.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
 
 use braid_http::{Route, RouteTarget};
 
@@ -99,8 +101,7 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
 fn what_the_front_serves_is_counted() {
     let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let target = RouteTarget::Upstream(format!("http://{dead}").parse().unwrap());
-    let api =
-        TestApi::with(Setup { routes: vec![Route { path: "/app".to_owned(), target }], ..Setup::default() });
+    let api = TestApi::with(Setup { routes: vec![Route::new("/app", target)], ..Setup::default() });
     for (path, status) in [("/live", 200), ("/health/live", 200), ("/app", 502), ("/nothing", 404)] {
         assert_eq!(api.ask("GET", path).status, status, "{path}");
     }
@@ -123,6 +124,26 @@ fn what_the_front_serves_is_counted() {
     assert_eq!(duration("_count"), 4.0);
     assert!(duration("_sum") > 0.0);
     assert_eq!(of("braidmq_http_request_duration_seconds", "le", "+Inf"), 4.0);
+}
+
+/// The upstream is not at fault where a client sends a body that is refused.
+#[test]
+fn a_body_that_is_refused_is_no_failure_of_the_upstream() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = RouteTarget::Upstream(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+    let api = TestApi::with(Setup { routes: vec![Route::new("/app", target)], ..Setup::default() });
+    thread::spawn(move || io::copy(&mut listener.accept().unwrap().0, &mut io::sink()));
+    let mut stream = TcpStream::connect(api.http).unwrap();
+    let size = 17 << 20;
+    write!(stream, "POST /app HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n", api.http).unwrap();
+    // The server may close before it has read all.
+    let _ = write!(stream, "{size:x}\r\n").and_then(|()| stream.write_all(&vec![0; size]));
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, *b"HTTP/1.1 413");
+    let families = parse(&api.ask("GET", "/metrics").body);
+    let failures = &families["braidmq_http_upstream_errors_total"].samples;
+    assert!(!failures.is_empty() && failures.iter().all(|(_, count)| *count == 0.0), "{failures:?}");
 }
 
 #[test]

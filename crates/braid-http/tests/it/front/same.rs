@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use braid_http::{Limits, RouteTarget, Server, ServerOptions, router};
+use braid_http::{Limits, Route, RouteTarget, Server, ServerOptions, router};
 
-use super::support::{ANY, Ask, Front, Upstream, VERSIONS, block_on, route};
+use super::support::{ANY, Ask, Front, Upstream, VERSIONS, block_on};
 
 /// Sends a request over each version, and checks that the answers are the same.
 pub(super) async fn same(front: &Front, ask: &Ask) -> super::support::Answer {
@@ -144,6 +144,8 @@ fn a_proxy_is_the_same_over_all_versions() {
         "/app/short" => b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort".to_vec(),
         "/app/garbage" => b"nonsense\r\n\r\n".to_vec(),
         "/app/none" => Vec::new(),
+        // To HEAD: the length is not known.
+        "/app/page" => b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec(),
         _ => b"HTTP/1.1 201 Created\r\nx-mine: 1\r\nconnection: x-hop\r\nx-hop: 1\r\ncontent-length: 5\r\n\r\nhello".to_vec(),
     }
     });
@@ -174,6 +176,8 @@ fn a_proxy_is_the_same_over_all_versions() {
             }
             assert!(!request.contains("1.2.3.4") && !request.contains("\r\nte:"), "{request}");
         }
+        let head = same(&front, &Ask::new("HEAD", "/app/page")).await;
+        assert_eq!((head.status.as_u16(), head.header("content-length")), (200, ""));
         for path in ["/app/garbage", "/app/none"] {
             assert_eq!(same(&front, &Ask::get(path)).await.status.as_u16(), 502, "{path}");
         }
@@ -207,13 +211,13 @@ fn wrong_options_are_refused_at_the_start() {
     assert!(error.to_string().contains("is in use"), "{error}");
     for (routes, expected) in [
         (
-            vec![route("/a", RouteTarget::Directory("/no/such".into()))],
+            vec![Route::new("/a", RouteTarget::Directory("/no/such".into()))],
             "the directory /no/such of the route /a",
         ),
         (
             vec![
-                route("/a", RouteTarget::Directory("/".into())),
-                route("/a/", RouteTarget::Directory("/".into())),
+                Route::new("/a", RouteTarget::Directory("/".into())),
+                Route::new("/a/", RouteTarget::Directory("/".into())),
             ],
             "is there twice",
         ),
