@@ -11,8 +11,8 @@ pub(crate) fn text(status: StatusCode, detail: &str) -> String {
     format!("{body}\n")
 }
 
-/// Response with status, title and `detail`, which is shown to clients: no errors of libraries, and no paths of the host
-/// but to users with a role.
+/// Response with status, title and `detail`, which is shown to clients: no errors of libraries, and no paths of the
+/// host but to users with a role.
 #[must_use]
 pub fn problem(status: StatusCode, detail: &str) -> Response<Body> {
     let mut response = Response::new(Body::from(text(status, detail)));
