@@ -21,6 +21,11 @@ const MAX_LOSS: f64 = 0.25;
 const LOSS_LASTS: Duration = Duration::from_secs(30);
 /// Shortest time between two changes.
 const DWELL: Duration = Duration::from_secs(60);
+/// Relative loss by QUIC after which a trial of it ends sooner.
+const LARGE_LOSS: f64 = 1.0;
+/// Time for which a loss must last that is large by now, and the shortest trial.
+const LARGE_LOSS_LASTS: Duration = Duration::from_secs(5);
+const SHORT_DWELL: Duration = Duration::from_secs(10);
 /// Shortest time between a change to TCP and the next one to QUIC: with it, no input flaps twice in ten minutes.
 const RETURN_DWELL: Duration = Duration::from_secs(600);
 /// Longest time between a change to TCP and the next one to QUIC.
@@ -65,8 +70,13 @@ impl Switch {
 
     /// Time until a change may follow from predictions; `None` if that is now.
     pub(crate) fn dwell(&self, now: Duration) -> Option<Duration> {
+        self.dwell_of(now, DWELL)
+    }
+
+    /// `of_quic`: the shortest time on QUIC.
+    fn dwell_of(&self, now: Duration, of_quic: Duration) -> Option<Duration> {
         let dwell = match self.chosen {
-            Protocol::Quic => DWELL,
+            Protocol::Quic => of_quic,
             Protocol::Tcp => (DWELL * (1 << self.flaps(now).min(MAX_FLAPS))).clamp(RETURN_DWELL, MAX_DWELL),
         };
         self.changed?.saturating_add(dwell).checked_sub(now).filter(|left| !left.is_zero())
@@ -75,20 +85,25 @@ impl Switch {
     /// Takes the total costs of both in seconds. Returns for how long the other protocol has been better, when that is
     /// long enough and the dwell time is over.
     pub(crate) fn compare(&mut self, now: Duration, tcp: f64, quic: f64) -> Option<Duration> {
-        let (wanted, lasts) = match self.chosen {
+        let (wanted, lasts, dwell) = match self.chosen {
             Protocol::Tcp => {
                 let is_large = tcp - quic >= LARGE_GAIN * tcp;
                 let lasts = if is_large { LARGE_GAIN_LASTS } else { GAIN_LASTS };
-                (tcp - quic >= MIN_GAIN_SECONDS.max(MIN_GAIN * tcp), lasts)
+                (tcp - quic >= MIN_GAIN_SECONDS.max(MIN_GAIN * tcp), lasts, DWELL)
             }
-            Protocol::Quic => (quic >= tcp * (1.0 + MAX_LOSS), LOSS_LASTS),
+            Protocol::Quic => {
+                let is_large = quic >= tcp * (1.0 + LARGE_LOSS);
+                let (lasts, dwell) =
+                    if is_large { (LARGE_LOSS_LASTS, SHORT_DWELL) } else { (LOSS_LASTS, DWELL) };
+                (quic >= tcp * (1.0 + MAX_LOSS), lasts, dwell)
+            }
         };
         // Nothing is known of a long gap between two readings.
         let started =
             self.wish.filter(|(_, at)| now.saturating_sub(*at) <= FRESH).map_or(now, |(start, _)| start);
         self.wish = wanted.then_some((started, now));
         let lasted = now.saturating_sub(started);
-        (wanted && lasted >= lasts && self.dwell(now).is_none()).then_some(lasted)
+        (wanted && lasted >= lasts && self.dwell_of(now, dwell).is_none()).then_some(lasted)
     }
 
     /// Changes to `to`, whatever the dwell time.
@@ -125,6 +140,8 @@ mod tests {
             (Protocol::Tcp, 0.012, 0.0021, None),
             (Protocol::Quic, 0.100, 0.1251, Some(30)),
             (Protocol::Quic, 0.100, 0.1249, None),
+            (Protocol::Quic, 0.100, 0.1999, Some(30)),
+            (Protocol::Quic, 0.100, 0.2001, Some(5)),
         ] {
             assert_eq!(change_after(&mut Switch::new(chosen), 0, tcp, quic), after, "{tcp} {quic}");
         }
@@ -147,7 +164,7 @@ mod tests {
         switch.change(at(now), Protocol::Quic);
         let mut waits = Vec::new();
         for _ in 0..9 {
-            let down = change_after(&mut switch, now, 0.5, 1.0).unwrap();
+            let down = change_after(&mut switch, now, 0.5, 0.9).unwrap();
             assert_eq!(down - now, 60);
             switch.change(at(down), Protocol::Tcp);
             now = change_after(&mut switch, down, 1.0, 0.5).unwrap();
@@ -157,6 +174,15 @@ mod tests {
         // Flaps 1 to 4 wait for 10 minutes, the fifth for 32; from there an hour takes one flap away again.
         assert_eq!(waits, [600, 600, 600, 960, 1920, 3600, 3600, 3600, 3600]);
         assert_eq!(switch.flaps(at(now + 100 * 3600)), 0);
+    }
+
+    #[test]
+    fn a_trial_that_costs_twice_as_much_ends_after_ten_seconds() {
+        let mut switch = Switch::new(Protocol::Tcp);
+        switch.change(at(100), Protocol::Quic);
+        assert_eq!(change_after(&mut switch, 100, 0.5, 1.0), Some(110));
+        switch.change(at(110), Protocol::Tcp);
+        assert_eq!(change_after(&mut switch, 110, 1.0, 0.1), Some(710), "no sooner than after any other");
     }
 
     #[test]

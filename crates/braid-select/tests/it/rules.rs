@@ -157,19 +157,22 @@ fn an_advertisement_that_is_not_used_ends() {
 
 #[test]
 fn quic_that_costs_more_is_withdrawn_after_the_dwell_time() {
-    let (mut network, up) = Testbed::upgraded();
-    let down = (up + 1..1000)
-        .find(|second| {
-            let now = at(*second);
-            let slow = Duration::from_secs(9);
-            let decision = network.quic(*second, 10, 0);
-            let response = network.selector.observe_response(now, &network.key, Protocol::Quic, 65_536, slow);
-            network.selector.observe_response(now, &network.key, Protocol::Tcp, 65_536, SECOND);
-            decision.or(response).is_some()
-        })
-        .unwrap();
-    assert_eq!(down - up, 60);
-    assert!(matches!(network.selector.decisions().last().unwrap().reason, Reason::QuicCostsMore(_)));
+    for (slow, after) in [(2000, 60), (9000, 10)] {
+        let (mut network, up) = Testbed::upgraded();
+        let down = (up + 1..1000)
+            .find(|second| {
+                let now = at(*second);
+                let slow = Duration::from_millis(slow);
+                let decision = network.quic(*second, 10, 0);
+                let response =
+                    network.selector.observe_response(now, &network.key, Protocol::Quic, 65_536, slow);
+                network.selector.observe_response(now, &network.key, Protocol::Tcp, 65_536, SECOND);
+                decision.or(response).is_some()
+            })
+            .unwrap();
+        assert_eq!(down - up, after, "{slow}");
+        assert!(matches!(network.selector.decisions().last().unwrap().reason, Reason::QuicCostsMore(_)));
+    }
 }
 
 #[test]
