@@ -18,8 +18,8 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Checks a request on a connection to a loopback address or another one, for a route that pages of other origins
-    /// may write to or not. Returns host and port that the client asked for.
+    /// Checks a request on a connection to a loopback address or another one. `is_cross_origin`: whether pages of other
+    /// origins may write to a path; asked for writes only. Returns host and port that the client asked for.
     ///
     /// # Errors
     /// The refusal.
@@ -27,7 +27,7 @@ impl Guard {
         &self,
         request: &Request<B>,
         is_loopback: bool,
-        is_cross_origin: bool,
+        is_cross_origin: impl FnOnce(&str) -> bool,
         limits: &Limits,
     ) -> Result<Option<Authority>, Refusal> {
         let uri = request.uri();
@@ -48,7 +48,7 @@ impl Guard {
             ));
         }
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-        if !is_read && !is_cross_origin {
+        if !is_read && !is_cross_origin(uri.path()) {
             same_origin(request.headers(), authority.as_ref())?;
         }
         match content_length(request.headers()) {
@@ -153,8 +153,7 @@ mod tests {
             request = request.header(name, value);
         }
         let request = request.body(()).unwrap();
-        let is_cross_origin = request.uri().path() == "/app";
-        let checked = guard.check(&request, is_loopback, is_cross_origin, &Limits::default());
+        let checked = guard.check(&request, is_loopback, |path| path == "/app", &Limits::default());
         checked.map_or_else(|(status, _)| status.as_u16(), |_| 200)
     }
 

@@ -338,7 +338,7 @@ impl Connection {
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     {
         let (front, version) = (&*self.front, HttpVersion::from(request.version()));
-        let is_cross_origin = front.routes.is_cross_origin(request.uri().path());
+        let is_cross_origin = |path: &str| front.routes.is_cross_origin(path);
         let checked = front.guard.check(&request, self.is_loopback, is_cross_origin, &front.limits);
         let answer = match checked {
             Ok(authority) => self.route(request, authority),
