@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use h3::error::Code;
 use h3::quic::{self, StreamErrorIncoming, StreamId, WriteBuf};
 use noq::{ReadError, RecvStream, SendStream, Stopped, VarInt, WriteError};
 use tokio::time::{Instant, Sleep, sleep};
@@ -33,9 +34,6 @@ fn id(id: noq::StreamId) -> StreamId {
 fn code(code: u64) -> VarInt {
     VarInt::from_u64(code).unwrap_or(VarInt::MAX)
 }
-
-/// Code of a stream whose response is not wanted any more (RFC 9114, 8.1).
-const H3_REQUEST_CANCELLED: u64 = 0x10c;
 
 /// Options of the sending half of streams that the peer opens.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +129,7 @@ impl<B: Buf> quic::SendStream<B> for Http3Send<B> {
                 let written = Self::poll_write(&mut self.stream, cx, &mut self.chunk);
                 if written.is_pending() {
                     ready!(self.poll_stalled(cx));
-                    let error_code = H3_REQUEST_CANCELLED;
+                    let error_code = Code::H3_REQUEST_CANCELLED.value();
                     <Self as quic::SendStream<B>>::reset(self, error_code);
                     return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code }));
                 }
@@ -209,9 +207,6 @@ impl<B> fmt::Debug for Http3Send<B> {
     }
 }
 
-/// Code of the end of a stream without an error (RFC 9114, 8.1).
-const H3_NO_ERROR: u64 = 0x100;
-
 /// Receiving half of a stream.
 pub struct Http3Recv {
     stream: Part<RecvStream>,
@@ -265,7 +260,7 @@ impl Drop for Http3Recv {
     /// Asks the peer for no more: a response may be complete before its request. [RFC 9114, 4.1]
     fn drop(&mut self) {
         if !self.is_finished {
-            quic::RecvStream::stop_sending(self, H3_NO_ERROR);
+            quic::RecvStream::stop_sending(self, Code::H3_NO_ERROR.value());
         }
     }
 }
