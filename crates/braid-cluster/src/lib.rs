@@ -1,0 +1,35 @@
+//! Cluster of brokers on NATS JetStream.
+//!
+//! NATS is the log of messages, the compare-and-swap for records of sessions, and the way between nodes; MQTT stays in
+//! the broker ([decision 21](../../../docs/decisions/0021-cluster-on-a-replicated-log.md)). This crate never handles an
+//! MQTT packet, and without `[cluster]` in the configuration nothing of it runs.
+//!
+//! - [`Node::join`]: the checks before the start, the streams, and the lease of a name
+//! - [`subject`]: topics and Client Identifiers as subjects
+//! - [`Layout`]: names and settings of the streams
+//! - [`ServerFacts`]: settings of a server that would lose what was acknowledged
+
+mod connect;
+mod error;
+mod layout;
+mod message;
+mod name;
+mod node;
+mod nodes;
+mod options;
+mod preflight;
+mod progress;
+mod streams;
+pub mod subject;
+
+pub use connect::Connections;
+pub use error::{ClusterError, Risk};
+pub use layout::{Dimensions, FORMAT, LEASE, Layout, Shard};
+pub use message::{HEADER, LoggedMessage, Unreadable};
+pub use name::{Name, NameError};
+pub use node::Node;
+pub use nodes::{Lease, LeaseLost, NodeRecord};
+pub use options::{ClusterOptions, Login};
+pub use preflight::{OLDEST, ServerFacts, Version};
+pub use progress::{Checkpoint, Progress};
+pub use streams::ensure;

@@ -1,0 +1,214 @@
+//! Messages of MQTT as messages of NATS: the payload is the payload, and one header has the rest.
+
+use std::time::{Duration, SystemTime};
+
+use async_nats::HeaderMap;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use braid_proto::packet::{MessageProperties, QoS};
+use braid_proto::topic::TopicName;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Header with everything but topic, RETAIN and payload, as JSON.
+pub const HEADER: &str = "Braidmq";
+
+/// Message of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedMessage {
+    /// QoS of the PUBLISH.
+    pub qos: QoS,
+    /// Client Identifier of the publisher, for No Local; empty for messages of the broker itself.
+    pub publisher: String,
+    /// Identity of the publisher of a retained message, in the broker's encoding.
+    pub identity: Option<String>,
+    /// End of the Message Expiry Interval.
+    pub expires_at: Option<SystemTime>,
+    /// Properties of the PUBLISH.
+    pub properties: Option<Box<MessageProperties>>,
+    /// Application payload.
+    pub payload: Bytes,
+}
+
+/// Message of NATS that is none of a cluster.
+#[derive(Debug, Error)]
+#[error("a message of the log cannot be read: {0}")]
+pub struct Unreadable(String);
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    #[serde(rename = "q", default, skip_serializing_if = "is_zero")]
+    qos: u8,
+    #[serde(rename = "c", default, skip_serializing_if = "String::is_empty")]
+    publisher: String,
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    identity: Option<String>,
+    /// Milliseconds since 1970.
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    expires_at: Option<u64>,
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    properties: Option<Properties>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Properties {
+    #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
+    payload_format: Option<bool>,
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    message_expiry: Option<u32>,
+    #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
+    content_type: Option<Box<str>>,
+    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
+    response_topic: Option<String>,
+    /// Base64.
+    #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
+    correlation_data: Option<String>,
+    #[serde(rename = "u", default, skip_serializing_if = "Vec::is_empty")]
+    user: Vec<(String, String)>,
+}
+
+fn is_zero(value: &u8) -> bool {
+    *value == 0
+}
+
+impl LoggedMessage {
+    /// Headers of the message; its payload follows as it is.
+    #[must_use]
+    pub fn headers(&self) -> HeaderMap {
+        let millis = |at: SystemTime| {
+            let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        };
+        let head = Head {
+            qos: self.qos as u8,
+            publisher: self.publisher.clone(),
+            identity: self.identity.clone(),
+            expires_at: self.expires_at.map(millis),
+            properties: self.properties.as_deref().map(Properties::of),
+        };
+        let mut headers = HeaderMap::new();
+        // Strings and numbers are always JSON, in which line feeds are escaped.
+        headers.insert(HEADER, serde_json::to_string(&head).unwrap_or_default());
+        headers
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// The header is missing or malformed.
+    pub fn read(headers: Option<&HeaderMap>, payload: Bytes) -> Result<Self, Unreadable> {
+        let missing = || Unreadable(format!("it has no header {HEADER}"));
+        let head = headers.and_then(|headers| headers.get(HEADER)).ok_or_else(missing)?;
+        let head: Head =
+            serde_json::from_str(head.as_str()).map_err(|error| Unreadable(error.to_string()))?;
+        let qos = QoS::from_bits(head.qos).ok_or_else(|| Unreadable(format!("QoS {}", head.qos)))?;
+        let expires_at = head
+            .expires_at
+            .and_then(|millis| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
+        let properties = head.properties.map(Properties::read).transpose()?.map(Box::new);
+        let Head { publisher, identity, .. } = head;
+        Ok(Self { qos, publisher, identity, expires_at, properties, payload })
+    }
+}
+
+impl Properties {
+    fn of(properties: &MessageProperties) -> Self {
+        Self {
+            payload_format: properties.payload_format,
+            message_expiry: properties.message_expiry,
+            content_type: properties.content_type.clone(),
+            response_topic: properties.response_topic.as_ref().map(|topic| topic.as_str().to_owned()),
+            correlation_data: properties.correlation_data.as_ref().map(|data| STANDARD_NO_PAD.encode(data)),
+            user: properties.user.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        }
+    }
+
+    fn read(self) -> Result<MessageProperties, Unreadable> {
+        let response_topic = self.response_topic.map(|topic| TopicName::parse(&topic)).transpose();
+        let correlation_data = self.correlation_data.map(|data| STANDARD_NO_PAD.decode(data)).transpose();
+        Ok(MessageProperties {
+            payload_format: self.payload_format,
+            message_expiry: self.message_expiry,
+            content_type: self.content_type,
+            response_topic: response_topic.map_err(|error| Unreadable(error.to_string()))?,
+            correlation_data: correlation_data
+                .map_err(|error| Unreadable(error.to_string()))?
+                .map(Bytes::from),
+            user: self.user.iter().map(|(name, value)| (&**name, &**value)).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(header: &str) -> Result<LoggedMessage, Unreadable> {
+        let mut headers = HeaderMap::new();
+        headers.insert(HEADER, header);
+        LoggedMessage::read(Some(&headers), Bytes::new())
+    }
+
+    #[test]
+    fn a_plain_message_has_a_short_header() {
+        let message = LoggedMessage {
+            qos: QoS::AtLeastOnce,
+            publisher: "truck-1".into(),
+            identity: None,
+            expires_at: None,
+            properties: None,
+            payload: Bytes::from_static(b"x"),
+        };
+        assert_eq!(message.headers().get(HEADER).unwrap().as_str(), r#"{"q":1,"c":"truck-1"}"#);
+    }
+
+    #[test]
+    fn foreign_messages_cannot_be_read() {
+        assert!(LoggedMessage::read(None, Bytes::new()).is_err());
+        for header in ["", "1", r#"{"q":3}"#, r#"{"p":{"r":"a/#"}}"#, r#"{"p":{"d":"*"}}"#, r#"{"q":-1}"#] {
+            assert!(read(header).is_err(), "{header}");
+        }
+        // A later version may add fields.
+        assert!(read(r#"{"q":2,"new":1}"#).is_ok());
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        "[^\u{0}]{0,5}"
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_comes_back(
+            qos in 0..3_u8,
+            (publisher, identity) in (text(), proptest::option::of(text())),
+            expires in proptest::option::of(0..1_u64 << 41),
+            (format, expiry) in (proptest::option::of(any::<bool>()), proptest::option::of(any::<u32>())),
+            content_type in proptest::option::of(text()),
+            data in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..9)),
+            user in proptest::collection::vec((text(), text()), 0..3),
+        ) {
+            let properties = MessageProperties {
+                payload_format: format,
+                message_expiry: expiry,
+                content_type: content_type.map(Into::into),
+                response_topic: TopicName::parse("r/\r\n").ok(),
+                correlation_data: data.map(Bytes::from),
+                user: user.iter().map(|(name, value)| (&**name, &**value)).collect(),
+            };
+            let message = LoggedMessage {
+                qos: QoS::from_bits(qos).unwrap(),
+                publisher,
+                identity,
+                expires_at: expires.map(|at| SystemTime::UNIX_EPOCH + Duration::from_millis(at)),
+                properties: Some(Box::new(properties)),
+                payload: Bytes::from_static(b"\r\n\0"),
+            };
+            let headers = message.headers();
+            prop_assert!(!headers.get(HEADER).unwrap().as_str().contains(['\r', '\n']));
+            prop_assert_eq!(LoggedMessage::read(Some(&headers), message.payload.clone()).unwrap(), message);
+        }
+    }
+}

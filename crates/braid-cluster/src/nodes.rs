@@ -1,0 +1,191 @@
+//! Nodes of a cluster: each renews a lease, and another one of the same name is refused.
+
+use std::time::{Duration, SystemTime};
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::{LastRawMessageError, LastRawMessageErrorKind, Stream};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+use crate::error::ClusterError;
+use crate::layout::{LEASE, Layout};
+use crate::name::Name;
+
+/// Time between two renewals: two may fail.
+const RENEW: Duration = Duration::from_secs(3);
+
+/// Time between two tries.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Time within which the servers remove a record whose lease has ended.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Record of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Instance, which a node keeps over restarts.
+    pub instance: String,
+    /// Process of that instance, at random.
+    pub run: String,
+    /// Version of its software.
+    pub version: String,
+    /// Seconds since 1970 at which it joined.
+    pub since: u64,
+    /// Address for clients that are told to go there; empty if it has none.
+    #[serde(default)]
+    pub address: String,
+}
+
+impl NodeRecord {
+    /// The record of this process.
+    #[must_use]
+    pub fn new(instance: String, version: &str) -> Self {
+        let mut run = [0; 8];
+        // Without random numbers two processes of one instance could not be told apart.
+        let run = getrandom::fill(&mut run).map_or_else(|_| String::new(), |()| hex(&run));
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        Self { instance, run, version: version.to_owned(), since, address: String::new() }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Lease of this node.
+#[derive(Debug)]
+pub struct Lease {
+    jetstream: Context,
+    stream: Stream<()>,
+    subject: String,
+    record: NodeRecord,
+    /// Sequence number of the last renewal.
+    revision: u64,
+}
+
+/// The lease has ended: another process has the name, or this one was stopped for longer than the lease. Others have its
+/// sessions by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseLost;
+
+/// State of the name of a node.
+enum Holder {
+    /// Its last record has this revision; 0: there is none.
+    Free(u64),
+    /// This process renewed it with this revision.
+    Own(u64),
+    /// An earlier process of this instance.
+    Earlier(u64),
+    Other(NodeRecord),
+}
+
+impl Lease {
+    /// Takes the name of a node, at once from an earlier process of the same instance, and from another one when its
+    /// lease has ended.
+    ///
+    /// # Errors
+    /// Another instance is alive, or JetStream does not answer.
+    pub async fn take(
+        jetstream: &Context,
+        layout: &Layout,
+        node: &Name,
+        record: NodeRecord,
+    ) -> Result<Self, ClusterError> {
+        let stream = jetstream.get_stream_no_info(layout.nodes_stream()).await;
+        let stream = stream.map_err(|error| no_answer(&error))?;
+        let mut lease =
+            Self { jetstream: jetstream.clone(), stream, subject: layout.node(node), record, revision: 0 };
+        let give_up = Instant::now() + LEASE + GRACE;
+        loop {
+            let holder = lease.holder().await;
+            let problem = match holder {
+                Ok(Holder::Own(revision)) => {
+                    lease.revision = revision;
+                    return Ok(lease);
+                }
+                Ok(Holder::Free(revision) | Holder::Earlier(revision)) => {
+                    lease.revision = revision;
+                    match lease.write().await {
+                        Ok(()) => return Ok(lease),
+                        Err(error) => no_answer(&error),
+                    }
+                }
+                // Its process may be dead: then the servers remove its record soon.
+                Ok(Holder::Other(other)) => {
+                    let began = SystemTime::UNIX_EPOCH + Duration::from_secs(other.since);
+                    let age = began.elapsed().unwrap_or_default();
+                    ClusterError::NameTaken { node: node.clone(), instance: other.instance, age }
+                }
+                Err(error) => no_answer(&error),
+            };
+            if Instant::now() >= give_up {
+                return Err(problem);
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    /// Reads the holder of the name, from the leader of the stream.
+    async fn holder(&self) -> Result<Holder, LastRawMessageError> {
+        let found = match self.stream.get_last_raw_message_by_subject(&self.subject).await {
+            Ok(found) => found,
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
+                return Ok(Holder::Free(0));
+            }
+            Err(error) => return Err(error),
+        };
+        // One that cannot be read is of no node.
+        let Ok(record) = serde_json::from_slice::<NodeRecord>(&found.payload) else {
+            return Ok(Holder::Free(found.sequence));
+        };
+        Ok(match record {
+            NodeRecord { ref run, .. } if *run == self.record.run => Holder::Own(found.sequence),
+            NodeRecord { ref instance, .. } if *instance == self.record.instance => {
+                Holder::Earlier(found.sequence)
+            }
+            other => Holder::Other(other),
+        })
+    }
+
+    /// Writes the record, if the last one is that of `revision`.
+    async fn write(&mut self) -> Result<(), PublishError> {
+        // Four strings and a number are always JSON.
+        let payload = serde_json::to_vec(&self.record).unwrap_or_default();
+        let message = PublishMessage::build()
+            .payload(payload.into())
+            .expected_last_subject_sequence(self.revision)
+            .ttl(LEASE);
+        self.revision = self.jetstream.send_publish(self.subject.clone(), message).await?.await?.sequence;
+        Ok(())
+    }
+
+    /// Renews the lease until it is lost.
+    pub async fn keep(mut self) -> LeaseLost {
+        loop {
+            sleep(RENEW).await;
+            let Err(error) = self.write().await else { continue };
+            if error.kind() != PublishErrorKind::WrongLastSequence {
+                tracing::debug!(%error, "the lease of this node was not renewed");
+                continue;
+            }
+            // A write whose answer was lost is one's own.
+            match self.holder().await {
+                Ok(Holder::Own(revision)) => self.revision = revision,
+                Ok(_) => return LeaseLost,
+                Err(error) => tracing::debug!(%error, "the lease of this node cannot be read"),
+            }
+        }
+    }
+
+    /// Gives the name back, so that another process can take it at once.
+    pub async fn give_back(self) {
+        // One that is not removed ends by itself.
+        let _ = self.stream.purge().filter(&self.subject).await;
+    }
+}
+
+fn no_answer(error: &dyn std::error::Error) -> ClusterError {
+    ClusterError::NoJetStream { within: LEASE + GRACE, reason: error.to_string() }
+}

@@ -1,0 +1,63 @@
+//! Options of a node.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::error::Risk;
+use crate::layout::Dimensions;
+use crate::name::Name;
+
+/// Options of a node of a cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// Servers of NATS, such as `tls://nats-1.example:4222`. Others of their cluster are found by themselves.
+    pub servers: Vec<String>,
+    /// Name of the cluster: clusters in one account have different ones.
+    pub cluster: Name,
+    /// Name of this node.
+    pub node: Name,
+    /// Instance of this node, for a start after a crash: the one that its data directory has.
+    pub instance: String,
+    /// Login at the servers.
+    pub login: Login,
+    /// Authorities that sign the certificates of the servers; empty: those of the system.
+    pub ca_files: Vec<PathBuf>,
+    /// Certificate and key of this node, for servers that ask for it.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Monitoring ports of the servers.
+    pub monitors: Vec<String>,
+    /// Risks that are accepted.
+    pub accepted: Vec<Risk>,
+    /// Numbers that the streams are made with.
+    pub dimensions: Dimensions,
+    /// Largest packet of the broker, in bytes.
+    pub largest_packet: usize,
+}
+
+/// Login at the servers of NATS.
+#[derive(Clone, Default)]
+pub enum Login {
+    /// None, or that of the URLs, or of the certificate.
+    #[default]
+    None,
+    /// User and password.
+    Password {
+        /// User.
+        user: String,
+        /// Password.
+        password: String,
+    },
+    /// File with a JWT and its key, as `nsc` writes it.
+    Credentials(PathBuf),
+}
+
+/// Hides the password.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Password { user, .. } => write!(f, "Password({user:?}, hidden)"),
+            Self::Credentials(file) => write!(f, "Credentials({file:?})"),
+        }
+    }
+}

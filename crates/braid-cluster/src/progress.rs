@@ -1,0 +1,180 @@
+//! Progress of a session in one shard of the log: the position up to which all is complete, and what is complete beyond.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// Progress of a session in a shard, by sequence numbers of its stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Position of the node: what the session has to get up to there is known.
+    seen: u64,
+    /// Messages of the session that are not complete.
+    outstanding: BTreeSet<u64>,
+    /// Complete ones behind the first that is not, as ranges: first and last number.
+    complete: BTreeMap<u64, u64>,
+}
+
+/// Progress as the record of a session has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// All up to this number is complete.
+    #[serde(rename = "d")]
+    pub done: u64,
+    /// Ranges beyond it that are complete too: first and last number, ascending.
+    #[serde(rename = "b", default, skip_serializing_if = "Vec::is_empty")]
+    pub beyond: Vec<(u64, u64)>,
+}
+
+impl Checkpoint {
+    /// Tests whether the session still has to get a message.
+    #[must_use]
+    pub fn is_needed(&self, sequence: u64) -> bool {
+        let after = self.beyond.partition_point(|(first, _)| *first <= sequence);
+        let within = after.checked_sub(1).is_some_and(|at| sequence <= self.beyond[at].1);
+        sequence > self.done && !within
+    }
+}
+
+impl Progress {
+    /// Progress of a session that goes on from a checkpoint.
+    #[must_use]
+    pub fn resume(from: &Checkpoint) -> Self {
+        let complete = from.beyond.iter().copied().collect();
+        let seen = from.beyond.last().map_or(from.done, |(_, last)| from.done.max(*last));
+        Self { seen, outstanding: BTreeSet::new(), complete }
+    }
+
+    /// Notes that the session has to get this message. In any order, but before [`see`](Self::see) has passed it.
+    pub fn queue(&mut self, sequence: u64) {
+        self.outstanding.insert(sequence);
+    }
+
+    /// Notes that everything up to this number has been queued that the session has to get.
+    pub fn see(&mut self, sequence: u64) {
+        self.seen = self.seen.max(sequence);
+    }
+
+    /// Notes that the client has acknowledged a message, or does not get it.
+    pub fn complete(&mut self, sequence: u64) {
+        if !self.outstanding.remove(&sequence) {
+            return;
+        }
+        self.insert(sequence);
+        // All before the first outstanding one is complete anyway.
+        let first = self.outstanding.first().copied().unwrap_or(u64::MAX);
+        while let Some(entry) = self.complete.first_entry() {
+            if *entry.get() >= first {
+                break;
+            }
+            entry.remove();
+        }
+    }
+
+    fn insert(&mut self, sequence: u64) {
+        let (mut first, mut last) = (sequence, sequence);
+        if let Some((before, end)) = self.complete.range(..sequence).next_back().map(|(a, b)| (*a, *b))
+            && end + 1 >= sequence
+        {
+            (first, last) = (before, end.max(sequence));
+        }
+        if let Some(end) = self.complete.remove(&(sequence + 1)) {
+            last = end;
+        }
+        self.complete.insert(first, last);
+    }
+
+    /// Number of messages that are not complete.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// The progress for the record.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        let Some(first) = self.outstanding.first() else {
+            return Checkpoint { done: self.seen, beyond: Vec::new() };
+        };
+        let beyond = self.complete.range(first..).map(|(first, last)| (*first, *last));
+        Checkpoint { done: first - 1, beyond: beyond.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_first_message_that_is_not_complete_holds_the_position() {
+        let mut progress = Progress::default();
+        [5, 7, 8, 9, 20].into_iter().for_each(|sequence| progress.queue(sequence));
+        progress.see(30);
+        assert_eq!(progress.checkpoint(), Checkpoint { done: 4, beyond: vec![] });
+        [8, 7, 20].into_iter().for_each(|sequence| progress.complete(sequence));
+        assert_eq!(progress.checkpoint(), Checkpoint { done: 4, beyond: vec![(7, 8), (20, 20)] });
+        progress.complete(5);
+        assert_eq!(progress.checkpoint(), Checkpoint { done: 8, beyond: vec![(20, 20)] });
+        progress.complete(9);
+        assert_eq!(progress.checkpoint(), Checkpoint { done: 30, beyond: vec![] });
+    }
+
+    /// Operation on a session: a message that it gets or not, or the end of one that it has.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Log { matches: bool },
+        Complete { nth: usize },
+        Move,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => any::<bool>().prop_map(|matches| Step::Log { matches }),
+            3 => (0..50_usize).prop_map(|nth| Step::Complete { nth }),
+            1 => Just(Step::Move),
+        ]
+    }
+
+    proptest! {
+        /// A session that moves to another node at any time gets exactly what is not complete.
+        #[test]
+        fn a_checkpoint_says_exactly_what_is_needed(steps in proptest::collection::vec(step(), 0..200)) {
+            let (mut progress, mut last, mut matching, mut open) = (Progress::default(), 0, vec![], vec![]);
+            for step in steps {
+                match step {
+                    Step::Log { matches } => {
+                        last += 1;
+                        if matches {
+                            matching.push(last);
+                            open.push(last);
+                            progress.queue(last);
+                        }
+                        progress.see(last);
+                    }
+                    Step::Complete { nth } if !open.is_empty() => {
+                        progress.complete(open.remove(nth % open.len()));
+                    }
+                    Step::Complete { .. } => {}
+                    Step::Move => {
+                        let checkpoint = progress.checkpoint();
+                        progress = Progress::resume(&checkpoint);
+                        for sequence in matching.iter().filter(|sequence| checkpoint.is_needed(**sequence)) {
+                            progress.queue(*sequence);
+                        }
+                        progress.see(last);
+                    }
+                }
+                let checkpoint = progress.checkpoint();
+                let needed: Vec<_> =
+                    matching.iter().copied().filter(|sequence| checkpoint.is_needed(*sequence)).collect();
+                prop_assert_eq!(&needed, &open);
+                prop_assert_eq!(progress.outstanding(), open.len());
+                let ranges = checkpoint.beyond.iter().flat_map(|(first, last)| [*first, *last]);
+                prop_assert!(ranges.is_sorted(), "{:?}", checkpoint);
+                prop_assert!(checkpoint.beyond.iter().all(|(first, _)| *first > checkpoint.done));
+            }
+        }
+    }
+}
