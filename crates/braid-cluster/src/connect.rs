@@ -13,7 +13,7 @@ use crate::options::{ClusterOptions, Login};
 /// Time for a first connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Time for an answer of JetStream. One that comes later has no leader to answer it, and the next try finds the new one.
+/// Time for an answer of JetStream. Without one in this time a leader is missing, and the next try finds the new one.
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// Messages whose acknowledgement of the servers is outstanding.
@@ -62,7 +62,7 @@ async fn connect(options: &ClusterOptions, purpose: &str) -> Result<Client, Clus
         .name(format!("braidmq {cluster}/{node}{purpose}"))
         .connection_timeout(CONNECT)
         .request_timeout(Some(CONNECT))
-        // What a client of this node publishes has been delivered here already.
+        // Messages of this node's own clients have been delivered here already.
         .no_echo()
         .event_callback(|event| async move { note(&event) });
     nats = match &options.login {

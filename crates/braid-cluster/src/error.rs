@@ -28,7 +28,7 @@ pub enum ClusterError {
     Refused {
         /// The servers.
         servers: String,
-        /// Their reason.
+        /// Reason that they give.
         reason: String,
     },
     /// A file with credentials or certificates cannot be read.
@@ -198,7 +198,7 @@ impl Risk {
         }
     }
 
-    /// What may be lost.
+    /// Loss that it may cause.
     #[must_use]
     pub const fn loss(self) -> &'static str {
         match self {

@@ -1,4 +1,5 @@
-//! Streams and subjects of a cluster, by its name ([decision 21](../../../docs/decisions/0021-cluster-on-a-replicated-log.md)).
+//! Streams and subjects of a cluster, by its name
+//! ([decision 21](../../../docs/decisions/0021-cluster-on-a-replicated-log.md)).
 
 use std::collections::HashMap;
 use std::time::Duration;

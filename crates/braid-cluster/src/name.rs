@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Longest name, in bytes.
 const NAME_MAX: usize = 48;
 
-/// Name of a cluster or of a node: 1 to 48 letters, digits and hyphens of ASCII, as it is part of names of streams and of
+/// Name of a cluster or of a node: 1 to 48 letters, digits and hyphens of ASCII. It is part of names of streams and
 /// subjects.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<str>);

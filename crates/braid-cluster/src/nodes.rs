@@ -65,16 +65,16 @@ pub struct Lease {
     revision: u64,
 }
 
-/// The lease has ended: another process has the name, or this one was stopped for longer than the lease. Others have its
-/// sessions by now.
+/// The lease has ended: another process has the name, or this one was stopped for longer than the lease. Other nodes
+/// have its sessions by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseLost;
 
 /// State of the name of a node.
-enum Holder {
+enum NameOwner {
     /// Its last record has this revision; 0: there is none.
     Free(u64),
-    /// This process renewed it with this revision.
+    /// The process itself renewed it with this revision.
     Own(u64),
     /// An earlier process of this instance.
     Earlier(u64),
@@ -99,13 +99,13 @@ impl Lease {
             Self { jetstream: jetstream.clone(), stream, subject: layout.node(node), record, revision: 0 };
         let give_up = Instant::now() + LEASE + GRACE;
         loop {
-            let holder = lease.holder().await;
-            let problem = match holder {
-                Ok(Holder::Own(revision)) => {
+            let owner = lease.owner().await;
+            let problem = match owner {
+                Ok(NameOwner::Own(revision)) => {
                     lease.revision = revision;
                     return Ok(lease);
                 }
-                Ok(Holder::Free(revision) | Holder::Earlier(revision)) => {
+                Ok(NameOwner::Free(revision) | NameOwner::Earlier(revision)) => {
                     lease.revision = revision;
                     match lease.write().await {
                         Ok(()) => return Ok(lease),
@@ -113,7 +113,7 @@ impl Lease {
                     }
                 }
                 // Its process may be dead: then the servers remove its record soon.
-                Ok(Holder::Other(other)) => {
+                Ok(NameOwner::Other(other)) => {
                     let began = SystemTime::UNIX_EPOCH + Duration::from_secs(other.since);
                     let age = began.elapsed().unwrap_or_default();
                     ClusterError::NameTaken { node: node.clone(), instance: other.instance, age }
@@ -127,25 +127,25 @@ impl Lease {
         }
     }
 
-    /// Reads the holder of the name, from the leader of the stream.
-    async fn holder(&self) -> Result<Holder, LastRawMessageError> {
+    /// Reads the owner of the name, from the leader of the stream.
+    async fn owner(&self) -> Result<NameOwner, LastRawMessageError> {
         let found = match self.stream.get_last_raw_message_by_subject(&self.subject).await {
             Ok(found) => found,
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
-                return Ok(Holder::Free(0));
+                return Ok(NameOwner::Free(0));
             }
             Err(error) => return Err(error),
         };
         // One that cannot be read is of no node.
         let Ok(record) = serde_json::from_slice::<NodeRecord>(&found.payload) else {
-            return Ok(Holder::Free(found.sequence));
+            return Ok(NameOwner::Free(found.sequence));
         };
         Ok(match record {
-            NodeRecord { ref run, .. } if *run == self.record.run => Holder::Own(found.sequence),
+            NodeRecord { ref run, .. } if *run == self.record.run => NameOwner::Own(found.sequence),
             NodeRecord { ref instance, .. } if *instance == self.record.instance => {
-                Holder::Earlier(found.sequence)
+                NameOwner::Earlier(found.sequence)
             }
-            other => Holder::Other(other),
+            other => NameOwner::Other(other),
         })
     }
 
@@ -171,8 +171,8 @@ impl Lease {
                 continue;
             }
             // A write whose answer was lost is one's own.
-            match self.holder().await {
-                Ok(Holder::Own(revision)) => self.revision = revision,
+            match self.owner().await {
+                Ok(NameOwner::Own(revision)) => self.revision = revision,
                 Ok(_) => return LeaseLost,
                 Err(error) => tracing::debug!(%error, "the lease of this node cannot be read"),
             }

@@ -89,7 +89,7 @@ impl ServerFacts {
     /// Asks the monitoring port of a server, such as `http://127.0.0.1:8222`.
     ///
     /// # Errors
-    /// It does not answer, or is none.
+    /// The port does not answer, or is no monitoring port.
     pub async fn ask(monitor: &str) -> Result<Self, ClusterError> {
         let endpoint = Endpoint::parse(&format!("{}/varz", monitor.trim_end_matches('/')), true)?;
         let client = HttpClient::new(HttpOptions { max_body: 4 << 20, ..HttpOptions::new(endpoint) })?;
@@ -114,8 +114,8 @@ impl ServerFacts {
         })
     }
 
-    /// Tests whether messages are safe on this server at `now`, with streams of so many replicas. `accepted`: risks that
-    /// are taken.
+    /// Tests whether messages are safe on this server at `now`, with streams of so many replicas. `accepted`: risks
+    /// that are taken.
     ///
     /// # Errors
     /// The first problem that is not accepted.
@@ -124,7 +124,7 @@ impl ServerFacts {
             true => Ok(()),
             false => Err(risk_error(&self.server, risk, problem)),
         };
-        if !Version::parse(&self.version).is_some_and(|version| version >= OLDEST) {
+        if Version::parse(&self.version).is_none_or(|version| version < OLDEST) {
             let problem = format!("runs nats-server {}: install {OLDEST} or later", self.version);
             risk(Risk::Version, problem)?;
         }

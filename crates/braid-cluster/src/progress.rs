@@ -1,4 +1,5 @@
-//! Progress of a session in one shard of the log: the position up to which all is complete, and what is complete beyond.
+//! Progress of a session in one shard of the log: the position up to which all is complete, and the complete messages
+//! beyond it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -116,7 +116,7 @@ fn check(found: &Config, wanted: &Config) -> Result<(), ClusterError> {
             "set cluster.log_bytes to that number, or change the stream with `nats stream edit --max-bytes`";
         return differs("max_bytes", found.max_bytes.to_string(), wanted.max_bytes.to_string(), remedy);
     }
-    // What the cluster relies on, and no key sets.
+    // Settings that the cluster relies on, and no key sets.
     let fixed = |config: &Config| {
         let Config {
             retention,

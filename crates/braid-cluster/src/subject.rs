@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use braid_proto::topic::{TopicFilter, TopicName};
 
-/// Longest subject, in bytes. A line of the protocol of NATS has at most 4096 bytes, among them a subject for the answer.
+/// Longest subject, in bytes. A line of the protocol of NATS has at most 4096, among them a subject for the answer.
 pub const SUBJECT_MAX: usize = 3840;
 
 const ORDINARY: &str = "t";

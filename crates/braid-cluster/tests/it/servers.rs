@@ -137,7 +137,7 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         for process in &mut self.processes {
-            // It may have ended.
+            // The process may have ended.
             let _ = process.kill();
             let _ = process.wait();
         }
