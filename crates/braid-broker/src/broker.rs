@@ -6,7 +6,6 @@ use std::task::Waker;
 use std::time::Duration;
 
 use braid_auth::identity::Identity;
-use braid_proto::decoder::Spool;
 use braid_proto::message::Message;
 use braid_proto::reason::ReasonCode;
 use braid_store::{Store, StoreError};
@@ -19,7 +18,7 @@ use crate::admission::{Ban, BanError, BanTarget, Subject};
 use crate::auth::audit::{self, SecurityEvent};
 use crate::auth::{Access, Authenticate, Authorize, PermitAll};
 use crate::config::BrokerConfig;
-use crate::core::Core;
+use crate::core::{Core, Storage};
 use crate::health::HealthMonitor;
 use crate::listen::BrokerListener;
 use crate::persist::Recovery;
@@ -64,11 +63,11 @@ impl Broker {
         listeners: Vec<Listener>,
     ) -> Result<Self, StoreError> {
         let listeners = listeners.into_iter().map(Into::into).collect();
-        Self::recover(config, authenticate, Arc::new(PermitAll), store, None, listeners, |_| {})
+        Self::recover(config, authenticate, Arc::new(PermitAll), Storage::of(store), listeners, |_| {})
     }
 
-    /// Builds a broker as [`build`](Self::build) does, which asks `authorize` for permission, receives large packets
-    /// into `spool` instead of the heap, and reports to `progress` now and then how much is recovered.
+    /// Builds a broker as [`build`](Self::build) does, which asks `authorize` for permission, and reports to `progress`
+    /// now and then how much is recovered.
     ///
     /// # Errors
     /// As [`build`](Self::build).
@@ -76,13 +75,12 @@ impl Broker {
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
         authorize: Arc<dyn Authorize>,
-        store: Arc<dyn Store>,
-        spool: Option<Arc<dyn Spool>>,
+        storage: Storage,
         listeners: Vec<BrokerListener>,
         progress: impl FnMut(Recovery),
     ) -> Result<Self, StoreError> {
         let access = Access::new(authenticate, authorize);
-        let (mut core, recovery) = Core::recover(config, access, store, spool, progress)?;
+        let (mut core, recovery) = Core::recover(config, access, storage, progress)?;
         let state = |one: &BrokerListener| ListenerState::new(&one.listener, one.policy.tag.clone());
         core.lifecycle.listeners = listeners.iter().map(state).collect();
         Ok(Self { core: Arc::new(core), recovery, listeners, stop: watch::Sender::new(false) })
@@ -365,7 +363,7 @@ mod tests {
     use std::task::Poll;
 
     use braid_proto::connection::{Cause, End};
-    use braid_proto::decoder::{SpoolError, SpooledPacket};
+    use braid_proto::decoder::{Spool, SpoolError, SpooledPacket};
     use braid_proto::packet::{ClientId, QoS, Will};
     use braid_proto::session::SessionExpiry;
     use braid_proto::topic::TopicName;
@@ -402,8 +400,7 @@ mod tests {
             BrokerConfig::default(),
             Box::new(Anonymous::default()),
             Arc::new(PermitAll),
-            Arc::new(MemoryStore::new()),
-            Some(Arc::new(Panicking)),
+            Storage { spool: Some(Arc::new(Panicking)), ..Storage::of(Arc::new(MemoryStore::new())) },
             Vec::new(),
             |_| {},
         );

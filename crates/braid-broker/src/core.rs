@@ -4,12 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_proto::connection::ServerOptions;
 use braid_proto::decoder::Spool;
+use braid_proto::packet::ClientId;
 use braid_store::{NextIds, Store, StoreError};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::auth::Access;
 use crate::clock;
+use crate::cluster::{Arrivals, ArrivedMessage, Cluster, SingleNode};
 use crate::config::BrokerConfig;
 use crate::dispatch::Dispatcher;
 use crate::lock_order::{Ordered, Rank};
@@ -25,6 +27,25 @@ use crate::session_queues::SessionQueues;
 use crate::sessions::SessionManager;
 use crate::statistics::Statistics;
 use crate::view::{Events, ListenerState};
+
+/// Owners of what outlives a connection: the store, the spool for large packets, and the other nodes.
+#[derive(Clone)]
+pub struct Storage {
+    /// Store of sessions, queues and retained messages.
+    pub store: Arc<dyn Store>,
+    /// Spool that receives large packets instead of the heap.
+    pub spool: Option<Arc<dyn Spool>>,
+    /// Other nodes.
+    pub cluster: Arc<dyn Cluster>,
+}
+
+impl Storage {
+    /// A store without a spool and without other nodes.
+    #[must_use]
+    pub fn of(store: Arc<dyn Store>) -> Self {
+        Self { store, spool: None, cluster: Arc::new(SingleNode) }
+    }
+}
 
 /// Owners of the broker's shared state, as its tasks see them. Has no logic of its own.
 ///
@@ -50,11 +71,11 @@ impl Core {
     pub(crate) fn new(
         config: BrokerConfig,
         access: Access,
-        store: Arc<dyn Store>,
-        spool: Option<Arc<dyn Spool>>,
+        storage: Storage,
         next: NextIds,
         memory: Arc<Memory>,
     ) -> Self {
+        let Storage { store, spool, cluster } = storage;
         let lifecycle = Lifecycle::default();
         let limits = &config.limits;
         let capacity = QueueLimits { messages: limits.retained_messages, bytes: limits.retained_bytes };
@@ -63,7 +84,7 @@ impl Core {
         let access = Arc::new(access.with_limits(limits));
         let persist = Arc::new(Persist::new(store, next.lsn));
         let registry = Arc::new(Registry::new(next.session));
-        let routing = Arc::new(RoutingTable::new(&config.priority, registry.clone()));
+        let routing = Arc::new(RoutingTable::new(&config.priority, registry.clone(), &cluster));
         let retained = Arc::new(RetainedMessages::new(capacity, memory.clone()));
         let queues = Arc::new(SessionQueues::new(policy, statistics.clone(), memory.clone()));
         let dispatcher = Arc::new(Dispatcher::new(
@@ -74,6 +95,7 @@ impl Core {
             persist.clone(),
             memory.clone(),
             statistics.clone(),
+            cluster.clone(),
         ));
         let sessions = SessionManager::new(
             registry,
@@ -83,6 +105,7 @@ impl Core {
             persist.clone(),
             memory.clone(),
             spool.clone(),
+            cluster,
         );
         Self {
             server_options: Arc::new(ServerOptions { spool, ..config.server_options() }),
@@ -104,19 +127,24 @@ impl Core {
     pub(crate) fn recover(
         config: BrokerConfig,
         access: Access,
-        store: Arc<dyn Store>,
-        spool: Option<Arc<dyn Spool>>,
+        storage: Storage,
         progress: impl FnMut(Recovery),
     ) -> Result<(Self, Recovery), StoreError> {
         let now = persist::now();
         let memory = Arc::new(Memory::new(&config.limits));
-        let mut loader = MessageLoader::new(spool.as_ref(), &memory);
-        let recovered = persist::recover(&*store, now, &mut loader, progress)?;
+        let mut loader = MessageLoader::new(storage.spool.as_ref(), &memory);
+        let recovered = persist::recover(&*storage.store, now, &mut loader, progress)?;
         loader.log_unspooled();
-        let core = Self::new(config, access, store, spool, recovered.next, memory);
+        let core = Self::new(config, access, storage, recovered.next, memory);
         core.retained.restore(recovered.retained);
         core.sessions.restore(recovered.sessions, now);
         Ok((core, recovered.recovery))
+    }
+
+    /// Delivers messages that come from other nodes or from the log.
+    pub(crate) fn deliver_arrived(&self, arrivals: &mut Arrivals, messages: Vec<ArrivedMessage>) {
+        let find = |client: &ClientId| self.sessions.registry.find(client).map(|entry| entry.key);
+        self.dispatcher.deliver_arrived(&mut arrivals.0, messages, find);
     }
 
     /// Empty state over a store in memory that permits everything.
@@ -126,8 +154,8 @@ impl Core {
 
         let access = Access::new(Box::new(Anonymous::default()), Arc::new(PermitAll));
         let memory = Arc::new(Memory::new(&config.limits));
-        let store = Arc::new(braid_store::MemoryStore::new());
-        Self::new(config, access, store, None, NextIds::FIRST, memory)
+        let storage = Storage::of(Arc::new(braid_store::MemoryStore::new()));
+        Self::new(config, access, storage, NextIds::FIRST, memory)
     }
 }
 

@@ -9,16 +9,18 @@ use std::time::Instant;
 
 use braid_proto::connection::Token;
 use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::Will;
+use braid_proto::packet::{ClientId, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::Priority;
-use braid_proto::topic::TopicFilter;
+use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Readiness, route, route_shared};
 use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
-use crate::auth::{Access, ClientAccess, Permitted};
+use crate::auth::{Access, ClientAccess, Permitted, is_broker_topic};
 use crate::clock;
+use crate::cluster::{ArrivedMessage, Cluster, Forwarded, Publication};
+use crate::limit::Limit;
 use crate::lock_order;
 use crate::memory::Memory;
 use crate::persist::{self, Persist};
@@ -42,6 +44,7 @@ pub(crate) struct Dispatcher {
     persist: Arc<Persist>,
     memory: Arc<Memory>,
     statistics: Arc<Statistics>,
+    cluster: Arc<dyn Cluster>,
     /// Taps of what is published.
     pub(crate) taps: Arc<MessageTaps>,
 }
@@ -55,9 +58,10 @@ impl Dispatcher {
         persist: Arc<Persist>,
         memory: Arc<Memory>,
         statistics: Arc<Statistics>,
+        cluster: Arc<dyn Cluster>,
     ) -> Self {
         let taps = Arc::default();
-        Self { access, routing, queues, retained, persist, memory, statistics, taps }
+        Self { access, routing, queues, retained, persist, memory, statistics, cluster, taps }
     }
 
     /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
@@ -70,7 +74,7 @@ impl Dispatcher {
         messages: &mut Vec<Arc<Message>>,
         tokens: &mut Vec<Option<Token>>,
         mut set_reason: impl FnMut(Token, ReasonCode),
-    ) -> Option<Commit> {
+    ) -> Retention {
         let received = messages.len();
         // Before the rules are asked, which a reload may replace between two messages.
         let generation = self.access.generation();
@@ -85,6 +89,7 @@ impl Dispatcher {
             // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
             (!is_permitted).then_some(ReasonCode::NotAuthorized)
         });
+        let mut retention = Retention::default();
         // The lock is held from the first message with RETAIN on.
         let mut retaining = None;
         refuse(messages, tokens, &mut set_reason, |message| {
@@ -92,11 +97,18 @@ impl Dispatcher {
             if !message.retain {
                 return None;
             }
+            let publisher = publishers.pop_front().flatten();
+            if self.cluster.has_log() {
+                let has_room = self.retained.check_room(message).map_err(|limit| self.refuse_retained(limit));
+                retention.publishers.extend(has_room.is_ok().then(|| encoded(publisher)));
+                return has_room.err();
+            }
             let retaining = retaining.get_or_insert_with(|| self.retained.change(&self.persist));
-            self.retain(retaining, message, publishers.pop_front().flatten()).err()
+            self.retain(retaining, message, publisher).err()
         });
         self.statistics.add(Counter::MessagesDropped, (received - messages.len()) as u64);
-        retaining.and_then(Retaining::commit)
+        retention.commit = retaining.and_then(Retaining::commit);
+        retention
     }
 
     /// Retains a message.
@@ -109,23 +121,67 @@ impl Dispatcher {
         message: &Arc<Message>,
         publisher: Option<Permitted>,
     ) -> Result<(), ReasonCode> {
-        retaining.set(message, publisher).map_err(|limit| {
-            self.statistics.reach(limit);
-            ReasonCode::QuotaExceeded
-        })
+        retaining.set(message, publisher).map_err(|limit| self.refuse_retained(limit))
     }
 
-    /// Publishes a batch to every subscriber, in order, and tells through `reached` whether each message had one.
+    fn refuse_retained(&self, limit: Limit) -> ReasonCode {
+        self.statistics.reach(limit);
+        ReasonCode::QuotaExceeded
+    }
+
+    /// Publishes a batch to every subscriber, in order, and tells through `reached` whether each message had one here.
     ///
     /// `changes` are committed together with what the messages cause, before any of it is visible: a change to a
     /// delivery that a subscriber's connection commits comes after the delivery itself.
     ///
     /// Sessions without a connection keep it in their queue [MQTT-4.5.0-1]. One publisher fills a queue in the order of
     /// its messages. [MQTT-4.6.0-5], [MQTT-4.6.0-6]
+    pub(crate) fn publish(
+        &self,
+        routes: &mut RouteCache,
+        publisher: Option<&SessionEntry>,
+        messages: &[Arc<Message>],
+        retained_by: &[Option<Arc<str>>],
+        mut changes: Vec<Change>,
+        reached: impl FnMut(usize, bool),
+    ) -> Dispatched {
+        lock_order::assert_none_held();
+        let publication = Publication {
+            publisher: publisher.map(|entry| (&entry.client_id, entry.id())),
+            messages,
+            retained_by,
+            is_urgent: &|topic| self.is_urgent(topic),
+        };
+        let key = publisher.map(|entry| entry.key);
+        let (here, commit) = match self.cluster.forward(&publication, &mut changes) {
+            Forwarded::Here => return self.deliver(routes, key, messages, changes, reached),
+            Forwarded::Split { here, commit } => (here, commit),
+        };
+        let kept: Vec<_> =
+            messages.iter().zip(here).filter(|(_, is_here)| *is_here).map(|(one, _)| one.clone()).collect();
+        let delivered = self.deliver(routes, key, &kept, changes, |_, _| {});
+        let urgent = self.urgent_part(messages);
+        // Messages for which an acknowledgement would wait are not among those that were delivered here.
+        Dispatched { congested: Vec::new(), urgent, forwarded: commit, ..delivered }
+    }
+
+    fn is_urgent(&self, topic: &TopicName) -> bool {
+        self.routing.priority_of(topic).is_some_and(|priority| priority > Priority::DEFAULT)
+    }
+
+    fn urgent_part(&self, messages: &[Arc<Message>]) -> UrgentPart {
+        let mut urgent = UrgentPart { is_all: true, bytes: 0 };
+        for message in messages {
+            urgent.note(self.is_urgent(&message.topic), std::slice::from_ref(message));
+        }
+        urgent
+    }
+
+    /// Delivers a batch to the sessions of this node.
     ///
     /// Consecutive messages of one topic go into each queue under one lock. Subscribers are woken after the last
     /// message and outside of every lock: a connection that wakes finds all of it.
-    pub(crate) fn publish(
+    fn deliver(
         &self,
         routes: &mut RouteCache,
         publisher: Option<SessionKey>,
@@ -133,7 +189,6 @@ impl Dispatcher {
         changes: Vec<Change>,
         mut reached: impl FnMut(usize, bool),
     ) -> Dispatched {
-        lock_order::assert_none_held();
         self.taps.record(messages);
         let mut push = BatchPush::new(self, changes);
         let mut index = 0;
@@ -147,6 +202,50 @@ impl Dispatcher {
             push.push_run(&route, publisher, run);
         }
         push.finish()
+    }
+
+    /// Delivers messages that come from other nodes or from the log to the sessions of this node, and retains those
+    /// with RETAIN. `find`: the session of a publisher, if this node has it.
+    pub(crate) fn deliver_arrived(
+        &self,
+        routes: &mut RouteCache,
+        arrived: Vec<ArrivedMessage>,
+        find: impl Fn(&ClientId) -> Option<SessionKey>,
+    ) {
+        let (mut messages, mut rest) = (Vec::with_capacity(arrived.len()), Vec::with_capacity(arrived.len()));
+        for ArrivedMessage { message, publisher, retained_by } in arrived {
+            messages.push(Arc::new(message));
+            rest.push((publisher, retained_by));
+        }
+        self.memory.charge(&self.memory.account(), &mut messages);
+        // First: a SUBSCRIBE finds a message here, or gets it as one that is published, or both.
+        let mut retaining = None;
+        for (message, (_, retained_by)) in messages.iter().zip(&mut rest).filter(|(one, _)| one.retain) {
+            let retaining = retaining.get_or_insert_with(|| self.retained.change(&self.persist));
+            retaining.set_arrived(message, retained_by.take());
+        }
+        drop(retaining.and_then(Retaining::commit));
+        let mut start = 0;
+        for of_one in rest.chunk_by(|(a, _), (b, _)| a == b) {
+            let publisher = of_one.first().and_then(|(publisher, _)| publisher.as_ref()).and_then(&find);
+            let end = start + of_one.len();
+            drop(self.deliver(routes, publisher, &messages[start..end], Vec::new(), |_, _| {}));
+            start = end;
+        }
+    }
+
+    /// Delivers a message to a member of a shared subscription; false if there is none.
+    pub(crate) fn deliver_shared(&self, filter: &TopicFilter, message: Message) -> bool {
+        let Some(group) = self.routing.group(filter) else { return false };
+        let mut message = [Arc::new(message)];
+        self.memory.charge(&self.memory.account(), &mut message);
+        let mut push = BatchPush::new(self, Vec::new());
+        let priority = self.routing.priority_of(&message[0].topic);
+        push.push_shared(&group, priority, &message[0], None);
+        let is_taken = push.dropped == 0;
+        push.dropped = 0;
+        drop(push.finish());
+        is_taken
     }
 
     /// Publishes a message of the broker itself.
@@ -173,12 +272,12 @@ impl Dispatcher {
         let message = Message::from_will(will, clock::now());
         let cleared = entry.take_stored_will().then(|| Change::WillCleared { session: entry.id() });
         // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
-        drop(self.publish_one(Some(entry.key), permitted, message, cleared.into_iter().collect()));
+        drop(self.publish_one(Some(entry), permitted, message, cleared.into_iter().collect()));
     }
 
     fn publish_one(
         &self,
-        publisher: Option<SessionKey>,
+        publisher: Option<&SessionEntry>,
         permitted: Option<Permitted>,
         message: Message,
         changes: Vec<Change>,
@@ -186,18 +285,23 @@ impl Dispatcher {
         let mut message = [Arc::new(message)];
         let account = self.memory.account();
         self.memory.charge(&account, &mut message);
-        let [message] = message;
-        let (mut is_retained, mut commits) = (true, [None, None]);
-        if message.retain {
+        let (mut is_retained, mut retained) = (true, None);
+        let mut retained_by = None;
+        if message[0].retain && self.cluster.has_log() && !is_broker_topic(&message[0].topic) {
+            is_retained = self.retained.check_room(&message[0]).is_ok();
+            retained_by = Some(encoded(permitted));
+        } else if message[0].retain {
             let mut retaining = self.retained.change(&self.persist);
             // One that is not retained is published all the same.
-            is_retained = self.retain(&mut retaining, &message, permitted).is_ok();
-            commits[0] = retaining.commit();
+            is_retained = self.retain(&mut retaining, &message[0], permitted).is_ok();
+            retained = retaining.commit();
         }
         let mut routes = RouteCache::default();
-        let receivers = routes.find(&self.routing, &message.topic).receivers();
-        commits[1] = self.publish(&mut routes, publisher, &[message], changes, |_, _| {}).commit;
-        PublishedOne { receivers, is_retained, commits }
+        let receivers = routes.find(&self.routing, &message[0].topic).receivers();
+        let retained_by: Vec<_> = retained_by.into_iter().collect();
+        let Dispatched { commit, forwarded, .. } =
+            self.publish(&mut routes, publisher, &message, &retained_by, changes, |_, _| {});
+        PublishedOne { receivers, is_retained, commits: [retained, forwarded, commit] }
     }
 
     /// Gives deliveries of shared subscriptions that an ended session had not completed to other members. What is left
@@ -208,6 +312,8 @@ impl Dispatcher {
         end: Option<Change>,
     ) -> Option<Commit> {
         let mut push = BatchPush::new(self, Vec::new());
+        // Another node may have the next member.
+        let deliveries = deliveries.filter(|_| !self.cluster.has_log());
         // A hundred thousand deliveries are of a handful of groups.
         let mut targets: HashMap<Arc<TopicFilter>, Option<SharedTarget>> = HashMap::new();
         for delivery in deliveries {
@@ -261,14 +367,19 @@ fn refuse(
     tokens.truncate(kept);
 }
 
+/// Publisher of a retained message in the encoding of the store.
+fn encoded(permitted: Option<Permitted>) -> Option<Arc<str>> {
+    permitted.map(|permitted| permitted.publisher.encoded().clone())
+}
+
 /// Result of a message that no client has published.
 pub(crate) struct PublishedOne {
     /// Sessions that receive it: one member of each shared subscription.
     pub(crate) receivers: usize,
     /// False if it should be retained and there was no room for another topic.
     pub(crate) is_retained: bool,
-    /// Commits of the retained message and of the deliveries.
-    pub(crate) commits: [Option<Commit>; 2],
+    /// Commits of the retained message, of the log, and of the deliveries.
+    pub(crate) commits: [Option<Commit>; 3],
 }
 
 /// Result of a batch.
@@ -279,7 +390,17 @@ pub(crate) struct Dispatched {
     pub(crate) matches: usize,
     /// Commit that the acknowledgements wait for; `None` when the store had nothing to be told.
     pub(crate) commit: Option<Commit>,
+    /// Commit of the log, which the acknowledgements wait for too.
+    pub(crate) forwarded: Option<Commit>,
     pub(crate) urgent: UrgentPart,
+}
+
+/// Publishers of retained messages that were admitted, and the commit of those that are retained by now.
+#[derive(Default)]
+pub(crate) struct Retention {
+    pub(crate) commit: Option<Commit>,
+    /// In the encoding of the store, for messages that are retained when they come back from the log.
+    pub(crate) publishers: Vec<Option<Arc<str>>>,
 }
 
 /// Part of a batch on topics with a priority above the default.
@@ -289,6 +410,15 @@ pub(crate) struct UrgentPart {
     pub(crate) is_all: bool,
     /// Bytes of its messages, as a queue counts them.
     pub(crate) bytes: usize,
+}
+
+impl UrgentPart {
+    fn note(&mut self, is_urgent: bool, messages: &[Arc<Message>]) {
+        self.is_all &= is_urgent;
+        if is_urgent {
+            self.bytes += messages.iter().map(|message| message_cost(message)).sum::<usize>();
+        }
+    }
 }
 
 /// Session that cannot keep up with its deliveries.
@@ -322,6 +452,8 @@ struct BatchPush<'a> {
     deferred: Vec<(Arc<SessionEntry>, Range<usize>, Vec<Delivery>)>,
     /// Completion of deliveries that found no room: they are in the store, as their sequence numbers were needed first.
     lost: Vec<Change>,
+    /// See [`Cluster::has_log`].
+    is_logged: bool,
 }
 
 impl<'a> BatchPush<'a> {
@@ -339,6 +471,7 @@ impl<'a> BatchPush<'a> {
             changes,
             deferred: Vec::new(),
             lost: Vec::new(),
+            is_logged: dispatcher.cluster.has_log(),
         }
     }
 
@@ -353,7 +486,11 @@ impl<'a> BatchPush<'a> {
     /// Defers deliveries until the store was told of them.
     fn defer(&mut self, entry: &Arc<SessionEntry>, mut deliveries: Vec<Delivery>) {
         let Dispatcher { persist, queues, .. } = self.dispatcher;
+        let mut before = None;
         for delivery in &mut deliveries {
+            // The first delivery of a message of the log has its number there; copies have numbers of their own.
+            delivery.queue_lsn = delivery.message.lsn().filter(|lsn| self.is_logged && before != Some(*lsn));
+            before = delivery.message.lsn();
             persist.queue(&mut self.changes, entry.id(), delivery, &queues.policy);
         }
         if self.deferred.is_empty() && deliveries.iter().all(|delivery| delivery.queue_lsn.is_none()) {
@@ -382,11 +519,7 @@ impl<'a> BatchPush<'a> {
     }
 
     fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
-        let is_urgent = to.priority.is_some_and(|priority| priority > Priority::DEFAULT);
-        self.urgent.is_all &= is_urgent;
-        if is_urgent {
-            self.urgent.bytes += run.iter().map(|message| message_cost(message)).sum::<usize>();
-        }
+        self.urgent.note(to.priority.is_some_and(|priority| priority > Priority::DEFAULT), run);
         self.matches += run.len() * (to.matches.len() + to.groups.len());
         let mut start = 0;
         let mut deliveries = Vec::with_capacity(run.len());
@@ -399,7 +532,9 @@ impl<'a> BatchPush<'a> {
             }
             self.push(entry, deliveries.drain(..));
         }
-        for shared in &to.groups {
+        // Members are selected among all nodes, but for what only this node has.
+        let has_members = !self.is_logged || is_broker_topic(&run[0].topic);
+        for shared in to.groups.iter().filter(|_| has_members) {
             for message in run {
                 self.push_shared(shared, to.priority, message, None);
             }
@@ -470,13 +605,13 @@ impl<'a> BatchPush<'a> {
         // an earlier one.
         let again =
             if orphans.is_empty() { None } else { dispatcher.redistribute(orphans.into_iter(), None) };
-        Dispatched { congested, matches, commit: again.or(commit), urgent }
+        Dispatched { congested, matches, commit: again.or(commit), forwarded: None, urgent }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use braid_proto::packet::{ClientId, QoS};
+    use braid_proto::packet::QoS;
     use braid_proto::session::Subscription;
     use braid_proto::topic::TopicName;
     use braid_store::Claim;
@@ -516,7 +651,7 @@ mod tests {
         let messages = [message(), message()];
         let dispatched =
             core.dispatcher
-                .publish(&mut routes, None, &messages, Vec::new(), |_, is_reached| assert!(is_reached));
+                .publish(&mut routes, None, &messages, &[], Vec::new(), |_, is_reached| assert!(is_reached));
         assert_eq!(dispatched.matches, 2 * (3 + 1), "three of its own and the group, for each message");
     }
 
@@ -558,7 +693,7 @@ mod tests {
             let mut routes = RouteCache::default();
             let mut publish = || {
                 let before = lock_order::queue_locks();
-                core.dispatcher.publish(&mut routes, None, &[message()], Vec::new(), |_, _| {});
+                core.dispatcher.publish(&mut routes, None, &[message()], &[], Vec::new(), |_, _| {});
                 lock_order::queue_locks() - before
             };
             assert!(publish() <= most_locks);

@@ -9,6 +9,7 @@ mod admission;
 mod auth;
 mod broker;
 mod clock;
+pub mod cluster;
 pub mod command;
 mod config;
 mod connection_guard;
@@ -49,6 +50,7 @@ pub use broker::{Broker, Handle};
 pub use config::{
     BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, QueueOverflow, StreamsConfig, SysConfig,
 };
+pub use core::Storage;
 pub use limit::Limit;
 pub use listen::BrokerListener;
 pub use listener_policy::ListenerPolicy;

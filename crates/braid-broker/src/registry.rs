@@ -128,9 +128,19 @@ impl Registry {
         turn
     }
 
+    /// Identifier for a session that is about to be made.
+    pub(crate) fn next_session(&self) -> SessionId {
+        SessionId::new(self.next_key.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The session with this identifier.
+    pub(crate) fn find_by_id(&self, id: SessionId) -> Option<Arc<SessionEntry>> {
+        self.entries().get(&SessionKey(id.value())).cloned()
+    }
+
     /// Creates a session for a client that has none, owned by `connection`.
     pub(crate) fn create(&self, client_id: &ClientId, connection: ConnectionId) -> Arc<SessionEntry> {
-        let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        let key = SessionKey(self.next_session().value());
         let entry = Arc::new(SessionEntry::new(key, client_id.clone(), connection));
         entry.queue.open();
         self.insert(&entry);
@@ -190,6 +200,8 @@ pub(crate) struct SessionEntry {
     merges: AtomicBool,
     /// The store knows the session. Set before anything can be pushed, and never unset.
     durable: AtomicBool,
+    /// Another node has the session by now.
+    lost: AtomicBool,
     /// The store has a Will of the session.
     has_stored_will: AtomicBool,
     /// The store's claim of the present or last connection.
@@ -257,6 +269,7 @@ impl SessionEntry {
             queue: SessionQueue::default(),
             merges: AtomicBool::new(false),
             durable: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             has_stored_will: AtomicBool::new(false),
             claim: AtomicU64::new(0),
             disconnect_epoch: AtomicU64::new(0),
@@ -370,6 +383,16 @@ impl SessionEntry {
     /// Tests whether the store knows the session, and so what is queued for it.
     pub(crate) fn is_durable(&self) -> bool {
         self.durable.load(Ordering::Relaxed)
+    }
+
+    /// Marks the session as one that another node has by now.
+    pub(crate) fn set_lost(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another node has the session by now: then nothing of it may be published or stored here.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Marks the session as known to the store, under this claim.

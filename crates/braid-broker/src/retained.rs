@@ -68,6 +68,11 @@ impl RetainedMessage {
         Self { message, publisher, answer: AtomicU64::new(NOT_ASKED), since: None }
     }
 
+    /// Message that was retained just now at another node, about whose publisher nothing was asked here.
+    fn arrived(message: Arc<Message>, publisher: Option<Arc<Publisher>>) -> Self {
+        Self { since: Some(clock::now()), ..Self::stored(message, publisher) }
+    }
+
     /// Time at which it was retained; `None` if that was before the start of the broker.
     pub(crate) const fn since(&self) -> Option<Instant> {
         self.since
@@ -247,6 +252,16 @@ impl RetainedMessages {
         }
     }
 
+    /// Tests whether a message can be retained, as far as is known before it is.
+    ///
+    /// # Errors
+    /// The limit that it would exceed.
+    pub(crate) fn check_room(&self, message: &Arc<Message>) -> Result<(), Limit> {
+        let retained = RetainedMessage::stored(message.clone(), None);
+        let is_removal = message.payload.is_empty() || is_broker_topic(&message.topic);
+        if is_removal { Ok(()) } else { self.read().check_room(&retained, self.capacity) }
+    }
+
     /// Restores what the store held; expired messages are removed by the next [`RetainedMessages::expire`].
     pub(crate) fn restore(&self, messages: impl IntoIterator<Item = RetainedMessage>) {
         let mut index = self.write();
@@ -346,6 +361,20 @@ impl Retaining<'_> {
             self.persist.retain(&mut self.changes, message, publisher_text);
         }
         Ok(())
+    }
+
+    /// Retains a message that comes from the log, unless there is a later one already. Its room was checked where it was
+    /// published.
+    pub(crate) fn set_arrived(&mut self, message: &Arc<Message>, publisher: Option<Arc<Publisher>>) {
+        let known = self.index.messages.get(&message.topic).and_then(|known| known.message.lsn());
+        if known.zip(message.lsn()).is_some_and(|(known, arrived)| known >= arrived) {
+            return;
+        }
+        if message.payload.is_empty() {
+            self.remove(&message.topic);
+        } else {
+            self.index.insert(RetainedMessage::arrived(message.clone(), publisher));
+        }
     }
 
     /// Removes the message of a topic. False: there is none.

@@ -1,14 +1,17 @@
 //! Routing table: the subscriptions of all sessions, and the routes that publishers cache.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use braid_proto::session::MovedSubscription;
-use braid_proto::stream::Priority;
+use braid_proto::session::{MovedSubscription, Subscription};
+use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Group, Match, Matches, Router};
+use hashbrown::HashMap;
 use tokio::sync::watch;
 
+use crate::cluster::Cluster;
 use crate::lock_order::{Ordered, Rank};
 use crate::priority::{PriorityRule, Rules};
 use crate::registry::{Registry, SessionEntry, SessionKey};
@@ -28,7 +31,7 @@ const CACHED_TARGETS: usize = 128;
 /// A panic while the router changes leaves it half changed. It cannot be rebuilt, as the subscriptions are owned by
 /// the sessions' connections; [`RoutingTable::failed`] tells the broker to stop.
 pub(crate) struct RoutingTable {
-    router: RwLock<Router<SessionKey>>,
+    router: RwLock<SubscriptionIndex>,
     /// Generation of the router, readable without its lock.
     generation: AtomicU64,
     /// Number of subscriptions, readable without the lock.
@@ -38,11 +41,75 @@ pub(crate) struct RoutingTable {
     failed: watch::Sender<bool>,
 }
 
+/// Router, with the number of subscriptions of each filter where other nodes are told of the first and the last.
+pub(crate) struct SubscriptionIndex {
+    router: Router<SessionKey>,
+    /// `None`: there are no other nodes.
+    interest: Option<Interest>,
+}
+
+struct Interest {
+    subscriptions: HashMap<TopicFilter, usize>,
+    cluster: Arc<dyn Cluster>,
+}
+
+impl SubscriptionIndex {
+    /// Adds a subscription, as [`Router::subscribe`] does.
+    pub(crate) fn subscribe(
+        &mut self,
+        key: SessionKey,
+        filter: &TopicFilter,
+        subscription: Subscription,
+    ) -> Option<Subscription> {
+        let replaced = self.router.subscribe(key, filter, subscription);
+        if let (None, Some(Interest { subscriptions, cluster })) = (replaced, &mut self.interest) {
+            match subscriptions.get_mut(filter) {
+                Some(count) => *count += 1,
+                None => {
+                    subscriptions.insert(filter.clone(), 1);
+                    cluster.note_interest(filter, true);
+                }
+            }
+        }
+        replaced
+    }
+
+    /// Removes a subscription, as [`Router::unsubscribe`] does.
+    pub(crate) fn unsubscribe(
+        &mut self,
+        key: SessionKey,
+        filter: &TopicFilter,
+        stream: StreamKey,
+    ) -> Option<Subscription> {
+        let removed = self.router.unsubscribe(key, filter, stream);
+        if let (Some(_), Some(Interest { subscriptions, cluster })) = (removed, &mut self.interest)
+            && let Some(count) = subscriptions.get_mut(filter)
+        {
+            *count -= 1;
+            if *count == 0 {
+                subscriptions.remove(filter);
+                cluster.note_interest(filter, false);
+            }
+        }
+        removed
+    }
+}
+
+impl Deref for SubscriptionIndex {
+    type Target = Router<SessionKey>;
+
+    fn deref(&self) -> &Router<SessionKey> {
+        &self.router
+    }
+}
+
 impl RoutingTable {
-    /// An empty table that resolves sessions in `registry`.
-    pub(crate) fn new(rules: &[PriorityRule], registry: Arc<Registry>) -> Self {
+    /// An empty table that resolves sessions in `registry`, and tells a cluster with a log of its filters.
+    pub(crate) fn new(rules: &[PriorityRule], registry: Arc<Registry>, cluster: &Arc<dyn Cluster>) -> Self {
+        let interest =
+            cluster.has_log().then(|| Interest { subscriptions: HashMap::new(), cluster: cluster.clone() });
         Self {
-            router: RwLock::new(Router::new()),
+            router: RwLock::new(SubscriptionIndex { router: Router::new(), interest }),
             generation: AtomicU64::new(0),
             subscriptions: AtomicUsize::new(0),
             rules: Rules::new(rules),
@@ -51,11 +118,11 @@ impl RoutingTable {
         }
     }
 
-    fn read(&self) -> Ordered<RwLockReadGuard<'_, Router<SessionKey>>> {
+    fn read(&self) -> Ordered<RwLockReadGuard<'_, SubscriptionIndex>> {
         Ordered::acquire(Rank::Routing, || self.router.read().unwrap_or_else(|poisoned| self.fail(poisoned)))
     }
 
-    fn write(&self) -> Ordered<RwLockWriteGuard<'_, Router<SessionKey>>> {
+    fn write(&self) -> Ordered<RwLockWriteGuard<'_, SubscriptionIndex>> {
         Ordered::acquire(Rank::Routing, || self.router.write().unwrap_or_else(|poisoned| self.fail(poisoned)))
     }
 
@@ -71,7 +138,7 @@ impl RoutingTable {
     }
 
     /// Changes subscriptions. Callers change at most [`FILTERS_AT_ONCE`] at a time.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Router<SessionKey>) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut SubscriptionIndex) -> T) -> T {
         let mut router = self.write();
         let result = change(&mut router);
         self.generation.store(router.generation(), Ordering::Release);
@@ -261,7 +328,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_during_a_change_stops_the_broker() {
-        let table = RoutingTable::new(&[], Arc::new(Registry::new(SessionId::new(1))));
+        let alone: Arc<dyn Cluster> = Arc::new(crate::cluster::SingleNode);
+        let table = RoutingTable::new(&[], Arc::new(Registry::new(SessionId::new(1))), &alone);
         let _ = catch_unwind(AssertUnwindSafe(|| table.change(|_| panic!("half changed"))));
         drop(table.read());
         let limit = std::time::Duration::from_secs(1);

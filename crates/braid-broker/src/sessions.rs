@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
 use std::time::{Duration, SystemTime};
 
 use braid_auth::identity::Identity;
@@ -11,13 +12,15 @@ use braid_proto::decoder::Spool;
 use braid_proto::message::Delivery;
 use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
-use braid_proto::session::{MovedSubscription, Session, SessionExpiry, Subscriptions};
+use braid_proto::session::{MovedSubscription, Session, SessionExpiry, Subscription, Subscriptions};
 use braid_proto::stream::StreamKey;
-use braid_store::{Change, Now, StoreError};
+use braid_router::{Match, Overlap, route};
+use braid_store::{Change, Commit, Now, SessionId, StoreError, StoredDelivery};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::auth::ClientAccess;
 use crate::clock;
+use crate::cluster::{Cluster, RemoteSession, Replayed};
 use crate::dispatch::Dispatcher;
 use crate::memory::Memory;
 use crate::persist::{self, MessageLoader, Persist, RecoveredSession};
@@ -52,6 +55,7 @@ pub(crate) struct SessionManager {
     memory: Arc<Memory>,
     /// Spool for large messages that the store gives back.
     spool: Option<Arc<dyn Spool>>,
+    cluster: Arc<dyn Cluster>,
     next_disconnect_epoch: AtomicU64,
 }
 
@@ -77,6 +81,7 @@ impl SessionManager {
         persist: Arc<Persist>,
         memory: Arc<Memory>,
         spool: Option<Arc<dyn Spool>>,
+        cluster: Arc<dyn Cluster>,
     ) -> Self {
         Self {
             registry,
@@ -87,6 +92,7 @@ impl SessionManager {
             persist,
             memory,
             spool,
+            cluster,
             next_disconnect_epoch: AtomicU64::new(1),
         }
     }
@@ -108,8 +114,10 @@ impl SessionManager {
         let Ok(_turn) = timeout_at(deadline, self.registry.claim_turn(client_id)).await else {
             return Err(busy(client_id));
         };
-        if let Some(entry) = self.registry.find(client_id) {
+        while let Some(entry) = self.find(client_id, |identity| access.owns(identity)).await? {
             match take(&entry, access, connection, deadline).await? {
+                // It lives on at another node.
+                None if entry.is_lost() => continue,
                 // [MQTT-3.1.2-5], [MQTT-3.1.4-4]
                 Some(ReleasedSession { session, will, pending_retained }) if !clean_start => {
                     entry.queue.open();
@@ -126,10 +134,109 @@ impl SessionManager {
                         }
                         self.end_session(&entry, session);
                     }
+                    break;
                 }
             }
         }
         Ok(self.create(client_id, access, connection))
+    }
+
+    /// The session of a client, which is taken over from another node if this one does not have it. The caller has the
+    /// turn of the client. `permits`: whether it may have the session of an identity.
+    ///
+    /// # Errors
+    /// The Reason Code for the CONNACK.
+    async fn find(
+        &self,
+        client_id: &ClientId,
+        permits: impl Fn(Option<&Identity>) -> bool,
+    ) -> Result<Option<Arc<SessionEntry>>, ReasonCode> {
+        if let Some(entry) = self.registry.find(client_id) {
+            return Ok(Some(entry));
+        }
+        let Some(found) = self.find_elsewhere(client_id).await? else { return Ok(None) };
+        let identity = found.identity.as_deref().and_then(|text| Identity::decode(text).ok());
+        if !permits(identity.as_ref()) {
+            return Err(ReasonCode::NotAuthorized);
+        }
+        let Some((entry, subscriptions)) = self.take_from_elsewhere(found).await? else { return Ok(None) };
+        self.replay(&entry, &subscriptions).await.map_err(|error| unavailable(client_id, &error))?;
+        Ok(Some(entry))
+    }
+
+    /// The session of a client that this node does not have.
+    async fn find_elsewhere(&self, client_id: &ClientId) -> Result<Option<RemoteSession>, ReasonCode> {
+        let Some(search) = self.cluster.find(client_id) else { return Ok(None) };
+        search.await.map_err(|error| unavailable(client_id, &error))
+    }
+
+    /// Takes a session over from another node, and carries out its timers that are due: it may have ended with them.
+    async fn take_from_elsewhere(
+        &self,
+        found: RemoteSession,
+    ) -> Result<Option<(Arc<SessionEntry>, Subscriptions)>, ReasonCode> {
+        let (id, now) = (self.registry.next_session(), persist::now());
+        let taken = async {
+            let Some(recovered) = self.cluster.take(found, id).await? else { return Ok(None) };
+            let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
+            persist::taken(&self.persist, recovered, now, &mut loader).await.map(Some)
+        };
+        let taken: Result<_, StoreError> = taken.await;
+        let taken = taken.inspect_err(|error| self.persist.complain(error));
+        let Some(session) = taken.map_err(|_| ReasonCode::ServerUnavailable)? else { return Ok(None) };
+        let subscriptions = session.session.subscriptions.clone();
+        let will_due_in = session.will.as_deref().map(|will| session.record.will_due_in(will, now.system));
+        let ends_in = session.record.expires_in(now.system);
+        let entry = self.restore_session(session, now);
+        let is_due = |after: Option<Duration>| after == Some(Duration::ZERO);
+        let kind = if is_due(ends_in) { TimerKind::SessionEnd } else { TimerKind::Will };
+        if is_due(ends_in) || is_due(will_due_in) {
+            let disconnect_epoch = entry.disconnect_epoch();
+            let timer = ExpiredTimer { kind, disconnect_epoch, entry: Arc::downgrade(&entry) };
+            if self.handle_due(&timer).is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(Some((entry, subscriptions)))
+    }
+
+    /// Queues the messages of the log that a session of another node had not got. Messages that came since it is routed
+    /// to are behind them.
+    async fn replay(
+        &self,
+        entry: &Arc<SessionEntry>,
+        subscriptions: &Subscriptions,
+    ) -> Result<(), StoreError> {
+        let policy = &self.queues.policy;
+        let replayed = self.cluster.replay(entry.id(), policy.limits.into()).await?;
+        let now = persist::now();
+        let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
+        let (mut changes, mut waiting, mut deliveries) = (Vec::new(), Vec::new(), Vec::new());
+        for Replayed { lsn, message, publisher, filters } in replayed {
+            let message = loader.live(lsn, message, now);
+            let priority = self.routing.priority_of(&message.topic); // [BQ-52]
+            let matches = filters.iter().flat_map(|filter| subscriptions.of(filter)).map(|subscription| {
+                let priority = subscription.priority.or(priority);
+                Match { key: entry.key, subscription: Subscription { priority, ..*subscription } }
+            });
+            let publisher = publisher.filter(|client| *client == entry.client_id).map(|_| entry.key);
+            route(&message, publisher, &matches.collect::<Vec<_>>(), Overlap::Merge, &mut deliveries);
+            for mut delivery in deliveries.drain(..) {
+                delivery.queue_lsn = message.lsn();
+                self.persist.queue(&mut changes, entry.id(), &mut delivery, policy);
+                if delivery.qos > QoS::AtMostOnce {
+                    let enqueued_at = policy.stored_since(&delivery, || now);
+                    let stored = StoredDelivery::of(&delivery, lsn, enqueued_at);
+                    let mut one = StoredEntry::new(lsn, stored, now.system);
+                    one.set_message(message.clone());
+                    waiting.push(one);
+                }
+            }
+        }
+        loader.log_unspooled();
+        self.persist.commit(changes).await?;
+        self.queues.set_stored(entry, waiting, now.instant, &self.persist);
+        Ok(())
     }
 
     /// Creates a session for a client that has none. `None`: it has one, which is left as it is.
@@ -145,7 +252,8 @@ impl SessionManager {
         let Ok(_turn) = timeout(CLAIM_TIMEOUT, self.registry.claim_turn(client_id)).await else {
             return Err(busy(client_id));
         };
-        let is_new = self.registry.find(client_id).is_none();
+        let is_new =
+            self.registry.find(client_id).is_none() && self.find_elsewhere(client_id).await?.is_none();
         Ok(is_new.then(|| self.create(client_id, access, connection)))
     }
 
@@ -167,7 +275,7 @@ impl SessionManager {
         let Ok(_turn) = timeout_at(deadline, self.registry.claim_turn(client_id)).await else {
             return Err(busy(client_id));
         };
-        let Some(entry) = self.registry.find(client_id) else { return Ok(false) };
+        let Some(entry) = self.find(client_id, |_| true).await? else { return Ok(false) };
         let stand_in = self.registry.next_connection();
         if let Some(ReleasedSession { session, will, .. }) =
             take_by(&entry, Signal::Close(reason), stand_in, deadline).await?
@@ -191,7 +299,8 @@ impl SessionManager {
         will: Option<Arc<Will>>,
     ) -> Result<(), StoreError> {
         let is_known = entry.is_durable();
-        if !is_known && !expiry.outlives_connection() {
+        let is_stored = expiry.outlives_connection() || self.persist.store().keeps_every_session();
+        if !is_known && !is_stored {
             return self.persist.ended(&entry.client_id).await; // [MQTT-3.1.2-4]
         }
         // The previous owner has committed its last change: later ones would be fenced from here on.
@@ -276,6 +385,12 @@ impl SessionManager {
         mut pending_retained: Vec<RetainedCursor>,
     ) {
         let Some(mut session) = end.session else { return };
+        if entry.is_lost() {
+            let owner = std::mem::replace(&mut *entry.owner(), SessionOwner::Ended);
+            self.discard(entry, &session);
+            drop(owner); // A connection that waits for it looks for it at the other node.
+            return;
+        }
         let outlives = session.expiry.outlives_connection();
         let (now, later): (Option<Will>, Option<Will>) = match end.will {
             Some(will) if will.delay > 0 && outlives => (None, Some(will)),
@@ -296,7 +411,7 @@ impl SessionManager {
         }
         if outlives {
             let released = ReleasedSession { session, will: later, pending_retained };
-            self.hand_over(entry, connection, released, |released| self.begin_offline(entry, released));
+            self.hand_over(entry, connection, released, |released| drop(self.begin_offline(entry, released)));
         } else if is_owner(entry, connection) {
             self.finish(entry, session);
         }
@@ -331,22 +446,27 @@ impl SessionManager {
 
     /// Tells the store of the disconnection and sets the timers. The session keeps what it was sent, from shared
     /// subscriptions too, until its client returns. [MQTT-4.8.2-4]
-    fn begin_offline(&self, entry: &Arc<SessionEntry>, released: &ReleasedSession) {
+    fn begin_offline(&self, entry: &Arc<SessionEntry>, released: &ReleasedSession) -> Option<Commit> {
         let ReleasedSession { session, will, .. } = released;
+        let mut commit = None;
         if entry.is_durable() {
             let (id, claim, at) = (entry.id(), entry.claim(), SystemTime::now());
             let parked = Change::Parked { session: id, at, expiry: session.expiry, claim };
             if will.is_none() && entry.take_stored_will() {
-                self.persist.commit_unwatched(vec![parked, Change::WillCleared { session: id }]);
+                commit = Some(self.persist.commit(vec![parked, Change::WillCleared { session: id }]));
+            } else if self.persist.store().keeps_every_session() {
+                // Other nodes may claim it from here on.
+                commit = Some(self.persist.commit(vec![parked]));
             } else {
                 self.persist.commit_late([parked]);
             }
         }
         let will_due_in = will.as_ref().map(|will| Duration::from_secs(will.delay.into()));
         self.set_timers(entry, will_due_in, session.expiry.interval());
+        commit
     }
 
-    /// Begins a disconnect epoch and sets its timers.
+    /// Begins a disconnect epoch and sets its timers, unless all nodes keep those of the session together.
     fn set_timers(
         &self,
         entry: &Arc<SessionEntry>,
@@ -355,6 +475,9 @@ impl SessionManager {
     ) {
         let epoch = self.next_disconnect_epoch.fetch_add(1, Ordering::Relaxed);
         entry.set_disconnect_epoch(epoch);
+        if self.cluster.has_log() {
+            return;
+        }
         for (kind, after) in [(TimerKind::Will, will_due_in), (TimerKind::SessionEnd, ends_in)] {
             if let Some(after) = after {
                 self.timers.set(kind, after, epoch, entry);
@@ -408,8 +531,8 @@ impl SessionManager {
         drop(owner); // A connection that waits for it finds that the session has ended.
     }
 
-    /// Removes everything of a session that is over. [MQTT-4.1.0-2]
-    fn end_session(&self, entry: &SessionEntry, session: Session) {
+    /// Removes the subscriptions of a session from the routing table.
+    fn unsubscribe(&self, entry: &SessionEntry, session: &Session) {
         let all: Vec<_> = session.subscriptions.iter().collect();
         for some in all.chunks(FILTERS_AT_ONCE) {
             self.routing.change(|router| {
@@ -418,6 +541,18 @@ impl SessionManager {
                 }
             });
         }
+    }
+
+    /// Forgets a session that lives on elsewhere.
+    fn discard(&self, entry: &Arc<SessionEntry>, session: &Session) {
+        self.unsubscribe(entry, session);
+        self.registry.remove(entry);
+        drop(entry.queue.close());
+    }
+
+    /// Removes everything of a session that is over. [MQTT-4.1.0-2]
+    fn end_session(&self, entry: &SessionEntry, session: Session) {
+        self.unsubscribe(entry, &session);
         let queued = entry.queue.close();
         // A QoS 2 message that was in flight must not go to another member. [MQTT-4.8.2-5]
         let may_repeat = |delivery: &Delivery| delivery.qos == QoS::AtLeastOnce;
@@ -451,6 +586,104 @@ impl SessionManager {
         }
     }
 
+    // -- Other nodes -------------------------------------------------------------------------------
+
+    /// Releases the session of a client for another node, when the store has all of it. False: it is not here.
+    ///
+    /// # Errors
+    /// The connection does not release it, or the store does not take it.
+    pub(crate) async fn give_away(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
+        let deadline = Instant::now() + CLAIM_TIMEOUT;
+        let Ok(_turn) = timeout_at(deadline, self.registry.claim_turn(client_id)).await else {
+            return Err(busy(client_id));
+        };
+        let Some(entry) = self.registry.find(client_id) else { return Ok(false) };
+        let stand_in = self.registry.next_connection();
+        let Some(released) = take_by(&entry, Signal::TakeOver, stand_in, deadline).await? else {
+            // The end of a session that does not outlive its connection.
+            return self
+                .persist
+                .ended(client_id)
+                .await
+                .map(|()| true)
+                .map_err(|_| ReasonCode::ServerUnavailable);
+        };
+        let commit = self.begin_offline(&entry, &released);
+        *entry.owner() = SessionOwner::Parked(Box::new(released));
+        if let Some(commit) = commit {
+            commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes the session of a client without a connection, carries out its timers that are due, and gives it back.
+    /// False: there is none.
+    ///
+    /// # Errors
+    /// The session cannot be taken, or the store does not take it back.
+    pub(crate) async fn adopt(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
+        let _turn = self.registry.claim_turn(client_id).await;
+        // A session of this node has a connection, or goes back by itself.
+        if self.registry.find(client_id).is_some() {
+            return Ok(true);
+        }
+        let Some(found) = self.find_elsewhere(client_id).await? else { return Ok(false) };
+        let Some((entry, _)) = self.take_from_elsewhere(found).await? else { return Ok(false) };
+        let commit = match &*entry.owner() {
+            SessionOwner::Parked(released) => self.begin_offline(&entry, released),
+            SessionOwner::Connection(..) | SessionOwner::Ended => None,
+        };
+        if let Some(commit) = commit {
+            commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
+        }
+        Ok(true)
+    }
+
+    /// Forgets a session without a connection, which the store has whole. False: it has a connection.
+    pub(crate) async fn forget(&self, id: SessionId) -> bool {
+        let Some(entry) = self.registry.find_by_id(id) else { return true };
+        let _turn = self.registry.claim_turn(&entry.client_id).await;
+        let parked = {
+            let mut owner = entry.owner();
+            match std::mem::replace(&mut *owner, SessionOwner::Ended) {
+                SessionOwner::Parked(parked) => parked,
+                SessionOwner::Ended => return true,
+                connected @ SessionOwner::Connection(..) => {
+                    *owner = connected;
+                    return false;
+                }
+            }
+        };
+        self.discard(&entry, &parked.session);
+        true
+    }
+
+    /// Ends the part of this node in a session that another node has by now.
+    pub(crate) fn lose(&self, id: SessionId) {
+        let Some(entry) = self.registry.find_by_id(id) else { return };
+        entry.set_lost();
+        let parked = {
+            let mut owner = entry.owner();
+            match std::mem::replace(&mut *owner, SessionOwner::Ended) {
+                SessionOwner::Parked(parked) => parked,
+                other => {
+                    *owner = other;
+                    drop(owner);
+                    let waker = entry.queue.signal(Signal::Close(ReasonCode::SessionTakenOver));
+                    return waker.into_iter().for_each(Waker::wake);
+                }
+            }
+        };
+        self.discard(&entry, &parked.session);
+    }
+
+    /// Closes the connection of a session.
+    pub(crate) fn close(&self, id: SessionId, reason: ReasonCode) {
+        let entry = self.registry.find_by_id(id);
+        let waker = entry.and_then(|entry| entry.queue.signal(Signal::Close(reason)));
+        waker.into_iter().for_each(Waker::wake);
+    }
+
     // -- Restart -----------------------------------------------------------------------------------
 
     /// Restores the sessions that the store had at `now`. Their clients are disconnected.
@@ -464,7 +697,14 @@ impl SessionManager {
             self.queues.policy.distrust_clock();
         }
         for session in sessions {
-            self.restore_session(session, now, is_clock_behind);
+            let (record, claim) = (session.record.clone(), session.claim);
+            drop(self.restore_session(session, now));
+            if record.parked_at.is_none() && !is_clock_behind {
+                // Connected when its broker ended. Its timers begin to run now, and must not begin anew at the next
+                // start.
+                let (session, at) = (record.id, now.system);
+                self.persist.commit_late([Change::Parked { session, at, expiry: record.expiry, claim }]);
+            }
         }
         // Timers that expired while no broker ran come before any connection.
         while let Ok(timer) = self.timers.poll_due(Instant::from_std(now.instant)) {
@@ -472,7 +712,7 @@ impl SessionManager {
         }
     }
 
-    fn restore_session(&self, recovered: RecoveredSession, now: Now, is_clock_behind: bool) {
+    fn restore_session(&self, recovered: RecoveredSession, now: Now) -> Arc<SessionEntry> {
         let RecoveredSession { record, identity, claim, mut session, will, waiting } = recovered;
         let key = SessionKey(record.id.value());
         // No connection has this number: the session is parked before it is in the registry.
@@ -493,18 +733,13 @@ impl SessionManager {
                 router.subscribe(key, filter, *subscription);
             }
         });
-        if record.parked_at.is_none() && !is_clock_behind {
-            // Connected when its broker ended. Its timers begin to run now, and must not begin anew at the next start.
-            let at = now.system;
-            let parked = Change::Parked { session: record.id, at, expiry: record.expiry, claim };
-            self.persist.commit_late([parked]);
-        }
         let will_due_in = will.as_deref().map(|will| record.will_due_in(will, now.system));
         self.set_timers(&entry, will_due_in, record.expires_in(now.system));
         let will = will.map(Arc::unwrap_or_clone);
         let parked = ReleasedSession { session, will, pending_retained: Vec::new() };
         *entry.owner() = SessionOwner::Parked(Box::new(parked));
         self.registry.insert(&entry);
+        entry
     }
 }
 
@@ -564,6 +799,12 @@ async fn take_by(
     entry.set_disconnect_epoch(0);
     *owner = SessionOwner::Connection(connection, None);
     Ok(session)
+}
+
+/// Logs a session that cannot be looked for; returns the Reason Code of its CONNACK.
+fn unavailable(client_id: &ClientId, error: &StoreError) -> ReasonCode {
+    tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be looked for");
+    ReasonCode::ServerUnavailable
 }
 
 /// Logs a claim that has timed out; returns the Reason Code of its CONNACK.

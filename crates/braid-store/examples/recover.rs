@@ -78,7 +78,7 @@ fn build(directory: &Path, messages: u64, sessions: u64, die: bool) -> Outcome<(
             expiry: SessionExpiry::NEVER,
             claim,
         });
-        batch.push(Change::Subscribed { session, filter: filter.clone(), subscription });
+        batch.push(Change::Subscribed { session, filter: filter.clone(), subscription, since: None });
         if number % BATCH == 0 || number == sessions {
             store.commit(mem::take(&mut batch)).wait()?;
         }

@@ -31,6 +31,12 @@ pub enum StoreError {
         /// Error of the device or the service.
         reason: Arc<str>,
     },
+    /// The store does not answer for now: too few servers of a cluster are reachable. The batch may be applied or not.
+    #[error("the store does not answer ({reason}): try again later")]
+    Unavailable {
+        /// Error of the service.
+        reason: Arc<str>,
+    },
     /// Stored content cannot be read.
     #[error("the store is damaged ({reason}): restore a copy or start with an empty store")]
     Damaged {

@@ -58,6 +58,18 @@ pub struct RecoveredSession {
     pub queue: Vec<(Lsn, QueueEntry)>,
 }
 
+impl RecoveredSession {
+    /// Shows the session and everything that belongs to it.
+    pub fn show(self, into: &mut dyn Recover) {
+        let id = self.record.id;
+        into.session(self.record, self.claim);
+        self.subscriptions.into_iter().for_each(|(filter, one)| into.subscription(id, filter, one));
+        self.will.into_iter().for_each(|will| into.will(id, will));
+        self.received.into_iter().for_each(|(packet_id, exchanges)| into.received(id, packet_id, exchanges));
+        self.queue.into_iter().for_each(|(lsn, entry)| into.queued(id, lsn, entry));
+    }
+}
+
 impl RecoveredState {
     fn edit(&mut self, session: SessionId, edit: impl FnOnce(&mut RecoveredSession)) {
         let session = self.sessions.get_mut(&session);

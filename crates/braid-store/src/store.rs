@@ -7,7 +7,7 @@ use braid_proto::packet::ClientId;
 use crate::change::Batch;
 use crate::completion::{Commit, Completion};
 use crate::error::StoreError;
-use crate::ids::{Claim, Lsn, NextIds};
+use crate::ids::{Claim, Lsn, NextIds, Positions};
 use crate::message::{LazyMessage, StoredMessage};
 use crate::recovery::Recover;
 
@@ -81,6 +81,17 @@ pub trait Store: Send + Sync + 'static {
     /// As [`recover`](Self::recover).
     fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError>;
 
+    /// Whether a session that ends with its connection is stored too, as other store values may claim it.
+    fn keeps_every_session(&self) -> bool {
+        false
+    }
+
+    /// Present position of the log, at which a subscription begins that is made from now on. Empty where queues are not
+    /// parts of a log.
+    fn positions(&self) -> Positions {
+        Positions::default()
+    }
+
     /// Bytes of its files; 0 for a store in memory.
     fn size(&self) -> u64 {
         0
@@ -120,6 +131,16 @@ macro_rules! forward {
             self$($inner)*.messages(show)
         }
     };
+    (@keeps_every_session ($($inner:tt)*)) => {
+        fn keeps_every_session(&self) -> bool {
+            self$($inner)*.keeps_every_session()
+        }
+    };
+    (@positions ($($inner:tt)*)) => {
+        fn positions(&self) -> Positions {
+            self$($inner)*.positions()
+        }
+    };
     (@$usage:ident ($($inner:tt)*)) => {
         fn $usage(&self) -> u64 {
             self$($inner)*.$usage()
@@ -130,9 +151,9 @@ macro_rules! forward {
 pub(crate) use forward;
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    forward!((.as_ref()): recover, claim, commit, messages_of, messages, size, wal_groups);
+    forward!((.as_ref()): recover, claim, commit, messages_of, messages, keeps_every_session, positions, size, wal_groups);
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
-    forward!((.as_ref()): recover, claim, commit, messages_of, messages, size, wal_groups);
+    forward!((.as_ref()): recover, claim, commit, messages_of, messages, keeps_every_session, positions, size, wal_groups);
 }

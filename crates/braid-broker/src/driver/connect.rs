@@ -264,7 +264,8 @@ async fn open(
 ) -> Result<(), StoreError> {
     let Some((expiry, will)) = server.offer() else { return Ok(()) };
     core.sessions.load_stored(entry).await?;
-    let is_stored = expiry.outlives_connection() || entry.is_durable();
+    let is_kept = core.persist.store().keeps_every_session();
+    let is_stored = expiry.outlives_connection() || entry.is_durable() || is_kept;
     let will = will.filter(|_| is_stored).cloned().map(Arc::new);
     core.sessions.open(entry, identity, expiry, will).await
 }

@@ -31,7 +31,7 @@ use crate::core::Core;
 use crate::dispatch::Congested;
 use crate::limit::Limit;
 use crate::mountpoint;
-use crate::registry::SessionKey;
+use crate::registry::SessionEntry;
 use crate::routing::RouteCache;
 use crate::statistics::Counter;
 
@@ -70,7 +70,7 @@ pub(super) struct PublishIngress {
 struct IngressScope<'a> {
     core: &'a Core,
     access: &'a mut ClientAccess,
-    publisher: Option<SessionKey>,
+    publisher: Option<&'a SessionEntry>,
     server: &'a mut Server,
     gate: &'a mut ReadGate,
     acks: &'a mut AckPipeline,
@@ -128,7 +128,7 @@ impl PublishIngress {
             PendingAcks::add(acks, *token);
         }
         let set_reason = |token, reason| server.set_reason(token, reason);
-        let retained = core.dispatcher.admit(access, messages, tokens, set_reason);
+        let retention = core.dispatcher.admit(access, messages, tokens, set_reason);
         pipeline.note_received(messages, tokens, changes);
         let changes = std::mem::take(changes);
         // No acknowledgement waits for the store if all is QoS 0, also where messages are retained.
@@ -138,7 +138,14 @@ impl PublishIngress {
                 server.set_reason(token, ReasonCode::NoMatchingSubscribers);
             }
         };
-        let dispatched = core.dispatcher.publish(&mut self.routes, publisher, messages, changes, reached);
+        let dispatched = core.dispatcher.publish(
+            &mut self.routes,
+            publisher,
+            messages,
+            &retention.publishers,
+            changes,
+            reached,
+        );
         self.fan_out = (dispatched.matches / messages.len().max(1)).max(1);
         let rate = core.config.limits.urgent_bytes_per_second;
         let is_exempt = self.urgent.take(dispatched.urgent.bytes, rate, &core.statistics, now);
@@ -149,8 +156,9 @@ impl PublishIngress {
                 tokens.iter().flatten().for_each(|token| acks.wait_for(token.stream(), &entry, until));
             }
         }
-        pipeline.wait_for(retained.filter(|_| is_awaited));
-        pipeline.wait_for(dispatched.commit.filter(|_| is_awaited));
+        for commit in [retention.commit, dispatched.forwarded, dispatched.commit] {
+            pipeline.wait_for(commit.filter(|_| is_awaited));
+        }
         messages.clear();
         tokens.clear();
         self.pressure.note_publishes(dispatched.urgent.is_all && is_exempt, &core.memory, now);
@@ -220,7 +228,7 @@ impl Driver {
         let context = IngressScope {
             core: &self.core,
             access: &mut self.session.access,
-            publisher: self.session.entry.as_ref().map(|entry| entry.key),
+            publisher: self.session.entry.as_deref(),
             server: &mut self.server,
             gate: &mut self.gate,
             acks: &mut self.acks,
@@ -279,7 +287,11 @@ impl Driver {
                 Ok(leaves) => self.release_acks(leaves),
                 Err(error) => {
                     self.note_store_error(&error);
-                    self.server.disconnect(ReasonCode::ImplementationSpecificError);
+                    self.server.disconnect(match error {
+                        StoreError::Fenced { .. } => ReasonCode::SessionTakenOver,
+                        StoreError::Unavailable { .. } => ReasonCode::ServerUnavailable,
+                        _ => ReasonCode::ImplementationSpecificError,
+                    });
                 }
             }
         }

@@ -137,6 +137,8 @@ impl SubscriptionHandler<'_> {
         let Some(granted) = self.grant(on, subscribe, filters_left) else { return Handled::Wholly(None) };
         self.record_subscribed(&granted);
         let progress = self.progress.get_or_insert_default();
+        // Before they are there: a message behind this position is matched by them.
+        let since = self.core.persist.store().positions();
         self.core.routing.change(|router| {
             for some in &granted {
                 let Granted { filter, subscription, has_left_control } = some;
@@ -168,6 +170,7 @@ impl SubscriptionHandler<'_> {
                 session,
                 filter: granted.filter,
                 subscription: StoredSubscription::of(&granted.subscription),
+                since: Some(since.clone()),
             };
             let commit = self.core.persist.commit(granted.into_iter().map(subscribed).collect());
             self.acks.wait_for(Some(commit));
@@ -369,6 +372,7 @@ impl SubscriptionHandler<'_> {
                 session,
                 filter,
                 subscription: StoredSubscription::of(&subscription),
+                since: None,
             });
             self.core.persist.commit_unwatched(ended.chain(changed).collect());
         }

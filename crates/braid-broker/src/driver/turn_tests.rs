@@ -21,6 +21,7 @@ use tokio::io::AsyncWriteExt;
 use super::*;
 use crate::auth::{Access, Action, Anonymous, Authorize};
 use crate::config::BrokerConfig;
+use crate::core::Storage;
 use crate::memory::Memory;
 
 /// Authorizer that denies the subscriptions of one filter, or of all, and the priority of another.
@@ -58,7 +59,7 @@ fn core(rules: Arc<Rules>) -> Arc<Core> {
     let config = BrokerConfig::default();
     let memory = Arc::new(Memory::new(&config.limits));
     let access = Access::new(Box::new(Anonymous::default()), rules);
-    Arc::new(Core::new(config, access, Arc::new(MemoryStore::new()), None, NextIds::FIRST, memory))
+    Arc::new(Core::new(config, access, Storage::of(Arc::new(MemoryStore::new())), NextIds::FIRST, memory))
 }
 
 struct Fixture {

@@ -30,7 +30,7 @@ use crate::lock_order::{Ordered, Rank};
 use crate::queue::policy::QueuePolicy;
 pub(crate) use progress::DurableProgress;
 pub use recover::Recovery;
-pub(crate) use recover::{MessageLoader, RecoveredSession, recover};
+pub(crate) use recover::{MessageLoader, RecoveredSession, recover, taken};
 
 /// Number of pending session deletes from which on completed ones are purged.
 const PURGE_FROM: usize = 1024;
@@ -87,7 +87,8 @@ impl Persist {
 
     /// Adds to `changes` those that queue a QoS 1 or 2 delivery for the session, and sets its sequence number.
     ///
-    /// The numbers ascend in the order of the calls: deliveries that are pushed in this order are recovered in it.
+    /// The numbers ascend in the order of the calls: deliveries that are pushed in this order are recovered in it. A
+    /// delivery that has a number of the log keeps it.
     pub(crate) fn queue(
         &self,
         changes: &mut Vec<Change>,
@@ -100,7 +101,8 @@ impl Persist {
         }
         let (message, is_new) = self.name(&delivery.message);
         // The number of a message that was stored before would sort the delivery too far ahead.
-        let queue_lsn = if is_new { message } else { self.next_number() };
+        let fresh = || if is_new { message } else { self.next_number() };
+        let queue_lsn = delivery.queue_lsn.unwrap_or_else(fresh);
         delivery.queue_lsn = Some(queue_lsn);
         let (message, lsn) = (Lsn::new(message.get()), Lsn::new(queue_lsn.get()));
         // A fan-out refers to one message many times.
@@ -179,6 +181,7 @@ impl Persist {
             StoreError::Fenced { session } => {
                 tracing::debug!(%session, "the session has another owner by now")
             }
+            StoreError::Unavailable { .. } => tracing::debug!(%error, "not stored"),
             StoreError::Failed { .. } | StoreError::Closed => self.fail(error),
             error => tracing::error!(%error, "not stored"),
         }
@@ -306,7 +309,7 @@ pub(crate) fn ended_subscriptions(
     let change = |filter: TopicFilter| match left.and_then(|left| left.of(&filter).last()) {
         Some(subscription) => {
             let subscription = StoredSubscription::of(subscription);
-            Change::Subscribed { session, filter, subscription }
+            Change::Subscribed { session, filter, subscription, since: None }
         }
         None => Change::Unsubscribed { session, filter },
     };

@@ -13,10 +13,11 @@ use braid_proto::packet::{PacketId, Will};
 use braid_proto::session::{Phase, Session};
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{
-    Claim, LazyMessage, Lsn, NextIds, Now, QueueEntry, Recover, SessionId, SessionRecord, Store, StoreError,
-    StoredMessage, StoredSubscription,
+    Change, Claim, LazyMessage, Lsn, NextIds, Now, QueueEntry, Recover, SessionId, SessionRecord, Store,
+    StoreError, StoredMessage, StoredSubscription,
 };
 
+use super::Persist;
 use crate::memory::Memory;
 use crate::queue::stored::{Known, Source, StoredEntry};
 use crate::queue::usage::cost;
@@ -89,6 +90,43 @@ pub(crate) fn recover(
         tell(recovery);
     }
     Ok(Recovered { next, recovery, sessions, retained })
+}
+
+/// Session that this node has taken over, with the messages that are in flight.
+///
+/// # Errors
+/// The store cannot be read.
+pub(crate) async fn taken(
+    persist: &Persist,
+    mut recovered: braid_store::RecoveredSession,
+    now: Now,
+    loader: &mut MessageLoader,
+) -> Result<RecoveredSession, StoreError> {
+    let id = recovered.record.id;
+    let wanted: Vec<_> = recovered.queue.iter().filter_map(|(_, entry)| entry.message()).collect();
+    let read = persist.read(wanted.clone(), loader).await?;
+    let wanted: HashMap<_, _> =
+        wanted.into_iter().zip(read).filter_map(|(lsn, message)| Some((lsn, message?))).collect();
+    let is_there = |entry: &QueueEntry| entry.message().is_none_or(|lsn| wanted.contains_key(&lsn));
+    let mut gone = Vec::new();
+    recovered.queue.retain(|(lsn, entry)| {
+        let is_kept = is_there(entry);
+        gone.extend((!is_kept).then_some(Change::Completed { session: id, lsn: *lsn }));
+        is_kept
+    });
+    if !gone.is_empty() {
+        tracing::warn!(
+            client = recovered.record.client_id.as_str(),
+            messages = gone.len(),
+            "messages in flight are not in the log any more"
+        );
+        persist.commit_late(gone);
+    }
+    let mut shown = Shown::new(now.system);
+    recovered.show(&mut shown);
+    let messages = Messages { wanted, publishers: HashMap::new(), others: Vec::new() };
+    let missing = || StoreError::Damaged { reason: format!("session {id} has no record").into() };
+    revive(shown.sessions.remove(&id).ok_or_else(missing)?, &messages)
 }
 
 /// Recovered state before the messages are read.

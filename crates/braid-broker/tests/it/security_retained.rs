@@ -6,7 +6,7 @@ use std::sync::Arc;
 use braid_auth::identity::{Attributes, Identity};
 use braid_broker::view::{RetainedQuery, RetainedRow};
 use braid_broker::{
-    Authenticate, Authentication, Authorize, Broker, Counter, Credentials, PermitAll, SecurityAction,
+    Authenticate, Authentication, Authorize, Broker, Counter, Credentials, PermitAll, SecurityAction, Storage,
 };
 use braid_proto::packet::{AckKind, ClientId, Connect, Packet, Publish, QoS};
 use braid_proto::stream::StreamKey;
@@ -140,8 +140,14 @@ async fn rule_4_a_damaged_publisher_ends_the_start() {
         let changes = [Change::Stored { lsn, message }, Change::Retained { message: lsn }];
         store.commit(changes.into_iter().collect()).await.expect("it is in memory");
         let (config, rules) = (quiet(), AclRules::of(ALL));
-        let broker =
-            Broker::recover(config, Box::new(UserNames), rules, Arc::new(store), None, Vec::new(), |_| {});
+        let broker = Broker::recover(
+            config,
+            Box::new(UserNames),
+            rules,
+            Storage::of(Arc::new(store)),
+            Vec::new(),
+            |_| {},
+        );
         let error = broker.err().map(|error| error.to_string());
         assert_eq!(error.is_none(), is_valid, "{text}");
         assert!(error.is_none_or(|error| error.contains("the publisher of message 1")), "{text}");

@@ -58,7 +58,7 @@ pub(super) fn closed(session: u64, claim: Claim) -> Change {
 
 pub(super) fn subscribed(session: u64, text: &str, qos: QoS) -> Change {
     let subscription = StoredSubscription { qos, ..full_subscription() };
-    Change::Subscribed { session: id(session), filter: filter(text), subscription }
+    Change::Subscribed { session: id(session), filter: filter(text), subscription, since: None }
 }
 
 /// All fields differ from their defaults.

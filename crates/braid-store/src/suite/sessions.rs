@@ -143,7 +143,12 @@ fn a_subscription_keeps_every_option(subject: &mut Subject<'_>) {
     let subscription = full_subscription();
     let names = ["$share/g/+/#", "t", "+/é"];
     for name in names {
-        subject.commit(&[Change::Subscribed { session: id(1), filter: filter(name), subscription }]);
+        subject.commit(&[Change::Subscribed {
+            session: id(1),
+            filter: filter(name),
+            subscription,
+            since: None,
+        }]);
     }
     let state = subject.state();
     let subscriptions = &state.sessions[&id(1)].subscriptions;
@@ -165,7 +170,12 @@ fn a_subscription_keeps_the_requested_priority(subject: &mut Subject<'_>) {
     };
     for priority in asked {
         let subscription = subscription(priority);
-        subject.commit(&[Change::Subscribed { session: id(1), filter: name(priority), subscription }]);
+        subject.commit(&[Change::Subscribed {
+            session: id(1),
+            filter: name(priority),
+            subscription,
+            since: None,
+        }]);
     }
     let state = subject.state();
     for priority in asked {
@@ -181,7 +191,12 @@ fn a_filter_names_one_subscription(subject: &mut Subject<'_>) {
     subject.commit(&[subscribed(2, "t", QoS::AtLeastOnce)]);
     // As another stream of the session does with the same filter.
     let other = StoredSubscription { qos: QoS::AtMostOnce, priority: None, ..full_subscription() };
-    subject.commit(&[Change::Subscribed { session: id(1), filter: filter("t"), subscription: other }]);
+    subject.commit(&[Change::Subscribed {
+        session: id(1),
+        filter: filter("t"),
+        subscription: other,
+        since: None,
+    }]);
     subject.commit(&[Change::Unsubscribed { session: id(1), filter: filter("$share/g/t") }]);
     let state = subject.state();
     let held = |session: u64| -> Vec<_> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_access::AccessControl;
-use braid_broker::{Broker, BrokerListener, Recovery};
+use braid_broker::{Broker, BrokerListener, Recovery, Storage};
 use braid_http::HealthState;
 use braid_proto::decoder::Spool;
 use braid_store::spool::FileSpool;
@@ -74,9 +74,9 @@ impl Opened {
         let Self { store, spool, reporter } = self;
         let authenticate = Box::new(control.authenticator());
         let progress = |recovery: Recovery| reporter.recovered(recovery);
-        let (authorize, shared) = (control.authorizer(), store.shared());
-        let broker =
-            Broker::recover(config.broker(), authenticate, authorize, shared, spool, listeners, progress);
+        let storage = Storage { spool, ..Storage::of(store.shared()) };
+        let authorize = control.authorizer();
+        let broker = Broker::recover(config.broker(), authenticate, authorize, storage, listeners, progress);
         let broker = broker.map_err(|error| StartError::of_store(&config.data_dir, error))?;
         Ok(Built { broker, store, took: reporter.elapsed() })
     }

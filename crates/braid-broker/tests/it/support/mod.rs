@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use braid_broker::{
     Anonymous, Authenticate, Authorize, Broker, BrokerConfig, BrokerListener, Handle, LimitsConfig,
-    PermitAll, Statistics, SysConfig,
+    PermitAll, Statistics, Storage, SysConfig,
 };
 use braid_proto::decoder::Spool;
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
@@ -119,7 +119,8 @@ impl TestBroker {
         panics::count();
         let (listener, connector) = mem::listener();
         let listeners = std::iter::once(listener.into()).chain(others).collect();
-        let broker = Broker::recover(config, Box::new(rule), authorize, store, spool, listeners, |_| {});
+        let storage = Storage { spool, ..Storage::of(store) };
+        let broker = Broker::recover(config, Box::new(rule), authorize, storage, listeners, |_| {});
         let broker = broker.expect("memory can be read");
         let handle = broker.handle();
         Self { connector, handle, task: tokio::spawn(broker.run(DRAIN)) }

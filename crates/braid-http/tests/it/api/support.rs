@@ -12,7 +12,7 @@ use braid_auth::acl::Decision;
 use braid_auth::identity::{Attributes, Identity};
 use braid_broker::{
     Action, Anonymous, Authenticate, Authentication, Authorize, Broker, BrokerConfig, Credential,
-    Credentials, Expiry, Grant, Handle, LimitsConfig, Outcome, PermitAll, Refusal, SysConfig,
+    Credentials, Expiry, Grant, Handle, LimitsConfig, Outcome, PermitAll, Refusal, Storage, SysConfig,
 };
 use braid_client::{Client, ClientTlsOptions, Messages};
 use braid_http::{
@@ -263,7 +263,8 @@ impl TestApi {
         let store = Arc::new(MemoryStore::new());
         let listeners = listeners.into_iter().map(Into::into).collect();
         let anonymous = Box::new(Anonymous::default());
-        let broker = Broker::recover(config, anonymous, setup.rules, store, None, listeners, |_| {}).unwrap();
+        let broker =
+            Broker::recover(config, anonymous, setup.rules, Storage::of(store), listeners, |_| {}).unwrap();
         let handle = broker.handle();
         runtime.spawn(broker.run(Duration::from_secs(5)));
         drop(inside);

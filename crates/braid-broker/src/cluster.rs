@@ -1,0 +1,209 @@
+//! Seam to the other nodes of a cluster: the way of messages to their subscribers, and sessions that move.
+//!
+//! A broker of its own has [`SingleNode`]: every message is delivered here, and every session is here.
+
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use braid_auth::publisher::Publisher;
+use braid_proto::message::Message;
+use braid_proto::packet::ClientId;
+use braid_proto::reason::ReasonCode;
+use braid_proto::topic::{TopicFilter, TopicName};
+use braid_store::{Change, Commit, Lsn, RecoveredSession, SessionId, StoreError, StoredMessage};
+
+use crate::Handle;
+use crate::queue::usage::QueueLimits;
+use crate::routing::RouteCache;
+
+/// Answer of other nodes.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Other nodes, as a broker sees them.
+///
+/// Messages that all nodes have to see are appended to a log. They are delivered when they come back from it, by
+/// [`Handle::deliver_logged`], at the node of their publisher as at any other.
+pub trait Cluster: Send + Sync + 'static {
+    /// Passes messages on to other nodes. `changes` are those of the publisher's session that belong to the messages;
+    /// those that are durable with the returned commit are removed.
+    fn forward(&self, publication: &Publication<'_>, changes: &mut Vec<Change>) -> Forwarded;
+
+    /// Looks for the session of a client that this node does not have. `None`: there are no other nodes.
+    fn find<'a>(&'a self, client_id: &'a ClientId) -> Option<Answer<'a, Option<RemoteSession>>>;
+
+    /// Takes a session over from its node, which releases it first if it can, and makes it one of the store of this
+    /// node under `id`. Messages that are in flight are among its queue, and no others: [`replay`](Self::replay) has
+    /// them. `None`: the session has ended.
+    fn take(&self, found: RemoteSession, id: SessionId) -> Answer<'_, Option<RecoveredSession>>;
+
+    /// Messages of the log that match a session which was taken and is routed to by now, as far as they were not
+    /// delivered since. Of more than `limits` the latest.
+    fn replay(&self, session: SessionId, limits: ReplayLimits) -> Answer<'_, Vec<Replayed>>;
+
+    /// Notes the first subscription of this node with a filter, or the end of the last one.
+    fn note_interest(&self, filter: &TopicFilter, is_interested: bool);
+
+    /// Whether messages come by a log. Then those with RETAIN are retained when they come back, and members of shared
+    /// subscriptions are selected among all nodes: only [`Handle::deliver_shared`] delivers to them, and a message that
+    /// its member does not complete goes back.
+    fn has_log(&self) -> bool;
+}
+
+/// Messages of one publisher.
+pub struct Publication<'a> {
+    /// Client Identifier and session of the publisher; `None` for the broker itself.
+    pub publisher: Option<(&'a ClientId, SessionId)>,
+    /// Messages in their order.
+    pub messages: &'a [Arc<Message>],
+    /// Publishers of the messages with RETAIN, in their order, in the encoding of the store.
+    pub retained_by: &'a [Option<Arc<str>>],
+    /// Tests whether a topic has a priority above the default.
+    pub is_urgent: &'a dyn Fn(&TopicName) -> bool,
+}
+
+/// Result of [`Cluster::forward`].
+#[derive(Debug)]
+pub enum Forwarded {
+    /// All messages are to be delivered here, now.
+    Here,
+    /// Some come by the log, and their publisher waits for the commit. `here`: whether each message is to be delivered
+    /// here and now.
+    Split {
+        /// One for each message.
+        here: Vec<bool>,
+        /// Done when the log has the others.
+        commit: Option<Commit>,
+    },
+}
+
+/// Session of a client at another node, or at none.
+pub struct RemoteSession {
+    /// Its owner's identity in the encoding of the store; `None` if it is not known.
+    pub identity: Option<Arc<str>>,
+    /// State of the cluster.
+    pub state: Box<dyn Any + Send>,
+}
+
+/// Upper bounds of a replay.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayLimits {
+    /// Messages.
+    pub messages: usize,
+    /// Bytes of payloads.
+    pub bytes: usize,
+}
+
+impl From<QueueLimits> for ReplayLimits {
+    fn from(QueueLimits { messages, bytes }: QueueLimits) -> Self {
+        Self { messages, bytes }
+    }
+}
+
+/// Message of the log for a session that was taken.
+pub struct Replayed {
+    /// Number of the message.
+    pub lsn: Lsn,
+    /// The message.
+    pub message: StoredMessage,
+    /// Client Identifier of its publisher; `None` for a broker.
+    pub publisher: Option<ClientId>,
+    /// Filters of the session that match it, with the subscriptions that began before it.
+    pub filters: Vec<TopicFilter>,
+}
+
+/// Message that comes from another node, or from the log.
+pub struct ArrivedMessage {
+    /// The message, with its number if it is one of the log.
+    pub message: Message,
+    /// Client Identifier of its publisher; `None` for a broker.
+    pub publisher: Option<ClientId>,
+    /// Publisher of a message that is to be retained.
+    pub retained_by: Option<Arc<Publisher>>,
+}
+
+/// Way of messages into this node: routes that they share.
+#[derive(Default)]
+pub struct Arrivals(pub(crate) RouteCache);
+
+impl std::fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arrivals").finish_non_exhaustive()
+    }
+}
+
+/// Broker without other nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SingleNode;
+
+impl Cluster for SingleNode {
+    fn forward(&self, _publication: &Publication<'_>, _changes: &mut Vec<Change>) -> Forwarded {
+        Forwarded::Here
+    }
+
+    fn find<'a>(&'a self, _client_id: &'a ClientId) -> Option<Answer<'a, Option<RemoteSession>>> {
+        None
+    }
+
+    fn take(&self, _found: RemoteSession, _id: SessionId) -> Answer<'_, Option<RecoveredSession>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn replay(&self, _session: SessionId, _limits: ReplayLimits) -> Answer<'_, Vec<Replayed>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn note_interest(&self, _filter: &TopicFilter, _is_interested: bool) {}
+
+    fn has_log(&self) -> bool {
+        false
+    }
+}
+
+/// Calls of a cluster.
+impl Handle {
+    /// Delivers messages of the log in their order, and retains those with RETAIN.
+    pub fn deliver_logged(&self, arrivals: &mut Arrivals, messages: Vec<ArrivedMessage>) {
+        self.core.deliver_arrived(arrivals, messages);
+    }
+
+    /// Delivers a message to a member of a shared subscription. False: this node has none that could take it.
+    pub fn deliver_shared(&self, filter: &TopicFilter, message: Message) -> bool {
+        self.core.dispatcher.deliver_shared(filter, message)
+    }
+
+    /// Releases the session of a client for another node: its connection is closed with 0x8E, and the store has
+    /// everything of it when this is done. False: this node does not have the session.
+    ///
+    /// # Errors
+    /// The connection does not release it in time, or the store does not take it.
+    pub async fn release_session(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
+        self.core.sessions.give_away(client_id).await
+    }
+
+    /// Takes over the session of a client that has no connection, for its timers: a Will that is due, its end. False:
+    /// there is none any more.
+    ///
+    /// # Errors
+    /// The session cannot be taken.
+    pub async fn adopt_session(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
+        self.core.sessions.adopt(client_id).await
+    }
+
+    /// Forgets a session without a connection that the store has whole. False, and without effect, if it has one again.
+    pub async fn forget_session(&self, id: SessionId) -> bool {
+        self.core.sessions.forget(id).await
+    }
+
+    /// Ends the part of this node in a session that another one has by now: its connection is closed with 0x8E, and
+    /// nothing of it is published or stored any more.
+    pub fn lose_session(&self, id: SessionId) {
+        self.core.sessions.lose(id);
+    }
+
+    /// Ends the connection of a session with this reason.
+    pub fn close_session(&self, id: SessionId, reason: ReasonCode) {
+        self.core.sessions.close(id, reason);
+    }
+}
