@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use braid_auth::publisher::Publisher;
 use braid_proto::message::Message;
-use braid_proto::packet::ClientId;
+use braid_proto::packet::{ClientId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{Change, Commit, Lsn, RecoveredSession, SessionId, StoreError, StoredMessage};
@@ -41,6 +41,9 @@ pub trait Cluster: Send + Sync + 'static {
     /// Messages of the log that match a session which was taken and is routed to by now, as far as they were not
     /// delivered since. Of more than `limits` the latest.
     fn replay(&self, session: SessionId, limits: ReplayLimits) -> Answer<'_, Vec<Replayed>>;
+
+    /// Forgets a session that was taken and could not be resumed. It is found again.
+    fn abandon(&self, session: SessionId);
 
     /// Notes the first subscription of this node with a filter, or the end of the last one.
     fn note_interest(&self, filter: &TopicFilter, is_interested: bool);
@@ -154,6 +157,8 @@ impl Cluster for SingleNode {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
+    fn abandon(&self, _session: SessionId) {}
+
     fn note_interest(&self, _filter: &TopicFilter, _is_interested: bool) {}
 
     fn has_log(&self) -> bool {
@@ -168,8 +173,9 @@ impl Handle {
         self.core.deliver_arrived(arrivals, messages);
     }
 
-    /// Delivers a message to a member of a shared subscription. False: this node has none that could take it.
-    pub fn deliver_shared(&self, filter: &TopicFilter, message: Message) -> bool {
+    /// Delivers a message to a member of a shared subscription, with the QoS that is returned. `None`: this node has no
+    /// member that could take it.
+    pub fn deliver_shared(&self, filter: &TopicFilter, message: Message) -> Option<QoS> {
         self.core.dispatcher.deliver_shared(filter, message)
     }
 
@@ -196,14 +202,9 @@ impl Handle {
         self.core.sessions.forget(id).await
     }
 
-    /// Ends the part of this node in a session that another one has by now: its connection is closed with 0x8E, and
-    /// nothing of it is published or stored any more.
-    pub fn lose_session(&self, id: SessionId) {
-        self.core.sessions.lose(id);
-    }
-
-    /// Ends the connection of a session with this reason.
-    pub fn close_session(&self, id: SessionId, reason: ReasonCode) {
-        self.core.sessions.close(id, reason);
+    /// Ends the part of this node in a session that another one has by now, or may have: its connection is closed with
+    /// `reason`, and nothing of it is published or stored any more.
+    pub fn lose_session(&self, id: SessionId, reason: ReasonCode) {
+        self.core.sessions.lose(id, reason);
     }
 }

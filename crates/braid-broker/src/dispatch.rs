@@ -1,7 +1,7 @@
 //! Dispatcher: publishes batches of messages into the queues of sessions.
 
 use std::collections::VecDeque;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use braid_proto::connection::Token;
 use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::{ClientId, Will};
+use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::Priority;
 use braid_proto::topic::{TopicFilter, TopicName};
@@ -234,18 +234,18 @@ impl Dispatcher {
         }
     }
 
-    /// Delivers a message to a member of a shared subscription; false if there is none.
-    pub(crate) fn deliver_shared(&self, filter: &TopicFilter, message: Message) -> bool {
-        let Some(group) = self.routing.group(filter) else { return false };
+    /// Delivers a message to a member of a shared subscription, with the QoS that is returned; `None` if there is none.
+    pub(crate) fn deliver_shared(&self, filter: &TopicFilter, message: Message) -> Option<QoS> {
+        let group = self.routing.group(filter)?;
         let mut message = [Arc::new(message)];
         self.memory.charge(&self.memory.account(), &mut message);
         let mut push = BatchPush::new(self, Vec::new());
         let priority = self.routing.priority_of(&message[0].topic);
-        push.push_shared(&group, priority, &message[0], None);
-        let is_taken = push.dropped == 0;
+        let qos = push.push_shared(&group, priority, &message[0], None);
+        // It is not dropped: another node may have a member.
         push.dropped = 0;
         drop(push.finish());
-        is_taken
+        qos
     }
 
     /// Publishes a message of the broker itself.
@@ -489,7 +489,9 @@ impl<'a> BatchPush<'a> {
         let mut before = None;
         for delivery in &mut deliveries {
             // The first delivery of a message of the log has its number there; copies have numbers of their own.
-            delivery.queue_lsn = delivery.message.lsn().filter(|lsn| self.is_logged && before != Some(*lsn));
+            let is_first =
+                |lsn: &NonZeroU64| self.is_logged && before != Some(*lsn) && delivery.shared.is_none();
+            delivery.queue_lsn = delivery.message.lsn().filter(is_first);
             before = delivery.message.lsn();
             persist.queue(&mut self.changes, entry.id(), delivery, &queues.policy);
         }
@@ -541,7 +543,7 @@ impl<'a> BatchPush<'a> {
         }
     }
 
-    /// Gives a message to one member: the next in turn that is connected and has room, else the next whose session
+    /// Gives a message to one member, and returns the QoS of the delivery: the next in turn that is connected and has room, else the next whose session
     /// keeps it. `priority` is for a member that asked for none; `enqueued_at` if it has waited for another member.
     ///
     /// The queues of at most [`READY_PROBES`] connected members are locked: a message to ten thousand members must not
@@ -553,7 +555,7 @@ impl<'a> BatchPush<'a> {
         priority: Option<Priority>,
         message: &Arc<Message>,
         enqueued_at: Option<NonZeroU32>,
-    ) {
+    ) -> Option<QoS> {
         let Dispatcher { access, queues, .. } = self.dispatcher;
         let limits = queues.policy.limits;
         let (mut probes, mut has_fallback) = (0, false);
@@ -583,9 +585,14 @@ impl<'a> BatchPush<'a> {
                 let mut delivery = route_shared(message, &shared.group, member);
                 delivery.priority = member.subscription.priority.or(priority).unwrap_or_default(); // [BQ-52]
                 delivery.enqueued_at = enqueued_at;
+                let qos = delivery.qos;
                 self.push(entry, std::iter::once(delivery));
+                Some(qos)
             }
-            _ => self.dropped += 1,
+            _ => {
+                self.dropped += 1;
+                None
+            }
         }
     }
 
@@ -611,7 +618,6 @@ impl<'a> BatchPush<'a> {
 
 #[cfg(test)]
 mod tests {
-    use braid_proto::packet::QoS;
     use braid_proto::session::Subscription;
     use braid_proto::topic::TopicName;
     use braid_store::Claim;

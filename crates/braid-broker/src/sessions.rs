@@ -160,7 +160,11 @@ impl SessionManager {
             return Err(ReasonCode::NotAuthorized);
         }
         let Some((entry, subscriptions)) = self.take_from_elsewhere(found).await? else { return Ok(None) };
-        self.replay(&entry, &subscriptions).await.map_err(|error| unavailable(client_id, &error))?;
+        if let Err(error) = self.replay(&entry, &subscriptions).await {
+            self.lose(entry.id(), ReasonCode::ServerUnavailable);
+            self.cluster.abandon(entry.id());
+            return Err(unavailable(client_id, &error));
+        }
         Ok(Some(entry))
     }
 
@@ -659,7 +663,7 @@ impl SessionManager {
     }
 
     /// Ends the part of this node in a session that another node has by now.
-    pub(crate) fn lose(&self, id: SessionId) {
+    pub(crate) fn lose(&self, id: SessionId, reason: ReasonCode) {
         let Some(entry) = self.registry.find_by_id(id) else { return };
         entry.set_lost();
         let parked = {
@@ -669,19 +673,12 @@ impl SessionManager {
                 other => {
                     *owner = other;
                     drop(owner);
-                    let waker = entry.queue.signal(Signal::Close(ReasonCode::SessionTakenOver));
+                    let waker = entry.queue.signal(Signal::Close(reason));
                     return waker.into_iter().for_each(Waker::wake);
                 }
             }
         };
         self.discard(&entry, &parked.session);
-    }
-
-    /// Closes the connection of a session.
-    pub(crate) fn close(&self, id: SessionId, reason: ReasonCode) {
-        let entry = self.registry.find_by_id(id);
-        let waker = entry.and_then(|entry| entry.queue.signal(Signal::Close(reason)));
-        waker.into_iter().for_each(Waker::wake);
     }
 
     // -- Restart -----------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ pub struct Connections {
     pub ordinary: Context,
     /// For urgent messages: no bulk is before them in its buffers.
     pub urgent: Context,
+    /// For shared subscriptions: it gets messages of this node too.
+    pub groups: Context,
 }
 
 impl Connections {
@@ -44,7 +46,8 @@ impl Connections {
             return Err(ClusterError::Payload { max_payload, packet: packet.saturating_add(OVERHEAD), most });
         }
         let urgent = connect(options, " urgent").await?;
-        Ok(Self { ordinary: context(ordinary), urgent: context(urgent) })
+        let groups = connect(options, " groups").await?;
+        Ok(Self { ordinary: context(ordinary), urgent: context(urgent), groups: context(groups) })
     }
 }
 

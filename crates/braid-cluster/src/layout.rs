@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, RetentionPolicy, Source, StorageType, SubjectTransform,
 };
-use braid_proto::packet::{ClientId, PacketId};
+use braid_proto::packet::ClientId;
 use braid_proto::topic::{TopicFilter, TopicName};
+use braid_store::Lsn;
 
 use crate::name::Name;
 use crate::subject::{push_filter, push_text, push_topic};
@@ -21,6 +22,9 @@ pub(crate) const FORMAT_KEY: &str = "braidmq.format";
 
 /// Metadata of a stream: the number of shards of the cluster.
 pub(crate) const SHARDS_KEY: &str = "braidmq.shards";
+
+/// First number of deliveries that are no part of the log: copies, and messages of shared subscriptions.
+pub const OWN_NUMBERS: Lsn = Lsn::new(1 << 63);
 
 /// Time for which a node without a sign of life counts as alive.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -79,14 +83,57 @@ impl Layout {
         (0..self.dimensions.shards).map(Shard::Ordinary).chain([Shard::Urgent])
     }
 
-    /// Shard of the messages of a client, by FNV-1a of its identifier: the same on each node, and in each version.
+    /// Shard of the messages of a topic, by FNV-1a of its name: the same on each node, and in each version. So all
+    /// messages of a topic are in one order, which all nodes see.
     #[must_use]
-    pub fn shard_of(&self, publisher: &str) -> Shard {
+    pub fn shard_of(&self, topic: &TopicName, is_urgent: bool) -> Shard {
+        if is_urgent {
+            return Shard::Urgent;
+        }
         let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = publisher.bytes().fold(0xcbf2_9ce4_8422_2325, fold);
+        let hash = topic.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, fold);
         // The low bits of FNV depend on the low bits of the text only.
         let shard = (hash >> 32) % u64::from(self.dimensions.shards.max(1));
         Shard::Ordinary(u16::try_from(shard).unwrap_or(0))
+    }
+
+    /// Number of shards, the urgent one included.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        usize::from(self.dimensions.shards) + 1
+    }
+
+    /// Place of a shard among all, from 0 on.
+    #[must_use]
+    pub fn index_of(&self, shard: Shard) -> usize {
+        match shard {
+            Shard::Ordinary(number) => usize::from(number),
+            Shard::Urgent => usize::from(self.dimensions.shards),
+        }
+    }
+
+    /// Shard at a place.
+    #[must_use]
+    pub fn shard_at(&self, index: usize) -> Shard {
+        u16::try_from(index)
+            .ok()
+            .filter(|number| *number < self.dimensions.shards)
+            .map_or(Shard::Urgent, Shard::Ordinary)
+    }
+
+    /// Number of a message of the store: ascends within a shard.
+    #[must_use]
+    pub fn lsn(&self, index: usize, sequence: u64) -> Lsn {
+        Lsn::new(sequence.saturating_mul(self.parts() as u64).saturating_add(index as u64))
+    }
+
+    /// Place of the shard, and sequence number in its stream, of a message of the log; `None` for a number that is of
+    /// this node only.
+    #[must_use]
+    pub fn position(&self, lsn: Lsn) -> Option<(usize, u64)> {
+        let parts = self.parts() as u64;
+        let index = usize::try_from(lsn.value() % parts).ok()?;
+        (lsn < OWN_NUMBERS).then_some((index, lsn.value() / parts))
     }
 
     // -- Streams -----------------------------------------------------------------------------------
@@ -141,7 +188,7 @@ impl Layout {
     fn messages_config(&self, shard: Shard) -> Config {
         let (cluster, token) = (&self.cluster, shard_token(shard));
         Config {
-            subjects: vec![format!("{cluster}.m.{token}.>"), format!("{cluster}.q.{token}.*.*")],
+            subjects: vec![format!("{cluster}.m.{token}.>"), format!("{cluster}.q.{token}.*")],
             max_bytes: i64::try_from(self.dimensions.log_bytes).unwrap_or(i64::MAX),
             discard: DiscardPolicy::Old,
             allow_atomic_publish: true,
@@ -215,12 +262,11 @@ impl Layout {
         }
     }
 
-    /// Subject of an open exchange of QoS 2.
+    /// Subject of the open exchanges of QoS 2 of a client in a shard.
     #[must_use]
-    pub fn exchange(&self, shard: Shard, client: &ClientId, packet_id: PacketId) -> String {
+    pub fn exchanges(&self, shard: Shard, client: &ClientId) -> String {
         let mut subject = format!("{}.q.{}", self.cluster, shard_token(shard));
         push_text(&mut subject, client.as_str());
-        subject.push_str(&format!(".{packet_id}"));
         subject
     }
 
@@ -244,18 +290,37 @@ impl Layout {
         format!("{}.c.{node}", self.cluster)
     }
 
+    /// Subject of all messages of a shard.
+    #[must_use]
+    pub fn all_messages(&self, shard: Shard) -> String {
+        format!("{}.m.{}.>", self.cluster, shard_token(shard))
+    }
+
     /// Subject of a message of QoS 0.
     #[must_use]
-    pub fn live(&self, topic: &TopicName) -> String {
-        let mut subject = format!("{}.l", self.cluster);
+    pub fn live(&self, is_urgent: bool, topic: &TopicName) -> String {
+        let mut subject = format!("{}.l.{}", self.cluster, live_token(is_urgent));
         push_topic(&mut subject, topic);
         subject
     }
 
+    /// Tokens of the topic of a message of QoS 0; `None`: it is none.
+    #[must_use]
+    pub fn live_topic<'a>(&self, subject: &'a str) -> Option<&'a str> {
+        let rest = subject.strip_prefix(self.cluster.as_str())?.strip_prefix(".l.")?;
+        rest.split_once('.').map(|(_, tokens)| tokens)
+    }
+
+    /// Subject of all messages of QoS 0.
+    #[must_use]
+    pub fn all_live(&self, is_urgent: bool) -> String {
+        format!("{}.l.{}.>", self.cluster, live_token(is_urgent))
+    }
+
     /// Subjects of the messages of QoS 0 that a filter matches.
     #[must_use]
-    pub fn live_filter(&self, filter: &TopicFilter) -> String {
-        let mut subject = format!("{}.l", self.cluster);
+    pub fn live_filter(&self, is_urgent: bool, filter: &TopicFilter) -> String {
+        let mut subject = format!("{}.l.{}", self.cluster, live_token(is_urgent));
         push_filter(&mut subject, filter);
         subject
     }
@@ -266,6 +331,10 @@ fn shard_token(shard: Shard) -> String {
         Shard::Ordinary(number) => number.to_string(),
         Shard::Urgent => "u".to_owned(),
     }
+}
+
+const fn live_token(is_urgent: bool) -> &'static str {
+    if is_urgent { "u" } else { "n" }
 }
 
 const fn retain_token(retain: bool) -> &'static str {

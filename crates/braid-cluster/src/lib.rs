@@ -9,9 +9,16 @@
 //! - [`Layout`]: names and settings of the streams
 //! - [`ServerFacts`]: settings of a server that would lose what was acknowledged
 
+mod calls;
+mod cluster;
+mod commit;
 mod connect;
 mod error;
+mod exchanges;
 mod layout;
+mod live;
+mod log_reader;
+mod log_writer;
 mod message;
 mod name;
 mod node;
@@ -19,15 +26,25 @@ mod nodes;
 mod options;
 mod preflight;
 mod progress;
+mod publish;
+mod reads;
+mod reaper;
+mod record;
+mod record_writer;
+mod retained;
+mod sessions;
+mod shared;
+mod store;
 mod streams;
 pub mod subject;
+mod take;
 
 pub use connect::Connections;
 pub use error::{ClusterError, Risk};
-pub use layout::{Dimensions, FORMAT, LEASE, Layout, Shard};
+pub use layout::{Dimensions, FORMAT, LEASE, Layout, OWN_NUMBERS, Shard};
 pub use message::{HEADER, LoggedMessage, Unreadable};
 pub use name::{Name, NameError};
-pub use node::Node;
+pub use node::{ClusterNode, Node, RunningNode};
 pub use nodes::{Lease, LeaseLost, NodeRecord};
 pub use options::{ClusterOptions, Login};
 pub use preflight::{OLDEST, ServerFacts, Version};

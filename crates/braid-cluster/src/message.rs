@@ -51,8 +51,9 @@ struct Head {
     properties: Option<Properties>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Properties {
+/// Properties of a PUBLISH or a Will, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Properties {
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
     payload_format: Option<bool>,
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
@@ -113,7 +114,7 @@ impl LoggedMessage {
 }
 
 impl Properties {
-    fn of(properties: &MessageProperties) -> Self {
+    pub(crate) fn of(properties: &MessageProperties) -> Self {
         Self {
             payload_format: properties.payload_format,
             message_expiry: properties.message_expiry,
@@ -124,7 +125,7 @@ impl Properties {
         }
     }
 
-    fn read(self) -> Result<MessageProperties, Unreadable> {
+    pub(crate) fn read(self) -> Result<MessageProperties, Unreadable> {
         let response_topic = self.response_topic.map(|topic| TopicName::parse(&topic)).transpose();
         let correlation_data = self.correlation_data.map(|data| STANDARD_NO_PAD.decode(data)).transpose();
         Ok(MessageProperties {

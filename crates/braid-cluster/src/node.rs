@@ -1,16 +1,39 @@
-//! Node of a cluster, from its checks to its lease.
+//! Node of a cluster, from its checks to its end.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+use async_nats::jetstream::Context;
+use async_nats::jetstream::stream::Stream;
+use braid_broker::Handle;
+use braid_broker::cluster::Cluster;
+use braid_proto::reason::ReasonCode;
+use braid_store::Store;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+
+use crate::calls;
+use crate::cluster::{InterestChange, NatsCluster};
 use crate::connect::Connections;
 use crate::error::{ClusterError, Risk};
-use crate::layout::Layout;
-use crate::nodes::{Lease, NodeRecord};
+use crate::layout::{Layout, Shard};
+use crate::live::{LiveOutlet, LiveQueues, LiveReader};
+use crate::log_reader::{LogReader, ReadPosition};
+use crate::log_writer::{Command, LogWriter};
+use crate::nodes::{Lease, LeaseLost, NodeRecord};
 use crate::options::ClusterOptions;
 use crate::preflight::{ServerFacts, unchecked};
+use crate::reads::MessageReader;
+use crate::reaper::Reaper;
+use crate::record_writer::RecordWriter;
+use crate::retained;
+use crate::shared::SharedGroups;
+use crate::store::{ClusterStore, NodeState, Outlets, ReadRequest, SessionEvent, SharedOutcome};
 use crate::streams::ensure;
+use crate::take::Taker;
 
-/// Node that has joined its cluster.
+/// Node that has joined its cluster, without its broker.
 #[derive(Debug)]
 pub struct Node {
     /// Connections to NATS.
@@ -48,4 +71,250 @@ async fn check_servers(options: &ClusterOptions) -> Result<(), ClusterError> {
         tracing::debug!(server = facts.server, version = facts.version, "checked a NATS server");
     }
     Ok(())
+}
+
+/// Receivers of what the store and the cluster of a node send.
+struct Inlets {
+    due: UnboundedReceiver<braid_store::SessionId>,
+    events: UnboundedReceiver<SessionEvent>,
+    shared: UnboundedReceiver<SharedOutcome>,
+    reads: UnboundedReceiver<ReadRequest>,
+    writers: Vec<UnboundedReceiver<Command>>,
+    interest: UnboundedReceiver<InterestChange>,
+    live: LiveQueues,
+}
+
+/// Node with the store and the cluster for its broker.
+pub struct ClusterNode {
+    node: Node,
+    state: Arc<NodeState>,
+    cluster: Arc<NatsCluster>,
+    streams: NodeStreams,
+    inlets: Inlets,
+}
+
+/// Streams of a cluster.
+#[derive(Clone)]
+struct NodeStreams {
+    nodes: Stream<()>,
+    sessions: Stream<()>,
+    /// Of the shards, by their place.
+    messages: Vec<Stream<()>>,
+}
+
+impl std::fmt::Debug for ClusterNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterNode").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl ClusterNode {
+    /// Joins the cluster and reads the retained messages.
+    ///
+    /// # Errors
+    /// Every [`ClusterError`].
+    pub async fn join(options: &ClusterOptions, version: &str) -> Result<Self, ClusterError> {
+        let node = Node::join(options, version).await?;
+        let Node { connections, layout, lease } = &node;
+        let snapshot = retained::load(&connections.ordinary, layout, &options.node).await?;
+        let streams = NodeStreams::open(connections, layout).await?;
+        let ((due, from_due), (events, from_events)) = (unbounded_channel(), unbounded_channel());
+        let ((shared, from_shared), (reads, from_reads)) = (unbounded_channel(), unbounded_channel());
+        let (writers, from_writers) = (0..layout.parts()).map(|_| unbounded_channel()).unzip();
+        let (interest, from_interest) = unbounded_channel();
+        let (live, from_live) = LiveOutlet::new();
+        let outlets = Outlets { due, events, shared, reads, writers };
+        let positions = snapshot.positions.iter().map(|at| ReadPosition::new(*at)).collect();
+        let (name, run) = (options.node.to_string(), Arc::from(lease.run()));
+        let state = NodeState::new(layout.clone(), name, run, outlets, positions, snapshot.messages);
+        let state = Arc::new(state);
+        let client = connections.ordinary.client();
+        let messages = streams.messages.clone();
+        let taker = Taker {
+            state: state.clone(),
+            client: client.clone(),
+            sessions: streams.sessions.clone(),
+            streams: messages.clone(),
+        };
+        let reader = MessageReader { state: state.clone(), client, streams: messages };
+        let cluster = Arc::new(NatsCluster { state: state.clone(), taker, reader, live, interest });
+        let inlets = Inlets {
+            due: from_due,
+            events: from_events,
+            shared: from_shared,
+            reads: from_reads,
+            writers: from_writers,
+            interest: from_interest,
+            live: from_live,
+        };
+        Ok(Self { node, state, cluster, streams, inlets })
+    }
+
+    /// Store for the broker of this node.
+    #[must_use]
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::new(ClusterStore(self.state.clone()))
+    }
+
+    /// Other nodes, for the broker of this node.
+    #[must_use]
+    pub fn cluster(&self) -> Arc<dyn Cluster> {
+        self.cluster.clone()
+    }
+
+    /// Begins to serve the broker of this node.
+    #[must_use]
+    pub fn start(self, handle: &Handle) -> RunningNode {
+        let Self { node, state, cluster, streams, inlets } = self;
+        let Node { connections, layout, lease } = node;
+        let mut tasks = JoinSet::new();
+        for (index, commands) in inlets.writers.into_iter().enumerate() {
+            let shard = layout.shard_at(index);
+            let writer = LogWriter::new(
+                connections.of(shard).clone(),
+                streams.messages[index].clone(),
+                layout.clone(),
+                shard,
+                state.run.clone(),
+                state.clone(),
+            );
+            tasks.spawn(writer.run(commands));
+            let stream = streams.messages[index].clone();
+            let reader = LogReader { state: state.clone(), stream, index, handle: handle.clone() };
+            tasks.spawn(reader.run());
+        }
+        let client = connections.ordinary.client();
+        let records =
+            RecordWriter { state: state.clone(), client: client.clone(), stream: streams.sessions.clone() };
+        tasks.spawn(records.run(inlets.due));
+        tasks.spawn(cluster.reader.clone().run(inlets.reads));
+        tasks.spawn(handle_events(state.clone(), handle.clone(), inlets.events));
+        let urgent = connections.urgent.client();
+        tasks.spawn(inlets.live.run(state.clone(), client.clone(), urgent.clone()));
+        let mut interests = Vec::new();
+        for (is_urgent, client) in [(false, client.clone()), (true, urgent)] {
+            let (changes, from_changes) = unbounded_channel();
+            interests.push(changes);
+            let reader = LiveReader { client, layout: layout.clone(), is_urgent, handle: handle.clone() };
+            tasks.spawn(reader.run(from_changes));
+        }
+        let (changes, from_changes) = unbounded_channel();
+        interests.push(changes);
+        let groups = connections.groups.client();
+        let groups = SharedGroups::new(state.clone(), groups, streams.messages.clone(), handle.clone());
+        tasks.spawn(groups.run(from_changes, inlets.shared));
+        tasks.spawn(distribute(inlets.interest, interests));
+        let (of_calls, of_handle) = (state.clone(), handle.clone());
+        tasks.spawn(async move {
+            if let Err(error) = calls::answer(of_calls, client, of_handle).await {
+                tracing::error!(%error, "calls of other nodes are not answered");
+            }
+        });
+        let reaper = Reaper {
+            state: state.clone(),
+            nodes: streams.nodes,
+            sessions: streams.sessions,
+            streams: streams.messages,
+            handle: handle.clone(),
+        };
+        tasks.spawn(reaper.run());
+        RunningNode { state, lease, tasks }
+    }
+}
+
+impl NodeStreams {
+    async fn open(connections: &Connections, layout: &Layout) -> Result<Self, ClusterError> {
+        let mut messages = Vec::new();
+        for index in 0..layout.parts() {
+            let shard = layout.shard_at(index);
+            messages.push(stream(connections.of(shard), layout.messages_stream(shard)).await?);
+        }
+        let nodes = stream(&connections.ordinary, layout.nodes_stream()).await?;
+        let sessions = stream(&connections.ordinary, layout.sessions_stream()).await?;
+        Ok(Self { nodes, sessions, messages })
+    }
+}
+
+async fn stream(jetstream: &Context, name: String) -> Result<Stream<()>, ClusterError> {
+    let stream = jetstream.get_stream_no_info(&name).await;
+    stream.map_err(|error| ClusterError::Stream { stream: name, reason: error.to_string() })
+}
+
+impl Connections {
+    /// Connection for the messages of a shard.
+    const fn of(&self, shard: Shard) -> &Context {
+        match shard {
+            Shard::Ordinary(_) => &self.ordinary,
+            Shard::Urgent => &self.urgent,
+        }
+    }
+}
+
+/// Passes interest on to all that have subscriptions at NATS.
+async fn distribute(
+    mut changes: UnboundedReceiver<InterestChange>,
+    to: Vec<UnboundedSender<Arc<InterestChange>>>,
+) {
+    while let Some(change) = changes.recv().await {
+        let change = Arc::new(change);
+        to.iter().for_each(|one| drop(one.send(change.clone())));
+    }
+}
+
+/// Tells the broker of sessions that it has to forget.
+async fn handle_events(state: Arc<NodeState>, handle: Handle, mut events: UnboundedReceiver<SessionEvent>) {
+    while let Some(event) = events.recv().await {
+        let (state, handle) = (state.clone(), handle.clone());
+        match event {
+            SessionEvent::Parked(id) => {
+                tokio::spawn(async move {
+                    if handle.forget_session(id).await {
+                        state.drop_session(id);
+                    }
+                });
+            }
+            SessionEvent::Lost(id) => {
+                handle.lose_session(id, ReasonCode::SessionTakenOver);
+                state.drop_session(id);
+            }
+            SessionEvent::Unavailable(id) => {
+                handle.lose_session(id, ReasonCode::ServerUnavailable);
+                state.drop_session(id);
+            }
+        }
+    }
+}
+
+/// Node whose broker runs.
+pub struct RunningNode {
+    state: Arc<NodeState>,
+    lease: Lease,
+    tasks: JoinSet<()>,
+}
+
+impl std::fmt::Debug for RunningNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunningNode").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+impl RunningNode {
+    /// Renews the lease until it is lost.
+    pub async fn keep(&mut self) -> LeaseLost {
+        let state = self.state.clone();
+        self.lease.keep(|| state.positions().to_vec()).await
+    }
+
+    /// Whether NATS takes messages.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        self.state.is_reachable.load(Ordering::Relaxed)
+    }
+
+    /// Leaves the cluster: writes what is due, and gives the name back.
+    pub async fn leave(mut self) {
+        self.state.settle().await;
+        self.lease.give_back().await;
+        self.tasks.shutdown().await;
+    }
 }

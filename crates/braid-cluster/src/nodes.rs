@@ -36,6 +36,9 @@ pub struct NodeRecord {
     /// Address for clients that are told to go there; empty if it has none.
     #[serde(default)]
     pub address: String,
+    /// Position of the log up to which it has delivered, in each shard.
+    #[serde(default)]
+    pub positions: Vec<u64>,
 }
 
 impl NodeRecord {
@@ -46,7 +49,14 @@ impl NodeRecord {
         // Without random numbers two processes of one instance could not be told apart.
         let run = getrandom::fill(&mut run).map_or_else(|_| String::new(), |()| hex(&run));
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        Self { instance, run, version: version.to_owned(), since, address: String::new() }
+        Self {
+            instance,
+            run,
+            version: version.to_owned(),
+            since,
+            address: String::new(),
+            positions: Vec::new(),
+        }
     }
 }
 
@@ -161,10 +171,17 @@ impl Lease {
         Ok(())
     }
 
-    /// Renews the lease until it is lost.
-    pub async fn keep(mut self) -> LeaseLost {
+    /// Process that has the lease.
+    #[must_use]
+    pub fn run(&self) -> &str {
+        &self.record.run
+    }
+
+    /// Renews the lease until it is lost, with the present positions of the node.
+    pub async fn keep(&mut self, positions: impl Fn() -> Vec<u64>) -> LeaseLost {
         loop {
             sleep(RENEW).await;
+            self.record.positions = positions();
             let Err(error) = self.write().await else { continue };
             if error.kind() != PublishErrorKind::WrongLastSequence {
                 tracing::debug!(%error, "the lease of this node was not renewed");

@@ -1,7 +1,7 @@
 //! Progress of a session in one shard of the log: the position up to which all is complete, and the complete messages
 //! beyond it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +89,21 @@ impl Progress {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
+    }
+
+    /// Numbers of messages that were queued since it was resumed, as far as they matter.
+    #[must_use]
+    pub fn known(&self) -> HashSet<u64> {
+        let complete = self.complete.iter().flat_map(|(first, last)| *first..=*last);
+        self.outstanding.iter().copied().chain(complete).collect()
+    }
+
+    /// The progress for the record, where everything up to `seen` has been queued.
+    #[must_use]
+    pub fn checkpoint_at(&self, seen: u64) -> Checkpoint {
+        let checkpoint = self.checkpoint();
+        let done = if self.outstanding.is_empty() { checkpoint.done.max(seen) } else { checkpoint.done };
+        Checkpoint { done, ..checkpoint }
     }
 
     /// The progress for the record.

@@ -19,7 +19,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("broker", &["proto", "router", "auth", "store", "transport"]),
     ("access", &["proto", "auth", "transport", "broker"]),
     ("http", &["proto", "transport", "broker", "select"]),
-    ("cluster", &["proto", "access::http"]),
+    ("cluster", &["proto", "auth", "store", "broker", "access::http"]),
     ("select", &[]),
     ("measure", &[]),
     ("bench", &["proto", "client", "transport", "measure"]),

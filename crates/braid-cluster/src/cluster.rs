@@ -1,0 +1,185 @@
+//! Other nodes, as the broker of this node sees them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use braid_broker::cluster::{Answer, Cluster, Forwarded, Publication, RemoteSession, ReplayLimits, Replayed};
+use braid_proto::message::Message;
+use braid_proto::packet::{ClientId, PacketId, QoS};
+use braid_proto::topic::TopicFilter;
+use braid_store::{Change, RecoveredSession, SessionId};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::commit::CommitPart;
+use crate::exchanges::ExchangeUpdate;
+use crate::live::{LiveMessage, LiveOutlet};
+use crate::log_writer::{Append, Command};
+use crate::message::LoggedMessage;
+use crate::publish::Outgoing;
+use crate::reads::MessageReader;
+use crate::store::NodeState;
+use crate::take::Taker;
+
+/// Topics of the broker itself, which each node has for itself.
+const BROKER_TOPICS: &str = "$SYS/";
+
+/// Beginning or end of the interest of this node in a filter.
+#[derive(Debug)]
+pub(crate) struct InterestChange {
+    pub(crate) filter: TopicFilter,
+    pub(crate) is_interested: bool,
+    /// Position of the log before it.
+    pub(crate) since: Arc<[u64]>,
+}
+
+/// Cluster on NATS.
+pub(crate) struct NatsCluster {
+    pub(crate) state: Arc<NodeState>,
+    pub(crate) taker: Taker,
+    pub(crate) reader: MessageReader,
+    pub(crate) live: LiveOutlet,
+    pub(crate) interest: UnboundedSender<InterestChange>,
+}
+
+impl Cluster for NatsCluster {
+    fn forward(&self, publication: &Publication<'_>, changes: &mut Vec<Change>) -> Forwarded {
+        let own = |message: &Message| {
+            publication.publisher.is_none() && message.topic.as_str().starts_with(BROKER_TOPICS)
+        };
+        let is_logged =
+            |message: &Message| (message.qos > QoS::AtMostOnce || message.retain) && !own(message);
+        let here: Vec<bool> = publication.messages.iter().map(|message| !is_logged(message)).collect();
+        for (message, _) in publication.messages.iter().zip(&here).filter(|(_, is_here)| **is_here) {
+            if !own(message) {
+                self.spread(publication, message);
+            }
+        }
+        if here.iter().all(|is_here| *is_here) {
+            return Forwarded::Here;
+        }
+        let commit = self.append(publication, &here, changes);
+        Forwarded::Split { here, commit: Some(commit) }
+    }
+
+    fn find<'a>(&'a self, client_id: &'a ClientId) -> Option<Answer<'a, Option<RemoteSession>>> {
+        Some(Box::pin(self.taker.find(client_id)))
+    }
+
+    fn take(&self, found: RemoteSession, id: SessionId) -> Answer<'_, Option<RecoveredSession>> {
+        Box::pin(self.taker.take(found, id))
+    }
+
+    fn replay(&self, session: SessionId, limits: ReplayLimits) -> Answer<'_, Vec<Replayed>> {
+        Box::pin(self.reader.replay(session, limits))
+    }
+
+    fn abandon(&self, session: SessionId) {
+        self.state.drop_session(session);
+    }
+
+    fn note_interest(&self, filter: &TopicFilter, is_interested: bool) {
+        let since = self.state.positions();
+        let _ = self.interest.send(InterestChange { filter: filter.clone(), is_interested, since });
+    }
+
+    fn has_log(&self) -> bool {
+        true
+    }
+}
+
+impl NatsCluster {
+    /// Passes a message of QoS 0 on to the subscribers of other nodes.
+    fn spread(&self, publication: &Publication<'_>, message: &Arc<Message>) {
+        self.live.send(LiveMessage {
+            is_urgent: (publication.is_urgent)(&message.topic),
+            topic: message.topic.clone(),
+            logged: logged(message, publication.publisher.map(|(client, _)| client), None),
+        });
+    }
+
+    /// Hands messages to the writers of their shards.
+    fn append(
+        &self,
+        publication: &Publication<'_>,
+        here: &[bool],
+        changes: &mut Vec<Change>,
+    ) -> braid_store::Commit {
+        let layout = &self.state.layout;
+        let messages = publication.messages;
+        let mut opened = opened(messages, changes).into_iter();
+        let mut retained_by = publication.retained_by.iter();
+        let mut shards: Vec<(Vec<Outgoing>, ExchangeUpdate, usize)> = Vec::new();
+        shards.resize_with(layout.parts(), Default::default);
+        let mut sessions = self.state.sessions();
+        let mut own = publication.publisher.and_then(|(_, id)| sessions.own.get_mut(&id));
+        for (message, _) in messages.iter().zip(here).filter(|(_, is_here)| !**is_here) {
+            let identity = if message.retain { retained_by.next().cloned().flatten() } else { None };
+            let shard = layout.shard_of(&message.topic, (publication.is_urgent)(&message.topic));
+            let index = layout.index_of(shard);
+            let logged =
+                logged(message, publication.publisher.map(|(client, _)| client), identity.as_deref());
+            let subject = layout.message(shard, message.retain, &message.topic);
+            let mut outgoing =
+                Outgoing { subject, headers: logged.headers(), payload: logged.payload.clone() };
+            if let Some(at) = logged.expires_at {
+                outgoing = outgoing.with_ttl(at.duration_since(SystemTime::now()).unwrap_or_default());
+            }
+            let (outgoings, update, _) = &mut shards[index];
+            outgoings.push(outgoing);
+            if message.qos == QoS::ExactlyOnce
+                && let Some(packet_id) = opened.next()
+                && let Some(session) = own.as_deref_mut().filter(|session| session.outlives_connection())
+            {
+                session.open_exchange(packet_id, index);
+                update.opened.push(packet_id);
+            }
+        }
+        let parts = shards.iter().filter(|(outgoings, ..)| !outgoings.is_empty()).count();
+        if let Some(session) = own {
+            session.write.appending += parts;
+        }
+        drop(sessions);
+        let (part, commit) = CommitPart::join(parts);
+        for (index, (messages, update, _)) in shards.into_iter().enumerate() {
+            if messages.is_empty() {
+                continue;
+            }
+            let session = publication.publisher.map(|(_, id)| id);
+            let is_once = !update.opened.is_empty();
+            let client = publication.publisher.map(|(client, _)| client.clone()).filter(|_| is_once);
+            let exchanges = client.map(|client| (client, update));
+            let append = Append { session, messages, exchanges, part: part.clone() };
+            let _ = self.state.outlets.writers[index].send(Command::Append(append));
+        }
+        commit
+    }
+}
+
+/// Packet identifiers of the exchanges that begin with the messages: the last changes, which are removed.
+fn opened(messages: &[Arc<Message>], changes: &mut Vec<Change>) -> Vec<PacketId> {
+    let count = messages.iter().filter(|message| message.qos == QoS::ExactlyOnce).count();
+    let begin = changes.len().saturating_sub(count);
+    let is_whole = changes.len() >= count
+        && changes[begin..].iter().all(|change| matches!(change, Change::Received { .. }));
+    if !is_whole {
+        return Vec::new();
+    }
+    let packet_id = |change| match change {
+        Change::Received { packet_id, .. } => Some(packet_id),
+        _ => None,
+    };
+    changes.split_off(begin).into_iter().filter_map(packet_id).collect()
+}
+
+fn logged(message: &Message, publisher: Option<&ClientId>, identity: Option<&str>) -> LoggedMessage {
+    let left = message.expires_at.map(|at| at.saturating_duration_since(Instant::now()));
+    let expires_at = left.and_then(|left: Duration| SystemTime::now().checked_add(left));
+    LoggedMessage {
+        qos: message.qos,
+        publisher: publisher.map_or_else(String::new, |client| client.as_str().to_owned()),
+        identity: identity.map(str::to_owned),
+        expires_at,
+        properties: message.properties.clone(),
+        payload: message.payload.clone(),
+    }
+}

@@ -1,0 +1,240 @@
+//! Messages of QoS 0 between nodes: by subject, without a log.
+//!
+//! A node has a subscription for each filter of its clients. NATS delivers a message for each of them that matches: one
+//! that came before is known by the number that its node gave it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_nats::{Client, HeaderMap, Subscriber};
+use braid_broker::Handle;
+use braid_broker::cluster::{Arrivals, ArrivedMessage};
+use braid_proto::message::Message;
+use braid_proto::packet::ClientId;
+use braid_proto::topic::{TopicFilter, TopicName};
+use futures_util::stream::{AbortHandle, Abortable, SelectAll};
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::cluster::InterestChange;
+use crate::layout::Layout;
+use crate::log_reader::now;
+use crate::message::LoggedMessage;
+use crate::store::NodeState;
+use crate::subject::parse_topic;
+
+/// Header with the process and number of a message.
+const NUMBER: &str = "Braidmq-N";
+
+/// Bytes of messages that wait to be sent to other nodes; beyond them messages are dropped.
+const WAITING_BYTES: usize = 64 << 20;
+
+/// Filters with subscriptions of their own. With more of them this node gets all messages.
+const FILTERS: usize = 1000;
+
+/// Numbers of messages that are remembered for each node.
+const REMEMBERED: usize = 1 << 16;
+
+/// Messages that are delivered at a time.
+const AT_ONCE: usize = 256;
+
+/// Message of QoS 0 of a client of this node.
+#[derive(Debug)]
+pub(crate) struct LiveMessage {
+    pub(crate) is_urgent: bool,
+    pub(crate) topic: TopicName,
+    pub(crate) logged: LoggedMessage,
+}
+
+impl LiveMessage {
+    fn bytes(&self) -> usize {
+        self.logged.payload.len() + self.topic.as_str().len() + 64
+    }
+}
+
+/// Way of messages to other nodes, with bounded buffers.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveOutlet {
+    waiting: Arc<AtomicUsize>,
+    ordinary: UnboundedSender<LiveMessage>,
+    urgent: UnboundedSender<LiveMessage>,
+}
+
+/// Ends of an outlet, for its senders.
+pub(crate) struct LiveQueues {
+    waiting: Arc<AtomicUsize>,
+    ordinary: UnboundedReceiver<LiveMessage>,
+    urgent: UnboundedReceiver<LiveMessage>,
+}
+
+impl LiveOutlet {
+    pub(crate) fn new() -> (Self, LiveQueues) {
+        let waiting = Arc::<AtomicUsize>::default();
+        let ((ordinary, from_ordinary), (urgent, from_urgent)) = (unbounded_channel(), unbounded_channel());
+        let queues = LiveQueues { waiting: waiting.clone(), ordinary: from_ordinary, urgent: from_urgent };
+        (Self { waiting, ordinary, urgent }, queues)
+    }
+
+    /// Sends a message, or drops it where the servers are too slow.
+    pub(crate) fn send(&self, message: LiveMessage) {
+        let bytes = message.bytes();
+        if self.waiting.fetch_add(bytes, Ordering::Relaxed) > WAITING_BYTES {
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            return;
+        }
+        let queue = if message.is_urgent { &self.urgent } else { &self.ordinary };
+        let _ = queue.send(message);
+    }
+}
+
+impl LiveQueues {
+    /// Sends messages, each kind over its connection.
+    pub(crate) async fn run(self, state: Arc<NodeState>, ordinary: Client, urgent: Client) {
+        let Self { waiting, ordinary: from_ordinary, urgent: from_urgent } = self;
+        tokio::join!(
+            send_all(state.clone(), ordinary, from_ordinary, waiting.clone(), "n"),
+            send_all(state, urgent, from_urgent, waiting, "u"),
+        );
+    }
+}
+
+async fn send_all(
+    state: Arc<NodeState>,
+    client: Client,
+    mut messages: UnboundedReceiver<LiveMessage>,
+    waiting: Arc<AtomicUsize>,
+    kind: &str,
+) {
+    let mut number = 0_u64;
+    while let Some(message) = messages.recv().await {
+        let bytes = message.bytes();
+        number += 1;
+        let LiveMessage { is_urgent, topic, logged } = message;
+        let mut headers = logged.headers();
+        headers.insert(NUMBER, format!("{kind}{} {number}", state.run));
+        // A message of QoS 0 may be lost.
+        let _ =
+            client.publish_with_headers(state.layout.live(is_urgent, &topic), headers, logged.payload).await;
+        waiting.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Numbers of the last messages of each node.
+#[derive(Default)]
+struct Seen(HashMap<String, (HashSet<u64>, VecDeque<u64>)>);
+
+impl Seen {
+    /// Notes a message; false if it came before.
+    fn note(&mut self, origin: &str, number: u64) -> bool {
+        if !self.0.contains_key(origin) {
+            self.0.insert(origin.to_owned(), (HashSet::new(), VecDeque::new()));
+        }
+        let Some((known, order)) = self.0.get_mut(origin) else { return true };
+        if !known.insert(number) {
+            return false;
+        }
+        order.push_back(number);
+        if order.len() > REMEMBERED
+            && let Some(oldest) = order.pop_front()
+        {
+            known.remove(&oldest);
+        }
+        true
+    }
+}
+
+/// Subscriptions of this node, of one kind of messages.
+pub(crate) struct LiveReader {
+    pub(crate) client: Client,
+    pub(crate) layout: Layout,
+    pub(crate) is_urgent: bool,
+    pub(crate) handle: Handle,
+}
+
+impl LiveReader {
+    /// Delivers messages of other nodes, by the filters in which this node is interested.
+    pub(crate) async fn run(self, mut interest: UnboundedReceiver<Arc<InterestChange>>) {
+        let mut streams: SelectAll<Abortable<Subscriber>> = SelectAll::new();
+        let mut filters: HashMap<TopicFilter, Option<AbortHandle>> = HashMap::new();
+        let mut all: Option<AbortHandle> = None;
+        let (mut seen, mut arrivals) = (Seen::default(), Arrivals::default());
+        loop {
+            tokio::select! {
+                change = interest.recv() => {
+                    let Some(change) = change else { return };
+                    if change.filter.is_shared() {
+                        continue;
+                    }
+                    if !change.is_interested {
+                        filters.remove(&change.filter).flatten().into_iter().for_each(|one| one.abort());
+                    } else if filters.len() < FILTERS {
+                        let subject = self.layout.live_filter(self.is_urgent, &change.filter);
+                        let subscribed = self.subscribe(subject, &mut streams).await;
+                        filters.insert(change.filter.clone(), subscribed);
+                    } else {
+                        filters.insert(change.filter.clone(), None);
+                        if all.is_none() {
+                            all = self.subscribe(self.layout.all_live(self.is_urgent), &mut streams).await;
+                        }
+                    }
+                }
+                Some(first) = streams.next() => {
+                    let mut arrived = Vec::new();
+                    arrived.extend(self.read(first, &mut seen));
+                    while arrived.len() < AT_ONCE
+                        && let Some(Some(next)) = streams.next().now_or_never()
+                    {
+                        arrived.extend(self.read(next, &mut seen));
+                    }
+                    self.handle.deliver_logged(&mut arrivals, arrived);
+                }
+            }
+        }
+    }
+
+    async fn subscribe(
+        &self,
+        subject: String,
+        streams: &mut SelectAll<Abortable<Subscriber>>,
+    ) -> Option<AbortHandle> {
+        let subscriber = self.client.subscribe(subject).await;
+        let subscriber =
+            subscriber.inspect_err(|error| tracing::error!(%error, "no subscription at NATS")).ok()?;
+        let (handle, registration) = AbortHandle::new_pair();
+        streams.push(Abortable::new(subscriber, registration));
+        Some(handle)
+    }
+
+    fn read(&self, message: async_nats::Message, seen: &mut Seen) -> Option<ArrivedMessage> {
+        let async_nats::Message { subject, headers, payload, .. } = message;
+        let headers: HeaderMap = headers?;
+        let number = headers.get(NUMBER)?.as_str();
+        let (origin, number) = number.split_once(' ')?;
+        if !seen.note(origin, number.parse().ok()?) {
+            return None;
+        }
+        arrived(&self.layout, &subject, &headers, payload)
+    }
+}
+
+/// Message of QoS 0 of another node. `None`: it cannot be read.
+pub(crate) fn arrived(
+    layout: &Layout,
+    subject: &str,
+    headers: &HeaderMap,
+    payload: bytes::Bytes,
+) -> Option<ArrivedMessage> {
+    let topic = parse_topic(layout.live_topic(subject)?)?;
+    let logged = LoggedMessage::read(Some(headers), payload).ok()?;
+    let mut message = Message::new(topic, logged.payload, logged.qos, false);
+    message.properties = logged.properties;
+    let now = now();
+    message.expires_at = logged
+        .expires_at
+        .map(|at| at.duration_since(now.system).unwrap_or_default())
+        .and_then(|left| now.instant.checked_add(left));
+    let publisher = Some(logged.publisher).filter(|client| !client.is_empty());
+    let publisher = publisher.map(|client| ClientId::from(&*client));
+    Some(ArrivedMessage { message, publisher, retained_by: None })
+}

@@ -1,0 +1,263 @@
+//! Writer of a shard of the log: appends in groups, each of them whole, one after the other.
+//!
+//! A group is sent again until the servers have it, before the next one is: so messages keep their order while leaders
+//! change. While one is on its way, others join the next.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
+use braid_proto::packet::ClientId;
+use braid_store::{SessionId, StoreError};
+use bytes::Bytes;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::{Instant, sleep};
+
+use crate::commit::CommitPart;
+use crate::exchanges::{ExchangeUpdate, Exchanges, Last};
+use crate::layout::{Layout, Shard};
+use crate::publish::{Outgoing, Tried, append};
+
+/// Messages of one group: the servers take a thousand, those of exchanges included.
+const GROUP_MESSAGES: usize = 400;
+
+/// Payloads of one group, bytes; the last message may exceed it.
+const GROUP_BYTES: usize = 4 << 20;
+
+/// Time for which a group is tried: longer than an election of a leader takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Time between two tries.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Messages of one client that are appended together.
+pub(crate) struct Append {
+    /// Session of the publisher; `None`: the broker.
+    pub(crate) session: Option<SessionId>,
+    pub(crate) messages: Vec<Outgoing>,
+    /// Change of the exchanges of QoS 2 of the session.
+    pub(crate) exchanges: Option<(ClientId, ExchangeUpdate)>,
+    pub(crate) part: CommitPart,
+}
+
+/// Command to a writer, in the order of the commands.
+pub(crate) enum Command {
+    Append(Append),
+    /// The session is of this node, with these exchanges.
+    Adopt(SessionId, Exchanges),
+    /// The session is not of this node any more.
+    Forget(SessionId),
+}
+
+/// Receiver of outcomes.
+pub(crate) trait Outcomes: Send + Sync + 'static {
+    /// A batch of the session is decided.
+    fn note_appended(&self, session: SessionId);
+    /// Another node has the session.
+    fn note_lost(&self, session: SessionId);
+    /// The servers do not answer: it is not known which messages of the session they have.
+    fn note_unavailable(&self, session: SessionId);
+    /// True while the servers take messages.
+    fn note_reachable(&self, is_reachable: bool);
+}
+
+/// Writer of a shard.
+pub(crate) struct LogWriter {
+    pub(crate) jetstream: Context,
+    pub(crate) stream: Stream<()>,
+    pub(crate) layout: Layout,
+    pub(crate) shard: Shard,
+    /// Process of this node.
+    pub(crate) run: Arc<str>,
+    pub(crate) outcomes: Arc<dyn Outcomes>,
+    next_group: AtomicU64,
+    exchanges: HashMap<SessionId, Exchanges>,
+    /// Sessions whose exchanges are not known any more.
+    failed: HashSet<SessionId>,
+}
+
+impl LogWriter {
+    pub(crate) fn new(
+        jetstream: Context,
+        stream: Stream<()>,
+        layout: Layout,
+        shard: Shard,
+        run: Arc<str>,
+        outcomes: Arc<dyn Outcomes>,
+    ) -> Self {
+        let (exchanges, failed) = (HashMap::new(), HashSet::new());
+        let next_group = AtomicU64::new(1);
+        Self { jetstream, stream, layout, shard, run, outcomes, next_group, exchanges, failed }
+    }
+
+    /// Carries out commands until their senders are gone.
+    pub(crate) async fn run(mut self, mut commands: UnboundedReceiver<Command>) {
+        let mut waiting = Vec::new();
+        while commands.recv_many(&mut waiting, GROUP_MESSAGES).await > 0 {
+            let mut group = Vec::new();
+            let (mut messages, mut bytes) = (0, 0);
+            for command in waiting.drain(..) {
+                match command {
+                    Command::Append(append) => {
+                        messages += append.messages.len() + 1;
+                        bytes += append.messages.iter().map(|one| one.payload.len()).sum::<usize>();
+                        group.push(append);
+                        if messages >= GROUP_MESSAGES || bytes >= GROUP_BYTES {
+                            self.append(std::mem::take(&mut group)).await;
+                            (messages, bytes) = (0, 0);
+                        }
+                    }
+                    Command::Adopt(session, exchanges) => drop(self.exchanges.insert(session, exchanges)),
+                    Command::Forget(session) => {
+                        self.append(std::mem::take(&mut group)).await;
+                        (messages, bytes) = (0, 0);
+                        self.exchanges.remove(&session);
+                        self.failed.remove(&session);
+                    }
+                }
+            }
+            self.append(group).await;
+        }
+    }
+
+    /// Appends a group, however long it takes, and tells its parts.
+    async fn append(&mut self, mut group: Vec<Append>) {
+        let mut id = self.next_id();
+        let mut give_up = Instant::now() + PATIENCE;
+        let mut reason = String::new();
+        while !group.is_empty() {
+            let unread = self.read_exchanges(&mut group).await;
+            let tried = match unread {
+                Ok(()) => {
+                    let (messages, records) = self.messages_of(&group);
+                    let tried = append(&self.jetstream.client(), &id, &messages).await;
+                    if let Tried::Stored(sequence) = tried {
+                        self.note_stored(records, sequence, messages.len());
+                        self.outcomes.note_reachable(true);
+                        return self.complete(group, &Ok(()));
+                    }
+                    tried
+                }
+                Err(problem) => Tried::Unknown(problem),
+            };
+            match tried {
+                // The record of exchanges of some session is another one: it is read again.
+                Tried::Refused => {
+                    id = self.next_id();
+                    give_up = Instant::now() + PATIENCE;
+                    for append in &group {
+                        if let (Some(session), Some(_)) = (append.session, &append.exchanges)
+                            && let Some(exchanges) = self.exchanges.get_mut(&session)
+                        {
+                            exchanges.set_last(Last::Unsure);
+                        }
+                    }
+                }
+                Tried::Unknown(problem) => reason = problem,
+                Tried::Stored(_) => {}
+            }
+            if Instant::now() >= give_up {
+                tracing::warn!(reason, messages = group.len(), "NATS does not take messages");
+                self.outcomes.note_reachable(false);
+                for append in &group {
+                    if let (Some(session), Some(_)) = (append.session, &append.exchanges) {
+                        self.exchanges.remove(&session);
+                        self.failed.insert(session);
+                        self.outcomes.note_unavailable(session);
+                    }
+                }
+                let error = StoreError::Unavailable { reason: reason.into() };
+                return self.complete(group, &Err(error));
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    fn next_id(&self) -> String {
+        format!("{}.{:?}.{}", self.run, self.shard, self.next_group.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Messages of a group, then the records of exchanges of its sessions as they will be.
+    fn messages_of(&self, group: &[Append]) -> (Vec<Outgoing>, Vec<(SessionId, Exchanges)>) {
+        let mut records: BTreeMap<SessionId, Exchanges> = BTreeMap::new();
+        let mut messages = Vec::with_capacity(group.len() + 1);
+        for append in group {
+            messages.extend_from_slice(&append.messages);
+            if let (Some(session), Some((client, update))) = (append.session, &append.exchanges) {
+                let subject = || self.layout.exchanges(self.shard, client);
+                let known = || self.exchanges.get(&session).cloned();
+                let of_client = || Exchanges::new(client.clone(), subject());
+                let record = records.entry(session).or_insert_with(|| known().unwrap_or_else(of_client));
+                record.apply(update);
+            }
+        }
+        messages.extend(records.values().map(|record| record.outgoing(&self.run)));
+        (messages, records.into_iter().collect())
+    }
+
+    /// Takes note of records that are stored: the last `records` of `count` messages.
+    fn note_stored(&mut self, records: Vec<(SessionId, Exchanges)>, last: Option<u64>, count: usize) {
+        let first = last.map(|last| last + 1 - count as u64);
+        let begin = (count - records.len()) as u64;
+        for (number, (session, mut exchanges)) in (begin..).zip(records) {
+            exchanges.set_last(first.map_or(Last::Unsure, |first| Last::Known(first + number)));
+            self.exchanges.insert(session, exchanges);
+        }
+    }
+
+    /// Reads records of exchanges whose last one is not known. Batches of sessions that another node has leave the group.
+    async fn read_exchanges(&mut self, group: &mut Vec<Append>) -> Result<(), String> {
+        let mut lost = HashSet::new();
+        for append in group.iter() {
+            let (Some(session), Some((client, _))) = (append.session, &append.exchanges) else { continue };
+            if self.failed.contains(&session) {
+                lost.insert(session);
+                continue;
+            }
+            let new = || Exchanges::new(client.clone(), self.layout.exchanges(self.shard, client));
+            let exchanges = self.exchanges.entry(session).or_insert_with(new);
+            if matches!(exchanges.last(), Last::Known(_)) {
+                continue;
+            }
+            let found = last_message(&self.stream, exchanges.subject()).await?;
+            if !exchanges.accept(found.as_ref().map(|(payload, at)| (&payload[..], *at)), &self.run) {
+                self.outcomes.note_lost(session);
+                lost.insert(session);
+            }
+        }
+        if !lost.is_empty() {
+            let is_lost = |append: &Append| append.session.is_some_and(|session| lost.contains(&session));
+            let (gone, left) = std::mem::take(group).into_iter().partition(|append| is_lost(append));
+            *group = left;
+            let gone: Vec<Append> = gone;
+            for append in gone {
+                let session = append.session.unwrap_or(SessionId::new(0));
+                self.outcomes.note_appended(session);
+                append.part.complete(Err(StoreError::Fenced { session }));
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&self, group: Vec<Append>, outcome: &Result<(), StoreError>) {
+        for Append { session, part, .. } in group {
+            session.into_iter().for_each(|session| self.outcomes.note_appended(session));
+            part.complete(outcome.clone());
+        }
+    }
+}
+
+/// Last message of a subject with its sequence number, from the leader of the stream.
+pub(crate) async fn last_message(stream: &Stream<()>, subject: &str) -> Result<Option<(Bytes, u64)>, String> {
+    match stream.get_last_raw_message_by_subject(subject).await {
+        Ok(found) => Ok(Some((found.payload, found.sequence))),
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Sender of commands.
+pub(crate) type Commands = UnboundedSender<Command>;

@@ -1,0 +1,232 @@
+//! Reads of messages of the log: by their numbers, and those that a session has missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, RawMessageErrorKind, Stream};
+use async_nats::{Client, HeaderMap, Subscriber};
+use braid_broker::cluster::{ReplayLimits, Replayed};
+use braid_proto::topic::TopicFilter;
+use braid_store::{Lsn, SessionId, StoreError, StoredMessage};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::timeout;
+
+use crate::log_reader::{Logged, ReadPosition, read};
+use crate::store::{NodeState, ReadRequest};
+
+/// Messages that are read at a time by their numbers.
+const AT_ONCE: usize = 32;
+
+/// Messages and bytes of one answer.
+const BATCH: usize = 256;
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Time for an answer of the servers.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Tries to read.
+const TRIES: u32 = 10;
+
+/// Headers of answers.
+const SUBJECT: &str = "Nats-Subject";
+const SEQUENCE: &str = "Nats-Sequence";
+
+/// Message as an answer has it.
+struct Found {
+    sequence: u64,
+    subject: String,
+    headers: HeaderMap,
+    payload: Bytes,
+}
+
+/// Reader of single messages.
+#[derive(Clone)]
+pub(crate) struct MessageReader {
+    pub(crate) state: Arc<NodeState>,
+    pub(crate) client: Client,
+    /// Streams of the shards, by their place.
+    pub(crate) streams: Vec<Stream<()>>,
+}
+
+impl MessageReader {
+    /// Answers requests for as long as the store is there.
+    pub(crate) async fn run(self, mut requests: UnboundedReceiver<ReadRequest>) {
+        while let Some(ReadRequest { lsns, completer }) = requests.recv().await {
+            let reader = self.clone();
+            tokio::spawn(async move {
+                let reads = stream::iter(lsns).map(|lsn| reader.read_one(lsn)).buffered(AT_ONCE);
+                let read: Vec<_> = reads.collect().await;
+                completer.complete(read.into_iter().collect());
+            });
+        }
+    }
+
+    async fn read_one(&self, lsn: Lsn) -> Result<Option<StoredMessage>, StoreError> {
+        let layout = &self.state.layout;
+        let Some((index, sequence)) = layout.position(lsn) else { return Ok(None) };
+        let mut reason = String::new();
+        for _ in 0..TRIES {
+            match self.streams[index].get_raw_message(sequence).await {
+                Ok(found) => {
+                    let (subject, headers) = (found.subject.to_string(), Some(&found.headers));
+                    let logged = read(layout, index, sequence, &subject, headers, found.payload);
+                    return Ok(logged.map(|logged| logged.message));
+                }
+                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(None),
+                Err(error) => reason = error.to_string(),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Err(StoreError::Unavailable { reason: reason.into() })
+    }
+
+    /// Messages that match a session and are not queued for it by now, the latest within the limits.
+    pub(crate) async fn replay(
+        &self,
+        id: SessionId,
+        limits: ReplayLimits,
+    ) -> Result<Vec<Replayed>, StoreError> {
+        let mut all = Vec::new();
+        for index in 0..self.state.layout.parts() {
+            all.extend(self.replay_shard(id, index, limits).await?);
+        }
+        let mut bytes = all.iter().map(|one| one.message.payload().len()).sum::<usize>();
+        let mut begin = 0;
+        while all.len() - begin > limits.messages || bytes > limits.bytes && begin < all.len() {
+            bytes -= all[begin].message.payload().len();
+            begin += 1;
+        }
+        if begin > 0 {
+            tracing::warn!(session = %id, messages = begin, "the queue of a session is full: the oldest messages are dropped");
+        }
+        Ok(all.split_off(begin))
+    }
+
+    async fn replay_shard(
+        &self,
+        id: SessionId,
+        index: usize,
+        limits: ReplayLimits,
+    ) -> Result<Vec<Replayed>, StoreError> {
+        let NodeState { layout, positions, .. } = &*self.state;
+        let until = positions.get(index).map_or(0, ReadPosition::settled);
+        let (filters, found) = {
+            let sessions = self.state.sessions();
+            let Some(session) = sessions.own.get(&id) else { return Ok(Vec::new()) };
+            (session.filters(), session.missing(index).0)
+        };
+        if found.done >= until {
+            return Ok(Vec::new());
+        }
+        let mut matching: BTreeMap<u64, (Logged, BTreeSet<TopicFilter>)> = BTreeMap::new();
+        for (filter, since) in filters {
+            let from = found.done.max(since.get(index).copied().unwrap_or(0)) + 1;
+            let subject = layout.messages(layout.shard_at(index), &filter);
+            let mut next = from;
+            while next <= until {
+                let (some, is_end) = self.read_matching(index, &subject, next).await?;
+                let Some(last) = some.last() else { break };
+                next = last.sequence + 1;
+                for Found { sequence, subject, headers, payload } in some {
+                    if sequence > until || !found.is_needed(sequence) {
+                        continue;
+                    }
+                    if let Some((_, filters)) = matching.get_mut(&sequence) {
+                        filters.insert(filter.clone());
+                    } else if let Some(logged) =
+                        read(layout, index, sequence, &subject, Some(&headers), payload)
+                    {
+                        matching.insert(sequence, (logged, BTreeSet::from([filter.clone()])));
+                    }
+                }
+                // The oldest ones would be dropped in any case.
+                while matching.len() > 2 * limits.messages.max(BATCH) {
+                    matching.pop_first();
+                }
+                if is_end {
+                    break;
+                }
+            }
+        }
+        let sessions = self.state.sessions();
+        let Some(session) = sessions.own.get(&id) else { return Ok(Vec::new()) };
+        let (_, is_missing) = session.missing(index);
+        let replayed = matching.into_iter().filter(|(sequence, _)| is_missing(*sequence));
+        Ok(replayed
+            .map(|(_, (Logged { lsn, message, publisher, .. }, filters))| Replayed {
+                lsn,
+                message,
+                publisher,
+                filters: filters.into_iter().collect(),
+            })
+            .collect())
+    }
+
+    /// Some messages of a subject with wildcards from a sequence number on; true: there are no others. Any server may
+    /// answer with a part; the leader says whether it was all.
+    async fn read_matching(
+        &self,
+        index: usize,
+        subject: &str,
+        from: u64,
+    ) -> Result<(Vec<Found>, bool), StoreError> {
+        let stream = &self.streams[index];
+        let mut reason = String::new();
+        for _ in 0..TRIES {
+            let name = self.state.layout.messages_stream(self.state.layout.shard_at(index));
+            match self.read_batch(&name, subject, from).await {
+                Ok(found) if !found.is_empty() => return Ok((found, false)),
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "no server answers with messages"),
+            }
+            let next = stream.raw_message_builder().sequence(from).next_by_subject(subject).send().await;
+            match next {
+                Ok(found) => {
+                    let (sequence, subject) = (found.sequence, found.subject.to_string());
+                    let found = Found { sequence, subject, headers: found.headers, payload: found.payload };
+                    return Ok((vec![found], false));
+                }
+                Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {
+                    return Ok((Vec::new(), true));
+                }
+                Err(error) => reason = error.to_string(),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Err(StoreError::Unavailable { reason: reason.into() })
+    }
+
+    async fn read_batch(
+        &self,
+        stream: &str,
+        subject: &str,
+        from: u64,
+    ) -> Result<Vec<Found>, async_nats::Error> {
+        let inbox = self.client.new_inbox();
+        let mut answers = self.client.subscribe(inbox.clone()).await?;
+        let request = serde_json::json!({
+            "seq": from, "next_by_subj": subject, "batch": BATCH, "max_bytes": BATCH_BYTES,
+        });
+        let api = format!("$JS.API.DIRECT.GET.{stream}");
+        self.client.publish_with_reply(api, inbox, serde_json::to_vec(&request)?.into()).await?;
+        timeout(ANSWER, collect(&mut answers)).await?
+    }
+}
+
+async fn collect(answers: &mut Subscriber) -> Result<Vec<Found>, async_nats::Error> {
+    let mut found = Vec::new();
+    while let Some(answer) = answers.next().await {
+        // 204: the end; 404: nothing; 503: no server answers.
+        if answer.status.is_some() {
+            break;
+        }
+        let headers = answer.headers.unwrap_or_default();
+        let text = |name| headers.get(name).map(|value| value.as_str().to_owned());
+        let (Some(subject), Some(sequence)) = (text(SUBJECT), text(SEQUENCE)) else { break };
+        found.push(Found { sequence: sequence.parse()?, subject, payload: answer.payload, headers });
+    }
+    Ok(found)
+}

@@ -1,0 +1,184 @@
+//! Sessions that no node has: the live node with the lowest name carries out their Wills and their end, takes over those
+//! of nodes that died, and trims the log.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::pull::OrderedConfig;
+use async_nats::jetstream::stream::Stream;
+use braid_broker::Handle;
+use braid_proto::packet::ClientId;
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
+use tokio::time::{Instant, interval};
+
+use crate::log_writer::last_message;
+use crate::nodes::NodeRecord;
+use crate::record::Record;
+use crate::store::NodeState;
+use crate::subject::parse_token;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Time between two cuts of the log.
+const TRIM: Duration = Duration::from_secs(30);
+
+/// Sessions that are taken over at a time.
+const AT_ONCE: usize = 64;
+
+/// Records that are read at a time.
+const RECORDS_AT_ONCE: usize = 4096;
+
+/// Caretaker of sessions without a node.
+pub(crate) struct Reaper {
+    pub(crate) state: Arc<NodeState>,
+    pub(crate) nodes: Stream<()>,
+    pub(crate) sessions: Stream<()>,
+    /// Streams of the shards, by their place.
+    pub(crate) streams: Vec<Stream<()>>,
+    pub(crate) handle: Handle,
+}
+
+/// Facts about a session.
+struct Watched {
+    owner: Option<(String, String)>,
+    /// Time at which its Will or its end is due.
+    due: Option<SystemTime>,
+    /// Position from which on it needs the log, in each shard; none if it ends with its connection.
+    done: Vec<u64>,
+}
+
+impl Watched {
+    fn of(record: &Record) -> Self {
+        let owner = record.owner.clone().map(|owner| (owner, record.run.clone()));
+        let parked_at = record.parked_at().unwrap_or_else(SystemTime::now);
+        let after = |seconds: u32| parked_at.checked_add(Duration::from_secs(seconds.into()));
+        let ends = record.expiry().interval().and_then(|_| after(record.expiry));
+        let will = record.will.as_ref().and_then(|will| after(will.delay));
+        let due = if owner.is_some() { None } else { [ends, will].into_iter().flatten().min() };
+        let done = record.progress.iter().map(|progress| progress.done).collect();
+        Self { owner, due, done }
+    }
+}
+
+/// Sessions of all nodes.
+#[derive(Default)]
+struct Watch(HashMap<ClientId, Watched>);
+
+impl Reaper {
+    /// Takes care for as long as the node runs.
+    pub(crate) async fn run(self) {
+        loop {
+            if let Err(error) = self.take_care().await {
+                tracing::debug!(%error, "records of sessions are read again");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Nodes that are alive, with their records.
+    async fn live_nodes(&self) -> Result<BTreeMap<String, NodeRecord>, async_nats::Error> {
+        let prefix = format!("{}.n.", self.state.layout.cluster());
+        let subjects = self.nodes.info_with_subjects(format!("{prefix}*")).await?;
+        let subjects: Vec<(String, usize)> = subjects.try_collect().await?;
+        let mut nodes = BTreeMap::new();
+        for (subject, _) in subjects {
+            let Some((payload, _)) = last_message(&self.nodes, &subject).await? else { continue };
+            if let (Some(name), Ok(record)) =
+                (subject.strip_prefix(&prefix), serde_json::from_slice(&payload))
+            {
+                nodes.insert(name.to_owned(), record);
+            }
+        }
+        Ok(nodes)
+    }
+
+    fn is_first(&self, nodes: &BTreeMap<String, NodeRecord>) -> bool {
+        nodes.first_key_value().is_some_and(|(name, _)| *name == self.state.node)
+    }
+
+    /// Returns when another node is the first.
+    async fn take_care(&self) -> Result<(), async_nats::Error> {
+        if !self.is_first(&self.live_nodes().await?) {
+            return Ok(());
+        }
+        let config =
+            OrderedConfig { deliver_policy: DeliverPolicy::LastPerSubject, ..OrderedConfig::default() };
+        let mut records = self.sessions.create_consumer(config).await?.messages().await?;
+        let mut watch = Watch::default();
+        let (mut look, mut trim_at) = (interval(LOOK), Instant::now() + TRIM);
+        let prefix = format!("{}.s.", self.state.layout.cluster());
+        loop {
+            tokio::select! {
+                record = records.next() => {
+                    let Some(record) = record else { return Ok(()) };
+                    watch.note(&prefix, record?.message);
+                    for _ in 0..RECORDS_AT_ONCE {
+                        let Some(Some(record)) = records.next().now_or_never() else { break };
+                        watch.note(&prefix, record?.message);
+                    }
+                }
+                _ = look.tick() => {
+                    let nodes = self.live_nodes().await?;
+                    if !self.is_first(&nodes) {
+                        return Ok(());
+                    }
+                    self.adopt(&watch, &nodes).await;
+                    if Instant::now() >= trim_at {
+                        trim_at = Instant::now() + TRIM;
+                        self.trim(&watch, &nodes).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes over sessions whose Will or end is due, and those of nodes that are not there any more.
+    async fn adopt(&self, watch: &Watch, nodes: &BTreeMap<String, NodeRecord>) {
+        let now = SystemTime::now();
+        let is_due = |watched: &Watched| match &watched.owner {
+            Some((owner, run)) => nodes.get(owner).is_none_or(|node| node.run != *run),
+            None => watched.due.is_some_and(|due| due <= now),
+        };
+        let due = watch.0.iter().filter(|(_, watched)| is_due(watched)).map(|(client, _)| client.clone());
+        let due: Vec<_> = due.collect();
+        let adopted = futures_util::stream::iter(due)
+            .map(|client| async move {
+                if let Err(reason) = self.handle.adopt_session(&client).await {
+                    tracing::debug!(client = client.as_str(), %reason, "a session was not taken over");
+                }
+            })
+            .buffer_unordered(AT_ONCE);
+        adopted.collect::<()>().await;
+    }
+
+    /// Removes from the log what no session and no node needs.
+    async fn trim(
+        &self,
+        watch: &Watch,
+        nodes: &BTreeMap<String, NodeRecord>,
+    ) -> Result<(), async_nats::Error> {
+        for (index, stream) in self.streams.iter().enumerate() {
+            let of_nodes = nodes.values().map(|node| node.positions.get(index).copied().unwrap_or(0));
+            let of_sessions = watch.0.values().filter_map(|watched| watched.done.get(index).copied());
+            let Some(done) = of_nodes.chain(of_sessions).min() else { continue };
+            if done > 0 {
+                stream.purge().sequence(done + 1).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Watch {
+    fn note(&mut self, prefix: &str, message: async_nats::Message) {
+        let token = message.subject.strip_prefix(prefix).and_then(parse_token);
+        let Some(client) = token.map(|text| ClientId::from(&*text)) else { return };
+        match Record::read(&message.payload) {
+            Some(record) => drop(self.0.insert(client, Watched::of(&record))),
+            None => drop(self.0.remove(&client)),
+        }
+    }
+}

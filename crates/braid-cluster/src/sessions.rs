@@ -1,0 +1,386 @@
+//! Sessions that this node has: their state as their record will have it, and the writes that are due.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use braid_proto::packet::{ClientId, PacketId, QoS, Will};
+use braid_proto::session::SessionExpiry;
+use braid_proto::topic::TopicFilter;
+use braid_store::{
+    Claim, Completer, Lsn, Positions, QueueEntry, RecoveredSession, SessionId, SessionRecord, StoredDelivery,
+    StoredSubscription,
+};
+
+use crate::commit::CommitPart;
+use crate::layout::Layout;
+use crate::progress::{Checkpoint, Progress};
+use crate::record::{Record, RecordedDelivery, RecordedSubscription, RecordedWill, millis};
+
+/// Revision of a record: the sequence number of its last message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Revision {
+    Known(u64),
+    /// Of a new session: to be read.
+    Unread,
+}
+
+/// Entry of the queue of a session.
+#[derive(Clone, Debug)]
+struct Queued {
+    entry: QueueEntry,
+    /// Order of the entries in flight.
+    step: u64,
+}
+
+/// Shared subscription by which a message came, and the number of the message.
+pub(crate) type SharedMessage = (Arc<TopicFilter>, Lsn);
+
+/// Session of this node.
+#[derive(Debug)]
+pub(crate) struct OwnSession {
+    pub(crate) client_id: ClientId,
+    pub(crate) revision: Revision,
+    pub(crate) claim: Claim,
+    identity: Option<Arc<str>>,
+    expiry: SessionExpiry,
+    parked_at: Option<SystemTime>,
+    is_connected: bool,
+    subscriptions: BTreeMap<TopicFilter, (StoredSubscription, Positions)>,
+    will: Option<Arc<Will>>,
+    queue: BTreeMap<Lsn, Queued>,
+    /// Filters of the shared subscriptions by which entries of the queue came.
+    shared: HashMap<Lsn, Arc<TopicFilter>>,
+    progress: Vec<Progress>,
+    /// Progress as it was found, until the messages behind it are queued here.
+    found: Option<Vec<Checkpoint>>,
+    /// Place of the shard of each open exchange of QoS 2.
+    received: BTreeMap<PacketId, Vec<usize>>,
+    next_step: u64,
+    pub(crate) write: WriteState,
+    /// Another node has the session.
+    pub(crate) is_lost: bool,
+}
+
+/// Writes of the record of a session.
+#[derive(Debug, Default)]
+pub(crate) struct WriteState {
+    /// The record has changed since it was written.
+    pub(crate) is_due: bool,
+    pub(crate) is_running: bool,
+    /// The record has to wait for messages that are being appended.
+    pub(crate) holds: bool,
+    /// Batches of messages that are being appended.
+    pub(crate) appending: usize,
+    /// The session ends with the next write.
+    pub(crate) ends: bool,
+    /// Commits that wait for the next write.
+    pub(crate) waiters: Vec<CommitPart>,
+    /// Claims to the session of the client, which wait for the end of this one.
+    pub(crate) claims: Vec<Completer<Claim>>,
+    /// Number of the last write.
+    pub(crate) number: u64,
+}
+
+impl OwnSession {
+    /// A session that begins.
+    pub(crate) fn new(
+        layout: &Layout,
+        client_id: ClientId,
+        identity: Option<Arc<str>>,
+        expiry: SessionExpiry,
+        claim: Claim,
+        positions: &[u64],
+    ) -> Self {
+        let at = |index| Checkpoint { done: positions.get(index).copied().unwrap_or(0), beyond: Vec::new() };
+        Self {
+            client_id,
+            revision: Revision::Unread,
+            claim,
+            identity,
+            expiry,
+            parked_at: None,
+            is_connected: true,
+            subscriptions: BTreeMap::new(),
+            will: None,
+            queue: BTreeMap::new(),
+            shared: HashMap::new(),
+            progress: (0..layout.parts()).map(|index| Progress::resume(&at(index))).collect(),
+            found: None,
+            received: BTreeMap::new(),
+            next_step: 0,
+            write: WriteState::default(),
+            is_lost: false,
+        }
+    }
+
+    /// A session whose record this node has claimed with `revision`. `received`: its open exchanges of QoS 2.
+    pub(crate) fn taken(
+        layout: &Layout,
+        client_id: ClientId,
+        record: &Record,
+        revision: u64,
+        received: BTreeMap<PacketId, Vec<usize>>,
+        claim: Claim,
+    ) -> Self {
+        let mut session = Self::new(
+            layout,
+            client_id,
+            record.identity.as_deref().map(Arc::from),
+            record.expiry(),
+            claim,
+            &[],
+        );
+        let found: Vec<_> = (0..layout.parts())
+            .map(|index| record.progress.get(index).cloned().unwrap_or_default())
+            .collect();
+        session.progress = found.iter().map(Progress::resume).collect();
+        session.found = Some(found);
+        session.revision = Revision::Known(revision);
+        session.parked_at = record.parked_at();
+        session.is_connected = false;
+        session.received = received;
+        session.will = record.will.as_ref().and_then(RecordedWill::read).map(Arc::new);
+        let subscriptions = record.subscriptions.iter().filter_map(RecordedSubscription::read);
+        session.subscriptions = subscriptions.map(|(filter, one, since)| (filter, (one, since))).collect();
+        for (lsn, entry) in record.queue.iter().filter_map(RecordedDelivery::read) {
+            session.note_position(layout, lsn);
+            session.set(lsn, entry);
+        }
+        session
+    }
+
+    /// The session for the broker, under `id`.
+    pub(crate) fn recovered(&self, id: SessionId) -> RecoveredSession {
+        let mut queue: Vec<_> = self.queue.iter().collect();
+        queue.sort_by_key(|(lsn, queued)| (!is_inflight(&queued.entry), queued.step, **lsn));
+        let received = self.received.iter().filter_map(|(id, shards)| {
+            Some((*id, NonZeroU16::new(u16::try_from(shards.len()).unwrap_or(u16::MAX))?))
+        });
+        RecoveredSession {
+            record: SessionRecord {
+                id,
+                client_id: self.client_id.clone(),
+                identity: self.identity.clone(),
+                expiry: self.expiry,
+                parked_at: self.parked_at,
+            },
+            claim: self.claim,
+            subscriptions: self
+                .subscriptions
+                .iter()
+                .map(|(filter, (one, _))| (filter.clone(), *one))
+                .collect(),
+            will: self.will.clone(),
+            received: received.collect(),
+            queue: queue.into_iter().map(|(lsn, queued)| (*lsn, queued.entry.clone())).collect(),
+        }
+    }
+
+    /// The record. `positions`: of the readers of the log; `node` and `run`: this node.
+    pub(crate) fn record(&self, layout: &Layout, positions: &[u64], node: &str, run: &str) -> Record {
+        let outlives = self.expiry.outlives_connection();
+        let is_kept = |lsn: Lsn, queued: &Queued| match &queued.entry {
+            QueueEntry::Sent(_, delivery) => {
+                !self.shared.contains_key(&lsn) || delivery.qos == QoS::ExactlyOnce
+            }
+            QueueEntry::Released(_) => true,
+            // The others are in the log.
+            QueueEntry::Waiting(_) => layout.position(lsn).is_none() && !self.shared.contains_key(&lsn),
+        };
+        let mut queue: Vec<_> = self.queue.iter().filter(|(lsn, queued)| is_kept(**lsn, queued)).collect();
+        queue.sort_by_key(|(lsn, queued)| (!is_inflight(&queued.entry), queued.step, **lsn));
+        let subscriptions = self.subscriptions.iter();
+        let received = self.received.iter().flat_map(|(id, shards)| {
+            let mut counts: BTreeMap<usize, u16> = BTreeMap::new();
+            shards.iter().for_each(|shard| *counts.entry(*shard).or_default() += 1);
+            counts.into_iter().map(move |(shard, count)| (id.value(), count, shard))
+        });
+        Record {
+            owner: self.is_connected.then(|| node.to_owned()),
+            run: if self.is_connected { run.to_owned() } else { String::new() },
+            identity: self.identity.as_deref().map(str::to_owned),
+            expiry: self.expiry.as_secs(),
+            parked_at: self.parked_at.filter(|_| !self.is_connected).map(millis),
+            subscriptions: subscriptions
+                .filter(|_| outlives)
+                .map(|(filter, (one, since))| RecordedSubscription::of(filter, one, since))
+                .collect(),
+            will: self.will.as_deref().map(RecordedWill::of),
+            progress: if outlives { self.checkpoints(positions) } else { Vec::new() },
+            queue: queue
+                .into_iter()
+                .filter(|_| outlives)
+                .map(|(lsn, queued)| RecordedDelivery::of(*lsn, &queued.entry))
+                .collect(),
+            received: received.filter(|_| outlives).collect(),
+            is_clean: !self.is_connected && self.write.appending == 0,
+        }
+    }
+
+    fn checkpoints(&self, positions: &[u64]) -> Vec<Checkpoint> {
+        if let Some(found) = &self.found {
+            return found.clone();
+        }
+        let at = |index| positions.get(index).copied().unwrap_or(0);
+        self.progress.iter().enumerate().map(|(index, progress)| progress.checkpoint_at(at(index))).collect()
+    }
+
+    // -- Changes -----------------------------------------------------------------------------------
+
+    pub(crate) fn resume(&mut self, identity: Option<Arc<str>>, expiry: SessionExpiry, claim: Claim) {
+        (self.identity, self.expiry, self.claim) = (identity, expiry, claim);
+        (self.is_connected, self.parked_at, self.found) = (true, None, None);
+    }
+
+    pub(crate) fn park(&mut self, at: SystemTime, expiry: SessionExpiry) {
+        (self.is_connected, self.parked_at, self.expiry) = (false, Some(at), expiry);
+        self.write.holds = true;
+    }
+
+    pub(crate) fn set_will(&mut self, will: Option<Arc<Will>>) {
+        self.write.holds |= will.is_none();
+        self.will = will;
+    }
+
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
+    pub(crate) const fn outlives_connection(&self) -> bool {
+        self.expiry.outlives_connection()
+    }
+
+    /// A subscription, which keeps its beginning if it goes on.
+    pub(crate) fn subscribe(
+        &mut self,
+        filter: TopicFilter,
+        subscription: StoredSubscription,
+        since: Option<Positions>,
+    ) {
+        let since = since.unwrap_or_default();
+        self.subscriptions.entry(filter).or_insert((subscription, since)).0 = subscription;
+    }
+
+    pub(crate) fn unsubscribe(&mut self, filter: &TopicFilter) {
+        self.subscriptions.remove(filter);
+    }
+
+    /// Filters that are not shared, with the positions at which they began.
+    pub(crate) fn filters(&self) -> Vec<(TopicFilter, Positions)> {
+        let own = self.subscriptions.iter().filter(|(filter, _)| !filter.is_shared());
+        own.map(|(filter, (_, since))| (filter.clone(), since.clone())).collect()
+    }
+
+    /// Position of the session in a shard when it was found, and whether it needs a message behind it that this node has
+    /// not queued by now.
+    pub(crate) fn missing(&self, index: usize) -> (Checkpoint, impl Fn(u64) -> bool) {
+        let found = self.found.as_ref().and_then(|found| found.get(index)).cloned().unwrap_or_default();
+        let known: HashSet<u64> = self.progress.get(index).map(Progress::known).unwrap_or_default();
+        let needed = found.clone();
+        (found, move |sequence| needed.is_needed(sequence) && !known.contains(&sequence))
+    }
+
+    fn note_position(&mut self, layout: &Layout, lsn: Lsn) {
+        if let Some((index, sequence)) = layout.position(lsn)
+            && let Some(progress) = self.progress.get_mut(index)
+        {
+            progress.queue(sequence);
+        }
+    }
+
+    fn set(&mut self, lsn: Lsn, entry: QueueEntry) {
+        let step = self.next_step;
+        self.next_step += 1;
+        self.queue.insert(lsn, Queued { entry, step });
+    }
+
+    pub(crate) fn queue(&mut self, layout: &Layout, lsn: Lsn, delivery: StoredDelivery) {
+        if let Some(filter) = &delivery.shared {
+            self.shared.insert(lsn, filter.clone());
+        } else if !self.outlives_connection() {
+            return;
+        }
+        self.note_position(layout, lsn);
+        self.set(lsn, QueueEntry::Waiting(delivery));
+    }
+
+    /// A PUBLISH is about to be sent. True: its record must be written before.
+    pub(crate) fn send(&mut self, lsn: Lsn, packet_id: PacketId) -> bool {
+        let Some(Queued { entry: QueueEntry::Waiting(delivery) | QueueEntry::Sent(_, delivery), .. }) =
+            self.queue.get(&lsn)
+        else {
+            return false;
+        };
+        let delivery = delivery.clone();
+        let is_once = delivery.qos == QoS::ExactlyOnce;
+        self.set(lsn, QueueEntry::Sent(packet_id, delivery));
+        is_once && self.outlives_connection()
+    }
+
+    /// PUBREC came. True: the record must be written before PUBREL is.
+    pub(crate) fn release(&mut self, lsn: Lsn, packet_id: PacketId) -> bool {
+        if !self.queue.contains_key(&lsn) {
+            return false;
+        }
+        self.set(lsn, QueueEntry::Released(packet_id));
+        self.outlives_connection()
+    }
+
+    /// A delivery is over. Returns the shared subscription by which it came.
+    pub(crate) fn complete(&mut self, layout: &Layout, lsn: Lsn) -> Option<SharedMessage> {
+        let queued = self.queue.remove(&lsn);
+        if let Some((index, sequence)) = layout.position(lsn)
+            && let Some(progress) = self.progress.get_mut(index)
+        {
+            progress.complete(sequence);
+        }
+        let filter = self.shared.remove(&lsn)?;
+        let message = queued?.entry.message()?;
+        Some((filter, message))
+    }
+
+    /// Messages of shared subscriptions that are not completed, which another member can have, and those that only this
+    /// session can complete.
+    pub(crate) fn take_shared(&mut self) -> (Vec<SharedMessage>, Vec<SharedMessage>) {
+        let (mut others, mut own) = (Vec::new(), Vec::new());
+        let shared = std::mem::take(&mut self.shared);
+        for (lsn, filter) in shared {
+            let Some(queued) = self.queue.get(&lsn) else { continue };
+            let is_once = matches!(&queued.entry, QueueEntry::Sent(_, one) if one.qos == QoS::ExactlyOnce);
+            let Some(message) = queued.entry.message() else { continue };
+            if is_once && self.expiry.outlives_connection() {
+                own.push((filter, message)); // [MQTT-4.8.2-4]
+            } else {
+                self.queue.remove(&lsn);
+                others.push((filter, message));
+            }
+        }
+        (others, own)
+    }
+
+    /// An exchange of QoS 2 of the client begins in a shard.
+    pub(crate) fn open_exchange(&mut self, packet_id: PacketId, index: usize) {
+        self.received.entry(packet_id).or_default().push(index);
+    }
+
+    /// An exchange ends: the place of its shard.
+    pub(crate) fn close_exchange(&mut self, packet_id: PacketId) -> Option<usize> {
+        let shards = self.received.get_mut(&packet_id)?;
+        let index = shards.pop();
+        if shards.is_empty() {
+            self.received.remove(&packet_id);
+        }
+        index
+    }
+
+    /// Number of open exchanges with a packet identifier.
+    pub(crate) fn exchanges(&self, packet_id: PacketId) -> usize {
+        self.received.get(&packet_id).map_or(0, Vec::len)
+    }
+}
+
+const fn is_inflight(entry: &QueueEntry) -> bool {
+    !matches!(entry, QueueEntry::Waiting(_))
+}

@@ -1,0 +1,235 @@
+//! Shared subscriptions over nodes: a durable consumer for each group and shard, from which the nodes of its members pull.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::jetstream::consumer::pull::Config;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy};
+use async_nats::jetstream::stream::Stream;
+use async_nats::jetstream::{AckKind, Message as Received};
+use braid_broker::Handle;
+use braid_proto::packet::QoS;
+use braid_proto::topic::TopicFilter;
+use braid_store::Lsn;
+use futures_util::StreamExt;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+use tokio::time::{interval, sleep};
+
+use crate::cluster::InterestChange;
+use crate::live::arrived;
+use crate::log_reader::{now, read};
+use crate::store::{NodeState, SharedOutcome};
+
+/// Messages of a group that the members of one node have not completed.
+const WINDOW: usize = 256;
+
+/// Messages of a group that all members together have not completed.
+const WINDOW_OF_ALL: i64 = 10_000;
+
+/// Time after which the servers give a message to another node, unless this one says that it has it still.
+const HELD: Duration = Duration::from_secs(30);
+
+/// Time between two tries.
+const AGAIN: Duration = Duration::from_millis(500);
+
+type Pending = Arc<Mutex<HashMap<(TopicFilter, Lsn), (Received, OwnedSemaphorePermit)>>>;
+
+/// Groups with members at this node.
+pub(crate) struct SharedGroups {
+    pub(crate) state: Arc<NodeState>,
+    /// Connection that gets messages of QoS 0 of this node too.
+    pub(crate) client: Client,
+    /// Streams of the shards, by their place.
+    pub(crate) streams: Vec<Stream<()>>,
+    pub(crate) handle: Handle,
+    pending: Pending,
+}
+
+/// Name of a group as a consumer and a queue: two hashes of its filter, as filters have characters that names must not
+/// have.
+fn group_name(filter: &TopicFilter) -> String {
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let bytes = || filter.as_str().bytes();
+    let first = bytes().fold(0xcbf2_9ce4_8422_2325, fold);
+    let second = bytes().rev().fold(0x8422_2325_cbf2_9ce4, fold);
+    format!("g-{first:016x}{second:016x}")
+}
+
+impl SharedGroups {
+    pub(crate) fn new(
+        state: Arc<NodeState>,
+        client: Client,
+        streams: Vec<Stream<()>>,
+        handle: Handle,
+    ) -> Self {
+        Self { state, client, streams, handle, pending: Pending::default() }
+    }
+
+    /// Serves the groups for as long as the node runs.
+    pub(crate) async fn run(
+        self,
+        mut interest: UnboundedReceiver<Arc<InterestChange>>,
+        mut outcomes: UnboundedReceiver<SharedOutcome>,
+    ) {
+        let this = Arc::new(self);
+        let mut groups: HashMap<TopicFilter, Vec<AbortHandle>> = HashMap::new();
+        let mut held = interval(HELD / 3);
+        loop {
+            tokio::select! {
+                change = interest.recv() => {
+                    let Some(change) = change else { return };
+                    if !change.filter.is_shared() {
+                        continue;
+                    }
+                    if change.is_interested {
+                        groups.insert(change.filter.clone(), this.begin(&change));
+                    } else {
+                        groups.remove(&change.filter).into_iter().flatten().for_each(|task| task.abort());
+                        this.return_all(&change.filter);
+                    }
+                }
+                outcome = outcomes.recv() => {
+                    let Some(SharedOutcome { message: (filter, lsn), is_complete }) = outcome else { return };
+                    this.end((*filter).clone(), lsn, is_complete);
+                }
+                _ = held.tick() => this.hold_on(),
+            }
+        }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashMap<(TopicFilter, Lsn), (Received, OwnedSemaphorePermit)>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(self: &Arc<Self>, change: &InterestChange) -> Vec<AbortHandle> {
+        let window = Arc::new(Semaphore::new(WINDOW));
+        let mut tasks = Vec::new();
+        for index in 0..self.streams.len() {
+            let (this, filter, window) = (self.clone(), change.filter.clone(), window.clone());
+            let since = change.since.get(index).copied().unwrap_or(0);
+            let pull = async move {
+                loop {
+                    if let Err(error) = this.pull(&filter, index, since, &window).await {
+                        tracing::debug!(%error, %filter, "a shared subscription is read again");
+                    }
+                    sleep(AGAIN).await;
+                }
+            };
+            tasks.push(tokio::spawn(pull).abort_handle());
+        }
+        for is_urgent in [false, true] {
+            let (this, filter) = (self.clone(), change.filter.clone());
+            let listen = async move {
+                if let Err(error) = this.listen(&filter, is_urgent).await {
+                    tracing::error!(%error, %filter, "no subscription at NATS");
+                }
+            };
+            tasks.push(tokio::spawn(listen).abort_handle());
+        }
+        tasks
+    }
+
+    /// Pulls messages of the log for the members at this node.
+    async fn pull(
+        &self,
+        filter: &TopicFilter,
+        index: usize,
+        since: u64,
+        window: &Arc<Semaphore>,
+    ) -> Result<(), async_nats::Error> {
+        let layout = &self.state.layout;
+        let name = group_name(filter);
+        let config = Config {
+            durable_name: Some(name.clone()),
+            description: Some(filter.as_str().to_owned()),
+            filter_subject: layout.messages(layout.shard_at(index), filter),
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: since + 1 },
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: HELD,
+            max_ack_pending: WINDOW_OF_ALL,
+            ..Config::default()
+        };
+        let consumer = self.streams[index].get_or_create_consumer(&name, config).await?;
+        let mut messages = consumer.stream().max_messages_per_batch(64).messages().await?;
+        while let Some(received) = messages.next().await {
+            let received = received?;
+            let permit = window.clone().acquire_owned().await?;
+            let sequence = received.info()?.stream_sequence;
+            let async_nats::Message { subject, headers, payload, .. } = &received.message;
+            let read = read(layout, index, sequence, subject, headers.as_ref(), payload.clone());
+            let Some((lsn, message)) =
+                read.and_then(|logged| Some((logged.lsn, logged.arrived(now())?.message)))
+            else {
+                received.ack().await?;
+                continue;
+            };
+            self.pending().insert((filter.clone(), lsn), (received, permit));
+            match self.handle.deliver_shared(filter, message) {
+                Some(QoS::AtMostOnce) => self.end(filter.clone(), lsn, true),
+                Some(_) => {}
+                None => self.end(filter.clone(), lsn, false),
+            }
+        }
+        Ok(())
+    }
+
+    /// Delivers messages of QoS 0 of which this node is selected to have a member.
+    async fn listen(&self, filter: &TopicFilter, is_urgent: bool) -> Result<(), async_nats::Error> {
+        let layout = &self.state.layout;
+        let subject = layout.live_filter(is_urgent, filter);
+        let mut messages = self.client.queue_subscribe(subject, group_name(filter)).await?;
+        while let Some(message) = messages.next().await {
+            let headers = message.headers.unwrap_or_default();
+            if let Some(arrived) = arrived(layout, &message.subject, &headers, message.payload) {
+                // Without a member that takes it, it is lost, as QoS 0 permits.
+                let _ = self.handle.deliver_shared(filter, arrived.message);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a message at this node.
+    fn end(&self, filter: TopicFilter, lsn: Lsn, is_complete: bool) {
+        let Some((received, permit)) = self.pending().remove(&(filter, lsn)) else { return };
+        let kind = if is_complete { AckKind::Ack } else { AckKind::Nak(Some(AGAIN)) };
+        tokio::spawn(async move {
+            // Without an answer the servers give the message to a node again.
+            let _ = received.ack_with(kind).await;
+            drop(permit);
+        });
+    }
+
+    /// Gives back what the members at this node had not completed.
+    fn return_all(&self, filter: &TopicFilter) {
+        let lsns: Vec<_> =
+            self.pending().keys().filter(|(of, _)| of == filter).map(|(_, lsn)| *lsn).collect();
+        lsns.into_iter().for_each(|lsn| self.end(filter.clone(), lsn, false));
+    }
+
+    /// Tells the servers that this node has its messages still.
+    fn hold_on(&self) {
+        let acks: Vec<_> = self.pending().values().map(|(received, _)| received.clone()).collect();
+        tokio::spawn(async move {
+            for received in acks {
+                let _ = received.ack_with(AckKind::Progress).await;
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_names_of_their_own() {
+        let name = |text| group_name(&TopicFilter::parse(text).unwrap());
+        assert_ne!(name("$share/a/b"), name("$share/b/a"));
+        assert_ne!(name("$share/g/a"), name("$share/g/a/#"));
+        assert_eq!(name("$share/g/a").len(), 34);
+    }
+}

@@ -1,0 +1,460 @@
+//! Store of a node: records of its sessions, whose queues are parts of the log.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use braid_proto::packet::{ClientId, PacketId};
+use braid_store::{
+    Batch, Change, Claim, Commit, Completion, LazyMessage, Lsn, NextIds, Positions, Recover, SessionId,
+    Store, StoreError, StoredMessage,
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::commit::CommitPart;
+use crate::exchanges::{ExchangeUpdate, Exchanges};
+use crate::layout::{Layout, OWN_NUMBERS};
+use crate::log_reader::ReadPosition;
+use crate::log_writer::{Append, Command, Commands, Outcomes};
+use crate::retained::RetainedMessage;
+use crate::sessions::{OwnSession, SharedMessage};
+
+/// Longest wait for writes at the end of a node.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Time between two looks at the writes.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Event of a session that the broker has to be told of.
+#[derive(Debug)]
+pub(crate) enum SessionEvent {
+    /// Its record says that no node has it.
+    Parked(SessionId),
+    /// Another node has it.
+    Lost(SessionId),
+    /// The servers do not answer, and its state there is not known.
+    Unavailable(SessionId),
+}
+
+/// Message of a shared subscription that is over at this node.
+#[derive(Debug)]
+pub(crate) struct SharedOutcome {
+    pub(crate) message: SharedMessage,
+    /// False: another member is to get it.
+    pub(crate) is_complete: bool,
+}
+
+/// Ways out of the store.
+#[derive(Debug)]
+pub(crate) struct Outlets {
+    /// Sessions whose record is to be written.
+    pub(crate) due: UnboundedSender<SessionId>,
+    pub(crate) events: UnboundedSender<SessionEvent>,
+    pub(crate) shared: UnboundedSender<SharedOutcome>,
+    /// Reads of messages.
+    pub(crate) reads: UnboundedSender<ReadRequest>,
+    /// Writers of the shards, by their place.
+    pub(crate) writers: Vec<Commands>,
+}
+
+/// Messages to be read.
+#[derive(Debug)]
+pub(crate) struct ReadRequest {
+    pub(crate) lsns: Vec<Lsn>,
+    pub(crate) completer: braid_store::Completer<Vec<Option<StoredMessage>>>,
+}
+
+/// State that the tasks of a node share.
+pub(crate) struct NodeState {
+    pub(crate) layout: Layout,
+    /// Name and process of this node.
+    pub(crate) node: String,
+    pub(crate) run: Arc<str>,
+    pub(crate) outlets: Outlets,
+    /// Readers of the shards, by their place.
+    pub(crate) positions: Vec<ReadPosition>,
+    sessions: Mutex<Sessions>,
+    retained: Mutex<Vec<RetainedMessage>>,
+    next_claim: AtomicU64,
+    /// The servers take messages.
+    pub(crate) is_reachable: AtomicBool,
+}
+
+#[derive(Default)]
+pub(crate) struct Sessions {
+    pub(crate) own: HashMap<SessionId, OwnSession>,
+    by_client: HashMap<ClientId, SessionId>,
+    /// Sessions whose record may be written late.
+    pub(crate) lazy: HashSet<SessionId>,
+}
+
+impl Sessions {
+    /// Adds a session of this node.
+    pub(crate) fn insert(&mut self, id: SessionId, session: OwnSession) {
+        self.by_client.insert(session.client_id.clone(), id);
+        self.own.insert(id, session);
+    }
+
+    fn of_client(&mut self, client_id: &ClientId) -> Option<&mut OwnSession> {
+        self.own.get_mut(self.by_client.get(client_id)?)
+    }
+
+    fn remove(&mut self, id: SessionId) -> Option<OwnSession> {
+        self.lazy.remove(&id);
+        let session = self.own.remove(&id)?;
+        if self.by_client.get(&session.client_id) == Some(&id) {
+            self.by_client.remove(&session.client_id);
+        }
+        Some(session)
+    }
+}
+
+impl NodeState {
+    pub(crate) fn new(
+        layout: Layout,
+        node: String,
+        run: Arc<str>,
+        outlets: Outlets,
+        positions: Vec<ReadPosition>,
+        retained: Vec<RetainedMessage>,
+    ) -> Self {
+        Self {
+            layout,
+            node,
+            run,
+            outlets,
+            positions,
+            sessions: Mutex::default(),
+            retained: Mutex::new(retained),
+            next_claim: AtomicU64::new(1),
+            is_reachable: AtomicBool::new(true),
+        }
+    }
+
+    /// Locks the sessions. Poison is ignored: a panic leaves a session whose record is found again by the next claim.
+    pub(crate) fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn next_claim(&self) -> Claim {
+        Claim::new(self.next_claim.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Position up to which each shard is delivered here.
+    pub(crate) fn positions(&self) -> Positions {
+        self.positions.iter().map(ReadPosition::completed).collect()
+    }
+
+    /// Sends an event. Without a receiver the node stops.
+    pub(crate) fn tell(&self, event: SessionEvent) {
+        let _ = self.outlets.events.send(event);
+    }
+
+    /// Marks the record of a session as to be written.
+    pub(crate) fn note_due(&self, session: SessionId) {
+        let _ = self.outlets.due.send(session);
+    }
+
+    /// Waits until nothing is due any more, for a bounded time.
+    pub(crate) async fn settle(&self) {
+        let give_up = tokio::time::Instant::now() + SETTLE;
+        let is_busy = || {
+            let sessions = self.sessions();
+            let is_busy = |session: &OwnSession| {
+                session.write.is_due || session.write.is_running || session.write.appending > 0
+            };
+            sessions.own.values().any(is_busy)
+        };
+        while is_busy() && tokio::time::Instant::now() < give_up {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Removes a session that this node does not have any more.
+    pub(crate) fn drop_session(&self, id: SessionId) {
+        let mut sessions = self.sessions();
+        let Some(mut session) = sessions.remove(id) else { return };
+        drop(sessions);
+        self.return_shared(&mut session);
+        for part in session.write.waiters {
+            part.complete(Err(StoreError::Fenced { session: id }));
+        }
+        for completer in session.write.claims {
+            completer.complete(Ok(self.next_claim()));
+        }
+        for writer in &self.outlets.writers {
+            let _ = writer.send(Command::Forget(id));
+        }
+    }
+
+    /// Gives messages of shared subscriptions back.
+    pub(crate) fn return_shared(&self, session: &mut OwnSession) {
+        let (others, own) = session.take_shared();
+        let outcomes = others.into_iter().map(|message| (message, false));
+        for (message, is_complete) in outcomes.chain(own.into_iter().map(|message| (message, true))) {
+            let _ = self.outlets.shared.send(SharedOutcome { message, is_complete });
+        }
+    }
+
+    /// Ends an exchange of QoS 2 in the log. `None`: it is not known.
+    fn release_exchange(
+        &self,
+        id: SessionId,
+        session: &mut OwnSession,
+        packet_id: PacketId,
+    ) -> Option<(usize, Append)> {
+        let index = session.close_exchange(packet_id)?;
+        if !session.outlives_connection() {
+            return None;
+        }
+        session.write.appending += 1;
+        let update = ExchangeUpdate { opened: Vec::new(), released: vec![packet_id] };
+        let exchanges = Some((session.client_id.clone(), update));
+        let (part, _) = CommitPart::join(1);
+        Some((index, Append { session: Some(id), messages: Vec::new(), exchanges, part }))
+    }
+}
+
+impl Outcomes for NodeState {
+    fn note_appended(&self, session: SessionId) {
+        let mut sessions = self.sessions();
+        let Some(own) = sessions.own.get_mut(&session) else { return };
+        own.write.appending = own.write.appending.saturating_sub(1);
+        let is_due = own.write.appending == 0 && own.write.holds && own.write.is_due;
+        drop(sessions);
+        if is_due {
+            self.note_due(session);
+        }
+    }
+
+    fn note_lost(&self, session: SessionId) {
+        self.tell(SessionEvent::Lost(session));
+    }
+
+    fn note_unavailable(&self, session: SessionId) {
+        self.tell(SessionEvent::Unavailable(session));
+    }
+
+    fn note_reachable(&self, is_reachable: bool) {
+        self.is_reachable.store(is_reachable, Ordering::Relaxed);
+    }
+}
+
+/// Store of a node.
+pub(crate) struct ClusterStore(pub(crate) Arc<NodeState>);
+
+impl fmt::Debug for ClusterStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterStore").field("node", &self.0.node).finish_non_exhaustive()
+    }
+}
+
+/// Effect of a change.
+enum Effect {
+    /// The record may be written late.
+    Late,
+    /// The record must be written.
+    Due,
+    /// None of the record.
+    Nothing,
+    /// An exchange ends in the log.
+    Append(usize, Append),
+    /// The session is of another node.
+    Fenced,
+}
+
+impl Store for ClusterStore {
+    fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
+        let retained = self.0.retained.lock().unwrap_or_else(PoisonError::into_inner);
+        for RetainedMessage { lsn, message } in retained.iter() {
+            into.retained(message.topic().clone(), *lsn);
+        }
+        Ok(NextIds { session: SessionId::new(1), lsn: OWN_NUMBERS })
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
+        let mut retained =
+            std::mem::take(&mut *self.0.retained.lock().unwrap_or_else(PoisonError::into_inner));
+        retained.sort_unstable_by_key(|one| one.lsn);
+        for RetainedMessage { lsn, message } in retained {
+            show(lsn, LazyMessage::of(message));
+        }
+        Ok(())
+    }
+
+    fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
+        let mut sessions = self.0.sessions();
+        // The record is claimed by its first write, which must follow the last one of a session that ends here.
+        match sessions.of_client(client_id).filter(|session| session.write.ends) {
+            Some(ending) => {
+                let (completer, claim) = Completion::pending();
+                ending.write.claims.push(completer);
+                claim
+            }
+            None => Completion::Done(Ok(self.0.next_claim())),
+        }
+    }
+
+    fn commit(&self, batch: Batch) -> Commit {
+        let is_lazy = batch.is_lazy();
+        let positions = self.0.positions();
+        let (mut due, mut appends, mut fenced) = (Vec::new(), Vec::new(), None);
+        let mut sessions = self.0.sessions();
+        for change in batch {
+            let Some(id) = session_of(&change) else { continue };
+            match self.apply(&mut sessions, id, change, &positions) {
+                Effect::Nothing => {}
+                Effect::Late => drop(sessions.lazy.insert(id)),
+                Effect::Due => due.push(id),
+                Effect::Append(index, append) => appends.push((index, append)),
+                Effect::Fenced => fenced = Some(id),
+            }
+        }
+        due.sort_unstable();
+        due.dedup();
+        if is_lazy {
+            sessions.lazy.extend(due.drain(..));
+        }
+        let parts = due.len() + appends.len();
+        let (part, commit) = CommitPart::join(parts.max(1));
+        for id in &due {
+            if let Some(session) = sessions.own.get_mut(id) {
+                session.write.is_due = true;
+                session.write.waiters.push(part.clone());
+            }
+        }
+        drop(sessions);
+        due.into_iter().for_each(|id| self.0.note_due(id));
+        for (index, append) in appends {
+            let append = Append { part: part.clone(), ..append };
+            let _ = self.0.outlets.writers[index].send(Command::Append(append));
+        }
+        match fenced {
+            Some(session) => Completion::Done(Err(StoreError::Fenced { session })),
+            None if parts == 0 => Completion::Done(Ok(())),
+            None => commit,
+        }
+    }
+
+    fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
+        let (completer, answer) = Completion::pending();
+        let _ = self.0.outlets.reads.send(ReadRequest { lsns: lsns.to_vec(), completer });
+        answer
+    }
+
+    fn keeps_every_session(&self) -> bool {
+        true
+    }
+
+    fn positions(&self) -> Positions {
+        self.0.positions()
+    }
+}
+
+impl ClusterStore {
+    fn apply(&self, sessions: &mut Sessions, id: SessionId, change: Change, positions: &[u64]) -> Effect {
+        let NodeState { layout, outlets, .. } = &*self.0;
+        if let Change::Opened { client_id, identity, expiry, claim, .. } = change {
+            for (place, writer) in outlets.writers.iter().enumerate() {
+                let subject = layout.exchanges(layout.shard_at(place), &client_id);
+                let _ = writer.send(Command::Adopt(id, Exchanges::new(client_id.clone(), subject)));
+            }
+            let session = OwnSession::new(layout, client_id, identity, expiry, claim, positions);
+            sessions.insert(id, session);
+            return Effect::Due;
+        }
+        let Some(session) = sessions.own.get_mut(&id) else { return Effect::Nothing };
+        if session.is_lost {
+            // Others of the batch are not concerned.
+            return if is_of_queue(&change) { Effect::Nothing } else { Effect::Fenced };
+        }
+        let outlives = session.outlives_connection();
+        let due_if = |is_due: bool| if is_due { Effect::Due } else { Effect::Late };
+        match change {
+            Change::Resumed { identity, expiry, claim, .. } => {
+                session.resume(identity, expiry, claim);
+                Effect::Due
+            }
+            Change::Parked { claim, .. } | Change::Closed { claim, .. } if claim < session.claim => {
+                Effect::Fenced
+            }
+            Change::Parked { at, expiry, .. } => {
+                session.park(at, expiry);
+                self.0.return_shared(session);
+                Effect::Due
+            }
+            Change::Closed { .. } => {
+                (session.write.ends, session.write.holds) = (true, true);
+                self.0.return_shared(session);
+                Effect::Due
+            }
+            Change::WillSet { will, .. } => {
+                session.set_will(Some(will));
+                Effect::Due
+            }
+            Change::WillCleared { .. } => {
+                session.set_will(None);
+                Effect::Due
+            }
+            Change::Subscribed { filter, subscription, since, .. } => {
+                session.subscribe(filter, subscription, since);
+                due_if(outlives)
+            }
+            Change::Unsubscribed { filter, .. } => {
+                session.unsubscribe(&filter);
+                due_if(outlives)
+            }
+            Change::Queued { lsn, delivery, .. } => {
+                session.queue(layout, lsn, delivery);
+                Effect::Nothing
+            }
+            Change::Sent { lsn, packet_id, .. } => due_if(session.send(lsn, packet_id)),
+            Change::Released { lsn, packet_id, .. } => due_if(session.release(lsn, packet_id)),
+            Change::Completed { lsn, .. } => {
+                if let Some(message) = session.complete(layout, lsn) {
+                    let _ = outlets.shared.send(SharedOutcome { message, is_complete: true });
+                }
+                if outlives { Effect::Late } else { Effect::Nothing }
+            }
+            Change::ReceivedReleased { packet_id, .. } => self.end_exchange(id, session, packet_id),
+            Change::Received { packet_id, exchanges, .. }
+                if session.exchanges(packet_id) > usize::from(exchanges.get()) =>
+            {
+                self.end_exchange(id, session, packet_id)
+            }
+            _ => Effect::Nothing,
+        }
+    }
+
+    fn end_exchange(&self, id: SessionId, session: &mut OwnSession, packet_id: PacketId) -> Effect {
+        let released = self.0.release_exchange(id, session, packet_id);
+        released.map_or(Effect::Nothing, |(index, append)| Effect::Append(index, append))
+    }
+}
+
+/// Session that a change concerns; `None`: it is of retained messages or of none.
+fn session_of(change: &Change) -> Option<SessionId> {
+    match change {
+        Change::Opened { session, .. }
+        | Change::Resumed { session, .. }
+        | Change::Parked { session, .. }
+        | Change::Closed { session, .. }
+        | Change::WillSet { session, .. }
+        | Change::WillCleared { session }
+        | Change::Subscribed { session, .. }
+        | Change::Unsubscribed { session, .. }
+        | Change::Queued { session, .. }
+        | Change::Sent { session, .. }
+        | Change::Released { session, .. }
+        | Change::Completed { session, .. }
+        | Change::Received { session, .. }
+        | Change::ReceivedReleased { session, .. } => Some(*session),
+        Change::Stored { .. } | Change::Retained { .. } | Change::RetainCleared { .. } => None,
+    }
+}
+
+const fn is_of_queue(change: &Change) -> bool {
+    matches!(change, Change::Queued { .. } | Change::Completed { .. } | Change::Closed { .. })
+}

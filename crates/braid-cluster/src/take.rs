@@ -1,0 +1,212 @@
+//! Sessions of other nodes: found, released by their node, and claimed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::Stream;
+use async_nats::{Client, Request};
+use braid_broker::cluster::RemoteSession;
+use braid_proto::packet::{ClientId, PacketId};
+use braid_store::{RecoveredSession, SessionId, StoreError};
+
+use crate::calls::{Call, Reply};
+use crate::exchanges::{Exchanges, Last};
+use crate::log_writer::{Command, last_message};
+use crate::name::Name;
+use crate::publish::{Tried, send};
+use crate::record::Record;
+use crate::sessions::OwnSession;
+use crate::store::NodeState;
+
+/// Time for a node to release a session.
+const RELEASE: Duration = Duration::from_secs(2);
+
+/// Tries to claim a session, or to reach the servers.
+const TRIES: u32 = 10;
+
+/// Time between two tries.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Taker of sessions.
+#[derive(Clone)]
+pub(crate) struct Taker {
+    pub(crate) state: Arc<NodeState>,
+    pub(crate) client: Client,
+    pub(crate) sessions: Stream<()>,
+    /// Streams of the shards, by their place.
+    pub(crate) streams: Vec<Stream<()>>,
+}
+
+/// Record that was found.
+struct FoundRecord {
+    client_id: ClientId,
+    record: Record,
+    revision: u64,
+}
+
+impl Taker {
+    /// Looks for the record of a client.
+    pub(crate) async fn find(&self, client_id: &ClientId) -> Result<Option<RemoteSession>, StoreError> {
+        let found = self.read(client_id).await?;
+        Ok(found.map(|found| RemoteSession {
+            identity: found.record.identity.as_deref().map(Arc::from),
+            state: Box::new(found),
+        }))
+    }
+
+    async fn read(&self, client_id: &ClientId) -> Result<Option<FoundRecord>, StoreError> {
+        let subject = self.state.layout.session(client_id);
+        let last = self.patiently(|| last_message(&self.sessions, &subject)).await?;
+        let found = last.and_then(|(payload, revision)| Some((Record::read(&payload)?, revision)));
+        Ok(found.map(|(record, revision)| FoundRecord { client_id: client_id.clone(), record, revision }))
+    }
+
+    async fn patiently<T, F: Future<Output = Result<T, String>>>(
+        &self,
+        call: impl Fn() -> F,
+    ) -> Result<T, StoreError> {
+        let mut reason = String::new();
+        for _ in 0..TRIES {
+            match call().await {
+                Ok(value) => return Ok(value),
+                Err(problem) => reason = problem,
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        Err(StoreError::Unavailable { reason: reason.into() })
+    }
+
+    /// Claims a session. `None`: it has ended.
+    pub(crate) async fn take(
+        &self,
+        found: RemoteSession,
+        id: SessionId,
+    ) -> Result<Option<RecoveredSession>, StoreError> {
+        let Ok(found) = found.state.downcast::<FoundRecord>() else { return Ok(None) };
+        let mut found = *found;
+        for _ in 0..TRIES {
+            if let Some(owner) = &found.record.owner
+                && (*owner != self.state.node || found.record.run != *self.state.run)
+                && self.is_released(owner, &found.client_id).await
+            {
+                match self.read(&found.client_id).await? {
+                    Some(again) => found = again,
+                    None => return Ok(None),
+                }
+            }
+            if let Some(revision) = self.claim(&found, id).await? {
+                return self.adopt(found, id, revision).await.map(Some);
+            }
+            match self.read(&found.client_id).await? {
+                Some(again) => found = again,
+                None => return Ok(None),
+            }
+        }
+        Err(StoreError::Unavailable { reason: "other nodes claim the session again and again".into() })
+    }
+
+    /// Asks a node to release a session. False: it does not answer, or cannot.
+    async fn is_released(&self, owner: &str, client_id: &ClientId) -> bool {
+        let Ok(owner) = owner.parse::<Name>() else { return false };
+        let call = Call::Release { client: client_id.as_str().to_owned() };
+        let request = Request::new().payload(call.write()).timeout(Some(RELEASE));
+        let answer = self.client.send_request(self.state.layout.calls(&owner), request).await;
+        match answer {
+            Ok(answer) => Reply::read(&answer.payload).is_some_and(|reply| reply.is_done),
+            Err(error) => {
+                tracing::info!(client = client_id.as_str(), node = %owner, %error, "taken from a node that does not answer");
+                false
+            }
+        }
+    }
+
+    /// Writes this node into the record. `None`: another node was faster.
+    async fn claim(&self, found: &FoundRecord, id: SessionId) -> Result<Option<u64>, StoreError> {
+        let NodeState { layout, node, run, .. } = &*self.state;
+        let record = Record {
+            owner: Some(node.clone()),
+            run: run.to_string(),
+            is_clean: false,
+            ..found.record.clone()
+        };
+        let message = crate::publish::Outgoing::new(layout.session(&found.client_id), record.write())
+            .expecting(found.revision)
+            .with_id(format!("{run}.{id}.t{}", found.revision));
+        let tried = self
+            .patiently(|| async {
+                match send(&self.client, message.clone()).await {
+                    Tried::Unknown(reason) => Err(reason),
+                    tried => Ok(tried),
+                }
+            })
+            .await?;
+        Ok(if let Tried::Stored(revision) = tried { revision } else { None })
+    }
+
+    /// Makes a claimed session one of this node. Exchanges of QoS 2 that its last node may still be writing are fenced.
+    async fn adopt(
+        &self,
+        found: FoundRecord,
+        id: SessionId,
+        revision: u64,
+    ) -> Result<RecoveredSession, StoreError> {
+        let NodeState { layout, run, outlets, .. } = &*self.state;
+        let FoundRecord { client_id, record, .. } = found;
+        let mut received: BTreeMap<PacketId, Vec<usize>> = BTreeMap::new();
+        for index in 0..layout.parts() {
+            let subject = layout.exchanges(layout.shard_at(index), &client_id);
+            let last = self.patiently(|| last_message(&self.streams[index], &subject)).await?;
+            let last = last.as_ref().map(|(payload, sequence)| (&payload[..], *sequence));
+            let mut exchanges = Exchanges::read(client_id.clone(), subject, last);
+            if last.is_none() {
+                // It was removed with the log before it, or there was none.
+                let of_shard = record.received.iter().filter(|(_, _, shard)| *shard == index);
+                exchanges.restore(of_shard.map(|(id, count, _)| (*id, *count)));
+            }
+            if !record.is_clean {
+                exchanges = self.fence(index, exchanges, run).await?;
+            }
+            for (packet_id, count) in exchanges.open() {
+                received.entry(packet_id).or_default().extend((0..count).map(|_| index));
+            }
+            let _ = outlets.writers[index].send(Command::Adopt(id, exchanges));
+        }
+        let claim = self.state.next_claim();
+        let session = OwnSession::taken(layout, client_id, &record, revision, received, claim);
+        let recovered = session.recovered(id);
+        self.state.sessions().insert(id, session);
+        Ok(recovered)
+    }
+
+    /// Writes the exchanges of a client again: everything that its last node writes from now on is refused.
+    async fn fence(
+        &self,
+        index: usize,
+        mut exchanges: Exchanges,
+        run: &str,
+    ) -> Result<Exchanges, StoreError> {
+        for number in 0..TRIES {
+            let message =
+                exchanges.outgoing(run).with_id(format!("{run}.f{}.{number}.{:x}", index, fastrand::u64(..)));
+            let tried = self
+                .patiently(|| async {
+                    match send(&self.client, message.clone()).await {
+                        Tried::Unknown(reason) => Err(reason),
+                        tried => Ok(tried),
+                    }
+                })
+                .await?;
+            if let Tried::Stored(Some(sequence)) = tried {
+                exchanges.set_last(Last::Known(sequence));
+                return Ok(exchanges);
+            }
+            // The last node was faster: its messages are in the log.
+            let subject = exchanges.subject().to_owned();
+            let last = self.patiently(|| last_message(&self.streams[index], &subject)).await?;
+            let last = last.as_ref().map(|(payload, sequence)| (&payload[..], *sequence));
+            exchanges = Exchanges::read(exchanges.client.clone(), subject, last);
+        }
+        Err(StoreError::Unavailable { reason: "the exchanges of the client change again and again".into() })
+    }
+}
