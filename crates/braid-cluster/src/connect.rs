@@ -59,7 +59,8 @@ fn context(client: Client) -> Context {
         .build(client)
 }
 
-async fn connect(options: &ClusterOptions, purpose: &str) -> Result<Client, ClusterError> {
+/// Connects to a server. `purpose` follows the name of the node in lists of the servers.
+pub(crate) async fn connect(options: &ClusterOptions, purpose: &str) -> Result<Client, ClusterError> {
     let ClusterOptions { servers, node, cluster, .. } = options;
     let mut nats = ConnectOptions::new()
         .name(format!("braidmq {cluster}/{node}{purpose}"))
@@ -67,6 +68,8 @@ async fn connect(options: &ClusterOptions, purpose: &str) -> Result<Client, Clus
         .request_timeout(Some(CONNECT))
         // Messages of this node's own clients have been delivered here already.
         .no_echo()
+        // Servers that others tell of have no scheme.
+        .require_tls(servers.iter().any(|server| server.starts_with("tls://")))
         .event_callback(|event| async move { note(&event) });
     nats = match &options.login {
         Login::None => nats,
@@ -91,9 +94,17 @@ async fn connect(options: &ClusterOptions, purpose: &str) -> Result<Client, Clus
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
                 ClusterError::Refused { servers, reason }
             }
+            ConnectErrorKind::Tls => ClusterError::Tls { servers, reason },
+            ConnectErrorKind::Io if is_of_tls(&error) => ClusterError::Tls { servers, reason },
             _ => ClusterError::Unreachable { servers, reason },
         }
     })
+}
+
+/// Tests whether the handshake of TLS failed: its errors are those of malformed data.
+fn is_of_tls(error: &dyn std::error::Error) -> bool {
+    let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::InvalidData)
 }
 
 /// Error with its causes, on one line.

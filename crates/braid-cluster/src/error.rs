@@ -31,6 +31,17 @@ pub enum ClusterError {
         /// Reason that they give.
         reason: String,
     },
+    /// TLS with the servers fails.
+    #[error(
+        "TLS with NATS at {servers} fails: {reason}. Check cluster.ca, cluster.certificate, cluster.key, and the names in the \
+         certificates of the servers"
+    )]
+    Tls {
+        /// The servers.
+        servers: String,
+        /// Reason.
+        reason: String,
+    },
     /// A file with credentials or certificates cannot be read.
     #[error("{key}: {path} cannot be used: {reason}")]
     File {
@@ -212,8 +223,39 @@ impl Risk {
     }
 }
 
+/// Name that is none of a [`Risk`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("there is no risk {0:?}: write unsynced, replicas, version or unchecked")]
+pub struct UnknownRisk(Box<str>);
+
+impl std::str::FromStr for Risk {
+    type Err = UnknownRisk;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRisk> {
+        Self::ALL.into_iter().find(|risk| risk.as_str() == text).ok_or_else(|| UnknownRisk(text.into()))
+    }
+}
+
 impl std::fmt::Display for Risk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn risks_have_names() {
+        for risk in Risk::ALL {
+            assert_eq!(risk.as_str().parse(), Ok(risk));
+        }
+        let error = "all".parse::<Risk>().unwrap_err().to_string();
+        assert_eq!(
+            Risk::ALL.iter().filter(|risk| error.contains(risk.as_str())).count(),
+            Risk::ALL.len(),
+            "{error}"
+        );
     }
 }

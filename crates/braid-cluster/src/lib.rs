@@ -8,6 +8,7 @@
 //! - [`subject`]: topics and Client Identifiers as subjects
 //! - [`Layout`]: names and settings of the streams
 //! - [`ServerFacts`]: settings of a server that would lose what was acknowledged
+//! - [`ClusterStatus`]: nodes, leaders, replicas and sessions, for people and scripts
 
 mod calls;
 mod cluster;
@@ -34,13 +35,15 @@ mod record_writer;
 mod retained;
 mod sessions;
 mod shared;
+mod server_url;
+mod status;
 mod store;
 mod streams;
 pub mod subject;
 mod take;
 
 pub use connect::Connections;
-pub use error::{ClusterError, Risk};
+pub use error::{ClusterError, Risk, UnknownRisk};
 pub use layout::{Dimensions, FORMAT, LEASE, Layout, OWN_NUMBERS, Shard};
 pub use message::{HEADER, LoggedMessage, Unreadable};
 pub use name::{Name, NameError};
@@ -49,4 +52,9 @@ pub use nodes::{Lease, LeaseLost, NodeRecord};
 pub use options::{ClusterOptions, Login};
 pub use preflight::{OLDEST, ServerFacts, Version};
 pub use progress::{Checkpoint, Progress};
+pub use server_url::{ServerUrl, ServerUrlError};
+pub use status::{
+    ClusterStatus, NodeStatus, Replica, ServerStatus, SessionCounts, Stage, StreamProblem, StreamState,
+    StreamStatus, sessions_by_node,
+};
 pub use streams::ensure;

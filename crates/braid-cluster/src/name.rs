@@ -20,6 +20,12 @@ pub struct Name(Arc<str>);
 pub struct NameError(Box<str>);
 
 impl Name {
+    /// `braidmq`, the name of a cluster that has been given none.
+    #[must_use]
+    pub fn of_braidmq() -> Self {
+        Self("braidmq".into())
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -62,6 +68,7 @@ mod tests {
         for text in ["a", "node-1", "EU", &"x".repeat(NAME_MAX)] {
             assert_eq!(text.parse::<Name>().unwrap().as_str(), text);
         }
+        assert_eq!("braidmq".parse(), Ok(Name::of_braidmq()));
         for text in ["", "a.b", "a b", "a*", "ü", "a_b", &"x".repeat(NAME_MAX + 1)] {
             let error = text.parse::<Name>().unwrap_err().to_string();
             assert!(error.contains("letters, digits and hyphens"), "{error}");

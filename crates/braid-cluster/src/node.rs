@@ -54,7 +54,8 @@ impl Node {
         check_servers(options).await?;
         let layout = Layout::new(options.cluster.clone(), options.dimensions);
         ensure(&connections.ordinary, &layout).await?;
-        let record = NodeRecord::new(options.instance.clone(), version);
+        let mut record = NodeRecord::new(options.instance.clone(), version);
+        record.address.clone_from(&options.address);
         let lease = Lease::take(&connections.ordinary, &layout, &options.node, record).await?;
         Ok(Self { connections, layout, lease })
     }
@@ -66,7 +67,7 @@ async fn check_servers(options: &ClusterOptions) -> Result<(), ClusterError> {
         return Err(unchecked());
     }
     for monitor in &options.monitors {
-        let facts = ServerFacts::ask(monitor).await?;
+        let facts = ServerFacts::ask(monitor, &options.ca_files).await?;
         facts.check(options.dimensions.replicas, SystemTime::now(), &options.accepted)?;
         tracing::debug!(server = facts.server, version = facts.version, "checked a NATS server");
     }

@@ -30,6 +30,8 @@ pub struct ClusterOptions {
     pub accepted: Vec<Risk>,
     /// Numbers that the streams are made with.
     pub dimensions: Dimensions,
+    /// Address of this node for clients that another one tells to go there, `HOST[:PORT]`; empty if it has none.
+    pub address: String,
     /// Largest packet of the broker, in bytes.
     pub largest_packet: usize,
 }
@@ -37,7 +39,7 @@ pub struct ClusterOptions {
 /// Login at the servers of NATS.
 #[derive(Clone, Default)]
 pub enum Login {
-    /// None, or that of the URLs, or of the certificate.
+    /// None, or that of the certificate.
     #[default]
     None,
     /// User and password.

@@ -3,6 +3,7 @@
 //! A client of NATS is not told these settings. The monitoring port of each server tells them.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use braid_access::http::{Endpoint, HttpClient, HttpOptions};
@@ -86,13 +87,16 @@ struct Meta {
 }
 
 impl ServerFacts {
-    /// Asks the monitoring port of a server, such as `http://127.0.0.1:8222`.
+    /// Asks the monitoring port of a server, such as `http://127.0.0.1:8222`. `ca_files` are the authorities for `https`;
+    /// empty: those of the system.
     ///
     /// # Errors
     /// The port does not answer, or is no monitoring port.
-    pub async fn ask(monitor: &str) -> Result<Self, ClusterError> {
+    pub async fn ask(monitor: &str, ca_files: &[PathBuf]) -> Result<Self, ClusterError> {
         let endpoint = Endpoint::parse(&format!("{}/varz", monitor.trim_end_matches('/')), true)?;
-        let client = HttpClient::new(HttpOptions { max_body: 4 << 20, ..HttpOptions::new(endpoint) })?;
+        let mut options = HttpOptions { max_body: 4 << 20, ..HttpOptions::new(endpoint) };
+        options.tls.ca_files = ca_files.to_vec();
+        let client = HttpClient::new(options)?;
         let answer = client.get().await?;
         let refused = |reason: String| ClusterError::NoMonitor { url: monitor.to_owned(), reason };
         if answer.status != 200 {

@@ -76,7 +76,7 @@ async fn create(jetstream: &Context, wanted: &Config) -> Tried<Config> {
 }
 
 /// Code of JetStream for a stream that does not exist.
-const NOT_FOUND: u64 = 10059;
+pub(crate) const NOT_FOUND: u64 = 10059;
 
 /// Tests for a state of the servers that passes: no leader, or too few peers yet.
 fn is_temporary(status: usize) -> bool {

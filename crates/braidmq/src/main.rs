@@ -4,6 +4,7 @@ mod acl;
 mod api;
 mod bench;
 mod client;
+mod cluster;
 mod config;
 mod explain;
 mod format;
@@ -41,6 +42,7 @@ enum Command {
     Lab(lab::Args),
     Passwd(passwd::Args),
     Store(store::Args),
+    Cluster(cluster::Args),
     Acl(acl::Args),
     Top(top::Args),
     Http(http::Args),
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Lab(args) }) => lab::run(&args),
         Ok(Cli { command: Command::Passwd(args) }) => passwd::run(&args),
         Ok(Cli { command: Command::Store(args) }) => store::run(&args),
+        Ok(Cli { command: Command::Cluster(args) }) => cluster::run(&args),
         Ok(Cli { command: Command::Acl(args) }) => acl::run(&args),
         Ok(Cli { command: Command::Top(args) }) => top::run(&args),
         Ok(Cli { command: Command::Http(args) }) => http::run(&args),

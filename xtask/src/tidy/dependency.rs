@@ -39,6 +39,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "broker",
             "access",
             "http",
+            "cluster",
             "measure",
             "bench",
             "lab",

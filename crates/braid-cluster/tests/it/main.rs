@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+mod certificates;
 mod join;
 mod log;
+mod login;
 mod servers;
+mod status;

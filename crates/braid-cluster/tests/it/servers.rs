@@ -21,15 +21,25 @@ pub(crate) struct Servers {
 }
 
 /// Lines of the configuration of each server.
-pub(crate) struct Settings {
-    pub(crate) sync_interval: &'static str,
-    pub(crate) more: &'static str,
+pub(crate) struct Settings<'a> {
+    pub(crate) sync_interval: &'a str,
+    pub(crate) more: &'a str,
 }
 
-impl Default for Settings {
+impl Default for Settings<'_> {
     fn default() -> Self {
         Self { sync_interval: "always", more: "max_payload: 8MB" }
     }
+}
+
+/// Ports and folder of a server.
+pub(crate) struct ServerPorts<'a> {
+    pub(crate) index: usize,
+    pub(crate) port: u16,
+    pub(crate) monitor: u16,
+    /// Ports between servers, of all.
+    pub(crate) routes: &'a [u16],
+    pub(crate) store: &'a Path,
 }
 
 fn program() -> PathBuf {
@@ -51,25 +61,37 @@ impl Servers {
         Self::start(3, &Settings::default()).await
     }
 
-    pub(crate) async fn start(count: usize, settings: &Settings) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (ports, monitors, routes) = (free_ports(count), free_ports(count), free_ports(count));
-        let all: Vec<_> = routes.iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();
-        let mut servers = Self { dir, processes: Vec::new(), ports, monitors };
-        for (index, route) in routes.iter().enumerate() {
-            let (port, monitor) = (servers.ports[index], servers.monitors[index]);
-            let store = servers.dir.path().join(format!("n{index}"));
+    pub(crate) async fn start(count: usize, settings: &Settings<'_>) -> Self {
+        let text = |of: ServerPorts<'_>| {
+            let ServerPorts { index, port, monitor, routes, store } = of;
+            let route = routes[index];
+            let all = routes.iter().map(|port| format!("nats://127.0.0.1:{port}"));
             let cluster = format!(
                 "cluster {{ name: test, listen: \"127.0.0.1:{route}\", routes: [{}] }}",
-                all.iter().map(|route| format!("{route:?}")).collect::<Vec<_>>().join(", ")
+                all.map(|route| format!("{route:?}")).collect::<Vec<_>>().join(", ")
             );
-            let text = format!(
+            format!(
                 "server_name: n{index}\nlisten: \"127.0.0.1:{port}\"\nhttp: \"127.0.0.1:{monitor}\"\n\
                  jetstream {{ store_dir: {store:?}, sync_interval: {}, max_mem: 64MB, max_file: 1GB }}\n{}\n{}\n",
                 settings.sync_interval,
                 settings.more,
                 if count > 1 { &*cluster } else { "" }
-            );
+            )
+        };
+        let servers = Self::run(count, text);
+        servers.until_ready().await;
+        servers
+    }
+
+    /// Starts servers with these configurations.
+    pub(crate) fn run(count: usize, mut text: impl FnMut(ServerPorts<'_>) -> String) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (ports, monitors, routes) = (free_ports(count), free_ports(count), free_ports(count));
+        let mut servers = Self { dir, processes: Vec::new(), ports, monitors };
+        for index in 0..count {
+            let (port, monitor) = (servers.ports[index], servers.monitors[index]);
+            let store = servers.dir.path().join(format!("n{index}"));
+            let text = text(ServerPorts { index, port, monitor, routes: &routes, store: &store });
             let file = servers.dir.path().join(format!("n{index}.conf"));
             fs::write(&file, text).unwrap();
             let log = fs::File::create(servers.dir.path().join(format!("n{index}.log"))).unwrap();
@@ -77,8 +99,13 @@ impl Servers {
                 Command::new(program()).arg("-c").arg(&file).stdout(Stdio::null()).stderr(log).spawn();
             servers.processes.push(child.unwrap());
         }
-        servers.until_ready().await;
         servers
+    }
+
+    /// Kills a server.
+    pub(crate) fn kill(&mut self, index: usize) {
+        self.processes[index].kill().unwrap();
+        self.processes[index].wait().unwrap();
     }
 
     /// Waits until each server has a leader for its JetStream.
@@ -128,6 +155,7 @@ impl Servers {
             certificate: None,
             monitors: (0..self.monitors.len()).map(|index| self.monitor(index)).collect(),
             accepted: Vec::new(),
+            address: String::new(),
             dimensions: Dimensions { shards: 2, replicas: 3, log_bytes: 100 << 20 },
             largest_packet: 1 << 20,
         }

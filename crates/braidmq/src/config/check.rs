@@ -52,6 +52,7 @@ impl Config {
         range("spool.threshold", self.spool.threshold as u64, 65_536, 268_435_455)?;
         self.listener.iter().try_for_each(super::ListenerConfig::check)?;
         self.check_access()?;
+        self.check_cluster()?;
         self.http.check()?;
         let has_roles = !self.http.operators.is_empty() || !self.http.viewers.is_empty();
         if has_roles && self.authenticator.is_empty() {

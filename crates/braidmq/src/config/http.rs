@@ -182,14 +182,14 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-fn text<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn text<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.collect_str(value),
         None => serializer.serialize_none(),
     }
 }
 
-fn parsed<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+pub(super) fn parsed<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: FromStr<Err: Display>,
     D: Deserializer<'de>,

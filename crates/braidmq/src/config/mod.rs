@@ -2,6 +2,7 @@
 
 mod access;
 mod check;
+mod cluster;
 mod http;
 mod listener;
 mod merge;
@@ -19,6 +20,7 @@ use braid_transport::Transport;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use access::{AclConfig, AuthenticatorConfig, BansConfig, HttpConfig, JwtConfig};
+pub(crate) use cluster::ClusterConfig;
 pub(crate) use http::FrontConfig;
 pub(crate) use listener::ListenerConfig;
 pub(crate) use merge::{Layers, environment, merge};
@@ -52,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) quic: QuicConfig,
     /// Durable state.
     pub(crate) store: StoreConfig,
+    /// Cluster on NATS.
+    pub(crate) cluster: ClusterConfig,
     /// Files for large messages.
     pub(crate) spool: SpoolConfig,
     /// Authenticators of clients: `[[authenticator]]`.
@@ -86,6 +90,7 @@ impl Default for Config {
             tls: TlsConfig::default(),
             quic: QuicConfig::default(),
             store: StoreConfig::default(),
+            cluster: ClusterConfig::default(),
             spool: SpoolConfig::default(),
             authenticator: Vec::new(),
             acl: AclConfig::default(),

@@ -20,6 +20,7 @@ use std::time::Duration;
 use braid_access::AccessControl;
 use braid_broker::health::HealthMonitor;
 use braid_broker::{Handle, Recovery};
+use braid_cluster::Risk;
 use braid_http::{HealthServer, HealthState};
 use braid_measure::process::Resident;
 use braid_store::spool::{Exposed, exposed};
@@ -98,6 +99,9 @@ pub(crate) struct Args {
     /// Let clients without credentials connect from other hosts too
     #[arg(long)]
     allow_anonymous: bool,
+    /// Start although the NATS servers of the cluster may lose messages: unsynced, replicas, version or unchecked; repeatable
+    #[arg(long, value_name = "RISK")]
+    accept_cluster_risk: Vec<Risk>,
     /// Set any key of the configuration, for example --set log.level=debug; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -256,6 +260,7 @@ fn configure(args: &Args) -> Result<Config, StartError> {
         config.quic.gate_log.clone_from(&args.gate_log);
     }
     config.allow_anonymous |= args.allow_anonymous;
+    config.cluster.accept_risks.extend(&args.accept_cluster_risk);
     config.check().map_err(|error| error.in_file(args.config.as_deref()))?;
     Ok(config)
 }

@@ -4,7 +4,7 @@ mod check;
 mod export;
 mod failure;
 mod import;
-mod progress;
+pub(crate) mod progress;
 mod stats;
 
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Formats a number with thousands separators: 1,234,567.
-fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

@@ -68,7 +68,8 @@ impl ProgressLine {
     }
 }
 
-fn is_due(begun: Duration, last: Option<Duration>, is_terminal: bool) -> bool {
+/// Tests whether it is time for the next output: so long after the begin, and after the last output.
+pub(crate) fn is_due(begun: Duration, last: Option<Duration>, is_terminal: bool) -> bool {
     let pause = if is_terminal { TERMINAL_INTERVAL } else { LINE_INTERVAL };
     begun >= DELAY && last.is_none_or(|last| last >= pause)
 }

@@ -1,0 +1,106 @@
+//! `braidmq cluster`: state of a cluster.
+
+mod options;
+mod page;
+mod progress;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use braid_cluster::{ClusterStatus, ServerUrl};
+use clap::Subcommand;
+
+use self::progress::with_progress;
+use crate::config::{Config, Layers, environment, merge};
+use crate::output;
+use crate::printable::printable;
+
+/// Exit code when the cluster is degraded.
+const DEGRADED: u8 = 1;
+
+/// Exit code when nothing is known: no connection, or a wrong configuration.
+const UNKNOWN: u8 = 2;
+
+/// Look at a cluster of brokers
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Status(StatusArgs),
+}
+
+/// Show nodes, streams, sessions and NATS servers of a cluster
+///
+/// Reads [cluster] of the broker's configuration, and connects without joining: no node is needed, and none is disturbed.
+/// The records of all sessions are read to count them, which takes seconds for a million.
+#[derive(clap::Args, Debug)]
+#[command(after_help = STATUS_HELP)]
+struct StatusArgs {
+    /// Read this TOML file, as `braidmq serve` does
+    #[arg(long, value_name = "FILE", env = "BRAIDMQ_CONFIG")]
+    config: Option<PathBuf>,
+    /// Connect to this NATS server, instead of those in cluster.nats; repeatable
+    #[arg(long, value_name = "URL")]
+    nats: Vec<ServerUrl>,
+    /// Set any key of the configuration, for example --set cluster.name=test; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const STATUS_HELP: &str = "\
+Examples:
+  braidmq cluster status --config /etc/braidmq/braidmq.toml
+  braidmq cluster status --nats nats://127.0.0.1:4222 --set cluster.monitor='[\"http://127.0.0.1:8222\"]'
+  braidmq cluster status --json | jq -r '.problems[]'
+
+Exit codes:
+  0  all is well
+  1  degraded: the lines below \"problems\" say what; a stream without a leader or with too few live replicas, a replica
+     that lags, no node, a server that would lose messages
+  2  no NATS server takes the connection, or the configuration is wrong";
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let Command::Status(args) = &args.command;
+    status(args).unwrap_or_else(|message| {
+        eprintln!("braidmq: {}", printable(&message));
+        ExitCode::from(UNKNOWN)
+    })
+}
+
+fn status(args: &StatusArgs) -> Result<ExitCode, String> {
+    let config = configure(args)?;
+    let options = config.cluster_watch_options().map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("the system refuses an event queue: {error}"))?;
+    let asked =
+        runtime.block_on(with_progress(|report| async move { ClusterStatus::ask(&options, report).await }));
+    let status = asked.map_err(|error| error.to_string())?;
+    let text = if args.json { format!("{:#}\n", page::json(&status)) } else { page::text(&status) };
+    output::print(&text).map_err(|error| format!("cannot write standard output: {error}"))?;
+    Ok(if status.problems().is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DEGRADED) })
+}
+
+/// Merges all sources of the configuration, and checks `[cluster]` alone: other tables may name files of the broker's user.
+fn configure(args: &StatusArgs) -> Result<Config, String> {
+    let environment = environment().map_err(|error| error.to_string())?;
+    let layers = Layers { file: args.config.clone(), environment, settings: args.set.clone() };
+    let mut config = merge(&layers).map_err(|error| error.to_string())?;
+    if !args.nats.is_empty() {
+        config.cluster.nats.clone_from(&args.nats);
+    }
+    config.cluster.check().map_err(|error| error.in_file(args.config.as_deref()).to_string())?;
+    if !config.cluster.is_on() {
+        return Err(
+            "there is no cluster: name a configuration with cluster.nats by --config, or a server by --nats"
+                .to_owned(),
+        );
+    }
+    Ok(config)
+}

@@ -1,0 +1,77 @@
+//! Progress of a question on standard error.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use braid_cluster::Stage;
+use tokio::time::{Instant, interval};
+
+use crate::output::replace_line;
+use crate::store::progress::is_due;
+use crate::store::thousands;
+
+/// Interval in which the time for output is looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Waits for `work`, and says what it does from the third second on. `work` gets the function that takes its steps.
+pub(super) async fn with_progress<T, F: Future<Output = T>>(
+    work: impl FnOnce(&'static (dyn Fn(Stage) + Sync)) -> F,
+) -> T {
+    /// Step of the work.
+    static STAGE: Mutex<Stage> = Mutex::new(Stage::Connecting);
+    let is_terminal = io::stderr().is_terminal();
+    let (begun, mut last) = (Instant::now(), None::<Instant>);
+    let mut ticks = interval(TICK);
+    // A poisoned lock is safe to use: a step is written whole.
+    let work = work(&|stage| *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = stage);
+    tokio::pin!(work);
+    let done = loop {
+        tokio::select! {
+            done = &mut work => break done,
+            now = ticks.tick() => {
+                if is_due(now - begun, last.map(|last| now - last), is_terminal) {
+                    last = Some(now);
+                    show(*STAGE.lock().unwrap_or_else(PoisonError::into_inner), is_terminal);
+                }
+            }
+        }
+    };
+    if is_terminal && last.is_some() {
+        replace_line("");
+    }
+    done
+}
+
+fn show(stage: Stage, is_terminal: bool) {
+    let text = text(stage);
+    if is_terminal {
+        replace_line(&text);
+    } else {
+        // A closed standard error is no failure.
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+}
+
+fn text(stage: Stage) -> String {
+    match stage {
+        Stage::Connecting => "connecting to NATS".to_owned(),
+        Stage::Servers => "asking the monitoring ports".to_owned(),
+        Stage::Streams => "asking the leaders of the streams".to_owned(),
+        Stage::Nodes => "reading the nodes".to_owned(),
+        Stage::Sessions(done, of) => {
+            format!("reading sessions: {} of {}", thousands(done), thousands(of.max(done)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_have_texts() {
+        assert_eq!(text(Stage::Sessions(1234, 5678)), "reading sessions: 1,234 of 5,678");
+        assert_eq!(text(Stage::Sessions(3, 2)), "reading sessions: 3 of 3", "one came meanwhile");
+    }
+}
