@@ -31,6 +31,8 @@ pub struct Connections {
     pub urgent: Context,
     /// For shared subscriptions: it gets messages of this node too.
     pub groups: Context,
+    /// Largest packet of MQTT that fits into a message of NATS, in bytes.
+    pub largest_packet: usize,
 }
 
 impl Connections {
@@ -45,9 +47,15 @@ impl Connections {
             let (packet, most) = (options.largest_packet, max_payload.saturating_sub(OVERHEAD));
             return Err(ClusterError::Payload { max_payload, packet: packet.saturating_add(OVERHEAD), most });
         }
+        let largest_packet = max_payload.saturating_sub(OVERHEAD);
         let urgent = connect(options, " urgent").await?;
         let groups = connect(options, " groups").await?;
-        Ok(Self { ordinary: context(ordinary), urgent: context(urgent), groups: context(groups) })
+        Ok(Self {
+            ordinary: context(ordinary),
+            urgent: context(urgent),
+            groups: context(groups),
+            largest_packet,
+        })
     }
 }
 

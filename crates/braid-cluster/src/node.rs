@@ -151,6 +151,12 @@ impl ClusterNode {
         Ok(Self { node, state, cluster, streams, inlets })
     }
 
+    /// Largest packet of MQTT that fits into a message of NATS, in bytes.
+    #[must_use]
+    pub const fn largest_packet(&self) -> usize {
+        self.node.connections.largest_packet
+    }
+
     /// Store for the broker of this node.
     #[must_use]
     pub fn store(&self) -> Arc<dyn Store> {
@@ -303,7 +309,7 @@ impl RunningNode {
     /// Renews the lease until it is lost.
     pub async fn keep(&mut self) -> LeaseLost {
         let state = self.state.clone();
-        self.lease.keep(|| state.positions().to_vec()).await
+        self.lease.keep(|| state.positions().to_vec(), || state.write_all()).await
     }
 
     /// Whether NATS takes messages.

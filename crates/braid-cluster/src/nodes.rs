@@ -177,8 +177,9 @@ impl Lease {
         &self.record.run
     }
 
-    /// Renews the lease until it is lost, with the present positions of the node.
-    pub async fn keep(&mut self, positions: impl Fn() -> Vec<u64>) -> LeaseLost {
+    /// Renews the lease until another process has the name, with the present positions of the node. `regained`: called
+    /// after it had ended and was renewed, as other nodes may have taken over sessions meanwhile.
+    pub async fn keep(&mut self, positions: impl Fn() -> Vec<u64>, regained: impl Fn()) -> LeaseLost {
         loop {
             sleep(RENEW).await;
             self.record.positions = positions();
@@ -190,6 +191,14 @@ impl Lease {
             // A write whose answer was lost is one's own.
             match self.owner().await {
                 Ok(NameOwner::Own(revision)) => self.revision = revision,
+                // This process was stopped, or cut off from NATS, for longer than the lease.
+                Ok(NameOwner::Free(revision)) => {
+                    self.revision = revision;
+                    if self.write().await.is_ok() {
+                        tracing::warn!("the lease of this node had ended, and is renewed");
+                        regained();
+                    }
+                }
                 Ok(_) => return LeaseLost,
                 Err(error) => tracing::debug!(%error, "the lease of this node cannot be read"),
             }

@@ -33,6 +33,8 @@ pub struct ClusterOptions {
     /// Address of this node for clients that another one tells to go there, `HOST[:PORT]`; empty if it has none.
     pub address: String,
     /// Largest packet of the broker, in bytes.
+    ///
+    /// 0: as large as NATS takes.
     pub largest_packet: usize,
 }
 

@@ -104,8 +104,11 @@ impl Reaper {
         if !self.is_first(&self.live_nodes().await?) {
             return Ok(());
         }
-        let config =
-            OrderedConfig { deliver_policy: DeliverPolicy::LastPerSubject, ..OrderedConfig::default() };
+        let config = OrderedConfig {
+            filter_subject: format!("{}.s.*", self.state.layout.cluster()),
+            deliver_policy: DeliverPolicy::LastPerSubject,
+            ..OrderedConfig::default()
+        };
         let mut records = self.sessions.create_consumer(config).await?.messages().await?;
         let mut watch = Watch::default();
         let (mut look, mut trim_at) = (interval(LOOK), Instant::now() + TRIM);

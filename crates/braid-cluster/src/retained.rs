@@ -99,7 +99,11 @@ async fn read_all(
     node: &Name,
     positions: &[u64],
 ) -> Result<Vec<RetainedMessage>, async_nats::Error> {
-    let config = OrderedConfig { deliver_policy: DeliverPolicy::LastPerSubject, ..OrderedConfig::default() };
+    let config = OrderedConfig {
+        filter_subject: format!("{}.r.>", layout.cluster()),
+        deliver_policy: DeliverPolicy::LastPerSubject,
+        ..OrderedConfig::default()
+    };
     let mut messages = stream.create_consumer(config).await?.messages().await?;
     let mut missing: HashMap<TopicName, (usize, u64)> = positions
         .iter()

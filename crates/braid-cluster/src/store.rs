@@ -157,6 +157,15 @@ impl NodeState {
         let _ = self.outlets.due.send(session);
     }
 
+    /// Writes all records: those of sessions that other nodes have taken over meanwhile are refused.
+    pub(crate) fn write_all(&self) {
+        let mut sessions = self.sessions();
+        for (id, session) in &mut sessions.own {
+            session.write.is_due = true;
+            self.note_due(*id);
+        }
+    }
+
     /// Waits until nothing is due any more, for a bounded time.
     pub(crate) async fn settle(&self) {
         let give_up = tokio::time::Instant::now() + SETTLE;

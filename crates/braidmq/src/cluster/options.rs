@@ -16,6 +16,9 @@ const INSTANCE_FILE: &str = "cluster.instance";
 /// Length of an instance: 16 random bytes as hexadecimal digits.
 const INSTANCE_LENGTH: usize = 32;
 
+/// Largest packet of MQTT, in bytes, without its fixed header.
+const PACKET_SIZE_MAX: u32 = 268_435_455;
+
 /// Longest file with a password, in bytes.
 const MAX_SECRET: usize = 16 << 10;
 
@@ -27,7 +30,6 @@ impl Config {
     ///
     /// # Errors
     /// The password cannot be read, the host name is no name of a node, or the file of the instance cannot be used.
-    #[cfg_attr(not(test), expect(dead_code, reason = "`serve` does not start a node yet"))]
     pub(crate) fn cluster_options(&self) -> Result<Option<ClusterOptions>, ConfigError> {
         if !self.cluster.is_on() {
             return Ok(None);
@@ -71,7 +73,11 @@ impl Config {
                 log_bytes: cluster.log_bytes,
             },
             address: cluster.address.as_str().to_owned(),
-            largest_packet: usize::try_from(self.mqtt.maximum_packet_size).unwrap_or(usize::MAX),
+            // The largest there is: lowered to what NATS takes.
+            largest_packet: match self.mqtt.maximum_packet_size {
+                PACKET_SIZE_MAX => 0,
+                wanted => usize::try_from(wanted).unwrap_or(usize::MAX),
+            },
         })
     }
 }

@@ -7,6 +7,7 @@ mod bind;
 mod control;
 mod http;
 mod logging;
+mod node;
 mod progress;
 mod store;
 
@@ -128,6 +129,8 @@ enum Failure {
 enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Cluster(#[from] braid_cluster::ClusterError),
     #[error(transparent)]
     Access(#[from] access::AccessError),
     #[error("{option} {given}: {problem}")]
@@ -352,14 +355,24 @@ async fn serve(
     let process = Arc::new(ProcessControl::new(config.clone(), reloads));
     let front = Front::start(config, certificate.as_ref(), &status.health, mqtt, &control, process)?;
     let addresses = banner::Addresses::of(&listeners, status.addresses, front.addresses());
+    let node = tokio::select! {
+        joined = node::join(config) => joined?,
+        () = signals.recv() => return Ok(None),
+    };
     let build = {
-        let (config, health, control) = (config.clone(), status.health.clone(), control.clone());
-        move || opened.map_or_else(|| store::open(&config, health), Ok)?.build(&config, &control, listeners)
+        let (mut config, health, control) = (config.clone(), status.health.clone(), control.clone());
+        node::lower_limits(&mut config, node.as_ref());
+        let shared = node.as_ref().map(|node| (node.store(), node.cluster()));
+        move || {
+            let opened = opened.map_or_else(|| store::open(&config, health), Ok)?;
+            opened.build(&config, &control, listeners, shared)
+        }
     };
     let Some(Built { broker, store, took }) = unless_ended(&mut signals, build).await? else {
         return Ok(None);
     };
     let handle = broker.handle();
+    let mut member = node::Member::start(node, &handle);
     // No client is connected, and a file has no more bans than there may be.
     let _ = bans.apply(banned, &handle);
     // Before the banner, so that a probe that follows it finds the broker serving.
@@ -385,6 +398,7 @@ async fn serve(
         tokio::select! {
             served = &mut running => break served,
             () = &mut failed => {}
+            () = member.lost() => handle.stop(),
             () = signals.recv() => {
                 // A second signal ends the broker at once.
                 if handle.is_stopping() {
@@ -412,6 +426,7 @@ async fn serve(
         }
     };
     drop(wanted);
+    member.leave().await;
     front.ended().await;
     Ok(Some(Ended { served, store: store.clone(), monitor, front }))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_access::AccessControl;
+use braid_broker::cluster::Cluster;
 use braid_broker::{Broker, BrokerListener, Recovery, Storage};
 use braid_http::HealthState;
 use braid_proto::decoder::Spool;
@@ -22,7 +23,7 @@ pub(super) enum ProcessStore {
     File(Arc<EmbeddedStore>),
 }
 
-/// Opened store that has not been read yet.
+/// Opened store that has not been read yet. In a cluster it stays empty: the node has another one.
 pub(super) struct Opened {
     store: ProcessStore,
     spool: Option<Arc<dyn Spool>>,
@@ -41,7 +42,8 @@ pub(super) struct Built {
 /// check and a compaction.
 pub(super) fn open(config: &Config, health: HealthState) -> Result<Opened, StartError> {
     let reporter = ProgressReporter::start(health);
-    let Some(mut options) = config.store.options() else {
+    let options = config.store.options().filter(|_| !config.cluster.is_on());
+    let Some(mut options) = options else {
         let store = ProcessStore::Memory(Arc::new(MemoryStore::new()));
         return Ok(Opened { store, spool: open_spool(config)?, reporter });
     };
@@ -70,11 +72,15 @@ impl Opened {
         config: &Config,
         control: &AccessControl,
         listeners: Vec<BrokerListener>,
+        node: Option<(Arc<dyn Store>, Arc<dyn Cluster>)>,
     ) -> Result<Built, StartError> {
         let Self { store, spool, reporter } = self;
         let authenticate = Box::new(control.authenticator());
         let progress = |recovery: Recovery| reporter.recovered(recovery);
-        let storage = Storage { spool, ..Storage::of(store.shared()) };
+        let storage = match node {
+            Some((store, cluster)) => Storage { store, spool, cluster },
+            None => Storage { spool, ..Storage::of(store.shared()) },
+        };
         let authorize = control.authorizer();
         let broker = Broker::recover(config.broker(), authenticate, authorize, storage, listeners, progress);
         let broker = broker.map_err(|error| StartError::of_store(&config.data_dir, error))?;
