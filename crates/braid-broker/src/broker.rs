@@ -17,10 +17,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::admission::{Ban, BanError, BanTarget, Subject};
 use crate::auth::audit::{self, SecurityEvent};
 use crate::auth::{Access, Authenticate, Authorize, PermitAll};
+use crate::cluster::Storage;
 use crate::config::BrokerConfig;
-use crate::core::{Core, Storage};
+use crate::core::Core;
 use crate::health::HealthMonitor;
 use crate::listen::BrokerListener;
+use crate::node_handle::NodeHandle;
 use crate::persist::Recovery;
 use crate::queue::session_queue::Signal;
 use crate::statistics::Statistics;
@@ -316,6 +318,11 @@ impl Handle {
     /// Security events from now on: what was refused, to whom, and by which rule.
     pub fn security_events(&self) -> broadcast::Receiver<Arc<SecurityEvent>> {
         self.core.access.audit.subscribe()
+    }
+
+    /// Handle for the cluster of this broker.
+    pub fn node_handle(&self) -> NodeHandle {
+        NodeHandle::new(self.core.clone())
     }
 
     /// The broker's counters.

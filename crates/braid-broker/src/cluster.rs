@@ -1,6 +1,7 @@
 //! Seam to the other nodes of a cluster: the way of messages to their subscribers, and sessions that move.
 //!
-//! A broker of its own has [`SingleNode`]: every message is delivered here, and every session is here.
+//! A broker of its own has [`SingleNode`]: every message is delivered here, and every session is here. Calls in the
+//! other direction are those of [`NodeHandle`](crate::node_handle::NodeHandle).
 
 use std::any::Any;
 use std::future::Future;
@@ -8,15 +9,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use braid_auth::publisher::Publisher;
+use braid_proto::decoder::Spool;
 use braid_proto::message::Message;
-use braid_proto::packet::{ClientId, QoS};
-use braid_proto::reason::ReasonCode;
+use braid_proto::packet::ClientId;
 use braid_proto::topic::{TopicFilter, TopicName};
-use braid_store::{Change, Commit, Lsn, RecoveredSession, SessionId, StoreError, StoredMessage};
-
-use crate::Handle;
-use crate::queue::usage::QueueLimits;
-use crate::routing::RouteCache;
+use braid_store::{Change, Commit, Lsn, RecoveredSession, SessionId, Store, StoreError, StoredMessage};
 
 /// Answer of other nodes.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -24,11 +21,17 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Se
 /// Other nodes, as a broker sees them.
 ///
 /// Messages that all nodes have to see are appended to a log. They are delivered when they come back from it, by
-/// [`Handle::deliver_logged`], at the node of their publisher as at any other.
+/// [`NodeHandle::deliver`](crate::node_handle::NodeHandle::deliver), at the node of their publisher as at any other.
 pub trait Cluster: Send + Sync + 'static {
     /// Passes messages on to other nodes. `changes` are those of the publisher's session that belong to the messages;
     /// those that are durable with the returned commit are removed.
     fn forward(&self, publication: &Publication<'_>, changes: &mut Vec<Change>) -> Forwarded;
+
+    /// Tests whether a topic has a name that all nodes can use.
+    fn takes_topic(&self, topic: &TopicName) -> bool;
+
+    /// Tests whether a Client Identifier can be used by all nodes.
+    fn takes_client(&self, client_id: &ClientId) -> bool;
 
     /// Looks for the session of a client that this node does not have. `None`: there are no other nodes.
     fn find<'a>(&'a self, client_id: &'a ClientId) -> Option<Answer<'a, Option<RemoteSession>>>;
@@ -49,8 +52,9 @@ pub trait Cluster: Send + Sync + 'static {
     fn note_interest(&self, filter: &TopicFilter, is_interested: bool);
 
     /// Whether messages come by a log. Then those with RETAIN are retained when they come back, and members of shared
-    /// subscriptions are selected among all nodes: only [`Handle::deliver_shared`] delivers to them, and a message that
-    /// its member does not complete goes back.
+    /// subscriptions are selected among all nodes: only
+    /// [`NodeHandle::deliver_shared`](crate::node_handle::NodeHandle::deliver_shared) delivers to them, and a message
+    /// that its member does not complete goes back.
     fn has_log(&self) -> bool;
 }
 
@@ -98,12 +102,6 @@ pub struct ReplayLimits {
     pub bytes: usize,
 }
 
-impl From<QueueLimits> for ReplayLimits {
-    fn from(QueueLimits { messages, bytes }: QueueLimits) -> Self {
-        Self { messages, bytes }
-    }
-}
-
 /// Message of the log for a session that was taken.
 pub struct Replayed {
     /// Number of the message.
@@ -126,13 +124,22 @@ pub struct ArrivedMessage {
     pub retained_by: Option<Arc<Publisher>>,
 }
 
-/// Way of messages into this node: routes that they share.
-#[derive(Default)]
-pub struct Arrivals(pub(crate) RouteCache);
+/// Owners of what outlives a connection: the store, the spool for large packets, and the other nodes.
+#[derive(Clone)]
+pub struct Storage {
+    /// Store of sessions, queues and retained messages.
+    pub store: Arc<dyn Store>,
+    /// Spool that receives large packets instead of the heap.
+    pub spool: Option<Arc<dyn Spool>>,
+    /// Other nodes.
+    pub cluster: Arc<dyn Cluster>,
+}
 
-impl std::fmt::Debug for Arrivals {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Arrivals").finish_non_exhaustive()
+impl Storage {
+    /// A store without a spool and without other nodes.
+    #[must_use]
+    pub fn of(store: Arc<dyn Store>) -> Self {
+        Self { store, spool: None, cluster: Arc::new(SingleNode) }
     }
 }
 
@@ -143,6 +150,14 @@ pub struct SingleNode;
 impl Cluster for SingleNode {
     fn forward(&self, _publication: &Publication<'_>, _changes: &mut Vec<Change>) -> Forwarded {
         Forwarded::Here
+    }
+
+    fn takes_topic(&self, _topic: &TopicName) -> bool {
+        true
+    }
+
+    fn takes_client(&self, _client_id: &ClientId) -> bool {
+        true
     }
 
     fn find<'a>(&'a self, _client_id: &'a ClientId) -> Option<Answer<'a, Option<RemoteSession>>> {
@@ -163,48 +178,5 @@ impl Cluster for SingleNode {
 
     fn has_log(&self) -> bool {
         false
-    }
-}
-
-/// Calls of a cluster.
-impl Handle {
-    /// Delivers messages of the log in their order, and retains those with RETAIN.
-    pub fn deliver_logged(&self, arrivals: &mut Arrivals, messages: Vec<ArrivedMessage>) {
-        self.core.deliver_arrived(arrivals, messages);
-    }
-
-    /// Delivers a message to a member of a shared subscription, with the QoS that is returned. `None`: this node has no
-    /// member that could take it.
-    pub fn deliver_shared(&self, filter: &TopicFilter, message: Message) -> Option<QoS> {
-        self.core.dispatcher.deliver_shared(filter, message)
-    }
-
-    /// Releases the session of a client for another node: its connection is closed with 0x8E, and the store has
-    /// everything of it when this is done. False: this node does not have the session.
-    ///
-    /// # Errors
-    /// The connection does not release it in time, or the store does not take it.
-    pub async fn release_session(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
-        self.core.sessions.give_away(client_id).await
-    }
-
-    /// Takes over the session of a client that has no connection, for its timers: a Will that is due, its end. False:
-    /// there is none any more.
-    ///
-    /// # Errors
-    /// The session cannot be taken.
-    pub async fn adopt_session(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
-        self.core.sessions.adopt(client_id).await
-    }
-
-    /// Forgets a session without a connection that the store has whole. False, and without effect, if it has one again.
-    pub async fn forget_session(&self, id: SessionId) -> bool {
-        self.core.sessions.forget(id).await
-    }
-
-    /// Ends the part of this node in a session that another one has by now, or may have: its connection is closed with
-    /// `reason`, and nothing of it is published or stored any more.
-    pub fn lose_session(&self, id: SessionId, reason: ReasonCode) {
-        self.core.sessions.lose(id, reason);
     }
 }

@@ -3,15 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_proto::connection::ServerOptions;
-use braid_proto::decoder::Spool;
-use braid_proto::packet::ClientId;
-use braid_store::{NextIds, Store, StoreError};
+use braid_store::{NextIds, StoreError};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::auth::Access;
 use crate::clock;
-use crate::cluster::{Arrivals, ArrivedMessage, Cluster, SingleNode};
+use crate::cluster::Storage;
 use crate::config::BrokerConfig;
 use crate::dispatch::Dispatcher;
 use crate::lock_order::{Ordered, Rank};
@@ -27,25 +25,6 @@ use crate::session_queues::SessionQueues;
 use crate::sessions::SessionManager;
 use crate::statistics::Statistics;
 use crate::view::{Events, ListenerState};
-
-/// Owners of what outlives a connection: the store, the spool for large packets, and the other nodes.
-#[derive(Clone)]
-pub struct Storage {
-    /// Store of sessions, queues and retained messages.
-    pub store: Arc<dyn Store>,
-    /// Spool that receives large packets instead of the heap.
-    pub spool: Option<Arc<dyn Spool>>,
-    /// Other nodes.
-    pub cluster: Arc<dyn Cluster>,
-}
-
-impl Storage {
-    /// A store without a spool and without other nodes.
-    #[must_use]
-    pub fn of(store: Arc<dyn Store>) -> Self {
-        Self { store, spool: None, cluster: Arc::new(SingleNode) }
-    }
-}
 
 /// Owners of the broker's shared state, as its tasks see them. Has no logic of its own.
 ///
@@ -84,7 +63,7 @@ impl Core {
         let access = Arc::new(access.with_limits(limits));
         let persist = Arc::new(Persist::new(store, next.lsn));
         let registry = Arc::new(Registry::new(next.session));
-        let routing = Arc::new(RoutingTable::new(&config.priority, registry.clone(), &cluster));
+        let routing = Arc::new(RoutingTable::new(&config.priority, registry.clone(), cluster));
         let retained = Arc::new(RetainedMessages::new(capacity, memory.clone()));
         let queues = Arc::new(SessionQueues::new(policy, statistics.clone(), memory.clone()));
         let dispatcher = Arc::new(Dispatcher::new(
@@ -95,7 +74,6 @@ impl Core {
             persist.clone(),
             memory.clone(),
             statistics.clone(),
-            cluster.clone(),
         ));
         let sessions = SessionManager::new(
             registry,
@@ -105,7 +83,6 @@ impl Core {
             persist.clone(),
             memory.clone(),
             spool.clone(),
-            cluster,
         );
         Self {
             server_options: Arc::new(ServerOptions { spool, ..config.server_options() }),
@@ -139,12 +116,6 @@ impl Core {
         core.retained.restore(recovered.retained);
         core.sessions.restore(recovered.sessions, now);
         Ok((core, recovered.recovery))
-    }
-
-    /// Delivers messages that come from other nodes or from the log.
-    pub(crate) fn deliver_arrived(&self, arrivals: &mut Arrivals, messages: Vec<ArrivedMessage>) {
-        let find = |client: &ClientId| self.sessions.registry.find(client).map(|entry| entry.key);
-        self.dispatcher.deliver_arrived(&mut arrivals.0, messages, find);
     }
 
     /// Empty state over a store in memory that permits everything.

@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 
 use crate::auth::{Access, ClientAccess, Permitted, is_broker_topic};
 use crate::clock;
-use crate::cluster::{ArrivedMessage, Cluster, Forwarded, Publication};
+use crate::cluster::{ArrivedMessage, Forwarded, Publication};
 use crate::limit::Limit;
 use crate::lock_order;
 use crate::memory::Memory;
@@ -44,7 +44,6 @@ pub(crate) struct Dispatcher {
     persist: Arc<Persist>,
     memory: Arc<Memory>,
     statistics: Arc<Statistics>,
-    cluster: Arc<dyn Cluster>,
     /// Taps of what is published.
     pub(crate) taps: Arc<MessageTaps>,
 }
@@ -58,10 +57,9 @@ impl Dispatcher {
         persist: Arc<Persist>,
         memory: Arc<Memory>,
         statistics: Arc<Statistics>,
-        cluster: Arc<dyn Cluster>,
     ) -> Self {
         let taps = Arc::default();
-        Self { access, routing, queues, retained, persist, memory, statistics, cluster, taps }
+        Self { access, routing, queues, retained, persist, memory, statistics, taps }
     }
 
     /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
@@ -87,7 +85,13 @@ impl Dispatcher {
                 publishers.push_back(client.publisher(&message.topic, generation));
             }
             // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
-            (!is_permitted).then_some(ReasonCode::NotAuthorized)
+            if !is_permitted {
+                Some(ReasonCode::NotAuthorized)
+            } else if !self.routing.cluster().takes_topic(&message.topic) {
+                Some(ReasonCode::TopicNameInvalid)
+            } else {
+                None
+            }
         });
         let mut retention = Retention::default();
         // The lock is held from the first message with RETAIN on.
@@ -98,7 +102,7 @@ impl Dispatcher {
                 return None;
             }
             let publisher = publishers.pop_front().flatten();
-            if self.cluster.has_log() {
+            if self.has_log() {
                 let has_room = self.retained.check_room(message).map_err(|limit| self.refuse_retained(limit));
                 retention.publishers.extend(has_room.is_ok().then(|| encoded(publisher)));
                 return has_room.err();
@@ -153,7 +157,7 @@ impl Dispatcher {
             is_urgent: &|topic| self.is_urgent(topic),
         };
         let key = publisher.map(|entry| entry.key);
-        let (here, commit) = match self.cluster.forward(&publication, &mut changes) {
+        let (here, commit) = match self.routing.cluster().forward(&publication, &mut changes) {
             Forwarded::Here => return self.deliver(routes, key, messages, changes, reached),
             Forwarded::Split { here, commit } => (here, commit),
         };
@@ -163,6 +167,11 @@ impl Dispatcher {
         let urgent = self.urgent_part(messages);
         // Messages for which an acknowledgement would wait are not among those that were delivered here.
         Dispatched { congested: Vec::new(), urgent, forwarded: commit, ..delivered }
+    }
+
+    /// See [`Cluster::has_log`](crate::cluster::Cluster::has_log).
+    fn has_log(&self) -> bool {
+        self.routing.cluster().has_log()
     }
 
     fn is_urgent(&self, topic: &TopicName) -> bool {
@@ -242,7 +251,7 @@ impl Dispatcher {
         let mut push = BatchPush::new(self, Vec::new());
         let priority = self.routing.priority_of(&message[0].topic);
         let qos = push.push_shared(&group, priority, &message[0], None);
-        // It is not dropped: another node may have a member.
+        // Another node may have a member: it does not count as dropped.
         push.dropped = 0;
         drop(push.finish());
         qos
@@ -287,7 +296,7 @@ impl Dispatcher {
         self.memory.charge(&account, &mut message);
         let (mut is_retained, mut retained) = (true, None);
         let mut retained_by = None;
-        if message[0].retain && self.cluster.has_log() && !is_broker_topic(&message[0].topic) {
+        if message[0].retain && self.has_log() && !is_broker_topic(&message[0].topic) {
             is_retained = self.retained.check_room(&message[0]).is_ok();
             retained_by = Some(encoded(permitted));
         } else if message[0].retain {
@@ -313,7 +322,7 @@ impl Dispatcher {
     ) -> Option<Commit> {
         let mut push = BatchPush::new(self, Vec::new());
         // Another node may have the next member.
-        let deliveries = deliveries.filter(|_| !self.cluster.has_log());
+        let deliveries = deliveries.filter(|_| !self.has_log());
         // A hundred thousand deliveries are of a handful of groups.
         let mut targets: HashMap<Arc<TopicFilter>, Option<SharedTarget>> = HashMap::new();
         for delivery in deliveries {
@@ -452,8 +461,6 @@ struct BatchPush<'a> {
     deferred: Vec<(Arc<SessionEntry>, Range<usize>, Vec<Delivery>)>,
     /// Completion of deliveries that found no room: they are in the store, as their sequence numbers were needed first.
     lost: Vec<Change>,
-    /// See [`Cluster::has_log`].
-    is_logged: bool,
 }
 
 impl<'a> BatchPush<'a> {
@@ -471,7 +478,6 @@ impl<'a> BatchPush<'a> {
             changes,
             deferred: Vec::new(),
             lost: Vec::new(),
-            is_logged: dispatcher.cluster.has_log(),
         }
     }
 
@@ -486,11 +492,11 @@ impl<'a> BatchPush<'a> {
     /// Defers deliveries until the store was told of them.
     fn defer(&mut self, entry: &Arc<SessionEntry>, mut deliveries: Vec<Delivery>) {
         let Dispatcher { persist, queues, .. } = self.dispatcher;
+        let is_logged = self.dispatcher.has_log();
         let mut before = None;
         for delivery in &mut deliveries {
             // The first delivery of a message of the log has its number there; copies have numbers of their own.
-            let is_first =
-                |lsn: &NonZeroU64| self.is_logged && before != Some(*lsn) && delivery.shared.is_none();
+            let is_first = |lsn: &NonZeroU64| is_logged && before != Some(*lsn) && delivery.shared.is_none();
             delivery.queue_lsn = delivery.message.lsn().filter(is_first);
             before = delivery.message.lsn();
             persist.queue(&mut self.changes, entry.id(), delivery, &queues.policy);
@@ -535,7 +541,7 @@ impl<'a> BatchPush<'a> {
             self.push(entry, deliveries.drain(..));
         }
         // Members are selected among all nodes, but for what only this node has.
-        let has_members = !self.is_logged || is_broker_topic(&run[0].topic);
+        let has_members = !self.dispatcher.has_log() || is_broker_topic(&run[0].topic);
         for shared in to.groups.iter().filter(|_| has_members) {
             for message in run {
                 self.push_shared(shared, to.priority, message, None);
@@ -543,8 +549,9 @@ impl<'a> BatchPush<'a> {
         }
     }
 
-    /// Gives a message to one member, and returns the QoS of the delivery: the next in turn that is connected and has room, else the next whose session
-    /// keeps it. `priority` is for a member that asked for none; `enqueued_at` if it has waited for another member.
+    /// Gives a message to one member, and returns the QoS of the delivery: the next in turn that is connected and has
+    /// room, else the next whose session keeps it. `priority` is for a member that asked for none; `enqueued_at` if it
+    /// has waited for another member.
     ///
     /// The queues of at most [`READY_PROBES`] connected members are locked: a message to ten thousand members must not
     /// take ten thousand locks. A member that may not receive the message is passed over, as its connection would drop

@@ -7,6 +7,7 @@
 
 mod admission;
 mod auth;
+pub mod bans;
 mod broker;
 mod clock;
 pub mod cluster;
@@ -24,6 +25,7 @@ mod lock_order;
 mod log_throttle;
 mod memory;
 mod mountpoint;
+pub mod node_handle;
 mod overload;
 mod persist;
 mod priority;
@@ -41,7 +43,6 @@ mod timers;
 mod token_bucket;
 pub mod view;
 
-pub use admission::{Ban, BanError, BanTarget};
 pub use auth::{
     Action, Anonymous, Authenticate, Authentication, Authorize, Challenge, Credential, Credentials, Exchange,
     Expiry, Grant, Outcome, PermitAll, Refusal, SecurityAction, SecurityEvent,
@@ -50,7 +51,6 @@ pub use broker::{Broker, Handle};
 pub use config::{
     BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, QueueOverflow, StreamsConfig, SysConfig,
 };
-pub use core::Storage;
 pub use limit::Limit;
 pub use listen::BrokerListener;
 pub use listener_policy::ListenerPolicy;

@@ -363,8 +363,8 @@ impl Retaining<'_> {
         Ok(())
     }
 
-    /// Retains a message that comes from the log, unless there is a later one already. Its room was checked where it was
-    /// published.
+    /// Retains a message that comes from the log, unless there is a later one already. Its room was checked where it
+    /// was published.
     pub(crate) fn set_arrived(&mut self, message: &Arc<Message>, publisher: Option<Arc<Publisher>>) {
         let known = self.index.messages.get(&message.topic).and_then(|known| known.message.lsn());
         if known.zip(message.lsn()).is_some_and(|(known, arrived)| known >= arrived) {

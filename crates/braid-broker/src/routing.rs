@@ -38,6 +38,7 @@ pub(crate) struct RoutingTable {
     subscriptions: AtomicUsize,
     rules: Rules,
     registry: Arc<Registry>,
+    cluster: Arc<dyn Cluster>,
     failed: watch::Sender<bool>,
 }
 
@@ -105,7 +106,7 @@ impl Deref for SubscriptionIndex {
 
 impl RoutingTable {
     /// An empty table that resolves sessions in `registry`, and tells a cluster with a log of its filters.
-    pub(crate) fn new(rules: &[PriorityRule], registry: Arc<Registry>, cluster: &Arc<dyn Cluster>) -> Self {
+    pub(crate) fn new(rules: &[PriorityRule], registry: Arc<Registry>, cluster: Arc<dyn Cluster>) -> Self {
         let interest =
             cluster.has_log().then(|| Interest { subscriptions: HashMap::new(), cluster: cluster.clone() });
         Self {
@@ -114,6 +115,7 @@ impl RoutingTable {
             subscriptions: AtomicUsize::new(0),
             rules: Rules::new(rules),
             registry,
+            cluster,
             failed: watch::Sender::new(false),
         }
     }
@@ -129,6 +131,11 @@ impl RoutingTable {
     fn fail<G>(&self, poisoned: PoisonError<G>) -> G {
         self.failed.send_replace(true);
         poisoned.into_inner()
+    }
+
+    /// Other nodes.
+    pub(crate) fn cluster(&self) -> &Arc<dyn Cluster> {
+        &self.cluster
     }
 
     /// Waits until a panic has left the table half changed.
@@ -329,7 +336,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_panic_during_a_change_stops_the_broker() {
         let alone: Arc<dyn Cluster> = Arc::new(crate::cluster::SingleNode);
-        let table = RoutingTable::new(&[], Arc::new(Registry::new(SessionId::new(1))), &alone);
+        let table = RoutingTable::new(&[], Arc::new(Registry::new(SessionId::new(1))), alone);
         let _ = catch_unwind(AssertUnwindSafe(|| table.change(|_| panic!("half changed"))));
         drop(table.read());
         let limit = std::time::Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_nats::Client;
-use braid_broker::Handle;
+use braid_broker::node_handle::NodeHandle;
 use braid_proto::packet::ClientId;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -46,7 +46,7 @@ impl Reply {
 pub(crate) async fn answer(
     state: Arc<NodeState>,
     client: Client,
-    handle: Handle,
+    handle: NodeHandle,
 ) -> Result<(), async_nats::Error> {
     let node = state.node.parse()?;
     let mut calls = client.subscribe(state.layout.calls(&node)).await?;

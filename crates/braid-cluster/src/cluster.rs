@@ -6,31 +6,24 @@ use std::time::{Duration, Instant, SystemTime};
 use braid_broker::cluster::{Answer, Cluster, Forwarded, Publication, RemoteSession, ReplayLimits, Replayed};
 use braid_proto::message::Message;
 use braid_proto::packet::{ClientId, PacketId, QoS};
-use braid_proto::topic::TopicFilter;
+use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{Change, RecoveredSession, SessionId};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::commit::CommitPart;
 use crate::exchanges::ExchangeUpdate;
+use crate::interest::InterestChange;
 use crate::live::{LiveMessage, LiveOutlet};
 use crate::log_writer::{Append, Command};
 use crate::message::LoggedMessage;
 use crate::publish::Outgoing;
 use crate::reads::MessageReader;
 use crate::store::NodeState;
+use crate::subject::{SUBJECT_MAX, push_text, push_topic};
 use crate::take::Taker;
 
 /// Topics of the broker itself, which each node has for itself.
 const BROKER_TOPICS: &str = "$SYS/";
-
-/// Beginning or end of the interest of this node in a filter.
-#[derive(Debug)]
-pub(crate) struct InterestChange {
-    pub(crate) filter: TopicFilter,
-    pub(crate) is_interested: bool,
-    /// Position of the log before it.
-    pub(crate) since: Arc<[u64]>,
-}
 
 /// Cluster on NATS.
 pub(crate) struct NatsCluster {
@@ -59,6 +52,18 @@ impl Cluster for NatsCluster {
         }
         let commit = self.append(publication, &here, changes);
         Forwarded::Split { here, commit: Some(commit) }
+    }
+
+    fn takes_topic(&self, topic: &TopicName) -> bool {
+        let mut subject = String::new();
+        push_topic(&mut subject, topic);
+        subject.len() <= SUBJECT_MAX
+    }
+
+    fn takes_client(&self, client_id: &ClientId) -> bool {
+        let mut subject = String::new();
+        push_text(&mut subject, client_id.as_str());
+        subject.len() <= SUBJECT_MAX
     }
 
     fn find<'a>(&'a self, client_id: &'a ClientId) -> Option<Answer<'a, Option<RemoteSession>>> {
@@ -119,8 +124,8 @@ impl NatsCluster {
             let logged =
                 logged(message, publication.publisher.map(|(client, _)| client), identity.as_deref());
             let subject = layout.message(shard, message.retain, &message.topic);
-            let mut outgoing =
-                Outgoing { subject, headers: logged.headers(), payload: logged.payload.clone() };
+            let (headers, payload) = logged.write();
+            let mut outgoing = Outgoing { subject, headers, payload };
             if let Some(at) = logged.expires_at {
                 outgoing = outgoing.with_ttl(at.duration_since(SystemTime::now()).unwrap_or_default());
             }

@@ -24,7 +24,7 @@ impl CommitPart {
     }
 
     /// Ends this part.
-    pub(crate) fn complete(self, outcome: Result<(), StoreError>) {
+    pub(crate) fn complete(self, outcome: &Result<(), StoreError>) {
         let is_last = self.0.left.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last || outcome.is_err() {
             let completer = self.0.completer.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -40,14 +40,14 @@ mod tests {
     #[test]
     fn a_commit_is_done_with_its_last_part_and_fails_with_the_first_that_does() {
         let (part, mut commit) = CommitPart::join(2);
-        part.clone().complete(Ok(()));
+        part.clone().complete(&Ok(()));
         assert_eq!(commit.try_take(), None);
-        part.complete(Ok(()));
+        part.complete(&Ok(()));
         assert_eq!(commit.try_take(), Some(Ok(())));
         let (part, mut commit) = CommitPart::join(3);
-        part.clone().complete(Err(StoreError::Closed));
+        part.clone().complete(&Err(StoreError::Closed));
         assert_eq!(commit.try_take(), Some(Err(StoreError::Closed)));
-        part.clone().complete(Ok(()));
-        part.complete(Ok(()));
+        part.clone().complete(&Ok(()));
+        part.complete(&Ok(()));
     }
 }

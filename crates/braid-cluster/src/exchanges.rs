@@ -1,6 +1,6 @@
 //! Open exchanges of QoS 2 of a client in one shard: a record that is appended together with the messages.
 //!
-//! Each record is appended on condition that it follows the one before. So a message of a client whose session has moved
+//! Each record is appended on condition that it follows the one before: a message of a client whose session has moved
 //! is refused, and one that is sent again is not appended twice.
 
 use std::collections::BTreeMap;

@@ -290,6 +290,12 @@ impl Layout {
         format!("{}.c.{node}", self.cluster)
     }
 
+    /// Subject of the answers to one request.
+    #[must_use]
+    pub fn answers(&self, request: u64) -> String {
+        format!("{}.a.{request:016x}", self.cluster)
+    }
+
     /// Subject of all messages of a shard.
     #[must_use]
     pub fn all_messages(&self, shard: Shard) -> String {

@@ -16,15 +16,18 @@ mod commit;
 mod connect;
 mod error;
 mod exchanges;
+mod interest;
 mod layout;
 mod live;
 mod log_reader;
 mod log_writer;
+mod logged;
 mod message;
 mod name;
 mod node;
 mod nodes;
 mod options;
+mod position;
 mod preflight;
 mod progress;
 mod publish;
@@ -36,7 +39,7 @@ mod retained;
 mod server_url;
 mod sessions;
 mod shared;
-mod status;
+pub mod status;
 mod store;
 mod streams;
 pub mod subject;
@@ -53,8 +56,4 @@ pub use options::{ClusterOptions, Login};
 pub use preflight::{OLDEST, ServerFacts, Version};
 pub use progress::{Checkpoint, Progress};
 pub use server_url::{ServerUrl, ServerUrlError};
-pub use status::{
-    ClusterStatus, NodeStatus, Replica, ServerStatus, SessionCounts, Stage, StreamProblem, StreamState,
-    StreamStatus, sessions_by_node,
-};
 pub use streams::ensure;

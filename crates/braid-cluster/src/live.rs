@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_nats::{Client, HeaderMap, Subscriber};
-use braid_broker::Handle;
-use braid_broker::cluster::{Arrivals, ArrivedMessage};
+use braid_broker::cluster::ArrivedMessage;
+use braid_broker::node_handle::{DeliveryRoutes, NodeHandle};
 use braid_proto::message::Message;
 use braid_proto::packet::ClientId;
 use braid_proto::topic::{TopicFilter, TopicName};
@@ -17,12 +17,12 @@ use futures_util::stream::{AbortHandle, Abortable, SelectAll};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::cluster::InterestChange;
+use crate::interest::InterestChange;
 use crate::layout::Layout;
-use crate::log_reader::now;
+use crate::logged::now;
 use crate::message::LoggedMessage;
 use crate::store::NodeState;
-use crate::subject::parse_topic;
+use crate::subject::{SUBJECT_MAX, parse_topic};
 
 /// Header with the process and number of a message.
 const NUMBER: &str = "Braidmq-N";
@@ -111,11 +111,10 @@ async fn send_all(
         let bytes = message.bytes();
         number += 1;
         let LiveMessage { is_urgent, topic, logged } = message;
-        let mut headers = logged.headers();
+        let (mut headers, payload) = logged.write();
         headers.insert(NUMBER, format!("{kind}{} {number}", state.run));
         // A message of QoS 0 may be lost.
-        let _ =
-            client.publish_with_headers(state.layout.live(is_urgent, &topic), headers, logged.payload).await;
+        let _ = client.publish_with_headers(state.layout.live(is_urgent, &topic), headers, payload).await;
         waiting.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -149,7 +148,7 @@ pub(crate) struct LiveReader {
     pub(crate) client: Client,
     pub(crate) layout: Layout,
     pub(crate) is_urgent: bool,
-    pub(crate) handle: Handle,
+    pub(crate) handle: NodeHandle,
 }
 
 impl LiveReader {
@@ -158,7 +157,7 @@ impl LiveReader {
         let mut streams: SelectAll<Abortable<Subscriber>> = SelectAll::new();
         let mut filters: HashMap<TopicFilter, Option<AbortHandle>> = HashMap::new();
         let mut all: Option<AbortHandle> = None;
-        let (mut seen, mut arrivals) = (Seen::default(), Arrivals::default());
+        let (mut seen, mut routes) = (Seen::default(), DeliveryRoutes::default());
         loop {
             tokio::select! {
                 change = interest.recv() => {
@@ -168,8 +167,7 @@ impl LiveReader {
                     }
                     if !change.is_interested {
                         filters.remove(&change.filter).flatten().into_iter().for_each(|one| one.abort());
-                    } else if filters.len() < FILTERS {
-                        let subject = self.layout.live_filter(self.is_urgent, &change.filter);
+                    } else if let Some(subject) = self.subject_of(&change.filter, filters.len()) {
                         let subscribed = self.subscribe(subject, &mut streams).await;
                         filters.insert(change.filter.clone(), subscribed);
                     } else {
@@ -187,10 +185,16 @@ impl LiveReader {
                     {
                         arrived.extend(self.read(next, &mut seen));
                     }
-                    self.handle.deliver_logged(&mut arrivals, arrived);
+                    self.handle.deliver(&mut routes, arrived);
                 }
             }
         }
+    }
+
+    /// Subject for a subscription of a filter; `None` if there are too many, or it is too long.
+    fn subject_of(&self, filter: &TopicFilter, filters: usize) -> Option<String> {
+        let subject = self.layout.live_filter(self.is_urgent, filter);
+        (filters < FILTERS && subject.len() <= SUBJECT_MAX).then_some(subject)
     }
 
     async fn subscribe(

@@ -208,7 +208,8 @@ impl LogWriter {
         }
     }
 
-    /// Reads records of exchanges whose last one is not known. Batches of sessions that another node has leave the group.
+    /// Reads records of exchanges whose last one is not known. Batches of sessions that another node has leave the
+    /// group.
     async fn read_exchanges(&mut self, group: &mut Vec<Append>) -> Result<(), String> {
         let mut lost = HashSet::new();
         for append in group.iter() {
@@ -236,7 +237,7 @@ impl LogWriter {
             for append in gone {
                 let session = append.session.unwrap_or(SessionId::new(0));
                 self.outcomes.note_appended(session);
-                append.part.complete(Err(StoreError::Fenced { session }));
+                append.part.complete(&Err(StoreError::Fenced { session }));
             }
         }
         Ok(())
@@ -245,7 +246,7 @@ impl LogWriter {
     fn complete(&self, group: Vec<Append>, outcome: &Result<(), StoreError>) {
         for Append { session, part, .. } in group {
             session.into_iter().for_each(|session| self.outcomes.note_appended(session));
-            part.complete(outcome.clone());
+            part.complete(outcome);
         }
     }
 }

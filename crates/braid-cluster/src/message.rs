@@ -14,6 +14,12 @@ use thiserror::Error;
 /// Header with everything but topic, RETAIN and payload, as JSON.
 pub const HEADER: &str = "Braidmq";
 
+/// Longest head in a header, in bytes: all headers together have at most 65,535.
+const HEADER_MAX: usize = 32 << 10;
+
+/// Beginning of a header that has the length of the head, which is in the payload.
+const LENGTH_MARK: char = '@';
+
 /// Message of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedMessage {
@@ -74,9 +80,22 @@ fn is_zero(value: &u8) -> bool {
 }
 
 impl LoggedMessage {
-    /// Headers of the message; its payload follows as it is.
+    /// Message of NATS: headers and payload. A head that is too long for a header is the first part of the payload,
+    /// whose length the header has.
     #[must_use]
-    pub fn headers(&self) -> HeaderMap {
+    pub fn write(&self) -> (HeaderMap, Bytes) {
+        let head = self.head();
+        let mut headers = HeaderMap::new();
+        if head.len() <= HEADER_MAX {
+            headers.insert(HEADER, head);
+            return (headers, self.payload.clone());
+        }
+        headers.insert(HEADER, format!("{LENGTH_MARK}{}", head.len()));
+        let payload = [head.as_bytes(), &self.payload].concat();
+        (headers, payload.into())
+    }
+
+    fn head(&self) -> String {
         let millis = |at: SystemTime| {
             let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -88,10 +107,8 @@ impl LoggedMessage {
             expires_at: self.expires_at.map(millis),
             properties: self.properties.as_deref().map(Properties::of),
         };
-        let mut headers = HeaderMap::new();
         // Strings and numbers are always JSON, in which line feeds are escaped.
-        headers.insert(HEADER, serde_json::to_string(&head).unwrap_or_default());
-        headers
+        serde_json::to_string(&head).unwrap_or_default()
     }
 
     /// Reads a message.
@@ -101,8 +118,8 @@ impl LoggedMessage {
     pub fn read(headers: Option<&HeaderMap>, payload: Bytes) -> Result<Self, Unreadable> {
         let missing = || Unreadable(format!("it has no header {HEADER}"));
         let head = headers.and_then(|headers| headers.get(HEADER)).ok_or_else(missing)?;
-        let head: Head =
-            serde_json::from_str(head.as_str()).map_err(|error| Unreadable(error.to_string()))?;
+        let (head, payload) = split(head.as_str(), payload)?;
+        let head: Head = serde_json::from_slice(&head).map_err(|error| Unreadable(error.to_string()))?;
         let qos = QoS::from_bits(head.qos).ok_or_else(|| Unreadable(format!("QoS {}", head.qos)))?;
         let expires_at = head
             .expires_at
@@ -111,6 +128,17 @@ impl LoggedMessage {
         let Head { publisher, identity, .. } = head;
         Ok(Self { qos, publisher, identity, expires_at, properties, payload })
     }
+}
+
+/// Head and payload of a message of NATS.
+fn split(header: &str, mut payload: Bytes) -> Result<(Bytes, Bytes), Unreadable> {
+    let Some(length) = header.strip_prefix(LENGTH_MARK) else {
+        return Ok((Bytes::copy_from_slice(header.as_bytes()), payload));
+    };
+    let length = length.parse().ok().filter(|length| *length <= payload.len());
+    let length = length.ok_or_else(|| Unreadable(format!("its head has a length of {header}")))?;
+    let head = payload.split_to(length);
+    Ok((head, payload))
 }
 
 impl Properties {
@@ -163,13 +191,15 @@ mod tests {
             properties: None,
             payload: Bytes::from_static(b"x"),
         };
-        assert_eq!(message.headers().get(HEADER).unwrap().as_str(), r#"{"q":1,"c":"truck-1"}"#);
+        assert_eq!(message.write().0.get(HEADER).unwrap().as_str(), r#"{"q":1,"c":"truck-1"}"#);
     }
 
     #[test]
     fn foreign_messages_cannot_be_read() {
         assert!(LoggedMessage::read(None, Bytes::new()).is_err());
-        for header in ["", "1", r#"{"q":3}"#, r#"{"p":{"r":"a/#"}}"#, r#"{"p":{"d":"*"}}"#, r#"{"q":-1}"#] {
+        for header in
+            ["", "1", r#"{"q":3}"#, r#"{"p":{"r":"a/#"}}"#, r#"{"p":{"d":"*"}}"#, r#"{"q":-1}"#, "@", "@1"]
+        {
             assert!(read(header).is_err(), "{header}");
         }
         // A later version may add fields.
@@ -189,7 +219,7 @@ mod tests {
             (format, expiry) in (proptest::option::of(any::<bool>()), proptest::option::of(any::<u32>())),
             content_type in proptest::option::of(text()),
             data in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..9)),
-            user in proptest::collection::vec((text(), text()), 0..3),
+            (user, long) in (proptest::collection::vec((text(), text()), 0..3), 0..2_usize),
         ) {
             let properties = MessageProperties {
                 payload_format: format,
@@ -197,7 +227,7 @@ mod tests {
                 content_type: content_type.map(Into::into),
                 response_topic: TopicName::parse("r/\r\n").ok(),
                 correlation_data: data.map(Bytes::from),
-                user: user.iter().map(|(name, value)| (&**name, &**value)).collect(),
+                user: user.iter().map(|(name, value)| (&**name, &**value)).chain([("long", &*"x".repeat(40_000 * long))]).collect(),
             };
             let message = LoggedMessage {
                 qos: QoS::from_bits(qos).unwrap(),
@@ -207,9 +237,9 @@ mod tests {
                 properties: Some(Box::new(properties)),
                 payload: Bytes::from_static(b"\r\n\0"),
             };
-            let headers = message.headers();
+            let (headers, payload) = message.write();
             prop_assert!(!headers.get(HEADER).unwrap().as_str().contains(['\r', '\n']));
-            prop_assert_eq!(LoggedMessage::read(Some(&headers), message.payload.clone()).unwrap(), message);
+            prop_assert_eq!(LoggedMessage::read(Some(&headers), payload).unwrap(), message);
         }
     }
 }

@@ -6,23 +6,25 @@ use std::time::SystemTime;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Stream;
-use braid_broker::Handle;
 use braid_broker::cluster::Cluster;
+use braid_broker::node_handle::NodeHandle;
 use braid_proto::reason::ReasonCode;
 use braid_store::Store;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use crate::calls;
-use crate::cluster::{InterestChange, NatsCluster};
+use crate::cluster::NatsCluster;
 use crate::connect::Connections;
 use crate::error::{ClusterError, Risk};
+use crate::interest::InterestChange;
 use crate::layout::{Layout, Shard};
 use crate::live::{LiveOutlet, LiveQueues, LiveReader};
-use crate::log_reader::{LogReader, ReadPosition};
+use crate::log_reader::LogReader;
 use crate::log_writer::{Command, LogWriter};
 use crate::nodes::{Lease, LeaseLost, NodeRecord};
 use crate::options::ClusterOptions;
+use crate::position::ReadPosition;
 use crate::preflight::{ServerFacts, unchecked};
 use crate::reads::MessageReader;
 use crate::reaper::Reaper;
@@ -99,7 +101,7 @@ pub struct ClusterNode {
 struct NodeStreams {
     nodes: Stream<()>,
     sessions: Stream<()>,
-    /// Of the shards, by their place.
+    /// Streams of the shards, by their place.
     messages: Vec<Stream<()>>,
 }
 
@@ -171,7 +173,7 @@ impl ClusterNode {
 
     /// Begins to serve the broker of this node.
     #[must_use]
-    pub fn start(self, handle: &Handle) -> RunningNode {
+    pub fn start(self, handle: &NodeHandle) -> RunningNode {
         let Self { node, state, cluster, streams, inlets } = self;
         let Node { connections, layout, lease } = node;
         let mut tasks = JoinSet::new();
@@ -269,7 +271,11 @@ async fn distribute(
 }
 
 /// Tells the broker of sessions that it has to forget.
-async fn handle_events(state: Arc<NodeState>, handle: Handle, mut events: UnboundedReceiver<SessionEvent>) {
+async fn handle_events(
+    state: Arc<NodeState>,
+    handle: NodeHandle,
+    mut events: UnboundedReceiver<SessionEvent>,
+) {
     while let Some(event) = events.recv().await {
         let (state, handle) = (state.clone(), handle.clone());
         match event {

@@ -14,7 +14,8 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
-use crate::log_reader::{Logged, ReadPosition, read};
+use crate::logged::{Logged, read};
+use crate::position::ReadPosition;
 use crate::store::{NodeState, ReadRequest};
 
 /// Messages that are read at a time by their numbers.
@@ -205,13 +206,13 @@ impl MessageReader {
         subject: &str,
         from: u64,
     ) -> Result<Vec<Found>, async_nats::Error> {
-        let inbox = self.client.new_inbox();
-        let mut answers = self.client.subscribe(inbox.clone()).await?;
+        let to = self.state.layout.answers(fastrand::u64(..));
+        let mut answers = self.client.subscribe(to.clone()).await?;
         let request = serde_json::json!({
             "seq": from, "next_by_subj": subject, "batch": BATCH, "max_bytes": BATCH_BYTES,
         });
         let api = format!("$JS.API.DIRECT.GET.{stream}");
-        self.client.publish_with_reply(api, inbox, serde_json::to_vec(&request)?.into()).await?;
+        self.client.publish_with_reply(api, to, serde_json::to_vec(&request)?.into()).await?;
         timeout(ANSWER, collect(&mut answers)).await?
     }
 }

@@ -1,5 +1,5 @@
-//! Sessions that no node has: the live node with the lowest name carries out their Wills and their end, takes over those
-//! of nodes that died, and trims the log.
+//! Sessions that no node has: the live node with the lowest name carries out their Wills and their end, takes over
+//! those of nodes that died, and trims the log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::pull::OrderedConfig;
 use async_nats::jetstream::stream::Stream;
-use braid_broker::Handle;
+use braid_broker::node_handle::NodeHandle;
 use braid_proto::packet::ClientId;
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use tokio::time::{Instant, interval};
@@ -38,7 +38,7 @@ pub(crate) struct Reaper {
     pub(crate) sessions: Stream<()>,
     /// Streams of the shards, by their place.
     pub(crate) streams: Vec<Stream<()>>,
-    pub(crate) handle: Handle,
+    pub(crate) handle: NodeHandle,
 }
 
 /// Facts about a session.
@@ -117,10 +117,10 @@ impl Reaper {
             tokio::select! {
                 record = records.next() => {
                     let Some(record) = record else { return Ok(()) };
-                    watch.note(&prefix, record?.message);
+                    watch.note(&prefix, &record?.message);
                     for _ in 0..RECORDS_AT_ONCE {
                         let Some(Some(record)) = records.next().now_or_never() else { break };
-                        watch.note(&prefix, record?.message);
+                        watch.note(&prefix, &record?.message);
                     }
                 }
                 _ = look.tick() => {
@@ -176,7 +176,7 @@ impl Reaper {
 }
 
 impl Watch {
-    fn note(&mut self, prefix: &str, message: async_nats::Message) {
+    fn note(&mut self, prefix: &str, message: &async_nats::Message) {
         let token = message.subject.strip_prefix(prefix).and_then(parse_token);
         let Some(client) = token.map(|text| ClientId::from(&*text)) else { return };
         match Record::read(&message.payload) {

@@ -45,7 +45,8 @@ pub(crate) struct Record {
     /// Progress in each shard, by its place.
     #[serde(rename = "p", default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) progress: Vec<Checkpoint>,
-    /// Deliveries that are in flight, in the order in which they are sent again, then those that are no part of the log.
+    /// Deliveries that are in flight, in the order in which they are sent again, then those that are no part of the
+    /// log.
     #[serde(rename = "q", default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) queue: Vec<RecordedDelivery>,
     /// Open exchanges of QoS 2 of the client: packet identifier, number, place of the shard.

@@ -153,7 +153,7 @@ impl RecordWriter {
             Err(StoreError::Unavailable { .. }) => self.state.tell(SessionEvent::Unavailable(id)),
             Err(_) => self.state.tell(SessionEvent::Lost(id)),
         }
-        waiters.into_iter().for_each(|part| part.complete(outcome.clone()));
+        waiters.into_iter().for_each(|part| part.complete(&outcome));
     }
 
     async fn write(&self, message: Outgoing, revision: Revision) -> Written {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::error::ClusterError;
 use crate::layout::Layout;
-use crate::log_reader::{Logged, NODE_TOPICS, read};
+use crate::logged::{Logged, NODE_TOPICS, read};
 use crate::message::LoggedMessage;
 use crate::name::Name;
 use crate::publish::{Outgoing, Tried, send};
@@ -81,7 +81,8 @@ async fn mark(jetstream: &Context, layout: &Layout, node: &Name, index: usize) -
         payload: Bytes::from_static(b"1"),
     };
     let subject = layout.message(layout.shard_at(index), true, &topic);
-    let message = Outgoing { subject, headers: mark.headers(), payload: mark.payload };
+    let (headers, payload) = mark.write();
+    let message = Outgoing { subject, headers, payload };
     for _ in 0..TRIES {
         match send(&jetstream.client(), message.clone()).await {
             Tried::Stored(Some(sequence)) => return Ok(sequence),

@@ -9,7 +9,7 @@ use braid_proto::packet::{ClientId, PacketId, QoS, Will};
 use braid_proto::session::SessionExpiry;
 use braid_proto::topic::TopicFilter;
 use braid_store::{
-    Claim, Completer, Lsn, Positions, QueueEntry, RecoveredSession, SessionId, SessionRecord, StoredDelivery,
+    Claim, Completer, Lsn, QueueEntry, RecoveredSession, SessionId, SessionRecord, StoredDelivery,
     StoredSubscription,
 };
 
@@ -22,7 +22,7 @@ use crate::record::{Record, RecordedDelivery, RecordedSubscription, RecordedWill
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Revision {
     Known(u64),
-    /// Of a new session: to be read.
+    /// To be read: that of a new session.
     Unread,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct OwnSession {
     expiry: SessionExpiry,
     parked_at: Option<SystemTime>,
     is_connected: bool,
-    subscriptions: BTreeMap<TopicFilter, (StoredSubscription, Positions)>,
+    subscriptions: BTreeMap<TopicFilter, (StoredSubscription, Arc<[u64]>)>,
     will: Option<Arc<Will>>,
     queue: BTreeMap<Lsn, Queued>,
     /// Filters of the shared subscriptions by which entries of the queue came.
@@ -257,7 +257,7 @@ impl OwnSession {
         &mut self,
         filter: TopicFilter,
         subscription: StoredSubscription,
-        since: Option<Positions>,
+        since: Option<Arc<[u64]>>,
     ) {
         let since = since.unwrap_or_default();
         self.subscriptions.entry(filter).or_insert((subscription, since)).0 = subscription;
@@ -268,13 +268,13 @@ impl OwnSession {
     }
 
     /// Filters that are not shared, with the positions at which they began.
-    pub(crate) fn filters(&self) -> Vec<(TopicFilter, Positions)> {
+    pub(crate) fn filters(&self) -> Vec<(TopicFilter, Arc<[u64]>)> {
         let own = self.subscriptions.iter().filter(|(filter, _)| !filter.is_shared());
         own.map(|(filter, (_, since))| (filter.clone(), since.clone())).collect()
     }
 
-    /// Position of the session in a shard when it was found, and whether it needs a message behind it that this node has
-    /// not queued by now.
+    /// Position of the session in a shard when it was found, and whether it needs a message behind it that this node
+    /// has not queued by now.
     pub(crate) fn missing(&self, index: usize) -> (Checkpoint, impl Fn(u64) -> bool) {
         let found = self.found.as_ref().and_then(|found| found.get(index)).cloned().unwrap_or_default();
         let known: HashSet<u64> = self.progress.get(index).map(Progress::known).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Shared subscriptions over nodes: a durable consumer for each group and shard, from which the nodes of its members pull.
+//! Shared subscriptions over nodes: a durable consumer for each group and shard, from which the nodes of its members
+//! pull.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy};
 use async_nats::jetstream::stream::Stream;
 use async_nats::jetstream::{AckKind, Message as Received};
-use braid_broker::Handle;
+use braid_broker::node_handle::NodeHandle;
 use braid_proto::packet::QoS;
 use braid_proto::topic::TopicFilter;
 use braid_store::Lsn;
@@ -19,9 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{interval, sleep};
 
-use crate::cluster::InterestChange;
+use crate::interest::InterestChange;
 use crate::live::arrived;
-use crate::log_reader::{now, read};
+use crate::logged::{now, read};
 use crate::store::{NodeState, SharedOutcome};
 
 /// Messages of a group that the members of one node have not completed.
@@ -45,7 +46,7 @@ pub(crate) struct SharedGroups {
     pub(crate) client: Client,
     /// Streams of the shards, by their place.
     pub(crate) streams: Vec<Stream<()>>,
-    pub(crate) handle: Handle,
+    pub(crate) handle: NodeHandle,
     pending: Pending,
 }
 
@@ -64,7 +65,7 @@ impl SharedGroups {
         state: Arc<NodeState>,
         client: Client,
         streams: Vec<Stream<()>>,
-        handle: Handle,
+        handle: NodeHandle,
     ) -> Self {
         Self { state, client, streams, handle, pending: Pending::default() }
     }

@@ -72,7 +72,7 @@ pub struct StreamStatus {
 /// Reason for which a stream has no state.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StreamProblem {
-    /// There is no stream of this name.
+    /// No stream has this name.
     #[error("it does not exist: no node has started yet, or it was removed")]
     Missing,
     /// The servers do not tell.
@@ -106,7 +106,7 @@ pub struct StreamState {
 pub struct Replica {
     /// Server that has it.
     pub server: String,
-    /// It has everything that is acknowledged.
+    /// Whether it has everything that is acknowledged.
     pub is_current: bool,
     /// The servers know that its server is down.
     pub is_offline: bool,
@@ -380,8 +380,8 @@ struct SessionOwner {
     owner: Option<String>,
 }
 
-/// Counts the sessions of each node, by the records in the stream of sessions. `progress` gets the number of records that
-/// have been read, and that of all.
+/// Counts the sessions of each node, by the records in the stream of sessions. `progress` gets the number of records
+/// that have been read, and that of all.
 ///
 /// # Errors
 /// The stream cannot be read to its end.

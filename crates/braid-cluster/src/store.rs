@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use braid_proto::packet::{ClientId, PacketId};
 use braid_store::{
-    Batch, Change, Claim, Commit, Completion, LazyMessage, Lsn, NextIds, Positions, Recover, SessionId,
-    Store, StoreError, StoredMessage,
+    Batch, Change, Claim, Commit, Completion, LazyMessage, Lsn, NextIds, Recover, SessionId, Store,
+    StoreError, StoredMessage,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::commit::CommitPart;
 use crate::exchanges::{ExchangeUpdate, Exchanges};
 use crate::layout::{Layout, OWN_NUMBERS};
-use crate::log_reader::ReadPosition;
 use crate::log_writer::{Append, Command, Commands, Outcomes};
+use crate::position::ReadPosition;
 use crate::retained::RetainedMessage;
 use crate::sessions::{OwnSession, SharedMessage};
 
@@ -143,7 +143,7 @@ impl NodeState {
     }
 
     /// Position up to which each shard is delivered here.
-    pub(crate) fn positions(&self) -> Positions {
+    pub(crate) fn positions(&self) -> Arc<[u64]> {
         self.positions.iter().map(ReadPosition::completed).collect()
     }
 
@@ -188,7 +188,7 @@ impl NodeState {
         drop(sessions);
         self.return_shared(&mut session);
         for part in session.write.waiters {
-            part.complete(Err(StoreError::Fenced { session: id }));
+            part.complete(&Err(StoreError::Fenced { session: id }));
         }
         for completer in session.write.claims {
             completer.complete(Ok(self.next_claim()));
@@ -265,7 +265,7 @@ enum Effect {
     /// The record may be written late.
     Late,
     /// The record must be written.
-    Due,
+    Write,
     /// None of the record.
     Nothing,
     /// An exchange ends in the log.
@@ -316,7 +316,7 @@ impl Store for ClusterStore {
             match self.apply(&mut sessions, id, change, &positions) {
                 Effect::Nothing => {}
                 Effect::Late => drop(sessions.lazy.insert(id)),
-                Effect::Due => due.push(id),
+                Effect::Write => due.push(id),
                 Effect::Append(index, append) => appends.push((index, append)),
                 Effect::Fenced => fenced = Some(id),
             }
@@ -357,7 +357,7 @@ impl Store for ClusterStore {
         true
     }
 
-    fn positions(&self) -> Positions {
+    fn positions(&self) -> Arc<[u64]> {
         self.0.positions()
     }
 }
@@ -372,7 +372,7 @@ impl ClusterStore {
             }
             let session = OwnSession::new(layout, client_id, identity, expiry, claim, positions);
             sessions.insert(id, session);
-            return Effect::Due;
+            return Effect::Write;
         }
         let Some(session) = sessions.own.get_mut(&id) else { return Effect::Nothing };
         if session.is_lost {
@@ -380,11 +380,11 @@ impl ClusterStore {
             return if is_of_queue(&change) { Effect::Nothing } else { Effect::Fenced };
         }
         let outlives = session.outlives_connection();
-        let due_if = |is_due: bool| if is_due { Effect::Due } else { Effect::Late };
+        let due_if = |is_due: bool| if is_due { Effect::Write } else { Effect::Late };
         match change {
             Change::Resumed { identity, expiry, claim, .. } => {
                 session.resume(identity, expiry, claim);
-                Effect::Due
+                Effect::Write
             }
             Change::Parked { claim, .. } | Change::Closed { claim, .. } if claim < session.claim => {
                 Effect::Fenced
@@ -392,20 +392,20 @@ impl ClusterStore {
             Change::Parked { at, expiry, .. } => {
                 session.park(at, expiry);
                 self.0.return_shared(session);
-                Effect::Due
+                Effect::Write
             }
             Change::Closed { .. } => {
                 (session.write.ends, session.write.holds) = (true, true);
                 self.0.return_shared(session);
-                Effect::Due
+                Effect::Write
             }
             Change::WillSet { will, .. } => {
                 session.set_will(Some(will));
-                Effect::Due
+                Effect::Write
             }
             Change::WillCleared { .. } => {
                 session.set_will(None);
-                Effect::Due
+                Effect::Write
             }
             Change::Subscribed { filter, subscription, since, .. } => {
                 session.subscribe(filter, subscription, since);

@@ -160,7 +160,7 @@ impl Taker {
             let last = last.as_ref().map(|(payload, sequence)| (&payload[..], *sequence));
             let mut exchanges = Exchanges::read(client_id.clone(), subject, last);
             if last.is_none() {
-                // It was removed with the log before it, or there was none.
+                // The record was removed with the log before it, or there was none.
                 let of_shard = record.received.iter().filter(|(_, _, shard)| *shard == index);
                 exchanges.restore(of_shard.map(|(id, count, _)| (*id, *count)));
             }

@@ -9,7 +9,7 @@ use braid_proto::session::SessionExpiry;
 use braid_proto::topic::{TopicFilter, TopicName};
 
 use crate::error::StoreError;
-use crate::ids::{Claim, Lsn, Positions, SessionId};
+use crate::ids::{Claim, Lsn, SessionId};
 use crate::message::{StoredDelivery, StoredMessage};
 use crate::session::StoredSubscription;
 
@@ -156,8 +156,8 @@ pub enum Change {
         filter: TopicFilter,
         /// As granted.
         subscription: StoredSubscription,
-        /// Position of the log at which a new subscription begins; `None` for one that goes on.
-        since: Option<Positions>,
+        /// Position of the log in each of its parts at which a new subscription begins; `None` for one that goes on.
+        since: Option<Arc<[u64]>>,
     },
     /// The session has no subscription with this filter on any stream; its queue stays. Before UNSUBACK. When one of
     /// several ends, the session commits `Subscribed` again with one that remains.

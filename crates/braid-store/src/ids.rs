@@ -1,7 +1,6 @@
 //! Numbers that identify sessions, messages, queue entries and claims.
 
 use std::fmt;
-use std::sync::Arc;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident),*) => {$(
@@ -46,9 +45,6 @@ numbers!(
     /// only the newest is valid.
     Claim
 );
-
-/// Position of the store's log in each of its parts; empty for stores whose queues are no parts of a log.
-pub type Positions = Arc<[u64]>;
 
 /// The next free numbers: greater than every number under which a committed change ever opened a session, stored a
 /// message or queued an entry, even if it was removed since.

@@ -38,7 +38,7 @@ pub use embedded::{
     QueueStats, Stage, Stats, TransferError,
 };
 pub use error::StoreError;
-pub use ids::{Claim, Lsn, NextIds, Positions, SessionId};
+pub use ids::{Claim, Lsn, NextIds, SessionId};
 pub use memory::MemoryStore;
 pub use message::{LazyMessage, Now, QueueEntry, StoredDelivery, StoredMessage};
 pub use recovery::{Recover, RecoveredSession, RecoveredState};

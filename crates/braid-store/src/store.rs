@@ -7,7 +7,7 @@ use braid_proto::packet::ClientId;
 use crate::change::Batch;
 use crate::completion::{Commit, Completion};
 use crate::error::StoreError;
-use crate::ids::{Claim, Lsn, NextIds, Positions};
+use crate::ids::{Claim, Lsn, NextIds};
 use crate::message::{LazyMessage, StoredMessage};
 use crate::recovery::Recover;
 
@@ -86,10 +86,10 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Present position of the log, at which a subscription begins that is made from now on. Empty where queues are not
-    /// parts of a log.
-    fn positions(&self) -> Positions {
-        Positions::default()
+    /// Present position of the log in each of its parts, at which a subscription begins that is made from now on. Empty
+    /// where queues are not parts of a log.
+    fn positions(&self) -> Arc<[u64]> {
+        Arc::default()
     }
 
     /// Bytes of its files; 0 for a store in memory.
@@ -137,7 +137,7 @@ macro_rules! forward {
         }
     };
     (@positions ($($inner:tt)*)) => {
-        fn positions(&self) -> Positions {
+        fn positions(&self) -> Arc<[u64]> {
             self$($inner)*.positions()
         }
     };

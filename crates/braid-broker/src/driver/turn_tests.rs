@@ -20,8 +20,8 @@ use tokio::io::AsyncWriteExt;
 
 use super::*;
 use crate::auth::{Access, Action, Anonymous, Authorize};
+use crate::cluster::Storage;
 use crate::config::BrokerConfig;
-use crate::core::Storage;
 use crate::memory::Memory;
 
 /// Authorizer that denies the subscriptions of one filter, or of all, and the priority of another.

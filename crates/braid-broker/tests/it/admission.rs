@@ -4,9 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_auth::identity::Identity;
+use braid_broker::bans::{BanError, BanTarget};
 use braid_broker::{
-    Authenticate, Authentication, BanError, BanTarget, BrokerConfig, Counter, Credentials, Limit,
-    LimitsConfig, Outcome, SecurityAction,
+    Authenticate, Authentication, BrokerConfig, Counter, Credentials, Limit, LimitsConfig, Outcome,
+    SecurityAction,
 };
 use braid_proto::packet::{ClientId, Connect, Packet, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;

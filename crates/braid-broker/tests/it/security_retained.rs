@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use braid_auth::identity::{Attributes, Identity};
+use braid_broker::cluster::Storage;
 use braid_broker::view::{RetainedQuery, RetainedRow};
 use braid_broker::{
-    Authenticate, Authentication, Authorize, Broker, Counter, Credentials, PermitAll, SecurityAction, Storage,
+    Authenticate, Authentication, Authorize, Broker, Counter, Credentials, PermitAll, SecurityAction,
 };
 use braid_proto::packet::{AckKind, ClientId, Connect, Packet, Publish, QoS};
 use braid_proto::stream::StreamKey;

@@ -91,16 +91,17 @@ async fn servers_that_may_lose_messages_are_refused() {
 async fn a_name_belongs_to_one_process() {
     let servers = Servers::three().await;
     let options = servers.options("a", "1");
-    let node = Node::join(&options, "1.0").await.unwrap();
+    let mut node = Node::join(&options, "1.0").await.unwrap();
     let layout = Layout::new(options.cluster.clone(), options.dimensions);
+    let jetstream = node.connections.ordinary.clone();
     let take = |instance: &str| {
         let record = NodeRecord::new(instance.to_owned(), "1.0");
-        let (jetstream, node) = (node.connections.ordinary.clone(), options.node.clone());
+        let (jetstream, node) = (jetstream.clone(), options.node.clone());
         let layout = layout.clone();
         async move { Lease::take(&jetstream, &layout, &node, record).await }
     };
     // Another instance waits for the end of the lease, which is renewed meanwhile.
-    let mut kept = std::pin::pin!(node.lease.keep());
+    let mut kept = std::pin::pin!(node.lease.keep(Vec::new, || {}));
     let error = tokio::select! {
         taken = take("2") => taken.unwrap_err(),
         _ = &mut kept => panic!("the lease is lost"),

@@ -77,7 +77,7 @@ async fn nodes_prove_who_they_are() {
     let (authority, other) = (Authority::new(), Authority::new());
     authority.issue("server", "server");
     let node = authority.issue("node", "braidmq-node");
-    let stranger = other.issue("node", "braidmq-node");
+    let other = other.issue("node", "braidmq-node");
     let more = format!(
         "max_payload: 8MB\nauthorization {{ user: u, password: s3cret }}\n{}",
         tls(&authority, "verify: true")
@@ -89,7 +89,7 @@ async fn nodes_prove_who_they_are() {
     options.login = Login::Password { user: "u".to_owned(), password: "s3cret".to_owned() };
     let error = refused(&options).await;
     assert!(error.starts_with("TLS with NATS at ") && error.contains("cluster.certificate"), "{error}");
-    options.certificate = Some(stranger);
+    options.certificate = Some(other);
     let error = refused(&options).await;
     assert!(error.starts_with("TLS with NATS at "), "{error}");
     options.certificate = Some((node.0.clone(), authority.path("server-key.pem")));
@@ -109,7 +109,7 @@ async fn nodes_prove_who_they_are() {
 }
 
 /// JSON Web Token of NATS, as `nsc` makes it.
-fn token(issuer: &KeyPair, subject: &KeyPair, nats: Value) -> String {
+fn token(issuer: &KeyPair, subject: &KeyPair, nats: &Value) -> String {
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let (iss, sub) = (issuer.public_key(), subject.public_key());
     let claims =
@@ -163,7 +163,7 @@ async fn a_file_with_a_token_is_a_login() {
     fs::write(&file, "no token").unwrap();
     let error = refused(&options).await;
     assert!(error.starts_with("cluster.credentials: ") && error.contains("cannot be used"), "{error}");
-    // Of an account that the server does not know, and with the key of another user.
+    // First of an account that the server does not know, and with the key of another user.
     write_credentials(&file, &token(&KeyPair::new_account(), &user, of_user.clone()), &user);
     let error = refused(&options).await;
     assert!(error.contains("refuses this node"), "{error}");

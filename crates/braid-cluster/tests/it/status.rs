@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use braid_cluster::{ClusterOptions, ClusterStatus, Layout, Node, Stage, StreamProblem};
+use braid_cluster::status::{ClusterStatus, Stage, StreamProblem};
+use braid_cluster::{ClusterOptions, Layout, Node};
 use braid_proto::packet::ClientId;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::certificates::Authority;
 use super::servers::{ServerPorts, Servers};
@@ -84,7 +85,7 @@ async fn the_state_is_that_of_nodes_streams_and_sessions() {
             break;
         }
         assert!(Instant::now() < give_up, "{problems:?}");
-        sleep(Duration::from_millis(100)).await;
+        tokio::task::yield_now().await;
     }
 }
 
@@ -117,7 +118,7 @@ async fn the_example_for_servers_permits_a_node_what_it_needs() {
     let authority = Authority::new();
     authority.issue("nats", "nats");
     let node = authority.issue("node", "braidmq-node");
-    let stranger = authority.issue("stranger", "stranger");
+    let other = authority.issue("other", "other");
     let servers = Servers::run(3, |of| deployed(&of, &authority));
     let mut options = servers.options("a", "1");
     options.cluster = "braidmq".parse().unwrap();
@@ -132,7 +133,7 @@ async fn the_example_for_servers_permits_a_node_what_it_needs() {
             Ok(node) => break node,
             Err(error) => assert!(Instant::now() < give_up, "{error}\n{}", servers.log(0)),
         }
-        sleep(Duration::from_millis(100)).await;
+        tokio::task::yield_now().await;
     };
     let (jetstream, layout) = (&joined.connections.ordinary, &joined.layout);
     write(jetstream, layout, "c1", r#"{"o":"a"}"#).await;
@@ -150,7 +151,7 @@ async fn the_example_for_servers_permits_a_node_what_it_needs() {
     assert!(jetstream.update_stream(&changed).await.is_err());
     assert!(jetstream.get_stream(layout.sessions_stream()).await.is_ok(), "it is there");
 
-    options.certificate = Some(stranger);
+    options.certificate = Some(other);
     let error = Node::join(&options, "1.0").await.map(drop).unwrap_err().to_string();
     assert!(error.contains("refuses this node"), "{error}");
 }

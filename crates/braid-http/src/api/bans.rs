@@ -5,8 +5,9 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use braid_broker::bans::{Ban, BanError, BanTarget};
 use braid_broker::view::ClientName;
-use braid_broker::{Ban, BanError, BanTarget};
+
 use braid_proto::packet::ClientId;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};

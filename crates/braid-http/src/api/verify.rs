@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use axum::http::StatusCode;
-use braid_broker::{Ban, BanTarget};
+use braid_broker::bans::{Ban, BanTarget};
 
 use super::Api;
 use super::auth::Principal;

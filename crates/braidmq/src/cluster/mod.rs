@@ -7,7 +7,8 @@ mod progress;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use braid_cluster::{ClusterStatus, ServerUrl};
+use braid_cluster::ServerUrl;
+use braid_cluster::status::ClusterStatus;
 use clap::Subcommand;
 
 use self::progress::with_progress;
@@ -35,7 +36,8 @@ enum Command {
 
 /// Show nodes, streams, sessions and NATS servers of a cluster
 ///
-/// Reads [cluster] of the broker's configuration, and connects without joining: no node is needed, and none is disturbed.
+/// Reads [cluster] of the broker's configuration, and connects without joining: no node is needed, and none is
+/// disturbed.
 /// The records of all sessions are read to count them, which takes seconds for a million.
 #[derive(clap::Args, Debug)]
 #[command(after_help = STATUS_HELP)]
@@ -87,7 +89,8 @@ fn status(args: &StatusArgs) -> Result<ExitCode, String> {
     Ok(if status.problems().is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DEGRADED) })
 }
 
-/// Merges all sources of the configuration, and checks `[cluster]` alone: other tables may name files of the broker's user.
+/// Merges all sources of the configuration, and checks `[cluster]` alone: other tables may name files of the broker's
+/// user.
 fn configure(args: &StatusArgs) -> Result<Config, String> {
     let environment = environment().map_err(|error| error.to_string())?;
     let layers = Layers { file: args.config.clone(), environment, settings: args.set.clone() };

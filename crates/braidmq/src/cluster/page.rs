@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_cluster::{
+use braid_cluster::status::{
     ClusterStatus, NodeStatus, Replica, ServerStatus, SessionCounts, StreamState, StreamStatus,
 };
 use jiff::Timestamp;
@@ -234,7 +234,8 @@ fn stream(StreamStatus { name, state }: &StreamStatus) -> Value {
 mod tests {
     use std::collections::BTreeMap;
 
-    use braid_cluster::{NodeRecord, StreamProblem};
+    use braid_cluster::NodeRecord;
+    use braid_cluster::status::StreamProblem;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use braid_cluster::Stage;
+use braid_cluster::status::Stage;
 use tokio::time::{Instant, interval};
 
 use crate::output::replace_line;

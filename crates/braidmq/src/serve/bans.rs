@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use braid_access::read_file;
 use braid_auth::bans::{self, Banned};
-use braid_broker::{BanError, BanTarget, Handle};
+use braid_broker::Handle;
+use braid_broker::bans::{BanError, BanTarget};
 
 use super::access::AccessError;
 

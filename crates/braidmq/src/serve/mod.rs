@@ -100,7 +100,8 @@ pub(crate) struct Args {
     /// Let clients without credentials connect from other hosts too
     #[arg(long)]
     allow_anonymous: bool,
-    /// Start although the NATS servers of the cluster may lose messages: unsynced, replicas, version or unchecked; repeatable
+    /// Start although the NATS servers of the cluster may lose messages: unsynced, replicas, version or unchecked;
+    /// repeatable
     #[arg(long, value_name = "RISK")]
     accept_cluster_risk: Vec<Risk>,
     /// Set any key of the configuration, for example --set log.level=debug; repeatable
@@ -336,10 +337,10 @@ async fn serve(
     let mut opened = None;
     if bind::makes_certificate(config) || access::makes_key(config) {
         let (config, health) = (config.clone(), status.health.clone());
-        let Some(first) = unless_ended(&mut signals, move || store::open(&config, health)).await? else {
+        opened = unless_ended(&mut signals, move || store::open(&config, health)).await?;
+        if opened.is_none() {
             return Ok(None);
-        };
-        opened = Some(first);
+        }
     }
     let control = tokio::select! {
         opened = access::open(config) => opened?,
@@ -359,20 +360,16 @@ async fn serve(
         joined = node::join(config) => joined?,
         () = signals.recv() => return Ok(None),
     };
+    let (of_node, health) = (node::Shared::of(config, node.as_ref()), status.health.clone());
     let build = {
-        let (mut config, health, control) = (config.clone(), status.health.clone(), control.clone());
-        node::lower_limits(&mut config, node.as_ref());
-        let shared = node.as_ref().map(|node| (node.store(), node.cluster()));
-        move || {
-            let opened = opened.map_or_else(|| store::open(&config, health), Ok)?;
-            opened.build(&config, &control, listeners, shared)
-        }
+        let control = control.clone();
+        move || store::build(opened, of_node, health, &control, listeners)
     };
     let Some(Built { broker, store, took }) = unless_ended(&mut signals, build).await? else {
         return Ok(None);
     };
     let handle = broker.handle();
-    let mut member = node::Member::start(node, &handle);
+    let mut member = node::Member::start(node, &handle.node_handle());
     // No client is connected, and a file has no more bans than there may be.
     let _ = bans.apply(banned, &handle);
     // Before the banner, so that a probe that follows it finds the broker serving.
@@ -381,12 +378,7 @@ async fn serve(
     front.serving(&handle);
     banner::print(config, &addresses, certificate.as_ref());
     warn_of_exposed_files(config);
-    let recovery = broker.recovery();
-    if recovery != Recovery::default() {
-        let Recovery { sessions, queued, retained } = recovery;
-        let memory_mib = Resident::of(std::process::id()).ok().map(|resident| resident.anonymous >> 20);
-        tracing::info!(sessions, queued, retained, ?took, memory_mib, "recovered from the store");
-    }
+    log_recovery(broker.recovery(), took);
     let running = broker.run(Duration::from_secs(config.drain_secs));
     let failed = async {
         handle.fail(&store.failed().await);
@@ -414,10 +406,7 @@ async fn serve(
                 let certificate = certificate.as_ref();
                 let files = ReloadedFiles { certificate, front: &front, control: &control, bans: &mut bans };
                 let reloaded = reload(args, reload_level, files, &handle).await;
-                match &reloaded {
-                    Ok(()) => tracing::info!("users, rules, bans, certificates and log level reloaded"),
-                    Err(error) => tracing::error!(%error, "nothing reloaded, all stays as it is"),
-                }
+                log_reload(&reloaded);
                 if let Some(answer) = wanted {
                     // The client of the API may have gone.
                     let _ = answer.send(reloaded);
@@ -429,6 +418,21 @@ async fn serve(
     member.leave().await;
     front.ended().await;
     Ok(Some(Ended { served, store: store.clone(), monitor, front }))
+}
+
+fn log_reload(reloaded: &Result<(), String>) {
+    match reloaded {
+        Ok(()) => tracing::info!("users, rules, bans, certificates and log level reloaded"),
+        Err(error) => tracing::error!(%error, "nothing reloaded, all stays as it is"),
+    }
+}
+
+fn log_recovery(recovery: Recovery, took: Duration) {
+    if recovery != Recovery::default() {
+        let Recovery { sessions, queued, retained } = recovery;
+        let memory_mib = Resident::of(std::process::id()).ok().map(|resident| resident.anonymous >> 20);
+        tracing::info!(sessions, queued, retained, ?took, memory_mib, "recovered from the store");
+    }
 }
 
 /// Waits for SIGHUP, or for a request of the API, which gets an answer.

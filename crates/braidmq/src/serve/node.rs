@@ -1,7 +1,11 @@
 //! Node of a cluster beside the broker of the process.
 
-use braid_broker::Handle;
+use std::sync::Arc;
+
+use braid_broker::cluster::Cluster;
+use braid_broker::node_handle::NodeHandle;
 use braid_cluster::{ClusterNode, RunningNode};
+use braid_store::Store;
 
 use super::StartError;
 use crate::config::Config;
@@ -15,15 +19,30 @@ pub(super) async fn join(config: &Config) -> Result<Option<ClusterNode>, StartEr
     Ok(Some(node))
 }
 
-/// Lowers the largest packet to what NATS takes.
-pub(super) fn lower_limits(config: &mut Config, node: Option<&ClusterNode>) {
-    let Some(node) = node else { return };
+/// Configuration for the broker, and what it has of its node.
+pub(super) struct Shared {
+    pub(super) config: Config,
+    pub(super) storage: Option<(Arc<dyn Store>, Arc<dyn Cluster>)>,
+}
+
+impl Shared {
+    /// Shares store and cluster of a node, if there is one. The largest packet is lowered to what NATS takes.
+    pub(super) fn of(config: &Config, node: Option<&ClusterNode>) -> Self {
+        let mut config = config.clone();
+        if let Some(node) = node {
+            lower_limits(&mut config, node);
+        }
+        Self { config, storage: node.map(|node| (node.store(), node.cluster())) }
+    }
+}
+
+fn lower_limits(config: &mut Config, node: &ClusterNode) {
     let most = u32::try_from(node.largest_packet()).unwrap_or(u32::MAX);
     if config.mqtt.maximum_packet_size > most {
         tracing::info!(
             bytes = most,
-            "mqtt.maximum_packet_size is lowered to what NATS takes: raise max_payload in the configuration of its servers \
-             for more"
+            "mqtt.maximum_packet_size is lowered to what NATS takes: raise max_payload in the configuration of its \
+             servers for more"
         );
         config.mqtt.maximum_packet_size = most;
     }
@@ -33,7 +52,7 @@ pub(super) fn lower_limits(config: &mut Config, node: Option<&ClusterNode>) {
 pub(super) struct Member(Option<RunningNode>);
 
 impl Member {
-    pub(super) fn start(node: Option<ClusterNode>, handle: &Handle) -> Self {
+    pub(super) fn start(node: Option<ClusterNode>, handle: &NodeHandle) -> Self {
         Self(node.map(|node| node.start(handle)))
     }
 

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_access::AccessControl;
-use braid_broker::cluster::Cluster;
-use braid_broker::{Broker, BrokerListener, Recovery, Storage};
+use braid_broker::cluster::{Cluster, Storage};
+use braid_broker::{Broker, BrokerListener, Recovery};
 use braid_http::HealthState;
 use braid_proto::decoder::Spool;
 use braid_store::spool::FileSpool;
 use braid_store::{EmbeddedStore, MemoryStore, OpenError, Store, StoreError};
 
 use super::StartError;
+use super::node::Shared;
 use super::progress::ProgressReporter;
 use crate::config::Config;
 
@@ -65,9 +66,21 @@ fn open_spool(config: &Config) -> Result<Option<Arc<dyn Spool>>, StartError> {
     Ok(Some(Arc::new(FileSpool::open(&directory, options)?)))
 }
 
+/// Opens the store if it was not, and builds the broker from its content, or over that of its node.
+pub(super) fn build(
+    opened: Option<Opened>,
+    Shared { config, storage }: Shared,
+    health: HealthState,
+    control: &AccessControl,
+    listeners: Vec<BrokerListener>,
+) -> Result<Built, StartError> {
+    let opened = opened.map_or_else(|| open(&config, health), Ok)?;
+    opened.build(&config, control, listeners, storage)
+}
+
 impl Opened {
     /// Builds the broker from the content of the store. Blocks for the time of the recovery.
-    pub(super) fn build(
+    fn build(
         self,
         config: &Config,
         control: &AccessControl,

@@ -16,9 +16,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_broker::cluster::Storage;
 use braid_broker::{
     Anonymous, Authenticate, Authorize, Broker, BrokerConfig, BrokerListener, Handle, LimitsConfig,
-    PermitAll, Statistics, Storage, SysConfig,
+    PermitAll, Statistics, SysConfig,
 };
 use braid_proto::decoder::Spool;
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_broker::{BanTarget, Expiry};
+use braid_broker::Expiry;
+use braid_broker::bans::BanTarget;
 use braid_http::{Route, RouteTarget};
 use braid_proto::message::Message;
 use braid_proto::packet::QoS;

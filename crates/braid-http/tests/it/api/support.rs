@@ -10,9 +10,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use braid_auth::acl::Decision;
 use braid_auth::identity::{Attributes, Identity};
+use braid_broker::cluster::Storage;
 use braid_broker::{
     Action, Anonymous, Authenticate, Authentication, Authorize, Broker, BrokerConfig, Credential,
-    Credentials, Expiry, Grant, Handle, LimitsConfig, Outcome, PermitAll, Refusal, Storage, SysConfig,
+    Credentials, Expiry, Grant, Handle, LimitsConfig, Outcome, PermitAll, Refusal, SysConfig,
 };
 use braid_client::{Client, ClientTlsOptions, Messages};
 use braid_http::{

@@ -1,9 +1,10 @@
 //! Session manager: the life of a session over its connections, disconnections and restarts of the broker.
 
+mod elsewhere;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Waker;
 use std::time::{Duration, SystemTime};
 
 use braid_auth::identity::Identity;
@@ -12,15 +13,13 @@ use braid_proto::decoder::Spool;
 use braid_proto::message::Delivery;
 use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
-use braid_proto::session::{MovedSubscription, Session, SessionExpiry, Subscription, Subscriptions};
+use braid_proto::session::{MovedSubscription, Session, SessionExpiry, Subscriptions};
 use braid_proto::stream::StreamKey;
-use braid_router::{Match, Overlap, route};
-use braid_store::{Change, Commit, Now, SessionId, StoreError, StoredDelivery};
+use braid_store::{Change, Commit, Now, StoreError};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::auth::ClientAccess;
 use crate::clock;
-use crate::cluster::{Cluster, RemoteSession, Replayed};
 use crate::dispatch::Dispatcher;
 use crate::memory::Memory;
 use crate::persist::{self, MessageLoader, Persist, RecoveredSession};
@@ -55,7 +54,6 @@ pub(crate) struct SessionManager {
     memory: Arc<Memory>,
     /// Spool for large messages that the store gives back.
     spool: Option<Arc<dyn Spool>>,
-    cluster: Arc<dyn Cluster>,
     next_disconnect_epoch: AtomicU64,
 }
 
@@ -81,7 +79,6 @@ impl SessionManager {
         persist: Arc<Persist>,
         memory: Arc<Memory>,
         spool: Option<Arc<dyn Spool>>,
-        cluster: Arc<dyn Cluster>,
     ) -> Self {
         Self {
             registry,
@@ -92,7 +89,6 @@ impl SessionManager {
             persist,
             memory,
             spool,
-            cluster,
             next_disconnect_epoch: AtomicU64::new(1),
         }
     }
@@ -114,9 +110,12 @@ impl SessionManager {
         let Ok(_turn) = timeout_at(deadline, self.registry.claim_turn(client_id)).await else {
             return Err(busy(client_id));
         };
+        if !self.routing.cluster().takes_client(client_id) {
+            return Err(ReasonCode::ClientIdentifierNotValid);
+        }
         while let Some(entry) = self.find(client_id, |identity| access.owns(identity)).await? {
             match take(&entry, access, connection, deadline).await? {
-                // It lives on at another node.
+                // The session lives on at another node.
                 None if entry.is_lost() => continue,
                 // [MQTT-3.1.2-5], [MQTT-3.1.4-4]
                 Some(ReleasedSession { session, will, pending_retained }) if !clean_start => {
@@ -139,108 +138,6 @@ impl SessionManager {
             }
         }
         Ok(self.create(client_id, access, connection))
-    }
-
-    /// The session of a client, which is taken over from another node if this one does not have it. The caller has the
-    /// turn of the client. `permits`: whether it may have the session of an identity.
-    ///
-    /// # Errors
-    /// The Reason Code for the CONNACK.
-    async fn find(
-        &self,
-        client_id: &ClientId,
-        permits: impl Fn(Option<&Identity>) -> bool,
-    ) -> Result<Option<Arc<SessionEntry>>, ReasonCode> {
-        if let Some(entry) = self.registry.find(client_id) {
-            return Ok(Some(entry));
-        }
-        let Some(found) = self.find_elsewhere(client_id).await? else { return Ok(None) };
-        let identity = found.identity.as_deref().and_then(|text| Identity::decode(text).ok());
-        if !permits(identity.as_ref()) {
-            return Err(ReasonCode::NotAuthorized);
-        }
-        let Some((entry, subscriptions)) = self.take_from_elsewhere(found).await? else { return Ok(None) };
-        if let Err(error) = self.replay(&entry, &subscriptions).await {
-            self.lose(entry.id(), ReasonCode::ServerUnavailable);
-            self.cluster.abandon(entry.id());
-            return Err(unavailable(client_id, &error));
-        }
-        Ok(Some(entry))
-    }
-
-    /// The session of a client that this node does not have.
-    async fn find_elsewhere(&self, client_id: &ClientId) -> Result<Option<RemoteSession>, ReasonCode> {
-        let Some(search) = self.cluster.find(client_id) else { return Ok(None) };
-        search.await.map_err(|error| unavailable(client_id, &error))
-    }
-
-    /// Takes a session over from another node, and carries out its timers that are due: it may have ended with them.
-    async fn take_from_elsewhere(
-        &self,
-        found: RemoteSession,
-    ) -> Result<Option<(Arc<SessionEntry>, Subscriptions)>, ReasonCode> {
-        let (id, now) = (self.registry.next_session(), persist::now());
-        let taken = async {
-            let Some(recovered) = self.cluster.take(found, id).await? else { return Ok(None) };
-            let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
-            persist::taken(&self.persist, recovered, now, &mut loader).await.map(Some)
-        };
-        let taken: Result<_, StoreError> = taken.await;
-        let taken = taken.inspect_err(|error| self.persist.complain(error));
-        let Some(session) = taken.map_err(|_| ReasonCode::ServerUnavailable)? else { return Ok(None) };
-        let subscriptions = session.session.subscriptions.clone();
-        let will_due_in = session.will.as_deref().map(|will| session.record.will_due_in(will, now.system));
-        let ends_in = session.record.expires_in(now.system);
-        let entry = self.restore_session(session, now);
-        let is_due = |after: Option<Duration>| after == Some(Duration::ZERO);
-        let kind = if is_due(ends_in) { TimerKind::SessionEnd } else { TimerKind::Will };
-        if is_due(ends_in) || is_due(will_due_in) {
-            let disconnect_epoch = entry.disconnect_epoch();
-            let timer = ExpiredTimer { kind, disconnect_epoch, entry: Arc::downgrade(&entry) };
-            if self.handle_due(&timer).is_some() {
-                return Ok(None);
-            }
-        }
-        Ok(Some((entry, subscriptions)))
-    }
-
-    /// Queues the messages of the log that a session of another node had not got. Messages that came since it is routed
-    /// to are behind them.
-    async fn replay(
-        &self,
-        entry: &Arc<SessionEntry>,
-        subscriptions: &Subscriptions,
-    ) -> Result<(), StoreError> {
-        let policy = &self.queues.policy;
-        let replayed = self.cluster.replay(entry.id(), policy.limits.into()).await?;
-        let now = persist::now();
-        let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
-        let (mut changes, mut waiting, mut deliveries) = (Vec::new(), Vec::new(), Vec::new());
-        for Replayed { lsn, message, publisher, filters } in replayed {
-            let message = loader.live(lsn, message, now);
-            let priority = self.routing.priority_of(&message.topic); // [BQ-52]
-            let matches = filters.iter().flat_map(|filter| subscriptions.of(filter)).map(|subscription| {
-                let priority = subscription.priority.or(priority);
-                Match { key: entry.key, subscription: Subscription { priority, ..*subscription } }
-            });
-            let publisher = publisher.filter(|client| *client == entry.client_id).map(|_| entry.key);
-            route(&message, publisher, &matches.collect::<Vec<_>>(), Overlap::Merge, &mut deliveries);
-            for mut delivery in deliveries.drain(..) {
-                delivery.queue_lsn = message.lsn();
-                self.persist.queue(&mut changes, entry.id(), &mut delivery, policy);
-                if delivery.qos > QoS::AtMostOnce {
-                    let enqueued_at = policy.stored_since(&delivery, || now);
-                    let stored = StoredDelivery::of(&delivery, lsn, enqueued_at);
-                    let mut one = StoredEntry::new(lsn, stored, now.system);
-                    one.set_message(message.clone());
-                    waiting.push(one);
-                }
-            }
-        }
-        loader.log_unspooled();
-        self.persist.commit(changes).await?;
-        self.queues.set_stored(entry, waiting, now.instant, &self.persist);
-        Ok(())
     }
 
     /// Creates a session for a client that has none. `None`: it has one, which is left as it is.
@@ -479,7 +376,7 @@ impl SessionManager {
     ) {
         let epoch = self.next_disconnect_epoch.fetch_add(1, Ordering::Relaxed);
         entry.set_disconnect_epoch(epoch);
-        if self.cluster.has_log() {
+        if self.routing.cluster().has_log() {
             return;
         }
         for (kind, after) in [(TimerKind::Will, will_due_in), (TimerKind::SessionEnd, ends_in)] {
@@ -588,97 +485,6 @@ impl SessionManager {
             let left = persist::ended_subscriptions(entry.id(), Some(subscriptions), merged);
             self.persist.commit_unwatched(left);
         }
-    }
-
-    // -- Other nodes -------------------------------------------------------------------------------
-
-    /// Releases the session of a client for another node, when the store has all of it. False: it is not here.
-    ///
-    /// # Errors
-    /// The connection does not release it, or the store does not take it.
-    pub(crate) async fn give_away(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
-        let deadline = Instant::now() + CLAIM_TIMEOUT;
-        let Ok(_turn) = timeout_at(deadline, self.registry.claim_turn(client_id)).await else {
-            return Err(busy(client_id));
-        };
-        let Some(entry) = self.registry.find(client_id) else { return Ok(false) };
-        let stand_in = self.registry.next_connection();
-        let Some(released) = take_by(&entry, Signal::TakeOver, stand_in, deadline).await? else {
-            // The end of a session that does not outlive its connection.
-            return self
-                .persist
-                .ended(client_id)
-                .await
-                .map(|()| true)
-                .map_err(|_| ReasonCode::ServerUnavailable);
-        };
-        let commit = self.begin_offline(&entry, &released);
-        *entry.owner() = SessionOwner::Parked(Box::new(released));
-        if let Some(commit) = commit {
-            commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
-        }
-        Ok(true)
-    }
-
-    /// Takes the session of a client without a connection, carries out its timers that are due, and gives it back.
-    /// False: there is none.
-    ///
-    /// # Errors
-    /// The session cannot be taken, or the store does not take it back.
-    pub(crate) async fn adopt(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
-        let _turn = self.registry.claim_turn(client_id).await;
-        // A session of this node has a connection, or goes back by itself.
-        if self.registry.find(client_id).is_some() {
-            return Ok(true);
-        }
-        let Some(found) = self.find_elsewhere(client_id).await? else { return Ok(false) };
-        let Some((entry, _)) = self.take_from_elsewhere(found).await? else { return Ok(false) };
-        let commit = match &*entry.owner() {
-            SessionOwner::Parked(released) => self.begin_offline(&entry, released),
-            SessionOwner::Connection(..) | SessionOwner::Ended => None,
-        };
-        if let Some(commit) = commit {
-            commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
-        }
-        Ok(true)
-    }
-
-    /// Forgets a session without a connection, which the store has whole. False: it has a connection.
-    pub(crate) async fn forget(&self, id: SessionId) -> bool {
-        let Some(entry) = self.registry.find_by_id(id) else { return true };
-        let _turn = self.registry.claim_turn(&entry.client_id).await;
-        let parked = {
-            let mut owner = entry.owner();
-            match std::mem::replace(&mut *owner, SessionOwner::Ended) {
-                SessionOwner::Parked(parked) => parked,
-                SessionOwner::Ended => return true,
-                connected @ SessionOwner::Connection(..) => {
-                    *owner = connected;
-                    return false;
-                }
-            }
-        };
-        self.discard(&entry, &parked.session);
-        true
-    }
-
-    /// Ends the part of this node in a session that another node has by now.
-    pub(crate) fn lose(&self, id: SessionId, reason: ReasonCode) {
-        let Some(entry) = self.registry.find_by_id(id) else { return };
-        entry.set_lost();
-        let parked = {
-            let mut owner = entry.owner();
-            match std::mem::replace(&mut *owner, SessionOwner::Ended) {
-                SessionOwner::Parked(parked) => parked,
-                other => {
-                    *owner = other;
-                    drop(owner);
-                    let waker = entry.queue.signal(Signal::Close(reason));
-                    return waker.into_iter().for_each(Waker::wake);
-                }
-            }
-        };
-        self.discard(&entry, &parked.session);
     }
 
     // -- Restart -----------------------------------------------------------------------------------
@@ -796,12 +602,6 @@ async fn take_by(
     entry.set_disconnect_epoch(0);
     *owner = SessionOwner::Connection(connection, None);
     Ok(session)
-}
-
-/// Logs a session that cannot be looked for; returns the Reason Code of its CONNACK.
-fn unavailable(client_id: &ClientId, error: &StoreError) -> ReasonCode {
-    tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be looked for");
-    ReasonCode::ServerUnavailable
 }
 
 /// Logs a claim that has timed out; returns the Reason Code of its CONNACK.

@@ -1,0 +1,3 @@
+//! Bans of clients, users and addresses.
+
+pub use crate::admission::{Ban, BanError, BanTarget};

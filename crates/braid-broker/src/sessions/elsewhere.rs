@@ -1,0 +1,226 @@
+//! Sessions that are at other nodes, or move there.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use braid_auth::identity::Identity;
+use braid_proto::packet::{ClientId, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_proto::session::{Subscription, Subscriptions};
+use braid_router::{Match, Overlap, route};
+use braid_store::{SessionId, StoreError, StoredDelivery};
+use tokio::time::{Instant, timeout_at};
+
+use super::{CLAIM_TIMEOUT, SessionManager, busy, take_by};
+use crate::cluster::{RemoteSession, ReplayLimits, Replayed};
+use crate::persist::{self, MessageLoader};
+use crate::queue::session_queue::Signal;
+use crate::queue::stored::StoredEntry;
+use crate::queue::usage::QueueLimits;
+use crate::registry::{SessionEntry, SessionOwner};
+use crate::timers::{ExpiredTimer, TimerKind};
+
+impl SessionManager {
+    /// The session of a client, which is taken over from another node if this one does not have it. The caller has the
+    /// turn of the client. `permits`: whether it may have the session of an identity.
+    ///
+    /// # Errors
+    /// The Reason Code for the CONNACK.
+    pub(super) async fn find(
+        &self,
+        client_id: &ClientId,
+        permits: impl Fn(Option<&Identity>) -> bool,
+    ) -> Result<Option<Arc<SessionEntry>>, ReasonCode> {
+        if let Some(entry) = self.registry.find(client_id) {
+            return Ok(Some(entry));
+        }
+        let Some(found) = self.find_elsewhere(client_id).await? else { return Ok(None) };
+        let identity = found.identity.as_deref().and_then(|text| Identity::decode(text).ok());
+        if !permits(identity.as_ref()) {
+            return Err(ReasonCode::NotAuthorized);
+        }
+        let Some((entry, subscriptions)) = self.take_from_elsewhere(found).await? else { return Ok(None) };
+        if let Err(error) = self.replay(&entry, &subscriptions).await {
+            self.lose(entry.id(), ReasonCode::ServerUnavailable);
+            self.routing.cluster().abandon(entry.id());
+            return Err(unavailable(client_id, &error));
+        }
+        Ok(Some(entry))
+    }
+
+    /// The session of a client that this node does not have.
+    pub(super) async fn find_elsewhere(
+        &self,
+        client_id: &ClientId,
+    ) -> Result<Option<RemoteSession>, ReasonCode> {
+        let Some(search) = self.routing.cluster().find(client_id) else { return Ok(None) };
+        search.await.map_err(|error| unavailable(client_id, &error))
+    }
+
+    /// Takes a session over from another node, and carries out its timers that are due: it may have ended with them.
+    async fn take_from_elsewhere(
+        &self,
+        found: RemoteSession,
+    ) -> Result<Option<(Arc<SessionEntry>, Subscriptions)>, ReasonCode> {
+        let (id, now) = (self.registry.next_session(), persist::now());
+        let taken = async {
+            let Some(recovered) = self.routing.cluster().take(found, id).await? else { return Ok(None) };
+            let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
+            persist::taken(&self.persist, recovered, now, &mut loader).await.map(Some)
+        };
+        let taken: Result<_, StoreError> = taken.await;
+        let taken = taken.inspect_err(|error| self.persist.complain(error));
+        let Some(session) = taken.map_err(|_| ReasonCode::ServerUnavailable)? else { return Ok(None) };
+        let subscriptions = session.session.subscriptions.clone();
+        let will_due_in = session.will.as_deref().map(|will| session.record.will_due_in(will, now.system));
+        let ends_in = session.record.expires_in(now.system);
+        let entry = self.restore_session(session, now);
+        let is_due = |after: Option<Duration>| after == Some(Duration::ZERO);
+        let kind = if is_due(ends_in) { TimerKind::SessionEnd } else { TimerKind::Will };
+        if is_due(ends_in) || is_due(will_due_in) {
+            let disconnect_epoch = entry.disconnect_epoch();
+            let timer = ExpiredTimer { kind, disconnect_epoch, entry: Arc::downgrade(&entry) };
+            if self.handle_due(&timer).is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(Some((entry, subscriptions)))
+    }
+
+    /// Queues the messages of the log that a session of another node had not got. Messages that came since it is routed
+    /// to are behind them.
+    async fn replay(
+        &self,
+        entry: &Arc<SessionEntry>,
+        subscriptions: &Subscriptions,
+    ) -> Result<(), StoreError> {
+        let policy = &self.queues.policy;
+        let QueueLimits { messages, bytes } = policy.limits;
+        let limits = ReplayLimits { messages, bytes };
+        let replayed = self.routing.cluster().replay(entry.id(), limits).await?;
+        let now = persist::now();
+        let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
+        let (mut changes, mut waiting, mut deliveries) = (Vec::new(), Vec::new(), Vec::new());
+        for Replayed { lsn, message, publisher, filters } in replayed {
+            let message = loader.live(lsn, message, now);
+            let priority = self.routing.priority_of(&message.topic); // [BQ-52]
+            let matches = filters.iter().flat_map(|filter| subscriptions.of(filter)).map(|subscription| {
+                let priority = subscription.priority.or(priority);
+                Match { key: entry.key, subscription: Subscription { priority, ..*subscription } }
+            });
+            let publisher = publisher.filter(|client| *client == entry.client_id).map(|_| entry.key);
+            route(&message, publisher, &matches.collect::<Vec<_>>(), Overlap::Merge, &mut deliveries);
+            for mut delivery in deliveries.drain(..) {
+                delivery.queue_lsn = message.lsn();
+                self.persist.queue(&mut changes, entry.id(), &mut delivery, policy);
+                if delivery.qos > QoS::AtMostOnce {
+                    let enqueued_at = policy.stored_since(&delivery, || now);
+                    let stored = StoredDelivery::of(&delivery, lsn, enqueued_at);
+                    let mut one = StoredEntry::new(lsn, stored, now.system);
+                    one.set_message(message.clone());
+                    waiting.push(one);
+                }
+            }
+        }
+        loader.log_unspooled();
+        self.persist.commit(changes).await?;
+        self.queues.set_stored(entry, waiting, now.instant, &self.persist);
+        Ok(())
+    }
+
+    /// Releases the session of a client for another node, when the store has all of it. False: it is not here.
+    ///
+    /// # Errors
+    /// The connection does not release it, or the store does not take it.
+    pub(crate) async fn give_away(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
+        let deadline = Instant::now() + CLAIM_TIMEOUT;
+        let Ok(_turn) = timeout_at(deadline, self.registry.claim_turn(client_id)).await else {
+            return Err(busy(client_id));
+        };
+        let Some(entry) = self.registry.find(client_id) else { return Ok(false) };
+        let stand_in = self.registry.next_connection();
+        let Some(released) = take_by(&entry, Signal::TakeOver, stand_in, deadline).await? else {
+            // The end of a session that does not outlive its connection.
+            return self
+                .persist
+                .ended(client_id)
+                .await
+                .map(|()| true)
+                .map_err(|_| ReasonCode::ServerUnavailable);
+        };
+        let commit = self.begin_offline(&entry, &released);
+        *entry.owner() = SessionOwner::Parked(Box::new(released));
+        if let Some(commit) = commit {
+            commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes the session of a client without a connection, carries out its timers that are due, and gives it back.
+    /// False: there is none.
+    ///
+    /// # Errors
+    /// The session cannot be taken, or the store does not take it back.
+    pub(crate) async fn adopt(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
+        let _turn = self.registry.claim_turn(client_id).await;
+        // A session of this node has a connection, or goes back by itself.
+        if self.registry.find(client_id).is_some() {
+            return Ok(true);
+        }
+        let Some(found) = self.find_elsewhere(client_id).await? else { return Ok(false) };
+        let Some((entry, _)) = self.take_from_elsewhere(found).await? else { return Ok(false) };
+        let commit = match &*entry.owner() {
+            SessionOwner::Parked(released) => self.begin_offline(&entry, released),
+            SessionOwner::Connection(..) | SessionOwner::Ended => None,
+        };
+        if let Some(commit) = commit {
+            commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
+        }
+        Ok(true)
+    }
+
+    /// Forgets a session without a connection, which the store has whole. False: it has a connection.
+    pub(crate) async fn forget(&self, id: SessionId) -> bool {
+        let Some(entry) = self.registry.find_by_id(id) else { return true };
+        let _turn = self.registry.claim_turn(&entry.client_id).await;
+        let parked = {
+            let mut owner = entry.owner();
+            match std::mem::replace(&mut *owner, SessionOwner::Ended) {
+                SessionOwner::Parked(parked) => parked,
+                SessionOwner::Ended => return true,
+                connected @ SessionOwner::Connection(..) => {
+                    *owner = connected;
+                    return false;
+                }
+            }
+        };
+        self.discard(&entry, &parked.session);
+        true
+    }
+
+    /// Ends the part of this node in a session that another node has by now.
+    pub(crate) fn lose(&self, id: SessionId, reason: ReasonCode) {
+        let Some(entry) = self.registry.find_by_id(id) else { return };
+        entry.set_lost();
+        let parked = {
+            let mut owner = entry.owner();
+            match std::mem::replace(&mut *owner, SessionOwner::Ended) {
+                SessionOwner::Parked(parked) => parked,
+                other => {
+                    *owner = other;
+                    drop(owner);
+                    let waker = entry.queue.signal(Signal::Close(reason));
+                    return waker.into_iter().for_each(Waker::wake);
+                }
+            }
+        };
+        self.discard(&entry, &parked.session);
+    }
+}
+
+/// Logs a session that cannot be looked for; returns the Reason Code of its CONNACK.
+fn unavailable(client_id: &ClientId, error: &StoreError) -> ReasonCode {
+    tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be looked for");
+    ReasonCode::ServerUnavailable
+}
