@@ -17,7 +17,7 @@ pub enum ServerUrlError {
     /// The scheme is another one, or there is none.
     #[error("{0:?} does not begin with tls:// or nats://: write tls://HOST:PORT")]
     Scheme(Box<str>),
-    /// The address has a user, a password or a token.
+    /// A user, a password or a token is in the address.
     #[error(
         "the address has a user or a password: remove them, and set cluster.user and cluster.password_file, or \
          cluster.credentials"

@@ -106,7 +106,7 @@ pub struct StreamState {
 pub struct Replica {
     /// Server that has it.
     pub server: String,
-    /// Whether it has everything that is acknowledged.
+    /// Everything that is acknowledged is in it.
     pub is_current: bool,
     /// The servers know that its server is down.
     pub is_offline: bool,

@@ -34,9 +34,10 @@ impl Authority {
         self.path("ca.pem")
     }
 
-    /// Makes `NAME.pem` and `NAME-key.pem` for a server of 127.0.0.1 and a client with this subject.
-    pub(crate) fn issue(&self, name: &str, common_name: &str) -> (PathBuf, PathBuf) {
-        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    /// Makes `NAME.pem` and `NAME-key.pem`, for a client with this subject, or a server with these addresses.
+    pub(crate) fn issue(&self, name: &str, common_name: &str, addresses: &[&str]) -> (PathBuf, PathBuf) {
+        let mut params =
+            CertificateParams::new(addresses.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common_name);
         params.extended_key_usages =

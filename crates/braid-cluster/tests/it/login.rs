@@ -40,7 +40,7 @@ fn tls(authority: &Authority, verify: &str) -> String {
 #[tokio::test]
 async fn servers_prove_who_they_are() {
     let (authority, other) = (Authority::new(), Authority::new());
-    authority.issue("server", "server");
+    authority.issue("server", "server", &["127.0.0.1"]);
     let more = format!("max_payload: 8MB\n{}", tls(&authority, ""));
     let servers = Servers::start(1, &Settings { more: &more, ..Settings::default() }).await;
     let mut options = options_of_one(&servers);
@@ -75,9 +75,9 @@ async fn a_server_without_tls_is_refused_at_a_tls_address() {
 #[tokio::test]
 async fn nodes_prove_who_they_are() {
     let (authority, other) = (Authority::new(), Authority::new());
-    authority.issue("server", "server");
-    let node = authority.issue("node", "braidmq-node");
-    let other = other.issue("node", "braidmq-node");
+    authority.issue("server", "server", &["127.0.0.1"]);
+    let node = authority.issue("node", "braidmq-node", &[]);
+    let foreign = other.issue("node", "braidmq-node", &[]);
     let more = format!(
         "max_payload: 8MB\nauthorization {{ user: u, password: s3cret }}\n{}",
         tls(&authority, "verify: true")
@@ -89,7 +89,7 @@ async fn nodes_prove_who_they_are() {
     options.login = Login::Password { user: "u".to_owned(), password: "s3cret".to_owned() };
     let error = refused(&options).await;
     assert!(error.starts_with("TLS with NATS at ") && error.contains("cluster.certificate"), "{error}");
-    options.certificate = Some(other);
+    options.certificate = Some(foreign);
     let error = refused(&options).await;
     assert!(error.starts_with("TLS with NATS at "), "{error}");
     options.certificate = Some((node.0.clone(), authority.path("server-key.pem")));
@@ -138,11 +138,11 @@ async fn a_file_with_a_token_is_a_login() {
                 "leaf": -1, "mem_storage": disk, "disk_storage": disk, "streams": disk, "consumer": disk })
     };
     let of_account = |key: &KeyPair, disk| {
-        token(&operator, key, json!({ "type": "account", "version": 2, "limits": limits(disk) }))
+        token(&operator, key, &json!({ "type": "account", "version": 2, "limits": limits(disk) }))
     };
     let more = format!(
         "max_payload: 8MB\noperator: {}\nsystem_account: {}\nresolver: MEMORY\nresolver_preload: {{ {}: {}, {}: {} }}",
-        token(&operator, &operator, json!({ "type": "operator", "version": 2 })),
+        token(&operator, &operator, &json!({ "type": "operator", "version": 2 })),
         system.public_key(),
         account.public_key(),
         of_account(&account, -1),
@@ -163,13 +163,13 @@ async fn a_file_with_a_token_is_a_login() {
     fs::write(&file, "no token").unwrap();
     let error = refused(&options).await;
     assert!(error.starts_with("cluster.credentials: ") && error.contains("cannot be used"), "{error}");
-    // First of an account that the server does not know, and with the key of another user.
-    write_credentials(&file, &token(&KeyPair::new_account(), &user, of_user.clone()), &user);
+    // An account that the server does not know, and the key of another user.
+    write_credentials(&file, &token(&KeyPair::new_account(), &user, &of_user), &user);
     let error = refused(&options).await;
     assert!(error.contains("refuses this node"), "{error}");
-    write_credentials(&file, &token(&account, &user, of_user.clone()), &KeyPair::new_user());
+    write_credentials(&file, &token(&account, &user, &of_user), &KeyPair::new_user());
     let error = refused(&options).await;
     assert!(error.contains("refuses this node"), "{error}");
-    write_credentials(&file, &token(&account, &user, of_user), &user);
+    write_credentials(&file, &token(&account, &user, &of_user), &user);
     join(&options).await.unwrap();
 }

@@ -85,7 +85,6 @@ async fn the_state_is_that_of_nodes_streams_and_sessions() {
             break;
         }
         assert!(Instant::now() < give_up, "{problems:?}");
-        tokio::task::yield_now().await;
     }
 }
 
@@ -104,7 +103,7 @@ fn deployed(of: &ServerPorts<'_>, authority: &Authority) -> String {
     replace("0.0.0.0:8222", &format!("127.0.0.1:{monitor}"));
     replace("0.0.0.0:6222", &format!("127.0.0.1:{}", routes[*index]));
     for (number, route) in routes.iter().enumerate() {
-        replace(&format!("nats-{}.example:6222", number + 1), &format!("127.0.0.1:{route}"));
+        replace(&format!("nats-{}.example:6222", number + 1), &format!("localhost:{route}"));
     }
     replace("/var/lib/nats", &store.display().to_string());
     replace("/etc/nats/tls", &authority.path("").display().to_string());
@@ -116,9 +115,9 @@ fn deployed(of: &ServerPorts<'_>, authority: &Authority) -> String {
 #[tokio::test]
 async fn the_example_for_servers_permits_a_node_what_it_needs() {
     let authority = Authority::new();
-    authority.issue("nats", "nats");
-    let node = authority.issue("node", "braidmq-node");
-    let other = authority.issue("other", "other");
+    authority.issue("nats", "nats", &["127.0.0.1", "localhost"]);
+    let node = authority.issue("node", "braidmq-node", &[]);
+    let foreign = authority.issue("foreign", "foreign", &[]);
     let servers = Servers::run(3, |of| deployed(&of, &authority));
     let mut options = servers.options("a", "1");
     options.cluster = "braidmq".parse().unwrap();
@@ -151,7 +150,7 @@ async fn the_example_for_servers_permits_a_node_what_it_needs() {
     assert!(jetstream.update_stream(&changed).await.is_err());
     assert!(jetstream.get_stream(layout.sessions_stream()).await.is_ok(), "it is there");
 
-    options.certificate = Some(other);
+    options.certificate = Some(foreign);
     let error = Node::join(&options, "1.0").await.map(drop).unwrap_err().to_string();
     assert!(error.contains("refuses this node"), "{error}");
 }

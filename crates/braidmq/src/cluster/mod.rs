@@ -36,8 +36,7 @@ enum Command {
 
 /// Show nodes, streams, sessions and NATS servers of a cluster
 ///
-/// Reads [cluster] of the broker's configuration, and connects without joining: no node is needed, and none is
-/// disturbed.
+/// Reads [cluster] of the broker's configuration, and connects without joining: no node is needed, none is disturbed.
 /// The records of all sessions are read to count them, which takes seconds for a million.
 #[derive(clap::Args, Debug)]
 #[command(after_help = STATUS_HELP)]
@@ -89,8 +88,7 @@ fn status(args: &StatusArgs) -> Result<ExitCode, String> {
     Ok(if status.problems().is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DEGRADED) })
 }
 
-/// Merges all sources of the configuration, and checks `[cluster]` alone: other tables may name files of the broker's
-/// user.
+/// Merges all sources of the configuration, and checks `[cluster]` alone.
 fn configure(args: &StatusArgs) -> Result<Config, String> {
     let environment = environment().map_err(|error| error.to_string())?;
     let layers = Layers { file: args.config.clone(), environment, settings: args.set.clone() };

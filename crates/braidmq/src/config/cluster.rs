@@ -403,6 +403,15 @@ mod tests {
     }
 
     #[test]
+    fn the_example_for_machines_is_a_node() {
+        let config = config(include_str!("../../../../deploy/braidmq.toml"));
+        assert!(config.check().is_ok() && config.cluster.is_on(), "{:?}", config.check());
+        // max_payload of deploy/nats/nats.conf, less what a message takes in NATS.
+        assert!(include_str!("../../../../deploy/nats/nats.conf").contains("\nmax_payload: 8MB\n"));
+        assert_eq!(u64::from(config.mqtt.maximum_packet_size), (8 << 20) - OVERHEAD);
+    }
+
+    #[test]
     fn addresses_for_clients_are_hosts_with_a_port_or_without() {
         let parse = |text: &str| ClientAddress::try_from(text.to_owned()).is_ok();
         for text in ["", "a", "a.example:1", "10.0.0.1:65535", "[::1]", "[::1]:8883"] {

@@ -100,8 +100,8 @@ pub(crate) struct Args {
     /// Let clients without credentials connect from other hosts too
     #[arg(long)]
     allow_anonymous: bool,
-    /// Start although the NATS servers of the cluster may lose messages: unsynced, replicas, version or unchecked;
-    /// repeatable
+    /// Start although the NATS servers of the cluster may lose messages, by this risk: unsynced, replicas, version or
+    /// unchecked; repeatable
     #[arg(long, value_name = "RISK")]
     accept_cluster_risk: Vec<Risk>,
     /// Set any key of the configuration, for example --set log.level=debug; repeatable

@@ -9,11 +9,15 @@ mod bench;
 mod broker;
 mod capture;
 mod client;
+mod cluster;
 mod explain;
 mod health;
 mod http;
 mod lab;
 mod memory;
+#[path = "../../../braid-cluster/tests/it/servers.rs"]
+#[allow(clippy::panic, dead_code, reason = "another crate uses all of it")]
+mod nats;
 mod passwd;
 mod refusals;
 mod secrets;
