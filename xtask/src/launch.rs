@@ -40,6 +40,11 @@ pub(crate) fn soak(args: &Args) -> ExitCode {
     launch("braid-torture", true, Some("soak"), args)
 }
 
+/// Replaces this process by the release build of `braid-torture`, which checks a history.
+pub(crate) fn history(args: &Args) -> ExitCode {
+    launch("braid-torture", true, Some("history"), args)
+}
+
 /// Runs a program of the workspace by cargo; returns only on failure.
 fn launch(package: &str, is_release: bool, subcommand: Option<&str>, args: &Args) -> ExitCode {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

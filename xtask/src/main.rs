@@ -47,6 +47,9 @@ enum Chore {
     /// Run clients of every kind against a `braidmq serve` for half an hour: its memory may not grow.
     #[command(disable_help_flag = true)]
     Soak(launch::Args),
+    /// Check what the clients of a run wrote down: no message lost, duplicated or out of order, one owner of a session.
+    #[command(disable_help_flag = true)]
+    History(launch::Args),
     /// Run hostile clients against a real `braidmq serve`, with well-behaved clients beside them.
     #[command(disable_help_flag = true)]
     Hostile(launch::Args),
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Chore::Bench(args) => launch::bench(&args),
         Chore::Torture(args) => launch::torture(&args),
         Chore::Soak(args) => launch::soak(&args),
+        Chore::History(args) => launch::history(&args),
         Chore::Hostile(args) => launch::hostile(&args),
     }
 }

@@ -1,7 +1,9 @@
-//! Broker under test as a process, for tools that disturb it: `braid-torture` and `braid-hostile`.
+//! Broker under test as a process, for tools that disturb it: `braid-torture` and `braid-hostile`; and the checker of
+//! the histories that their clients write.
 //!
-//! This library never speaks MQTT: clients and verdicts belong to the programs.
+//! This library never speaks MQTT: clients belong to the programs.
 
 mod broker;
+pub mod history;
 
 pub use broker::{Broker, REFUSED, STORE_FAILED, Start, broker_binary, free_port, version};
