@@ -40,9 +40,9 @@ pub(crate) fn soak(args: &Args) -> ExitCode {
     launch("braid-torture", true, Some("soak"), args)
 }
 
-/// Replaces this process by the release build of `braid-torture`, which checks a history.
+/// Replaces this process by `braid-torture` in the profile of this program, which checks a history.
 pub(crate) fn history(args: &Args) -> ExitCode {
-    launch("braid-torture", true, Some("history"), args)
+    launch("braid-torture", !cfg!(debug_assertions), Some("history"), args)
 }
 
 /// Runs a program of the workspace by cargo; returns only on failure.

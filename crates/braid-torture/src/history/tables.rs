@@ -287,19 +287,17 @@ impl Tables {
             return Err("a second CONNACK of its connection".into());
         }
         connection.accepted = Some((node, now));
-        let older =
-            std::mem::take(&mut self.clients[self.connections[conn as usize].client as usize].connections);
+        let Connection { client, connect, .. } = *connection;
         let mut has_moved = false;
-        for other in older.iter().map(|other| *other as usize).filter(|other| *other != conn as usize) {
-            let other = &mut self.connections[other];
-            let is_elsewhere = other.accepted.is_some_and(|(other_node, _)| other_node != node);
-            has_moved |= is_elsewhere && other.closed.is_none();
-            if is_elsewhere && other.superseded.is_none() {
+        for other in &self.clients[client as usize].connections {
+            let other = &mut self.connections[*other as usize];
+            // CONNACKs may cross: only one that was there before this CONNECT is certainly older.
+            let is_older = other.accepted.is_some_and(|(other_node, t)| other_node != node && t < connect);
+            has_moved |= is_older && other.closed.is_none();
+            if is_older && other.superseded.is_none() {
                 other.superseded = Some((now, conn));
             }
         }
-        let client = self.connections[conn as usize].client as usize;
-        self.clients[client].connections = older;
         Ok(has_moved)
     }
 

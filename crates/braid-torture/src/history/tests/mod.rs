@@ -1,5 +1,6 @@
 //! Tests with correct random histories, mutations of them, and damaged files.
 
+mod cases;
 mod damage;
 mod model;
 mod mutation;
