@@ -47,7 +47,7 @@ struct Matching {
     is_shared: bool,
 }
 
-/// Session, publisher, topic, QoS of PUBLISH and of delivery.
+/// Scope of an order: session (connection for QoS 0), publisher, topic, QoS of PUBLISH and of delivery.
 type OrderKey = (u32, u32, u32, u8, u8);
 
 /// State of the checks.
@@ -185,7 +185,9 @@ impl Deliveries {
             return;
         }
         let connection = tables.connection(conn);
-        let key = (connection.session, entry.publisher, entry.topic, entry.qos, delivery.qos);
+        // QoS 0 is not queued: two nodes that had the session one after the other may have got other parts of it.
+        let scope = if delivery.qos == 0 { conn } else { connection.session };
+        let key = (scope, entry.publisher, entry.topic, entry.qos, delivery.qos);
         let highest = self.order.entry(key).or_insert(message);
         let later = tables.message(*highest);
         if later.number <= entry.number {

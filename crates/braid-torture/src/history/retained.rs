@@ -24,8 +24,8 @@ struct Look {
 /// Retained messages of a topic, as far as they were acknowledged.
 #[derive(Debug, Default)]
 struct Topic {
-    /// Last acknowledged message of each publisher.
-    newest: HashMap<u32, u32>,
+    /// Last acknowledged message of each publisher and QoS.
+    newest: HashMap<(u32, u8), u32>,
     /// An acknowledged message, if no message removes what is retained.
     kept: Option<u32>,
     has_removal: bool,
@@ -88,10 +88,9 @@ impl Retained {
             for (topic, (t, message)) in &look.seen {
                 report.counts.retained_looks += 1;
                 let entry = tables.message(*message);
-                let newest = topics.get(topic).and_then(|topic| topic.newest.get(&entry.publisher));
-                let newest = newest.filter(|newest| is_superseded(entry, tables.message(**newest)));
+                let newest = topics.get(topic).and_then(|topic| topic.superseding(tables, entry));
                 if let Some(newest) = newest {
-                    report.add(Kind::RetainedStale, || stale(tables, look, (*t, *message), *newest));
+                    report.add(Kind::RetainedStale, || stale(tables, look, (*t, *message), newest));
                     continue;
                 }
                 let (other_t, other_conn, other) =
@@ -112,6 +111,15 @@ impl Retained {
                 }
             }
         }
+    }
+}
+
+impl Topic {
+    /// Acknowledged message of the publisher of `seen` that replaces it.
+    fn superseding(&self, tables: &Tables, seen: &Message) -> Option<u32> {
+        let mut newest =
+            [1, 2].into_iter().filter_map(|qos| self.newest.get(&(seen.publisher, qos)).copied());
+        newest.find(|newest| is_superseded(seen, tables.message(*newest)))
     }
 }
 
@@ -137,7 +145,7 @@ fn acknowledged(tables: &Tables) -> BTreeMap<u32, Topic> {
         let topic = topics.entry(entry.topic).or_default();
         topic.has_removal |= entry.empty;
         if entry.acked.is_some() && entry.qos > 0 {
-            let newest = topic.newest.entry(entry.publisher).or_insert(message);
+            let newest = topic.newest.entry((entry.publisher, entry.qos)).or_insert(message);
             if tables.message(*newest).number < entry.number {
                 *newest = message;
             }
@@ -147,9 +155,12 @@ fn acknowledged(tables: &Tables) -> BTreeMap<u32, Topic> {
     topics
 }
 
-/// Whether a message cannot be the retained one after an acknowledged one of its publisher.
+/// Whether a message cannot be the retained one after an acknowledged one of its publisher. Messages of different QoS
+/// have an order only if one was acknowledged before the other was sent.
 fn is_superseded(seen: &Message, acknowledged: &Message) -> bool {
-    seen.origin == Origin::Publish && acknowledged.number > seen.number && is_ordered(seen, acknowledged)
+    let is_settled = seen.acked.is_some_and(|(t, _)| t < acknowledged.sent.0);
+    let is_in_order = is_settled || (seen.qos == acknowledged.qos && is_ordered(seen, acknowledged));
+    seen.origin == Origin::Publish && acknowledged.number > seen.number && is_in_order
 }
 
 /// Whether a message took effect before the first look: otherwise it may come between two of them.

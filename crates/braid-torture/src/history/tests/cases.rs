@@ -142,6 +142,8 @@ fn start(filter: &'static str, level: u8) -> Script {
 const PLAIN: (bool, bool) = (false, false);
 const DUP: (bool, bool) = (true, false);
 const RETAIN: (bool, bool) = (false, true);
+/// PUBLISH with RETAIN, not empty.
+const RETAINED: (bool, bool) = (true, false);
 
 #[test]
 fn deliveries_that_are_owed() {
@@ -206,6 +208,14 @@ fn order_of_a_publisher() {
     expect("a shared subscription", both(shared), &[]);
     let qos = start("x", 1).publish("pa", 1, 2).publish("pa", 2, 1);
     expect("different QoS", both(qos), &[]);
+    let moved = |level| {
+        let moved = start("x", 1).publish("pa", 1, level).publish("pa", 2, level);
+        let moved = moved.delivered("s", "sa", 2, level, 1, PLAIN).closed("s", "sa");
+        let moved = moved.send_connect("s", "sb", false).connack("s", "sb", "b", true);
+        moved.delivered("s", "sb", 1, level, 1, PLAIN)
+    };
+    expect("QoS 1 at two nodes", moved(1), &[Kind::Order]);
+    expect("QoS 0 at two nodes", moved(0), &[]);
 }
 
 #[test]
@@ -247,6 +257,14 @@ fn retained_messages_of_late_subscribers() {
     expect("an older one", see(kept(), 1, RETAIN), &[Kind::RetainedStale]);
     expect("an older one, then the last", see(kept(), 1, RETAIN).delivered("l", "la", 2, 1, 2, PLAIN), &[]);
     expect("an older one from a queue", see(kept(), 2, RETAIN).delivered("l", "la", 1, 1, 2, PLAIN), &[]);
+    let mixed =
+        Script::default().connect("p", "pa", true).publish_with("pa", 1, 2, RETAINED).retain(2, false);
+    expect("one of another QoS that was open", see(mixed.acked("pa", 1), 1, RETAIN), &[]);
+    let mixed = Script::default().connect("p", "pa", true).publish_with("pa", 1, 2, RETAINED).acked("pa", 1);
+    expect("one of another QoS", see(mixed.retain(2, false), 1, RETAIN), &[Kind::RetainedStale]);
+    let abandoned = Script::default().connect("p", "pa", true).publish_with("pa", 1, 1, RETAINED);
+    let abandoned = abandoned.connect("p", "pb", true).publish_with("pb", 2, 1, RETAINED).acked("pb", 2);
+    expect("one that was abandoned", see(abandoned, 1, RETAIN), &[]);
     expect("none", look(kept()).wait(2000), &[Kind::RetainedMissing]);
     expect("none yet", look(kept()).wait(500), &[]);
     expect("none before the connection broke", look(kept()).closed("l", "la").wait(2000), &[]);

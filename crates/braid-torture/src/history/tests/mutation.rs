@@ -416,7 +416,7 @@ fn change_look(history: &mut [Entry], rng: &mut Rng, is_older: bool) -> Option<(
             let (name, its_number) = split(&one.id)?;
             let is_last = last_of(&name) == Some(its_number);
             let fits = if is_older {
-                name == publisher && its_number < number && seen_now.qos > 0
+                name == publisher && its_number < number && one.qos == seen_now.qos
             } else {
                 name != publisher && is_last
             };
