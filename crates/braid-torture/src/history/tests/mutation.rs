@@ -322,14 +322,16 @@ fn swap(history: &mut Vec<Entry>, rng: &mut Rng, is_of_other_qos: bool) -> Optio
             let Event::Delivered { client, conn, id, topic, .. } = &history[at].1.event else { return None };
             let publisher = id.split(':').next()?;
             // QoS 0 is not sent again on another connection, and `p2` sends nothing again.
-            let qos = qos.get(id.as_ref()).filter(|qos| **qos > 0 && publisher != "p2")?;
-            let is_candidate = client == "s0" && once.contains(id.as_ref());
-            is_candidate.then(|| (at, (publisher.to_owned(), topic.to_string(), conn.to_string()), *qos))
+            let qos = *qos.get(id.as_ref()).filter(|qos| **qos > 0 && client == "s0" && publisher != "p2")?;
+            let key = (publisher.to_owned(), topic.to_string(), conn.to_string());
+            Some((at, key, qos, once.contains(id.as_ref())))
         })
         .collect();
-    let pairs = sequence.iter().enumerate().filter_map(|(index, (first, key, qos))| {
-        let (second, _, other) = sequence[index + 1..].iter().find(|(_, other, _)| other == key)?;
-        ((qos != other) == is_of_other_qos).then_some((*first, *second))
+    let pairs = sequence.iter().enumerate().filter_map(|(index, (first, key, qos, is_simple))| {
+        let (second, _, other, is_other_simple) =
+            sequence[index + 1..].iter().find(|other| other.1 == *key)?;
+        let fits = *is_simple && *is_other_simple && (qos != other) == is_of_other_qos;
+        fits.then_some((*first, *second))
     });
     let (first, second) = pick(rng, pairs)?;
     let (file, mut line) = history[first].clone();
