@@ -200,8 +200,8 @@ impl Deliveries {
     }
 }
 
-/// Whether the first copy of a message is due to a client. Of one that its publisher sent again a copy may come before a
-/// subscription and the next one behind later messages.
+/// Whether a client must get the first copy of a message. Of one that its publisher sent again a copy may come before
+/// a subscription and the next one behind later messages.
 fn was_subscribed(tables: &Tables, client: u32, entry: &Message) -> bool {
     let topic = tables.topic(entry.topic);
     let mut matching = tables.live_subscriptions(client).filter(|one| one.filter.matches(topic));

@@ -56,8 +56,8 @@ pub enum Phase {
 /// Event of a history.
 ///
 /// `client` is the Client Identifier, `conn` a name that no other connection of the history has, `id` the payload's
-/// `<publisher>:<number>`. Events of what a client sends are written before it is sent, events of what it receives after
-/// it was received. Unknown fields are ignored.
+/// `<publisher>:<number>`. Events of what a client sends are written before it is sent, events of what it receives
+/// afterwards. Unknown fields are ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "fields are named as in MQTT, and described at the enum and its variants")]

@@ -18,9 +18,9 @@ pub(super) struct Will {
     pub(super) delay: u32,
 }
 
-/// Subscriptions that messages of one topic are owed to, as indexes.
+/// Subscriptions that must get the messages of one topic, as indexes.
 #[derive(Debug, Default)]
-struct Owed {
+struct Recipients {
     single: Vec<usize>,
     /// Members of each shared group of which all sessions lived to the end.
     groups: Vec<Vec<usize>>,
@@ -32,7 +32,7 @@ pub(super) struct Outcome<'a> {
     deliveries: &'a Deliveries,
     /// Numbers of the clients of which the whole life is in the history.
     complete: BTreeSet<u32>,
-    by_topic: HashMap<u32, Owed>,
+    by_topic: HashMap<u32, Recipients>,
 }
 
 impl<'a> Outcome<'a> {
@@ -55,22 +55,22 @@ impl<'a> Outcome<'a> {
         }
     }
 
-    /// Whether messages are owed to a subscription until the end.
+    /// Whether a subscription must get messages, to the end of the history.
     fn is_checked(&self, one: &Subscription) -> bool {
         one.is_persistent && !one.is_over && one.qos > 0 && self.complete.contains(&one.client)
     }
 
-    fn owed(&mut self, topic: u32) -> &Owed {
+    fn recipients(&mut self, topic: u32) -> &Recipients {
         if !self.by_topic.contains_key(&topic) {
-            let owed = self.find_owed(topic);
-            self.by_topic.insert(topic, owed);
+            let recipients = self.find_recipients(topic);
+            self.by_topic.insert(topic, recipients);
         }
         self.by_topic.entry(topic).or_default()
     }
 
-    fn find_owed(&self, topic: u32) -> Owed {
+    fn find_recipients(&self, topic: u32) -> Recipients {
         let name = self.tables.topic(topic);
-        let mut owed = Owed::default();
+        let mut recipients = Recipients::default();
         let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (index, one) in self.tables.subscriptions.iter().enumerate() {
             if !one.filter.matches(name) {
@@ -79,15 +79,15 @@ impl<'a> Outcome<'a> {
             if one.filter.is_shared() {
                 groups.entry(one.filter.as_str()).or_default().push(index);
             } else if self.is_checked(one) {
-                owed.single.push(index);
+                recipients.single.push(index);
             }
         }
         // A message may have been given to a member whose session ended.
         let is_whole = |members: &Vec<usize>| {
             members.iter().all(|one| self.is_checked(&self.tables.subscriptions[*one]))
         };
-        owed.groups = groups.into_values().filter(is_whole).collect();
-        owed
+        recipients.groups = groups.into_values().filter(is_whole).collect();
+        recipients
     }
 
     /// Checks that a message reached each subscription that was granted before `since`.
@@ -100,21 +100,21 @@ impl<'a> Outcome<'a> {
         kind: Kind,
     ) {
         let (tables, deliveries) = (self.tables, self.deliveries);
-        let owed = self.owed(entry.topic);
+        let recipients = self.recipients(entry.topic);
         let was_there = |index: &&usize| tables.subscriptions[**index].granted < since;
         let has = |index: &usize| deliveries.has(tables.subscriptions[*index].client, message);
         let mut missed = Vec::new();
-        for index in owed.single.iter().filter(was_there) {
-            report.counts.owed += 1;
+        for index in recipients.single.iter().filter(was_there) {
+            report.counts.required += 1;
             let client = tables.subscriptions[*index].client;
             let is_same = |other: &usize| tables.subscriptions[*other].client == client;
             if !has(index) && !missed.iter().any(is_same) {
                 missed.push(*index);
             }
         }
-        for members in &owed.groups {
+        for members in &recipients.groups {
             let Some(member) = members.iter().find(was_there) else { continue };
-            report.counts.owed += 1;
+            report.counts.required += 1;
             if !members.iter().any(has) {
                 missed.push(*member);
             }

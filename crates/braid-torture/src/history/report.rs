@@ -78,8 +78,8 @@ pub struct Counts {
     pub renumbered: u64,
     /// CONNACKs of a session that had an open connection at another node.
     pub moved: u64,
-    /// Pairs of an acknowledged message and a subscription or group that it was owed to.
-    pub owed: u64,
+    /// Pairs of an acknowledged message and a subscription or group that must get it.
+    pub required: u64,
     /// Wills that were due.
     pub wills_due: u64,
     /// Topics that subscribers looked at after the last publication.
@@ -178,18 +178,18 @@ impl Display for Report {
             }
         }
         let Counts { events, published, acknowledged, delivered, repeated, renumbered, .. } = self.counts;
-        let Counts { moved, owed, wills_due, retained_looks, faults, .. } = self.counts;
+        let Counts { moved, required, wills_due, retained_looks, faults, .. } = self.counts;
         writeln!(
             out,
             "history: {events} events, {faults} faults, {moved} moves of a session between nodes\n\
              history: {published} messages published, {acknowledged} acknowledged, {delivered} delivered, \
              {repeated} repeated as allowed, {renumbered} of QoS 2 with another packet identifier\n\
-             history: checked {owed} deliveries owed, {wills_due} Wills due, {retained_looks} retained messages seen"
+             history: checked {required} required deliveries, {wills_due} Wills due, {retained_looks} retained messages seen"
         )?;
         let Counts { unchecked_subscriptions, incomplete_files, .. } = self.counts;
         writeln!(
             out,
-            "history: {incomplete_files} incomplete files, {unchecked_subscriptions} subscriptions that owe nothing \
+            "history: {incomplete_files} incomplete files, {unchecked_subscriptions} subscriptions without a promise \
              that can be checked"
         )?;
         if self.is_good() {

@@ -278,7 +278,7 @@ impl Tables {
         Ok(number)
     }
 
-    /// Takes the node of a successful CONNACK, and marks older connections at other nodes. Returns whether there is one.
+    /// Takes the node of a successful CONNACK, and marks older connections at other nodes. True if one is open.
     pub(super) fn accept(&mut self, conn: u32, node: &str) -> Result<bool, String> {
         let (node, _) = self.node_names.intern(node)?;
         let now = self.now;

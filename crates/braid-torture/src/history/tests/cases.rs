@@ -146,7 +146,7 @@ const RETAIN: (bool, bool) = (false, true);
 const RETAINED: (bool, bool) = (true, false);
 
 #[test]
-fn deliveries_that_are_owed() {
+fn required_deliveries() {
     let sent = |script: Script| script.publish("pa", 1, 1).acked("pa", 1);
     expect("a subscription of QoS 0", sent(start("x", 0)), &[]);
     expect("a subscription of QoS 1", sent(start("x", 1)), &[Kind::Lost]);

@@ -27,8 +27,8 @@ fn correct_histories_have_no_violations() {
     for seed in SEEDS {
         let report = check_history(&Model::run(seed, STEPS)).unwrap();
         assert!(report.is_good(), "seed {seed}:\n{report}");
-        let Counts { moved, owed, wills_due, retained_looks, repeated, .. } = report.counts;
-        for (sum, count) in sums.iter_mut().zip([moved, owed, wills_due, retained_looks, repeated]) {
+        let Counts { moved, required, wills_due, retained_looks, repeated, .. } = report.counts;
+        for (sum, count) in sums.iter_mut().zip([moved, required, wills_due, retained_looks, repeated]) {
             *sum += count;
         }
     }
@@ -87,8 +87,8 @@ lost message: p:7 did not reach s, which had subscribed to a/#
     0.010000 s  end of the history, s is connected
 history: 11 events, 1 faults, 0 moves of a session between nodes
 history: 1 messages published, 1 acknowledged, 0 delivered, 0 repeated as allowed, 0 of QoS 2 with another packet identifier
-history: checked 1 deliveries owed, 0 Wills due, 0 retained messages seen
-history: 0 incomplete files, 0 subscriptions that owe nothing that can be checked
+history: checked 1 required deliveries, 0 Wills due, 0 retained messages seen
+history: 0 incomplete files, 0 subscriptions without a promise that can be checked
 history: VIOLATIONS: 1 × lost message";
     assert_eq!(report, expected);
 }
