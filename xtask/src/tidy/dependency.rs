@@ -20,6 +20,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("access", &["proto", "auth", "transport", "broker"]),
     ("http", &["proto", "transport", "broker", "select"]),
     ("cluster", &["proto", "auth", "store", "broker", "access::http"]),
+    ("balancer", &["transport"]),
     ("select", &[]),
     ("measure", &[]),
     ("bench", &["proto", "client", "transport", "measure"]),
@@ -67,6 +68,7 @@ const BANS: &[Ban] = &[
             "crates/braid-select/src/",
             "crates/braid-transport/src/quic/congestion/bbr_extensions",
             "crates/braid-transport/src/quic/congestion/path_model",
+            "crates/braid-transport/src/quic/quic_lb/",
         ],
         except: &[],
         names: &[

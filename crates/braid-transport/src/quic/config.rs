@@ -7,9 +7,11 @@ use std::time::Duration;
 use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
 use noq::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
+use super::cid_generator::RoutableCidGenerator;
 use super::congestion::controller::{Gated, SharedGate};
 use super::congestion::{BbrExtensions, Found};
 use super::qlog::QlogFiles;
+use super::quic_lb::QuicLb;
 use crate::tls::ALPN_MQTT;
 
 /// Receive window of a stream, bytes: 1,800 of the smallest datagrams. The library ends a connection with more than
@@ -126,6 +128,8 @@ pub struct QuicOptions {
     pub retry_above: usize,
     /// Directory for a file with all events of each connection (qlog).
     pub qlog_dir: Option<PathBuf>,
+    /// Connection IDs of a server name it, for balancers that keep clients at their server.
+    pub quic_lb: Option<QuicLb>,
 }
 
 impl QuicOptions {
@@ -155,6 +159,7 @@ impl QuicOptions {
             tickets: 100_000,
             retry_above: 256,
             qlog_dir: None,
+            quic_lb: None,
         }
     }
 
@@ -221,9 +226,13 @@ impl Default for QuicOptions {
     }
 }
 
-/// Configuration of every endpoint.
-pub(super) fn endpoint() -> EndpointConfig {
-    EndpointConfig::default()
+/// Configuration of every endpoint. `quic_lb`: [`QuicOptions::quic_lb`] of a server.
+pub(super) fn endpoint(quic_lb: Option<&QuicLb>) -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    if let Some(lb) = quic_lb.cloned() {
+        config.cid_generator(Arc::new(move || Box::new(RoutableCidGenerator::new(lb.clone()))));
+    }
+    config
 }
 
 /// More than 49 days is 49 days.

@@ -72,7 +72,7 @@ fn system_endpoint(address: SocketAddr, local: Option<IpAddr>) -> io::Result<(En
     };
     let runtime = Arc::new(GuardedRuntime::default());
     let failures = runtime.failures();
-    let endpoint = Endpoint::new(config::endpoint(), None, UdpSocket::bind(any)?, runtime)?;
+    let endpoint = Endpoint::new(config::endpoint(None), None, UdpSocket::bind(any)?, runtime)?;
     Ok((endpoint, failures))
 }
 

@@ -118,7 +118,7 @@ impl QuicListener {
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
         let socket = socket(address).map_err(|error| BindError::from_io("UDP", address, &error))?;
-        let endpoint_config = config::endpoint();
+        let endpoint_config = config::endpoint(options.quic_lb.as_ref());
         Self::with(tls, address, options, limit, move |config| {
             let socket = socket.try_clone()?;
             let endpoint =
@@ -135,10 +135,11 @@ impl QuicListener {
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
         let (host, address, mut first) = (host.clone(), socket.local, Some(socket));
+        let endpoint_config = config::endpoint(options.quic_lb.as_ref());
         let limit = AmplificationLimit::default();
         Self::with(tls, address, options, limit.clone(), move |config| {
             let socket = first.take().map_or_else(|| host.attach(Some(address.port())), Ok)?;
-            simulated::listener_on(&host, socket, config, limit.clone())
+            simulated::listener_on(&host, socket, endpoint_config.clone(), config, limit.clone())
         })
     }
 

@@ -4,6 +4,7 @@
 //! place.
 
 mod amplification;
+mod cid_generator;
 pub mod codes;
 mod config;
 mod congestion;
@@ -17,6 +18,7 @@ mod panic_guard;
 #[cfg(test)]
 mod panic_tests;
 mod qlog;
+mod quic_lb;
 mod round_trips;
 mod runtime;
 mod simulated;
@@ -27,6 +29,7 @@ pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason a
 pub use connection::{Blocked, Multi, PathState};
 pub use early::is_early_data_rejected;
 pub use endpoint::EndpointHealth;
+pub use quic_lb::{QuicHeader, QuicLb, QuicLbError, QuicLbFormat, QuicLbKey, ServerId};
 
 pub(crate) use connect::{connect, connect_http3, connect_simulated};
 pub(crate) use connection::ConnectionState;

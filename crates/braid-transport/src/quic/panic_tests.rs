@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use super::amplification::AmplificationLimit;
 use super::config::QuicOptions;
 use super::endpoint::{EndpointHealth, QuicListener};
+use super::quic_lb::QuicLb;
 use super::runtime::GuardedRuntime;
 use crate::certificate::self_signed;
 use crate::http::{Http3Bidi, Http3Connection, connect_http3};
@@ -326,6 +327,24 @@ async fn endpoint_whose_task_ends_is_restarted_on_its_port() {
     let (mut server, mut client) = pair(&mut listener, &client).await;
     write(&mut server, StreamKey::bidi(1), b"y").await.expect("write");
     assert_eq!(read(&mut client).await.expect("read"), b'y');
+}
+
+/// A connection ID of QUIC-LB is recognised by the endpoint that follows, and answered with a stateless reset (RFC
+/// 9000, 10.3), so that the client does not wait for its idle timeout.
+#[tokio::test]
+async fn clients_of_a_restarted_endpoint_get_a_stateless_reset() {
+    let runtime = Arc::new(FaultyRuntime::default());
+    let fails_on_receive = Arc::clone(&runtime.fails_on_receive);
+    let server_id = "0102".parse().expect("server ID");
+    let lb = QuicLb::new(0, server_id, 8, Some([9; 16].into())).expect("configuration");
+    let options = QuicOptions { quic_lb: Some(lb), ..QuicOptions::server() };
+    let (mut listener, client) = listen_with(runtime, &options);
+    let (_lost, mut lost_client) = pair(&mut listener, &client).await;
+    fails_on_receive.store(true, Ordering::Relaxed);
+    write(&mut lost_client, StreamKey::bidi(1), b"the last").await.expect("taken");
+    assert!(failure(&mut listener).await.contains("was restarted"));
+    let error = timeout(LIMIT, read(&mut lost_client)).await.expect("told").expect_err("lost");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
 }
 
 /// Limit of the time in which a failure is noticed.

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use noq::udp::{EcnCodepoint, RecvMeta, Transmit};
-use noq::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, ServerConfig, UdpSender};
+use noq::{AsyncTimer, AsyncUdpSocket, Endpoint, EndpointConfig, Runtime, ServerConfig, UdpSender};
 use tokio::time::{Sleep, sleep_until};
 
 use super::amplification::AmplificationLimit;
@@ -27,26 +27,27 @@ pub(crate) fn endpoint_on(
     socket: Attached,
     server: Option<ServerConfig>,
 ) -> io::Result<(Endpoint, Failures)> {
-    run(GuardedRuntime::default(), host, socket, server)
+    run(GuardedRuntime::default(), host, socket, config::endpoint(None), server)
 }
 
 /// The endpoint of a listener, with this limit.
 pub(super) fn listener_on(
     host: &Host,
     socket: Attached,
+    config: EndpointConfig,
     server: ServerConfig,
     limit: AmplificationLimit,
 ) -> io::Result<(Endpoint, Failures)> {
-    run(GuardedRuntime::limited(limit), host, socket, Some(server))
+    run(GuardedRuntime::limited(limit), host, socket, config, Some(server))
 }
 
 fn run(
     guarded: GuardedRuntime,
     host: &Host,
     socket: Attached,
+    mut config: EndpointConfig,
     server: Option<ServerConfig>,
 ) -> io::Result<(Endpoint, Failures)> {
-    let mut config = config::endpoint();
     let mut seed = [0; 32];
     for chunk in seed.chunks_exact_mut(8) {
         chunk.copy_from_slice(&host.draw().to_le_bytes());

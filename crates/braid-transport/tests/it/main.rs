@@ -18,6 +18,7 @@ mod proxy;
 #[path = "../../../../fuzz/src/proxy_header.rs"]
 mod proxy_header;
 mod quic;
+mod quic_lb;
 mod retry;
 mod revocation;
 mod sim;
