@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lru::LruCache;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
@@ -159,6 +160,11 @@ impl Flows {
     }
 }
 
+/// Error of the last datagram: the node's machine says that no program has the port (ICMP).
+fn take_error(socket: &UdpSocket) -> io::Result<io::Error> {
+    socket.take_error()?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+}
+
 /// Passes the answers of a node on to a client until the flow is idle.
 ///
 /// # Errors
@@ -166,9 +172,13 @@ impl Flows {
 async fn answer(front: &Front, flow: &FlowSocket, client: SocketAddr, node: usize) -> io::Result<()> {
     loop {
         let end = *flow.used() + front.idle;
-        match timeout_at(end, flow.socket.readable()).await {
-            Ok(readable) => {
-                readable?;
+        match timeout_at(end, flow.socket.ready(Interest::READABLE | Interest::ERROR)).await {
+            Ok(ready) => {
+                if ready?.is_error()
+                    && let Ok(error) = flow.socket.try_io(Interest::ERROR, || take_error(&flow.socket))
+                {
+                    return Err(error);
+                }
                 // A buffer only while there are answers: most clients are silent most of the time.
                 let mut datagram = Vec::with_capacity(MAX_DATAGRAM);
                 for _ in 0..BURST {

@@ -172,8 +172,9 @@ async fn a_stopped_balancer_has_closed_its_ports_and_connections() {
         "{error}"
     );
 
-    balancer.stop().await;
-    assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);
+    timeout(LIMIT, balancer.stop()).await.expect("in time");
+    let end = timeout(LIMIT, stream.read(&mut [0])).await.expect("in time");
+    assert_eq!(end.unwrap_or(0), 0);
     let refused = TcpStream::connect(address).await.expect_err("closed");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     let again = Balancer::start(options).await.expect("start");
