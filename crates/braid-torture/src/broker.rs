@@ -1,15 +1,18 @@
 //! The broker under test: its program, and a process that is restarted over the same data directory.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+
+use crate::process::Process;
 
 /// Exit code of a broker whose store has failed.
 pub const STORE_FAILED: i32 = 74;
@@ -30,13 +33,20 @@ pub struct Broker {
     data_dir: PathBuf,
     /// File with the standard error of all its processes.
     pub log: PathBuf,
-    listeners: Vec<(&'static str, u16)>,
-    settings: Vec<String>,
-    process: Option<Child>,
+    /// Arguments of `serve`.
+    arguments: Vec<OsString>,
+    process: Process,
     /// Process ID of the last process, which may have ended.
     pub last_id: u32,
     /// Length of the log at the start of the last process.
     log_start: u64,
+}
+
+/// A process that was started and may not serve yet.
+#[derive(Debug)]
+pub struct Starting {
+    began: Instant,
+    lines: Receiver<String>,
 }
 
 /// Outcome of a start.
@@ -56,13 +66,29 @@ impl Broker {
         listeners: Vec<(&'static str, u16)>,
         settings: Vec<String>,
     ) -> Self {
+        let mut arguments = vec!["--data-dir".into(), data_dir.into()];
+        for (option, port) in listeners {
+            arguments.extend([option.into(), format!("127.0.0.1:{port}").into()]);
+        }
+        for setting in settings {
+            arguments.extend(["--set".into(), setting.into()]);
+        }
+        Self::with_arguments(binary, data_dir, log, arguments)
+    }
+
+    /// A broker with the configuration of a file, which names `data_dir`, that does not run.
+    pub fn configured(binary: &Path, data_dir: &Path, log: &Path, file: &Path) -> Self {
+        Self::with_arguments(binary, data_dir, log, vec!["--config".into(), file.into()])
+    }
+
+    fn with_arguments(binary: &Path, data_dir: &Path, log: &Path, arguments: Vec<OsString>) -> Self {
         let (binary, data_dir, log) = (binary.to_owned(), data_dir.to_owned(), log.to_owned());
-        Self { binary, data_dir, log, listeners, settings, process: None, last_id: 0, log_start: 0 }
+        Self { binary, data_dir, log, arguments, process: Process::default(), last_id: 0, log_start: 0 }
     }
 
     /// Process ID of the running process, 0 without one.
     pub fn id(&self) -> u32 {
-        self.process.as_ref().map_or(0, Child::id)
+        self.process.id()
     }
 
     /// Starts without waiting; returns its standard output.
@@ -78,18 +104,12 @@ impl Broker {
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
         let log: File = log.map_err(|error| format!("{}: {error}", self.log.display()))?;
         self.log_start = log.metadata().map_err(|error| error.to_string())?.len();
-        command.arg("serve").arg("--data-dir").arg(&self.data_dir);
-        for (option, port) in &self.listeners {
-            command.arg(option).arg(format!("127.0.0.1:{port}"));
-        }
-        for setting in &self.settings {
-            command.args(["--set", setting]);
-        }
+        command.arg("serve").args(&self.arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut process = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
         let output = process.stdout.take().ok_or("the broker has no output")?;
         self.last_id = process.id();
-        self.process = Some(process);
+        self.process = process.into();
         Ok(output)
     }
 
@@ -98,8 +118,17 @@ impl Broker {
     /// # Errors
     /// The broker ended, or took too long.
     pub fn start(&mut self) -> Result<Duration, String> {
-        match self.try_start(None)? {
-            Start::Serves(took) => Ok(took),
+        let start = self.try_start(None)?;
+        self.served(&start)
+    }
+
+    /// Duration of a start.
+    ///
+    /// # Errors
+    /// The broker has ended; the first errors of its log.
+    pub fn served(&self, start: &Start) -> Result<Duration, String> {
+        match start {
+            Start::Serves(took) => Ok(*took),
             Start::Ended(status) => Err(format!(
                 "the broker ended with {status} while starting; {}",
                 errors(&self.log_of_last_process()?)
@@ -112,6 +141,15 @@ impl Broker {
     /// # Errors
     /// No start and no end in time.
     pub fn try_start(&mut self, by: Option<Command>) -> Result<Start, String> {
+        let starting = self.begin_start(by)?;
+        self.finish_start(&starting)
+    }
+
+    /// Starts, under the wrapper `by` if there is one, without waiting.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn begin_start(&mut self, by: Option<Command>) -> Result<Starting, String> {
         let began = Instant::now();
         let output = match by {
             None => self.spawn(),
@@ -120,7 +158,15 @@ impl Broker {
                 self.spawn_by(command)
             }
         };
-        let lines = follow(output?);
+        Ok(Starting { began, lines: follow(output?) })
+    }
+
+    /// Waits until the broker serves or has ended.
+    ///
+    /// # Errors
+    /// No start and no end in time.
+    pub fn finish_start(&mut self, starting: &Starting) -> Result<Start, String> {
+        let Starting { began, lines } = starting;
         loop {
             match lines.recv_timeout(LIMIT.saturating_sub(began.elapsed())) {
                 Ok(line) if line.starts_with(READY) => return Ok(Start::Serves(began.elapsed())),
@@ -155,18 +201,12 @@ impl Broker {
 
     /// Kills the process.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            // The process may have ended.
-            let _ = process.kill();
-            let _ = process.wait();
-        }
+        self.process.kill();
     }
 
     /// Sends a signal to the running process.
     pub fn signal(&self, signal: Signal) {
-        let process = self.process.as_ref().map(Pid::from_child);
-        // The process may have ended.
-        let _ = process.map(|process| kill_process(process, signal));
+        self.process.signal(signal);
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -191,18 +231,7 @@ impl Broker {
     /// # Errors
     /// No process runs.
     pub fn wait_for(&mut self, limit: Duration) -> Result<Option<ExitStatus>, String> {
-        let process = self.process.as_mut().ok_or("the broker does not run")?;
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(status) = process.try_wait().map_err(|error| error.to_string())? {
-                self.process = None;
-                return Ok(Some(status));
-            }
-            if Instant::now() >= deadline {
-                return Ok(None);
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.process.wait_for(limit)
     }
 
     /// Runs `braidmq store check` over the data directory.
@@ -261,12 +290,6 @@ pub fn broker_binary(given: Option<&Path>) -> Result<PathBuf, String> {
 pub fn version(binary: &Path) -> String {
     let output = Command::new(binary).arg("--version").output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
 
 /// Lines of the broker as they arrive. The pipe is read until its end, so that the broker never blocks on it.

@@ -2,42 +2,16 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-/// Size, much more than a broker stores in some rounds; a ballast file occupies the rest.
+/// Size, much more than is stored in some rounds; a ballast file occupies the rest.
 const SIZE: &str = "size=256m,mode=700";
 /// Least free bytes without the ballast, which large messages need. The queues of offline subscribers, and with them
 /// the store's file, grow from round to round.
 const LEAST: u64 = 24 << 20;
 /// Bytes by which the ballast grows at a time.
 const PIECE: usize = 1 << 20;
-
-/// Restarts this program in a namespace where it may mount; returns only on failure, with the reason.
-pub(crate) fn enter_namespace() -> String {
-    // Root in a container may lack user namespaces, and other users cannot do without.
-    let Some(flags) = ["-Urm", "-m"].into_iter().find(|flags| is_allowed(flags)) else {
-        return "a full disk needs `unshare -Urm` and `mount` of util-linux, and this machine refuses them: allow user \
-                namespaces (sysctl kernel.unprivileged_userns_clone=1, or \
-                kernel.apparmor_restrict_unprivileged_userns=0), or be root"
-            .to_owned();
-    };
-    let own = match std::env::current_exe() {
-        Ok(own) => own,
-        Err(error) => return format!("cannot find this program: {error}"),
-    };
-    let mut command = Command::new("unshare");
-    command.arg(flags).arg(own).args(std::env::args_os().skip(1)).arg("--inside");
-    format!("cannot start {command:?}: {}", command.exec())
-}
-
-/// Tests whether a file system can be mounted after `unshare` with these flags.
-fn is_allowed(flags: &str) -> bool {
-    let mut command = Command::new("unshare");
-    command.args([flags, "mount", "-t", "tmpfs", "torture", "/mnt"]);
-    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
 
 /// The mounted file system; the kernel removes it with the last process in its namespace.
 pub(crate) struct Disk {

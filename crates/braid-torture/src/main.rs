@@ -6,7 +6,9 @@
 mod device;
 mod disk;
 mod harness;
+mod namespace;
 mod oracle;
+mod payload;
 mod plan;
 mod report;
 mod soak;
@@ -128,7 +130,7 @@ fn torture(args: &Args) -> Result<bool, String> {
         device::check()?;
     }
     if args.has(Kind::Full) && !args.inside {
-        return Err(disk::enter_namespace());
+        return Err(namespace::enter_mounts());
     }
     let binary = broker_binary(args.binary.as_deref())?;
     let home = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;

@@ -59,6 +59,14 @@ pub(crate) fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// Splits `NAME` or `NAME:ROUNDS`.
+pub(crate) fn split_rounds(text: &str) -> Result<(&str, Option<u32>), String> {
+    let (name, rounds) = text.split_once(':').map_or((text, None), |(name, rounds)| (name, Some(rounds)));
+    let rounds = rounds.map(|rounds| rounds.parse().ok().filter(|rounds| *rounds > 0).ok_or(rounds));
+    let rounds = rounds.transpose().map_err(|given| format!("{given:?} is not a number of rounds"))?;
+    Ok((name, rounds))
+}
+
 impl Transport {
     pub(crate) const ALL: [Self; 3] = [Self::Mqtt, Self::Mqtts, Self::Quic];
 
@@ -103,7 +111,7 @@ impl FromStr for Plan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, rounds) = text.split_once(':').map_or((text, None), |(name, rounds)| (name, Some(rounds)));
+        let (name, rounds) = split_rounds(text)?;
         let (name, queue) = name.split_once('+').map_or((name, None), |(name, queue)| (name, Some(queue)));
         let kind = Kind::from_str(name, false)
             .map_err(|_| format!("{name:?} is no kind: say kill, stop, full or dying"))?;
@@ -113,8 +121,6 @@ impl FromStr for Plan {
             })
         };
         let queue = queue.map(overflow).transpose()?;
-        let rounds = rounds.map(|rounds| rounds.parse().ok().filter(|rounds| *rounds > 0).ok_or(rounds));
-        let rounds = rounds.transpose().map_err(|given| format!("{given:?} is not a number of rounds"))?;
         Ok(Self { kind, queue, rounds })
     }
 }

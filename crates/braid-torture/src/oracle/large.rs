@@ -9,7 +9,7 @@ use braid_proto::stream::StreamKey;
 use tokio::time::{Instant, sleep_until};
 
 use super::ledger::TopicKind;
-use super::payload::{LARGE, payload};
+use crate::payload::{LARGE, payload};
 use super::persistent_client::{PersistentClient, Received, delivery};
 
 /// Bytes written at once, and the time between two such writes.

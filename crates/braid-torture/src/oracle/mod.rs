@@ -7,7 +7,6 @@ mod crowd;
 mod guarantee;
 mod large;
 mod ledger;
-mod payload;
 mod persistent_client;
 mod publisher;
 mod resubscriber;

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::guarantee::{Cap, Guarantee, expiry};
 use super::ledger::TopicKind;
-use super::payload::payload;
+use crate::payload::payload;
 use super::persistent_client::{PersistentClient, delivery};
 
 /// Lanes: streams of a connection where it has several.

@@ -7,7 +7,7 @@ use braid_proto::packet::QoS;
 use braid_proto::stream::StreamKey;
 
 use super::ledger::{Arrival, SubscriberId, TopicKind};
-use super::payload::{number, payload};
+use crate::payload::{number, payload};
 use super::persistent_client::{PersistentClient, Received, delivery, topic_filter};
 
 /// Most messages published per subscription.

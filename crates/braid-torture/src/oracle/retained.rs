@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::guarantee::expiry;
 use super::ledger::TopicKind;
-use super::payload::{LARGE, number, payload};
+use crate::payload::{LARGE, number, payload};
 use super::persistent_client::{PersistentClient, Received, delivery, topic_filter};
 use super::retained_state::{EXPIRES, ReadPeriod, State, removes};
 use super::testbed::{Endpoint, Testbed};

@@ -9,7 +9,7 @@ use braid_proto::stream::{Priority, StreamKey};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::ledger::{Arrival, OrderScope, SubscriberId};
-use super::payload::number;
+use crate::payload::number;
 use super::persistent_client::{PersistentClient, Received, topic_filter};
 use super::publisher::LANES;
 use super::testbed::Phase;

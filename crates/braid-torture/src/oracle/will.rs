@@ -5,7 +5,7 @@ use std::time::Duration;
 use braid_proto::packet::{QoS, Will};
 
 use super::ledger::TopicKind;
-use super::payload::payload;
+use crate::payload::payload;
 use super::persistent_client::{PersistentClient, topic_name};
 
 /// Latest time within a load at which the connection ends.

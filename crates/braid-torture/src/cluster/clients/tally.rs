@@ -1,0 +1,311 @@
+//! Counts of what is acknowledged and delivered, shared by the clients and the thread that injects faults.
+//!
+//! They say when everything has arrived and how long nothing was acknowledged. Whether the promises were kept is
+//! decided from the histories.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use braid_proto::topic::{TopicFilter, TopicName};
+
+/// Number of a group of subscribers.
+pub(crate) type GroupId = usize;
+
+/// Subscribers that together get each message of a filter: one persistent session, or a shared subscription.
+#[derive(Debug)]
+struct Group {
+    name: String,
+    filter: TopicFilter,
+    /// Identifiers of messages that were acknowledged and not delivered.
+    missing: HashSet<String>,
+    /// Identifiers of messages that were delivered and not acknowledged.
+    early: HashSet<String>,
+}
+
+/// Client whose node was killed.
+#[derive(Debug)]
+struct Interrupted {
+    since: Instant,
+    /// Messages that waited for the client when it was back; `None` before that.
+    queued: Option<HashSet<String>>,
+}
+
+/// Counts of a round.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RoundCounts {
+    pub(crate) acknowledged: u64,
+    pub(crate) delivered: u64,
+    /// Messages that were refused: a reason code above 0x80.
+    pub(crate) refused: u64,
+    /// Longest time without a PUBACK or PUBCOMP of any client.
+    pub(crate) longest_gap: Duration,
+    /// Times from the end of a broker until each of its clients was back and had what was queued.
+    pub(crate) failovers: Vec<Duration>,
+}
+
+/// Counts of all clients.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    groups: Vec<Group>,
+    /// Long-lived clients, with their node while they are connected.
+    clients: BTreeMap<String, Option<usize>>,
+    interrupted: BTreeMap<String, Interrupted>,
+    /// Messages without their last acknowledgement.
+    pub(crate) inflight: usize,
+    round: RoundCounts,
+    last_acknowledged: Instant,
+    /// Counts every event that brings the clients nearer to the end.
+    pub(crate) progress: u64,
+    /// Faults that a client saw by itself.
+    faults: Vec<String>,
+}
+
+impl Tally {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            groups: Vec::new(),
+            clients: BTreeMap::new(),
+            interrupted: BTreeMap::new(),
+            inflight: 0,
+            round: RoundCounts::default(),
+            last_acknowledged: now,
+            progress: 0,
+            faults: Vec::new(),
+        }
+    }
+
+    /// Adds a group whose subscribers will have subscribed before anything is published.
+    pub(crate) fn add_group(&mut self, name: &str, filter: TopicFilter) -> GroupId {
+        let (missing, early) = (HashSet::new(), HashSet::new());
+        self.groups.push(Group { name: name.to_owned(), filter, missing, early });
+        self.groups.len() - 1
+    }
+
+    /// Adds a client that is connected most of the time.
+    pub(crate) fn add_client(&mut self, client: &str) {
+        self.clients.insert(client.to_owned(), None);
+    }
+
+    // -- Events of clients -------------------------------------------------------------------------
+
+    /// A long-lived client is connected. `group` is that of a subscriber.
+    pub(crate) fn connected(&mut self, client: &str, node: usize, group: Option<GroupId>, now: Instant) {
+        let Some(state) = self.clients.get_mut(client) else { return };
+        *state = Some(node);
+        self.progress += 1;
+        if let Some(interrupted) = self.interrupted.get_mut(client)
+            && let Some(group) = group.and_then(|group| self.groups.get(group))
+        {
+            interrupted.queued.get_or_insert_with(|| group.missing.clone());
+            self.finish_failover(client, now);
+        }
+    }
+
+    pub(crate) fn disconnected(&mut self, client: &str) {
+        if let Some(state) = self.clients.get_mut(client) {
+            *state = None;
+        }
+    }
+
+    /// A message has its last acknowledgement.
+    pub(crate) fn acknowledged(&mut self, client: &str, id: &str, topic: &TopicName, now: Instant) {
+        self.due(id, topic);
+        self.round.acknowledged += 1;
+        self.round.longest_gap = self.round.longest_gap.max(now.saturating_duration_since(self.last_acknowledged));
+        self.last_acknowledged = now;
+        let is_publisher = self.interrupted.get(client).is_some_and(|interrupted| interrupted.queued.is_none());
+        if is_publisher && self.clients.get(client).is_some_and(Option::is_some) {
+            self.interrupted.entry(client.to_owned()).and_modify(|one| one.queued = Some(HashSet::new()));
+            self.finish_failover(client, now);
+        }
+    }
+
+    /// A message has to be delivered.
+    pub(crate) fn due(&mut self, id: &str, topic: &TopicName) {
+        self.progress += 1;
+        for group in self.groups.iter_mut().filter(|group| group.filter.matches(topic)) {
+            if !group.early.remove(id) {
+                group.missing.insert(id.to_owned());
+            }
+        }
+    }
+
+    pub(crate) fn refused(&mut self) {
+        self.round.refused += 1;
+        self.progress += 1;
+    }
+
+    pub(crate) fn delivered(&mut self, client: &str, group: Option<GroupId>, id: &str, now: Instant) {
+        self.round.delivered += 1;
+        self.progress += 1;
+        if let Some(group) = group.and_then(|group| self.groups.get_mut(group))
+            && !group.missing.remove(id)
+        {
+            group.early.insert(id.to_owned());
+        }
+        if let Some(queued) = self.interrupted.get_mut(client).and_then(|one| one.queued.as_mut()) {
+            queued.remove(id);
+            self.finish_failover(client, now);
+        }
+    }
+
+    fn finish_failover(&mut self, client: &str, now: Instant) {
+        let is_over = |one: &Interrupted| one.queued.as_ref().is_some_and(HashSet::is_empty);
+        if self.interrupted.get(client).is_some_and(is_over)
+            && let Some(interrupted) = self.interrupted.remove(client)
+        {
+            self.round.failovers.push(now.saturating_duration_since(interrupted.since));
+        }
+    }
+
+    pub(crate) fn fault(&mut self, line: String) {
+        self.faults.push(line);
+    }
+
+    // -- Questions of the thread with the faults ---------------------------------------------------
+
+    /// Begins the counts of another round.
+    pub(crate) fn begin_round(&mut self, now: Instant) {
+        self.round = RoundCounts::default();
+        self.interrupted.clear();
+        self.last_acknowledged = now;
+    }
+
+    /// Counts of the round until `now`; `is_loading` if there was something to acknowledge until now.
+    pub(crate) fn round(&self, is_loading: bool, now: Instant) -> RoundCounts {
+        let mut round = self.round.clone();
+        if is_loading {
+            round.longest_gap = round.longest_gap.max(now.saturating_duration_since(self.last_acknowledged));
+        }
+        round
+    }
+
+    /// The broker of a node was killed: its clients are on their way to other nodes.
+    pub(crate) fn node_was_killed(&mut self, node: usize, now: Instant) {
+        for (client, at) in &self.clients {
+            if *at == Some(node) {
+                self.interrupted.insert(client.clone(), Interrupted { since: now, queued: None });
+            }
+        }
+    }
+
+    pub(crate) fn last_acknowledged(&self) -> Instant {
+        self.last_acknowledged
+    }
+
+    /// Clients that are not connected, and of those of a killed broker, the ones without their queues.
+    pub(crate) fn absent(&self) -> Vec<String> {
+        let gone = self.clients.iter().filter(|(_, node)| node.is_none()).map(|(client, _)| client);
+        let mut absent: Vec<_> = gone.chain(self.interrupted.keys()).cloned().collect();
+        absent.sort_unstable();
+        absent.dedup();
+        absent
+    }
+
+    /// Messages that were acknowledged and have not arrived, over all groups.
+    pub(crate) fn missing(&self) -> usize {
+        self.groups.iter().map(|group| group.missing.len()).sum()
+    }
+
+    /// Faults so far; with `is_over`, missing messages are faults.
+    pub(crate) fn faults(&self, is_over: bool) -> Vec<String> {
+        let mut faults = self.faults.clone();
+        for group in self.groups.iter().filter(|group| is_over && !group.missing.is_empty()) {
+            let mut ids: Vec<_> = group.missing.iter().map(String::as_str).collect();
+            ids.sort_unstable();
+            ids.truncate(3);
+            faults.push(format!(
+                "{} misses {} acknowledged messages, for example {}",
+                group.name,
+                group.missing.len(),
+                ids.join(", ")
+            ));
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn topic(text: &str) -> TopicName {
+        TopicName::parse(text).unwrap()
+    }
+
+    fn tally() -> (Tally, Instant, GroupId) {
+        let now = Instant::now();
+        let mut tally = Tally::new(now);
+        let group = tally.add_group("sub", TopicFilter::parse("m/+").unwrap());
+        ["sub", "pub"].map(|client| tally.add_client(client));
+        (tally, now, group)
+    }
+
+    #[test]
+    fn a_message_is_missing_between_its_acknowledgement_and_its_delivery() {
+        let (mut tally, now, group) = tally();
+        tally.acknowledged("pub", "pub:1", &topic("m/1"), now);
+        assert_eq!(tally.missing(), 1);
+        assert!(tally.faults(false).is_empty());
+        assert_eq!(tally.faults(true), ["sub misses 1 acknowledged messages, for example pub:1"]);
+        tally.delivered("sub", Some(group), "pub:1", now);
+        assert_eq!(tally.missing(), 0);
+        // The delivery may come first, and a second time.
+        for _ in 0..2 {
+            tally.delivered("sub", Some(group), "pub:2", now);
+        }
+        tally.acknowledged("pub", "pub:2", &topic("m/1"), now);
+        tally.acknowledged("pub", "pub:3", &topic("other"), now);
+        assert!(tally.faults(true).is_empty());
+        let round = tally.round(false, now);
+        assert_eq!((round.acknowledged, round.delivered), (3, 3));
+    }
+
+    #[test]
+    fn the_longest_gap_is_between_acknowledgements_or_until_now() {
+        let (mut tally, start, _) = tally();
+        tally.begin_round(start + 5 * MS);
+        for at in [6, 30, 31] {
+            tally.acknowledged("pub", "pub:1", &topic("m/1"), start + at * MS);
+        }
+        assert_eq!(tally.round(true, start + 40 * MS).longest_gap, 24 * MS);
+        assert_eq!(tally.round(true, start + 100 * MS).longest_gap, 69 * MS);
+        assert_eq!(tally.round(false, start + 100 * MS).longest_gap, 24 * MS);
+        tally.begin_round(start + 100 * MS);
+        assert_eq!(tally.round(true, start + 101 * MS).longest_gap, MS);
+    }
+
+    #[test]
+    fn a_failover_ends_with_the_last_message_that_was_queued() {
+        let (mut tally, start, group) = tally();
+        for client in ["sub", "pub"] {
+            tally.connected(client, 1, (client == "sub").then_some(group), start);
+        }
+        tally.node_was_killed(2, start);
+        assert!(tally.absent().is_empty());
+        tally.node_was_killed(1, start);
+        ["sub", "pub"].map(|client| tally.disconnected(client));
+        tally.acknowledged("other", "other:1", &topic("m/1"), start);
+        assert_eq!(tally.absent(), ["pub", "sub"]);
+        tally.connected("sub", 0, Some(group), start + 50 * MS);
+        tally.connected("pub", 0, None, start + 50 * MS);
+        tally.acknowledged("other", "other:2", &topic("m/1"), start + 60 * MS);
+        assert_eq!(tally.absent(), ["pub", "sub"]);
+        tally.delivered("sub", Some(group), "other:1", start + 70 * MS);
+        tally.acknowledged("pub", "pub:1", &topic("m/1"), start + 80 * MS);
+        assert!(tally.absent().is_empty());
+        assert_eq!(tally.round(false, start).failovers, [70 * MS, 80 * MS]);
+    }
+
+    #[test]
+    fn a_client_without_a_queue_is_back_when_it_is_connected() {
+        let (mut tally, start, group) = tally();
+        tally.connected("sub", 1, Some(group), start);
+        tally.node_was_killed(1, start);
+        tally.disconnected("sub");
+        tally.connected("sub", 0, Some(group), start + 50 * MS);
+        assert_eq!(tally.round(false, start).failovers, [50 * MS]);
+    }
+}

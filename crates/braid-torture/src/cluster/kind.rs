@@ -1,0 +1,112 @@
+//! Kinds of faults of a cluster, and the plan of a run.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+use crate::plan::{name, split_rounds};
+
+/// Fault that is injected into the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Kind {
+    /// SIGKILL of a broker, which starts again up to 15 s later.
+    KillBroker,
+    /// SIGSTOP of a broker, then SIGCONT or SIGKILL.
+    StopBroker,
+    /// SIGTERM of a broker, which starts again when it has ended.
+    EndBroker,
+    /// SIGKILL of the server that leads the stream of messages.
+    KillLeader,
+    /// SIGKILL of another server.
+    KillFollower,
+    /// SIGSTOP of the leader, then SIGCONT.
+    StopLeader,
+    /// SIGSTOP of another server, then SIGCONT.
+    StopFollower,
+    /// A node, broker and server, is cut off from the other two, not from the clients.
+    CutNode,
+    /// Brokers and servers, in two random groups that do not reach each other.
+    Split,
+    /// Packets of a node do not reach the others, or theirs do not reach it.
+    OneWay,
+    /// A broker is cut off from all servers, not from the clients and other brokers.
+    CutBroker,
+    /// Clients do not reach a broker.
+    CutClients,
+    /// No server reaches another: no majority.
+    Shatter,
+    /// The links of a node are slow and lose packets.
+    Slow,
+    /// The disk of a server is full; the server starts again when there is room.
+    Full,
+    /// SIGKILL of all brokers and servers, which start again.
+    RestartAll,
+}
+
+/// Processes that a testbed has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Parts {
+    /// Three servers of NATS and three brokers.
+    Cluster,
+    /// One broker without a cluster.
+    Broker,
+    /// Three servers of NATS, without clients.
+    Servers,
+}
+
+impl Kind {
+    /// Reason for which the fault cannot be injected into a testbed of these parts.
+    pub(crate) fn needs(self, parts: Parts) -> Result<(), String> {
+        let brokers = [Self::KillBroker, Self::StopBroker, Self::EndBroker, Self::CutClients, Self::RestartAll];
+        let is_possible = match parts {
+            Parts::Cluster => true,
+            Parts::Broker => brokers.contains(&self),
+            Parts::Servers => self == Self::RestartAll || !(brokers.contains(&self) || self == Self::CutBroker),
+        };
+        if is_possible { Ok(()) } else { Err(format!("{} does not go with --only {}", name(&self), name(&parts))) }
+    }
+}
+
+/// A kind and the number of its rounds: `kill-broker:20`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) kind: Kind,
+    pub(crate) rounds: Option<u32>,
+}
+
+impl FromStr for Plan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, rounds) = split_rounds(text)?;
+        let kinds = || Kind::value_variants().iter().map(name).collect::<Vec<_>>().join(", ");
+        let kind = Kind::from_str(kind, false).map_err(|_| format!("{kind:?} is no kind: say {}", kinds()))?;
+        Ok(Self { kind, rounds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_a_kind_and_perhaps_a_number() {
+        assert_eq!("kill-broker:20".parse(), Ok(Plan { kind: Kind::KillBroker, rounds: Some(20) }));
+        assert_eq!("one-way".parse(), Ok(Plan { kind: Kind::OneWay, rounds: None }));
+        for wrong in ["", "kill", "kill-broker:", "kill-broker:0", "full:-1", "full:1:2", "full+disconnect:2"] {
+            assert!(wrong.parse::<Plan>().is_err(), "{wrong}");
+        }
+        assert!("burn".parse::<Plan>().unwrap_err().contains("kill-broker, stop-broker"));
+    }
+
+    #[test]
+    fn a_kind_goes_with_the_parts_that_it_disturbs() {
+        for kind in Kind::value_variants() {
+            assert!(kind.needs(Parts::Cluster).is_ok());
+        }
+        assert!(Kind::KillBroker.needs(Parts::Broker).is_ok() && Kind::KillBroker.needs(Parts::Servers).is_err());
+        assert!(Kind::StopLeader.needs(Parts::Broker).is_err() && Kind::StopLeader.needs(Parts::Servers).is_ok());
+        assert!(Kind::CutBroker.needs(Parts::Servers).is_err() && Kind::CutBroker.needs(Parts::Broker).is_err());
+        assert!([Parts::Broker, Parts::Servers].iter().all(|parts| Kind::RestartAll.needs(*parts).is_ok()));
+    }
+}
