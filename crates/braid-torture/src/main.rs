@@ -1,8 +1,10 @@
-//! `cargo xtask torture` and `cargo xtask soak`: a real `braidmq serve` under load. `cargo xtask history`: a checker.
+//! `cargo xtask torture`, `torture-cluster` and `soak`: a real `braidmq serve` under load.
 //!
-//! `torture` kills, stops or starves the broker, and an oracle says whether any acknowledged message is lost. `soak`
-//! runs it for a long time and checks that its memory does not grow. `history` checks what clients of a run wrote down.
+//! `torture` kills, stops or starves the broker, and an oracle says whether any acknowledged message is lost.
+//! `torture-cluster` does that to the processes and the network of a cluster. `soak` runs a broker for a long time and
+//! checks that its memory does not grow. `history` checks what clients of a run wrote down.
 
+mod cluster;
 mod device;
 mod disk;
 mod harness;
@@ -13,6 +15,7 @@ mod plan;
 mod report;
 mod soak;
 mod spool;
+mod topic;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,6 +41,8 @@ enum Subcommands {
     Torture(Args),
     /// Run clients of every kind against a `braidmq serve` for half an hour: its memory may not grow.
     Soak(soak::Args),
+    /// Inject faults into a cluster of three nodes under load: no acknowledged message may be lost.
+    TortureCluster(cluster::Args),
     /// Check the history of a run: no acknowledged message lost, no duplicate, no wrong order, one owner of a session.
     History(HistoryArgs),
 }
@@ -101,6 +106,7 @@ fn main() -> ExitCode {
         Subcommands::Torture(args) => ("torture", torture(&args)),
         Subcommands::Soak(args) => ("soak", soak::run(&args)),
         Subcommands::History(args) => ("history", check_history(&args)),
+        Subcommands::TortureCluster(args) => ("torture-cluster", cluster::run(&args)),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

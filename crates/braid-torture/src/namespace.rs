@@ -1,5 +1,6 @@
 //! Namespaces of Linux for this program, by `unshare` of util-linux.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
@@ -18,18 +19,18 @@ pub(crate) fn enter_mounts() -> String {
             "a full disk needs `unshare -Urm` and `mount` of util-linux, and this machine refuses them: {PERMIT}"
         );
     };
-    match again(&mut command) {
+    match again(&mut command, &[]) {
         Ok(command) => format!("cannot start {command:?}: {}", command.exec()),
         Err(reason) => reason,
     }
 }
 
-/// Runs this program once more, with networks, mounts and processes of its own, until it ends. The kernel ends
+/// Runs this program once more, with `arguments` behind its own, with networks, mounts and processes of its own, until it ends. The kernel ends
 /// everything inside with it, and it ends when this process does: see [`end_with_caller`].
 ///
 /// # Errors
 /// The machine permits no namespaces.
-pub(crate) fn run_in_networks() -> Result<ExitStatus, String> {
+pub(crate) fn run_in_networks(arguments: &[OsString]) -> Result<ExitStatus, String> {
     // The death of `unshare` kills the program inside.
     let more = ["--pid", "--fork", "--mount-proc", "--kill-child"];
     let probe = "ip link add probe type bridge";
@@ -39,7 +40,7 @@ pub(crate) fn run_in_networks() -> Result<ExitStatus, String> {
              them: {PERMIT}"
         ));
     };
-    let command = again(&mut command)?.stdin(Stdio::piped());
+    let command = again(&mut command, arguments)?.stdin(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
     let lifeline = child.stdin.take();
     let status = child.wait().map_err(|error| format!("cannot wait for {command:?}: {error}"));
@@ -75,9 +76,9 @@ fn unshare(choices: &[&str], more: &[&str], probe: &str) -> Option<Command> {
     choices.iter().find(is_allowed).map(command)
 }
 
-/// Appends this program with its arguments.
-fn again(command: &mut Command) -> Result<&mut Command, String> {
+/// Appends this program with its arguments and `more`.
+fn again<'a>(command: &'a mut Command, more: &[OsString]) -> Result<&'a mut Command, String> {
     let own: PathBuf =
         std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    Ok(command.arg(own).args(std::env::args_os().skip(1)).arg(INSIDE))
+    Ok(command.arg(own).args(std::env::args_os().skip(1)).args(more).arg(INSIDE))
 }

@@ -56,11 +56,11 @@ pub(crate) struct Summary {
 
 /// Spread of durations in milliseconds.
 #[derive(Serialize)]
-struct Spread {
+pub(crate) struct Spread {
     least: f64,
-    median: f64,
+    pub(crate) median: f64,
     p99: f64,
-    most: f64,
+    pub(crate) most: f64,
 }
 
 impl Record {
@@ -84,9 +84,14 @@ impl Record {
             "seed": self.seed,
             "runs": self.runs.iter().map(Summary::written).collect::<Vec<_>>(),
         });
-        let text = serde_json::to_string_pretty(&written).map_err(|error| error.to_string())? + "\n";
-        std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+        write_json(file, &written)
     }
+}
+
+/// Writes findings to a file.
+pub(crate) fn write_json(file: &Path, findings: &Value) -> Result<(), String> {
+    let text = serde_json::to_string_pretty(findings).map_err(|error| error.to_string())? + "\n";
+    std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
 }
 
 impl Summary {
@@ -178,7 +183,7 @@ impl Summary {
 
 impl Spread {
     /// Spread of `times`; `None` without any.
-    fn of(times: &[Duration]) -> Option<Self> {
+    pub(crate) fn of(times: &[Duration]) -> Option<Self> {
         let mut sorted: Vec<_> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         sorted.sort_unstable_by(f64::total_cmp);
         let at = |fraction| quantile(&sorted, fraction);

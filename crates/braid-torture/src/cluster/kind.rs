@@ -57,13 +57,20 @@ pub(crate) enum Parts {
 impl Kind {
     /// Reason for which the fault cannot be injected into a testbed of these parts.
     pub(crate) fn needs(self, parts: Parts) -> Result<(), String> {
-        let brokers = [Self::KillBroker, Self::StopBroker, Self::EndBroker, Self::CutClients, Self::RestartAll];
+        let brokers =
+            [Self::KillBroker, Self::StopBroker, Self::EndBroker, Self::CutClients, Self::RestartAll];
         let is_possible = match parts {
             Parts::Cluster => true,
             Parts::Broker => brokers.contains(&self),
-            Parts::Servers => self == Self::RestartAll || !(brokers.contains(&self) || self == Self::CutBroker),
+            Parts::Servers => {
+                self == Self::RestartAll || !(brokers.contains(&self) || self == Self::CutBroker)
+            }
         };
-        if is_possible { Ok(()) } else { Err(format!("{} does not go with --only {}", name(&self), name(&parts))) }
+        if is_possible {
+            Ok(())
+        } else {
+            Err(format!("{} does not go with --only {}", name(&self), name(&parts)))
+        }
     }
 }
 
@@ -80,7 +87,8 @@ impl FromStr for Plan {
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, rounds) = split_rounds(text)?;
         let kinds = || Kind::value_variants().iter().map(name).collect::<Vec<_>>().join(", ");
-        let kind = Kind::from_str(kind, false).map_err(|_| format!("{kind:?} is no kind: say {}", kinds()))?;
+        let kind =
+            Kind::from_str(kind, false).map_err(|_| format!("{kind:?} is no kind: say {}", kinds()))?;
         Ok(Self { kind, rounds })
     }
 }
@@ -93,7 +101,8 @@ mod tests {
     fn a_plan_is_a_kind_and_perhaps_a_number() {
         assert_eq!("kill-broker:20".parse(), Ok(Plan { kind: Kind::KillBroker, rounds: Some(20) }));
         assert_eq!("one-way".parse(), Ok(Plan { kind: Kind::OneWay, rounds: None }));
-        for wrong in ["", "kill", "kill-broker:", "kill-broker:0", "full:-1", "full:1:2", "full+disconnect:2"] {
+        for wrong in ["", "kill", "kill-broker:", "kill-broker:0", "full:-1", "full:1:2", "full+disconnect:2"]
+        {
             assert!(wrong.parse::<Plan>().is_err(), "{wrong}");
         }
         assert!("burn".parse::<Plan>().unwrap_err().contains("kill-broker, stop-broker"));
@@ -104,9 +113,15 @@ mod tests {
         for kind in Kind::value_variants() {
             assert!(kind.needs(Parts::Cluster).is_ok());
         }
-        assert!(Kind::KillBroker.needs(Parts::Broker).is_ok() && Kind::KillBroker.needs(Parts::Servers).is_err());
-        assert!(Kind::StopLeader.needs(Parts::Broker).is_err() && Kind::StopLeader.needs(Parts::Servers).is_ok());
-        assert!(Kind::CutBroker.needs(Parts::Servers).is_err() && Kind::CutBroker.needs(Parts::Broker).is_err());
+        assert!(
+            Kind::KillBroker.needs(Parts::Broker).is_ok() && Kind::KillBroker.needs(Parts::Servers).is_err()
+        );
+        assert!(
+            Kind::StopLeader.needs(Parts::Broker).is_err() && Kind::StopLeader.needs(Parts::Servers).is_ok()
+        );
+        assert!(
+            Kind::CutBroker.needs(Parts::Servers).is_err() && Kind::CutBroker.needs(Parts::Broker).is_err()
+        );
         assert!([Parts::Broker, Parts::Servers].iter().all(|parts| Kind::RestartAll.needs(*parts).is_ok()));
     }
 }

@@ -56,7 +56,8 @@ impl Server {
 
     fn monitor(&self, path: &str) -> Result<String, String> {
         let address = (Member::Server(self.node).address(), MONITOR).into();
-        ask(address, path).map_err(|error| format!("{} does not answer {path}: {error}", Member::Server(self.node)))
+        ask(address, path)
+            .map_err(|error| format!("{} does not answer {path}: {error}", Member::Server(self.node)))
     }
 
     /// True if the server is well: with `streams`, its replicas have caught up too.
@@ -123,7 +124,8 @@ mod tests {
     fn a_server_syncs_each_write_and_knows_all_others() {
         let text = text(1, Path::new("/x/store"));
         assert!(text.starts_with("server_name: b\nlisten: \"10.99.0.12:4222\"\n"), "{text}");
-        for part in ["store_dir: \"/x/store\", sync_interval: always", "max_payload: 8MB", "10.99.0.13:6222"] {
+        for part in ["store_dir: \"/x/store\", sync_interval: always", "max_payload: 8MB", "10.99.0.13:6222"]
+        {
             assert!(text.contains(part), "{text}");
         }
     }

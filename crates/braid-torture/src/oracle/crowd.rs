@@ -11,8 +11,9 @@ use bytes::Bytes;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
-use super::persistent_client::{PersistentClient, Received, delivery, topic_filter};
+use super::persistent_client::{PersistentClient, Received, delivery};
 use super::testbed::{Endpoint, Testbed};
+use crate::topic::topic_filter;
 
 /// Visitors of each endpoint.
 const VISITORS: usize = 4;

@@ -9,8 +9,8 @@ use braid_proto::stream::StreamKey;
 use tokio::time::{Instant, sleep_until};
 
 use super::ledger::TopicKind;
-use crate::payload::{LARGE, payload};
 use super::persistent_client::{PersistentClient, Received, delivery};
+use crate::payload::{LARGE, payload};
 
 /// Bytes written at once, and the time between two such writes.
 const PIECE: usize = 48 << 10;

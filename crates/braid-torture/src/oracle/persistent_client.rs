@@ -12,13 +12,13 @@ use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, MessageProperties, PacketId, ProtocolVersion, QoS, Will};
 use braid_proto::session::{Phase, Session, SessionExpiry};
 use braid_proto::stream::StreamKey;
-use braid_proto::topic::{TopicFilter, TopicName};
 use braid_transport::{ConnectOptions, connect};
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ledger::SubscriberId;
 use super::testbed::{Endpoint, Testbed};
+use crate::topic::topic_name;
 
 /// Session Expiry Interval, longer than any run.
 const EXPIRY_SECS: u32 = 86_400;
@@ -268,16 +268,4 @@ fn expiring(delivery: Delivery, expiry: Option<u32>) -> Delivery {
 pub(crate) fn delivery(topic: &str, payload: Bytes, qos: QoS, retain: bool, stream: StreamKey) -> Delivery {
     let message = Message::new(topic_name(topic), payload, qos, retain);
     Delivery { stream, ..Delivery::of(Arc::new(message)) }
-}
-
-/// Parses a topic name of this program.
-#[expect(clippy::expect_used, reason = "they are all written in this program")]
-pub(crate) fn topic_name(text: &str) -> TopicName {
-    TopicName::parse(text).expect("a topic without wildcards")
-}
-
-/// Parses a topic filter of this program.
-#[expect(clippy::expect_used, reason = "they are all written in this program")]
-pub(crate) fn topic_filter(text: &str) -> TopicFilter {
-    TopicFilter::parse(text).expect("a filter with wildcards in their places")
 }

@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::guarantee::{Cap, Guarantee, expiry};
 use super::ledger::TopicKind;
-use crate::payload::payload;
 use super::persistent_client::{PersistentClient, delivery};
+use crate::payload::payload;
 
 /// Lanes: streams of a connection where it has several.
 pub(crate) const LANES: usize = 3;

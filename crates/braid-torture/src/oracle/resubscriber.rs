@@ -7,8 +7,9 @@ use braid_proto::packet::QoS;
 use braid_proto::stream::StreamKey;
 
 use super::ledger::{Arrival, SubscriberId, TopicKind};
+use super::persistent_client::{PersistentClient, Received, delivery};
 use crate::payload::{number, payload};
-use super::persistent_client::{PersistentClient, Received, delivery, topic_filter};
+use crate::topic::topic_filter;
 
 /// Most messages published per subscription.
 const MESSAGES: usize = 4;

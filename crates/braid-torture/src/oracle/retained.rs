@@ -12,10 +12,11 @@ use tokio::time::timeout;
 
 use super::guarantee::expiry;
 use super::ledger::TopicKind;
-use crate::payload::{LARGE, number, payload};
-use super::persistent_client::{PersistentClient, Received, delivery, topic_filter};
+use super::persistent_client::{PersistentClient, Received, delivery};
 use super::retained_state::{EXPIRES, ReadPeriod, State, removes};
 use super::testbed::{Endpoint, Testbed};
+use crate::payload::{LARGE, number, payload};
+use crate::topic::topic_filter;
 
 /// Last level of a publisher's topics, each with its weight.
 const TOPICS: [(&str, usize); 4] = [("/0", 6), ("/1", 6), (EXPIRES, 6), (LARGE, 1)];

@@ -9,10 +9,11 @@ use braid_proto::stream::{Priority, StreamKey};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::ledger::{Arrival, OrderScope, SubscriberId};
-use crate::payload::number;
-use super::persistent_client::{PersistentClient, Received, topic_filter};
+use super::persistent_client::{PersistentClient, Received};
 use super::publisher::LANES;
 use super::testbed::Phase;
+use crate::payload::number;
+use crate::topic::topic_filter;
 
 /// Latest time within a load at which it leaves or returns.
 const SOON: Duration = Duration::from_millis(150);

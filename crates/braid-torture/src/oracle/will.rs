@@ -5,8 +5,9 @@ use std::time::Duration;
 use braid_proto::packet::{QoS, Will};
 
 use super::ledger::TopicKind;
+use super::persistent_client::PersistentClient;
 use crate::payload::payload;
-use super::persistent_client::{PersistentClient, topic_name};
+use crate::topic::topic_name;
 
 /// Latest time within a load at which the connection ends.
 const SOON: Duration = Duration::from_millis(300);

@@ -201,7 +201,8 @@ mod tests {
     #[test]
     fn messages_out_are_acknowledged_once() {
         let mut session = Session::default();
-        let (one, two) = (send(&mut session, "x:1", QoS::AtLeastOnce), send(&mut session, "x:2", QoS::ExactlyOnce));
+        let (one, two) =
+            (send(&mut session, "x:1", QoS::AtLeastOnce), send(&mut session, "x:2", QoS::ExactlyOnce));
         assert_eq!(session.handle(success(AckKind::Puback, one)), (None, acknowledged("x:1", 0)));
         assert_eq!(session.handle(success(AckKind::Puback, one)), (None, vec![]));
         let pubrel = Some(success(AckKind::Pubrel, two));
@@ -225,7 +226,10 @@ mod tests {
             assert_eq!(effects.len(), usize::from(is_new));
         }
         let pubcomp = Some(success(AckKind::Pubcomp, 9));
-        assert_eq!(session.handle(success(AckKind::Pubrel, 9)), (pubcomp.clone(), vec![Effect::Done { packet_id }]));
+        assert_eq!(
+            session.handle(success(AckKind::Pubrel, 9)),
+            (pubcomp.clone(), vec![Effect::Done { packet_id }])
+        );
         assert_eq!(session.handle(success(AckKind::Pubrel, 9)), (pubcomp, vec![]));
         assert_eq!(session.handle(Packet::Publish(publish(9, QoS::ExactlyOnce, false))).1.len(), 1);
         // QoS 1 has no state.
@@ -240,18 +244,23 @@ mod tests {
     fn a_new_connection_repeats_in_order_and_with_dup_only_what_the_server_may_have() {
         let start = || {
             let mut session = Session::default();
-            let ids: Vec<_> = [("x:1", QoS::AtLeastOnce), ("x:2", QoS::ExactlyOnce), ("x:3", QoS::AtLeastOnce)]
-                .map(|(id, qos)| send(&mut session, id, qos))
-                .into();
+            let ids: Vec<_> =
+                [("x:1", QoS::AtLeastOnce), ("x:2", QoS::ExactlyOnce), ("x:3", QoS::AtLeastOnce)]
+                    .map(|(id, qos)| send(&mut session, id, qos))
+                    .into();
             session.handle(success(AckKind::Pubrec, ids[1]));
             session
         };
         let line = |id: &str, kind, dup| (id.to_owned(), kind, dup);
         let mut session = start();
-        let present = [line("x:1", "PUBLISH", true), line("x:2", "PUBREL", false), line("x:3", "PUBLISH", true)];
+        let present =
+            [line("x:1", "PUBLISH", true), line("x:2", "PUBREL", false), line("x:3", "PUBLISH", true)];
         assert_eq!(again(&mut session, true), present);
         assert_eq!(again(&mut session, true), present);
-        assert_eq!(again(&mut session, false), [line("x:1", "PUBLISH", false), line("x:3", "PUBLISH", false)]);
+        assert_eq!(
+            again(&mut session, false),
+            [line("x:1", "PUBLISH", false), line("x:3", "PUBLISH", false)]
+        );
         assert_eq!(session.inflight(), 2);
         assert_eq!(session.positions.len(), 2);
     }

@@ -16,10 +16,33 @@ pub(crate) type GroupId = usize;
 struct Group {
     name: String,
     filter: TopicFilter,
+    is_subscribed: bool,
     /// Identifiers of messages that were acknowledged and not delivered.
     missing: HashSet<String>,
     /// Identifiers of messages that were delivered and not acknowledged.
     early: HashSet<String>,
+}
+
+/// Whereabouts of a long-lived client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Connected to this node.
+    Node(usize),
+    /// Without a connection against its will.
+    Nowhere,
+    /// Has left by itself, and will return by itself.
+    Left,
+}
+
+/// End of a failover, for a client that is connected again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Back {
+    /// At once.
+    Connected,
+    /// When the messages have come that wait for its group.
+    Queued(GroupId),
+    /// With its next acknowledgement.
+    Acknowledged,
 }
 
 /// Client whose node was killed.
@@ -47,8 +70,8 @@ pub(crate) struct RoundCounts {
 #[derive(Debug)]
 pub(crate) struct Tally {
     groups: Vec<Group>,
-    /// Long-lived clients, with their node while they are connected.
-    clients: BTreeMap<String, Option<usize>>,
+    /// Long-lived clients.
+    clients: BTreeMap<String, Place>,
     interrupted: BTreeMap<String, Interrupted>,
     /// Messages without their last acknowledgement.
     pub(crate) inflight: usize,
@@ -77,33 +100,40 @@ impl Tally {
     /// Adds a group whose subscribers will have subscribed before anything is published.
     pub(crate) fn add_group(&mut self, name: &str, filter: TopicFilter) -> GroupId {
         let (missing, early) = (HashSet::new(), HashSet::new());
-        self.groups.push(Group { name: name.to_owned(), filter, missing, early });
+        self.groups.push(Group { name: name.to_owned(), filter, is_subscribed: false, missing, early });
         self.groups.len() - 1
     }
 
     /// Adds a client that is connected most of the time.
     pub(crate) fn add_client(&mut self, client: &str) {
-        self.clients.insert(client.to_owned(), None);
+        self.clients.insert(client.to_owned(), Place::Nowhere);
     }
 
     // -- Events of clients -------------------------------------------------------------------------
 
-    /// A long-lived client is connected. `group` is that of a subscriber.
-    pub(crate) fn connected(&mut self, client: &str, node: usize, group: Option<GroupId>, now: Instant) {
-        let Some(state) = self.clients.get_mut(client) else { return };
-        *state = Some(node);
+    /// A client is connected, with its subscription.
+    pub(crate) fn connected(&mut self, client: &str, node: usize, back: Back, now: Instant) {
         self.progress += 1;
-        if let Some(interrupted) = self.interrupted.get_mut(client)
-            && let Some(group) = group.and_then(|group| self.groups.get(group))
-        {
-            interrupted.queued.get_or_insert_with(|| group.missing.clone());
+        let queue = match back {
+            Back::Queued(group) => self.groups.get_mut(group),
+            Back::Connected | Back::Acknowledged => None,
+        };
+        let queued = queue.map(|group| {
+            group.is_subscribed = true;
+            &group.missing
+        });
+        let Some(place) = self.clients.get_mut(client) else { return };
+        *place = Place::Node(node);
+        if let Some(interrupted) = self.interrupted.get_mut(client).filter(|_| back != Back::Acknowledged) {
+            interrupted.queued.get_or_insert_with(|| queued.cloned().unwrap_or_default());
             self.finish_failover(client, now);
         }
     }
 
-    pub(crate) fn disconnected(&mut self, client: &str) {
-        if let Some(state) = self.clients.get_mut(client) {
-            *state = None;
+    /// A client has no connection. `left`: it wants none for now.
+    pub(crate) fn disconnected(&mut self, client: &str, left: bool) {
+        if let Some(place) = self.clients.get_mut(client) {
+            *place = if left { Place::Left } else { Place::Nowhere };
         }
     }
 
@@ -111,11 +141,12 @@ impl Tally {
     pub(crate) fn acknowledged(&mut self, client: &str, id: &str, topic: &TopicName, now: Instant) {
         self.due(id, topic);
         self.round.acknowledged += 1;
-        self.round.longest_gap = self.round.longest_gap.max(now.saturating_duration_since(self.last_acknowledged));
+        self.round.longest_gap =
+            self.round.longest_gap.max(now.saturating_duration_since(self.last_acknowledged));
         self.last_acknowledged = now;
-        let is_publisher = self.interrupted.get(client).is_some_and(|interrupted| interrupted.queued.is_none());
-        if is_publisher && self.clients.get(client).is_some_and(Option::is_some) {
-            self.interrupted.entry(client.to_owned()).and_modify(|one| one.queued = Some(HashSet::new()));
+        let is_connected = matches!(self.clients.get(client), Some(Place::Node(_)));
+        if let Some(interrupted) = self.interrupted.get_mut(client).filter(|_| is_connected) {
+            interrupted.queued.get_or_insert_default();
             self.finish_failover(client, now);
         }
     }
@@ -182,8 +213,8 @@ impl Tally {
 
     /// The broker of a node was killed: its clients are on their way to other nodes.
     pub(crate) fn node_was_killed(&mut self, node: usize, now: Instant) {
-        for (client, at) in &self.clients {
-            if *at == Some(node) {
+        for (client, place) in &self.clients {
+            if *place == Place::Node(node) {
                 self.interrupted.insert(client.clone(), Interrupted { since: now, queued: None });
             }
         }
@@ -193,9 +224,20 @@ impl Tally {
         self.last_acknowledged
     }
 
+    /// True once all clients are connected and all groups have subscribed.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.absent().is_empty() && self.groups.iter().all(|group| group.is_subscribed)
+    }
+
+    /// True once nothing is on its way.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_ready() && self.missing() == 0 && self.inflight == 0
+    }
+
     /// Clients that are not connected, and of those of a killed broker, the ones without their queues.
     pub(crate) fn absent(&self) -> Vec<String> {
-        let gone = self.clients.iter().filter(|(_, node)| node.is_none()).map(|(client, _)| client);
+        let is_gone = |place: &Place| *place == Place::Nowhere;
+        let gone = self.clients.iter().filter(|(_, place)| is_gone(place)).map(|(client, _)| client);
         let mut absent: Vec<_> = gone.chain(self.interrupted.keys()).cloned().collect();
         absent.sort_unstable();
         absent.dedup();
@@ -239,7 +281,9 @@ mod tests {
         let now = Instant::now();
         let mut tally = Tally::new(now);
         let group = tally.add_group("sub", TopicFilter::parse("m/+").unwrap());
-        ["sub", "pub"].map(|client| tally.add_client(client));
+        for client in ["sub", "pub"] {
+            tally.add_client(client);
+        }
         (tally, now, group)
     }
 
@@ -280,17 +324,22 @@ mod tests {
     #[test]
     fn a_failover_ends_with_the_last_message_that_was_queued() {
         let (mut tally, start, group) = tally();
-        for client in ["sub", "pub"] {
-            tally.connected(client, 1, (client == "sub").then_some(group), start);
+        let (queued, acknowledged) = (Back::Queued(group), Back::Acknowledged);
+        assert!(!tally.is_ready());
+        for (client, back) in [("sub", queued), ("pub", acknowledged)] {
+            tally.connected(client, 1, back, start);
         }
+        assert!(tally.is_ready());
         tally.node_was_killed(2, start);
         assert!(tally.absent().is_empty());
         tally.node_was_killed(1, start);
-        ["sub", "pub"].map(|client| tally.disconnected(client));
+        for client in ["sub", "pub"] {
+            tally.disconnected(client, false);
+        }
         tally.acknowledged("other", "other:1", &topic("m/1"), start);
         assert_eq!(tally.absent(), ["pub", "sub"]);
-        tally.connected("sub", 0, Some(group), start + 50 * MS);
-        tally.connected("pub", 0, None, start + 50 * MS);
+        tally.connected("sub", 0, queued, start + 50 * MS);
+        tally.connected("pub", 0, acknowledged, start + 50 * MS);
         tally.acknowledged("other", "other:2", &topic("m/1"), start + 60 * MS);
         assert_eq!(tally.absent(), ["pub", "sub"]);
         tally.delivered("sub", Some(group), "other:1", start + 70 * MS);
@@ -302,10 +351,27 @@ mod tests {
     #[test]
     fn a_client_without_a_queue_is_back_when_it_is_connected() {
         let (mut tally, start, group) = tally();
-        tally.connected("sub", 1, Some(group), start);
+        for (client, back) in [("sub", Back::Queued(group)), ("pub", Back::Connected)] {
+            tally.connected(client, 1, back, start);
+            tally.node_was_killed(1, start);
+            tally.disconnected(client, false);
+            tally.connected(client, 0, back, start + 50 * MS);
+        }
+        assert_eq!(tally.round(false, start).failovers, [50 * MS; 2]);
+    }
+
+    #[test]
+    fn a_client_that_has_left_is_not_absent() {
+        let (mut tally, start, group) = tally();
+        tally.connected("pub", 1, Back::Acknowledged, start);
+        tally.connected("sub", 1, Back::Queued(group), start);
+        tally.disconnected("sub", true);
         tally.node_was_killed(1, start);
-        tally.disconnected("sub");
-        tally.connected("sub", 0, Some(group), start + 50 * MS);
-        assert_eq!(tally.round(false, start).failovers, [50 * MS]);
+        assert_eq!(tally.absent(), ["pub"]);
+        tally.inflight = 1;
+        tally.begin_round(start);
+        assert!(tally.is_ready() && !tally.is_settled());
+        tally.disconnected("sub", false);
+        assert_eq!(tally.absent(), ["sub"]);
     }
 }

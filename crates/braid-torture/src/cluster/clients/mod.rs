@@ -1,0 +1,176 @@
+//! Clients of the cluster, on a thread of their own, which write down what they do and see.
+
+mod client;
+mod message;
+mod roles;
+mod session;
+mod tally;
+mod wire;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime;
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+
+pub(crate) use tally::{RoundCounts, Tally};
+
+/// Instructions for all clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Connect and subscribe.
+    Gather,
+    /// Publish, leave, return.
+    Load,
+    /// Publish nothing new, return and stay.
+    Settle,
+    /// End.
+    Over,
+}
+
+/// Handle of the clients; dropping it ends them.
+pub(crate) struct Clients {
+    phase: watch::Sender<Phase>,
+    tally: Arc<Mutex<Tally>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Clients {
+    /// Starts the clients of these nodes, with their histories below `dir`.
+    ///
+    /// # Errors
+    /// No thread, no runtime or no history.
+    pub(crate) fn start(nodes: Vec<(String, SocketAddr)>, dir: &Path, seed: u64) -> Result<Self, String> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("no runtime for the clients: {error}"))?;
+        let (phase, phases) = watch::channel(Phase::Gather);
+        let tally = Arc::new(Mutex::new(Tally::new(Instant::now())));
+        let (shared, dir) = (Arc::clone(&tally), dir.to_owned());
+        let run = move || {
+            let world = World {
+                nodes,
+                phase: phases.clone(),
+                tally: shared,
+                random: RefCell::new(fastrand::Rng::with_seed(seed)),
+                connections: Cell::new(0),
+                dir,
+            };
+            LocalSet::new().block_on(&runtime, run(Rc::new(world), phases));
+        };
+        let thread = thread::Builder::new().name("clients".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| format!("no thread for the clients: {error}"))?;
+        Ok(Self { phase, tally, thread: Some(thread) })
+    }
+
+    pub(crate) fn tell(&self, phase: Phase) {
+        self.phase.send_replace(phase);
+    }
+
+    /// Counts of the clients.
+    ///
+    /// # Errors
+    /// The clients have ended.
+    pub(crate) fn tally(&self) -> Result<MutexGuard<'_, Tally>, String> {
+        if self.thread.as_ref().is_none_or(thread::JoinHandle::is_finished) {
+            return Err("the clients have ended".to_owned());
+        }
+        Ok(self.tally.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.phase.send_replace(Phase::Over);
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported by its thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn run(world: Rc<World>, mut phases: watch::Receiver<Phase>) {
+    if let Err(reason) = roles::populate(&world) {
+        return world.tally().fault(reason);
+    }
+    // The sender lives as long as the handle.
+    let _ = phases.wait_for(|phase| *phase == Phase::Over).await;
+}
+
+/// State shared by all clients.
+pub(crate) struct World {
+    /// Names and addresses of the brokers.
+    nodes: Vec<(String, SocketAddr)>,
+    phase: watch::Receiver<Phase>,
+    tally: Arc<Mutex<Tally>>,
+    random: RefCell<fastrand::Rng>,
+    /// Number of connections so far.
+    connections: Cell<u64>,
+    /// Folder of the histories.
+    dir: PathBuf,
+}
+
+impl World {
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn name(&self, node: usize) -> &str {
+        &self.nodes[node].0
+    }
+
+    fn address(&self, node: usize) -> SocketAddr {
+        self.nodes[node].1
+    }
+
+    /// A random node but `not`, if there are others.
+    fn node_except(&self, not: Option<usize>) -> usize {
+        let others = |node: &usize| Some(*node) != not || self.nodes.len() == 1;
+        let nodes: Vec<_> = (0..self.nodes.len()).filter(others).collect();
+        nodes[self.draw(nodes.len())]
+    }
+
+    fn next_connection(&self) -> u64 {
+        self.connections.set(self.connections.get() + 1);
+        self.connections.get()
+    }
+
+    /// Random number below `end`.
+    fn draw(&self, end: usize) -> usize {
+        self.random.borrow_mut().usize(..end)
+    }
+
+    /// Random time below `end`.
+    fn draw_time(&self, end: Duration) -> Duration {
+        end.mul_f64(self.random.borrow_mut().f64())
+    }
+
+    fn is_loading(&self) -> bool {
+        *self.phase.borrow() == Phase::Load
+    }
+
+    /// Waits for a phase.
+    async fn wait_for(&self, wanted: Phase) {
+        // The sender lives as long as the clients.
+        let _ = self.phase.clone().wait_for(|phase| *phase == wanted).await;
+    }
+
+    /// Waits for a random time below `end`, and then for a load.
+    async fn pause(&self, end: Duration) {
+        tokio::time::sleep(self.draw_time(end)).await;
+        self.wait_for(Phase::Load).await;
+    }
+
+    /// Waits for a random time below `end`, or for the end of the load.
+    async fn pause_loading(&self, end: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(self.draw_time(end)) => {}
+            () = self.wait_for(Phase::Settle) => {}
+        }
+    }
+}
