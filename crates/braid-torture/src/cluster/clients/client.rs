@@ -93,6 +93,8 @@ pub(crate) struct Link {
 pub(crate) struct Dialed {
     link: Link,
     connack: Box<Connack>,
+    /// True if the server had acknowledged the session before CONNECT.
+    was_known: bool,
 }
 
 /// A client across its connections.
@@ -185,7 +187,7 @@ impl Client {
             clean: connect.clean_start,
             expiry: connect.properties.session_expiry.unwrap_or(u32::MAX),
         });
-        let (address, version) = (world.address(node), connect.version);
+        let (address, version, was_known) = (world.address(node), connect.version, self.is_known);
         async move {
             let handshake = async {
                 let mut wire = Wire::connect(address, version, HANDSHAKE).await?;
@@ -197,17 +199,15 @@ impl Client {
             };
             let (wire, connack) = timeout(HANDSHAKE, handshake).await.ok()?.ok()?;
             let now = Instant::now();
-            Some(Dialed {
-                link: Link { wire, number, node, last_packet: now, next_ping: now + PING },
-                connack,
-            })
+            let link = Link { wire, number, node, last_packet: now, next_ping: now + PING };
+            Some(Dialed { link, connack, was_known })
         }
     }
 
     /// Takes over a connection: repeats what is not acknowledged, and subscribes if the server does not know that.
     /// `None` if the server refuses.
     pub(crate) fn adopt(&mut self, dialed: Dialed) -> Option<Link> {
-        let Dialed { mut link, connack } = dialed;
+        let Dialed { mut link, connack, was_known } = dialed;
         let Connack { session_present: present, reason, .. } = *connack;
         let (id, world) = (self.profile.id.clone(), Rc::clone(&self.world));
         let node = world.name(link.node);
@@ -217,6 +217,8 @@ impl Client {
             self.close(link, Closed(None));
             return None;
         }
+        // Of two first connections at once, the later one may have been answered first: the session is new in its CONNACK.
+        let present = present || self.is_known && !was_known;
         if !present {
             if self.is_known && self.profile.expiry == HOUR {
                 world.tally().fault(format!("{node} does not know the session of {id}"));
@@ -246,8 +248,9 @@ impl Client {
     fn is_back(&self, link: &Link) {
         let now = std::time::Instant::now();
         let back = match &self.profile.subscription {
-            // Others of its group may get what waits.
-            Some(subscription) if subscription.filter.is_shared() => Back::Connected,
+            Some(Subscription { filter, group: Some(group), .. }) if filter.is_shared() => {
+                Back::Shared(*group)
+            }
             Some(Subscription { group: Some(group), .. }) => Back::Queued(*group),
             Some(_) => Back::Connected,
             None => Back::Acknowledged,

@@ -39,6 +39,8 @@ enum Place {
 pub(crate) enum Back {
     /// At once.
     Connected,
+    /// At once, as a member of this group: others may get what waits.
+    Shared(GroupId),
     /// When the messages have come that wait for its group.
     Queued(GroupId),
     /// With its next acknowledgement.
@@ -73,6 +75,8 @@ pub(crate) struct Tally {
     /// Long-lived clients.
     clients: BTreeMap<String, Place>,
     interrupted: BTreeMap<String, Interrupted>,
+    /// True once all groups and clients are added.
+    pub(crate) is_complete: bool,
     /// Messages without their last acknowledgement.
     pub(crate) inflight: usize,
     round: RoundCounts,
@@ -89,6 +93,7 @@ impl Tally {
             groups: Vec::new(),
             clients: BTreeMap::new(),
             interrupted: BTreeMap::new(),
+            is_complete: false,
             inflight: 0,
             round: RoundCounts::default(),
             last_acknowledged: now,
@@ -114,13 +119,13 @@ impl Tally {
     /// A client is connected, with its subscription.
     pub(crate) fn connected(&mut self, client: &str, node: usize, back: Back, now: Instant) {
         self.progress += 1;
-        let queue = match back {
-            Back::Queued(group) => self.groups.get_mut(group),
+        let group = match back {
+            Back::Queued(group) | Back::Shared(group) => self.groups.get_mut(group),
             Back::Connected | Back::Acknowledged => None,
         };
-        let queued = queue.map(|group| {
+        let queued = group.and_then(|group| {
             group.is_subscribed = true;
-            &group.missing
+            matches!(back, Back::Queued(_)).then_some(&group.missing)
         });
         let Some(place) = self.clients.get_mut(client) else { return };
         *place = Place::Node(node);
@@ -226,7 +231,7 @@ impl Tally {
 
     /// True once all clients are connected and all groups have subscribed.
     pub(crate) fn is_ready(&self) -> bool {
-        self.absent().is_empty() && self.groups.iter().all(|group| group.is_subscribed)
+        self.is_complete && self.absent().is_empty() && self.groups.iter().all(|group| group.is_subscribed)
     }
 
     /// True once nothing is on its way.
@@ -284,6 +289,7 @@ mod tests {
         for client in ["sub", "pub"] {
             tally.add_client(client);
         }
+        tally.is_complete = true;
         (tally, now, group)
     }
 
@@ -351,12 +357,14 @@ mod tests {
     #[test]
     fn a_client_without_a_queue_is_back_when_it_is_connected() {
         let (mut tally, start, group) = tally();
-        for (client, back) in [("sub", Back::Queued(group)), ("pub", Back::Connected)] {
+        tally.acknowledged("other", "other:1", &topic("m/1"), start);
+        for (client, back) in [("sub", Back::Shared(group)), ("pub", Back::Connected)] {
             tally.connected(client, 1, back, start);
             tally.node_was_killed(1, start);
             tally.disconnected(client, false);
             tally.connected(client, 0, back, start + 50 * MS);
         }
+        assert!(tally.is_ready());
         assert_eq!(tally.round(false, start).failovers, [50 * MS; 2]);
     }
 
