@@ -35,6 +35,11 @@ pub(crate) fn torture(args: &Args) -> ExitCode {
     launch("braid-torture", !cfg!(debug_assertions), Some("torture"), args)
 }
 
+/// Replaces this process by `braid-torture` in the profile of this program, for a cluster.
+pub(crate) fn torture_cluster(args: &Args) -> ExitCode {
+    launch("braid-torture", !cfg!(debug_assertions), Some("torture-cluster"), args)
+}
+
 /// Replaces this process by the release build of `braid-torture`.
 pub(crate) fn soak(args: &Args) -> ExitCode {
     launch("braid-torture", true, Some("soak"), args)

@@ -44,6 +44,9 @@ enum Chore {
     /// Inject faults into a real `braidmq serve` under load: no acknowledged message may be lost.
     #[command(disable_help_flag = true)]
     Torture(launch::Args),
+    /// Inject faults into a cluster of three nodes under load: no acknowledged message may be lost.
+    #[command(disable_help_flag = true)]
+    TortureCluster(launch::Args),
     /// Run clients of every kind against a `braidmq serve` for half an hour: its memory may not grow.
     #[command(disable_help_flag = true)]
     Soak(launch::Args),
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Chore::Lab(args) => exit_code("xtask lab", 1, lab::run(&args)),
         Chore::Bench(args) => launch::bench(&args),
         Chore::Torture(args) => launch::torture(&args),
+        Chore::TortureCluster(args) => launch::torture_cluster(&args),
         Chore::Soak(args) => launch::soak(&args),
         Chore::History(args) => launch::history(&args),
         Chore::Hostile(args) => launch::hostile(&args),

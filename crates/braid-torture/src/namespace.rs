@@ -25,8 +25,9 @@ pub(crate) fn enter_mounts() -> String {
     }
 }
 
-/// Runs this program once more, with `arguments` behind its own, with networks, mounts and processes of its own, until it ends. The kernel ends
-/// everything inside with it, and it ends when this process does: see [`end_with_caller`].
+/// Runs this program once more, with `arguments` behind its own, in namespaces for networks, mounts and processes,
+/// until it ends. The kernel ends everything inside with it, and it ends when this process does: see
+/// [`end_with_caller`].
 ///
 /// # Errors
 /// The machine permits no namespaces.

@@ -74,9 +74,7 @@ impl Injector<'_> {
                     let link = members[this.random.usize(..members.len())];
                     this.testbed.network.slow_down(link)?;
                     let loss = members.iter().map(|member| (*member, LOSS)).collect();
-                    this.testbed.network.filter(Filters { loss, ..Filters::default() })?;
-                    this.hold();
-                    this.testbed.network.heal()
+                    this.filter(Filters { loss, ..Filters::default() })
                 })
             }
             Kind::CutNode
@@ -86,11 +84,7 @@ impl Injector<'_> {
             | Kind::CutClients
             | Kind::Shatter => {
                 let (on, filters) = self.draw_filters(kind);
-                self.during(kind, &on, |this| {
-                    this.testbed.network.filter(filters)?;
-                    this.hold();
-                    this.testbed.network.heal()
-                })
+                self.during(kind, &on, |this| this.filter(filters))
             }
         }
     }
@@ -144,6 +138,18 @@ impl Injector<'_> {
             this.testbed.signal(member, Signal::CONT);
             Ok(())
         })
+    }
+
+    /// Filters packets for a while.
+    fn filter(&mut self, filters: Filters) -> Result<(), String> {
+        let is_cut = !filters.cuts.is_empty();
+        self.testbed.network.filter(filters)?;
+        self.hold();
+        match self.testbed.network.heal()? {
+            // Servers, brokers and clients tell each other at least once in a second that they live.
+            0 if is_cut => Err("no packet was dropped".to_owned()),
+            _ => Ok(()),
+        }
     }
 
     fn fill(&mut self, kind: Kind) -> Result<(), String> {

@@ -166,8 +166,8 @@ impl Network {
         Ok(())
     }
 
-    /// Makes the link of `member` slow in both directions: by latency and rate, or by rate alone where the kernel has no
-    /// `netem`.
+    /// Makes the link of `member` slow in both directions: by latency and rate, or by rate alone where the kernel has
+    /// no `netem`.
     pub(crate) fn slow_down(&mut self, member: Member) -> Result<(), String> {
         let latency = format!("netem delay {DELAY} rate {RATE}");
         let rate = format!("tbf rate {RATE} burst 3000 latency 400ms");
@@ -184,14 +184,31 @@ impl Network {
         Ok(())
     }
 
-    /// Ends all faults of the network.
-    pub(crate) fn heal(&mut self) -> Result<(), String> {
-        self.filter(Filters::default())?;
-        match self.slow.take() {
-            Some(member) => self.shape(member, "del", ""),
-            None => Ok(()),
+    /// Ends all faults of the network; returns the number of packets that were dropped.
+    pub(crate) fn heal(&mut self) -> Result<u64, String> {
+        let none = Filters::default();
+        let mut packets = 0;
+        for member in self.members() {
+            if self.filters.rules(member) != none.rules(member) {
+                packets += dropped(&run(self.within(member, "iptables-save").arg("-c"), "")?);
+            }
         }
+        self.filter(none)?;
+        if let Some(member) = self.slow.take() {
+            self.shape(member, "del", "")?;
+        }
+        Ok(packets)
     }
+}
+
+/// Packets dropped by the rules in the output of `iptables-save -c`, in lines such as
+/// `[12:720] -A INPUT -s 10.99.0.11/32 -j DROP`.
+fn dropped(saved: &str) -> u64 {
+    let packets = |line: &str| {
+        let (packets, _) = line.strip_prefix('[')?.split_once(':')?;
+        packets.parse::<u64>().ok().filter(|_| line.ends_with("-j DROP"))
+    };
+    saved.lines().filter_map(packets).sum()
 }
 
 fn namespace_of(process_id: u32) -> PathBuf {
@@ -217,11 +234,11 @@ fn sleeper() -> Result<Process, String> {
 
 /// Runs commands of `ip` in the namespace of the clients.
 fn ip(commands: &str) -> Result<(), String> {
-    run(Command::new("ip").args(["-batch", "-"]), commands)
+    run(Command::new("ip").args(["-batch", "-"]), commands).map(drop)
 }
 
-/// Runs a program of the system with this standard input.
-fn run(command: &mut Command, input: &str) -> Result<(), String> {
+/// Runs a program of the system with this standard input; returns its output.
+fn run(command: &mut Command, input: &str) -> Result<String, String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
     if let Some(mut stdin) = child.stdin.take() {
@@ -230,7 +247,7 @@ fn run(command: &mut Command, input: &str) -> Result<(), String> {
     }
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("{command:?} ended with {}: {}", output.status, said.trim().replace('\n', "; ")))
@@ -260,6 +277,14 @@ mod tests {
             "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -s 10.99.0.11 -j DROP\n-A INPUT -s 10.99.0.21 -j DROP\nCOMMIT\n"
         );
         assert!(filters.rules(Broker(2)).contains("--probability 0.05 -j DROP"));
+    }
+
+    #[test]
+    fn dropped_packets_are_counted_over_all_rules() {
+        let saved = "*filter\n:INPUT ACCEPT [900:80000]\n[12:720] -A INPUT -s 10.99.0.11/32 -j DROP\n\
+                     [3:180] -A INPUT -m statistic --mode random --probability 0.05 -j DROP\n\
+                     [7:70] -A INPUT -j ACCEPT\nCOMMIT\n";
+        assert_eq!((dropped(saved), dropped("")), (15, 0));
     }
 
     #[test]

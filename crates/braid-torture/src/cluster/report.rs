@@ -112,11 +112,12 @@ impl Display for Record {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         for (kind, findings) in &self.kinds {
             let Findings { rounds, acknowledged, delivered, refused, .. } = findings;
-            write!(
-                out,
-                "torture-cluster: {}, {rounds} rounds, {acknowledged} messages acknowledged, {delivered} delivered",
-                name(kind)
-            )?;
+            write!(out, "torture-cluster: {}, {rounds} rounds", name(kind))?;
+            if *acknowledged == 0 {
+                writeln!(out)?;
+                continue;
+            }
+            write!(out, ", {acknowledged} messages acknowledged, {delivered} delivered")?;
             if *refused > 0 {
                 write!(out, ", {refused} refused")?;
             }

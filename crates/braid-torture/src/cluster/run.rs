@@ -18,6 +18,8 @@ const GATHER: Duration = Duration::from_secs(60);
 const RECOVERY: Duration = Duration::from_secs(120);
 /// Time without any progress after which missing deliveries are lost.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for all missing deliveries together.
+const SETTLE: Duration = Duration::from_secs(300);
 /// Time for deliveries that must not come.
 const GRACE: Duration = Duration::from_secs(1);
 /// Load between two faults.
@@ -72,8 +74,9 @@ impl Cluster<'_> {
                 return Err(reason);
             }
         }
-        running.history.write(Event::End {})?;
         drop(running.clients);
+        // The histories are complete with this line.
+        running.history.write(Event::End {})?;
         running.testbed.end()
     }
 
@@ -177,7 +180,7 @@ impl Running {
         Ok(clients.tally()?.faults(true))
     }
 
-    /// Waits until `is_done`, as long as there is progress at least once in `patience`.
+    /// Waits until `is_done`, as long as there is progress at least once in `patience`, and not for ever.
     fn wait(&self, what: &str, patience: Duration, is_done: impl Fn(&Tally) -> bool) -> Result<(), String> {
         let Some(clients) = &self.clients else { return Ok(()) };
         let began = Instant::now();
@@ -197,8 +200,11 @@ impl Running {
                 tally.absent()
             );
             drop(tally);
-            if since.elapsed() > patience {
-                return Err(format!("no progress of {what} in {patience:?}; missing: {missing}"));
+            if since.elapsed() > patience || began.elapsed() > SETTLE {
+                let (seconds, still) = (began.elapsed().as_secs(), since.elapsed().as_secs());
+                return Err(format!(
+                    "{what} took {seconds} s, the last {still} s without progress; missing: {missing}"
+                ));
             }
             if Instant::now() >= next_line {
                 next_line += OFTEN;
@@ -213,11 +219,13 @@ impl Running {
 /// Counts of a round as text.
 fn told(counts: &RoundCounts, took: Duration) -> String {
     let RoundCounts { acknowledged, delivered, longest_gap, .. } = counts;
-    let seconds = took.as_secs_f64();
-    let mut text = format!(
-        "{seconds:.1} s, {acknowledged} acknowledged, {delivered} delivered, {} ms without acknowledgement",
-        longest_gap.as_millis()
-    );
+    let mut text = format!("{:.1} s", took.as_secs_f64());
+    if *acknowledged > 0 {
+        let gap = longest_gap.as_millis();
+        text += &format!(
+            ", {acknowledged} acknowledged, {delivered} delivered, {gap} ms without acknowledgement"
+        );
+    }
     if let Some(longest) = counts.failovers.iter().max() {
         text += &format!(", failover {} ms", longest.as_millis());
     }

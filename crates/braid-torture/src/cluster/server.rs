@@ -106,9 +106,10 @@ fn leader(answer: &str) -> Option<usize> {
     let (_, body) = answer.split_once("\r\n\r\n")?;
     let body: Value = serde_json::from_str(body).ok()?;
     let streams = body["account_details"].as_array().into_iter().flatten();
-    let mut streams = streams.filter_map(|account| account["stream_detail"].as_array()).flatten();
-    let of_messages =
-        streams.find(|stream| stream["name"].as_str().is_some_and(|name| name.contains(MESSAGES)));
+    let streams = streams.filter_map(|account| account["stream_detail"].as_array()).flatten();
+    let name = |stream: &&Value| stream["name"].as_str().unwrap_or_default().to_owned();
+    // The stream of urgent messages comes after those with a number.
+    let of_messages = streams.filter(|stream| name(stream).contains(MESSAGES)).min_by_key(name);
     let leader = match of_messages {
         Some(stream) => &stream["cluster"]["leader"],
         None => &body["meta_cluster"]["leader"],
@@ -136,7 +137,7 @@ mod tests {
         let meta = r#""meta_cluster":{"leader":"c"}"#;
         assert_eq!(leader(&answer(&format!("{{{meta}}}"))), Some(2));
         let streams = r#""account_details":[{"name":"$G","stream_detail":[
-            {"name":"x-s","cluster":{"leader":"a"}},{"name":"x-m-0","cluster":{"leader":"b"}}]}]"#;
+            {"name":"x-s","cluster":{"leader":"a"}},{"name":"x-m-urgent","cluster":{"leader":"a"}},{"name":"x-m-0","cluster":{"leader":"b"}}]}]"#;
         assert_eq!(leader(&answer(&format!("{{{meta},{streams}}}"))), Some(1));
         assert_eq!(leader(&answer(&format!("{{{meta},{}}}", streams.replace("\"b\"", "\"\"")))), None);
         for wrong in ["", "{}", "{\"meta_cluster\":{\"leader\":\"z\"}}"] {

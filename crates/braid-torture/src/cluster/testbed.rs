@@ -114,7 +114,7 @@ impl Testbed {
     /// Ends a broker by SIGTERM.
     ///
     /// # Errors
-    /// It does not end in time, or not with success.
+    /// The broker does not end in time, or not with success.
     pub(crate) fn terminate(&mut self, node: usize) -> Result<(), String> {
         self.down.push(Member::Broker(node));
         let status = self.brokers[node].terminate()?;

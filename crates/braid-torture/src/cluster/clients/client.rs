@@ -217,7 +217,8 @@ impl Client {
             self.close(link, Closed(None));
             return None;
         }
-        // Of two first connections at once, the later one may have been answered first: the session is new in its CONNACK.
+        // Two first connections at once: the CONNACK of the later one may come first, and the session is new in the
+        // other one.
         let present = present || self.is_known && !was_known;
         if !present {
             if self.is_known && self.profile.expiry == HOUR {

@@ -24,9 +24,9 @@ const PACE: Duration = Duration::from_millis(120);
 const BURST: usize = 4;
 /// Time without an acknowledgement after which a publisher goes to another node.
 const PATIENCE: Duration = Duration::from_secs(6);
-/// Longest stay of a subscriber at a node, and longest absence.
+/// Longest stay of a subscriber at a node, and longest time between two stays.
 const STAY: Duration = Duration::from_secs(8);
-const ABSENCE: Duration = Duration::from_secs(5);
+const AWAY: Duration = Duration::from_secs(5);
 /// Longest time between two takeovers.
 const TAKEOVER: Duration = Duration::from_secs(3);
 /// Longest connection of clients with Wills, and of visitors.
@@ -128,7 +128,7 @@ async fn publish(mut client: Client, topics: Vec<(TopicName, QoS)>, retain: bool
     }
 }
 
-/// Subscribes at one node after the other, with absences while messages are queued.
+/// Subscribes at one node after the other, and between two of them messages are queued.
 async fn change_nodes(mut client: Client) {
     let (world, mut node) = (Rc::clone(&client.world), None);
     loop {
@@ -136,7 +136,7 @@ async fn change_nodes(mut client: Client) {
         node = Some(link.node);
         if let Some(link) = stay(&mut client, link, STAY).await {
             client.leave(link, world.draw(2) == 0);
-            world.pause_loading(ABSENCE).await;
+            world.pause_loading(AWAY).await;
         }
     }
 }
@@ -329,7 +329,7 @@ async fn enter(world: &Rc<World>, profile: Profile) -> Option<(Client, Link)> {
     entered
 }
 
-/// A client whose session expires in some of its absences.
+/// A client whose session expires now and then while it is disconnected.
 async fn expire(mut client: Client) {
     let world = Rc::clone(&client.world);
     loop {

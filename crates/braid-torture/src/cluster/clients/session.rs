@@ -187,7 +187,7 @@ mod tests {
         publish
     }
 
-    /// What is sent again: identifier and kind, with DUP.
+    /// Packets that are sent again: identifier, kind, DUP.
     fn again(session: &mut Session, is_present: bool) -> Vec<(String, &'static str, bool)> {
         let packets = session.resume(is_present);
         let text = |(id, packet): &(Rc<str>, Packet)| match packet {

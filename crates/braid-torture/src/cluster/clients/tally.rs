@@ -23,7 +23,7 @@ struct Group {
     early: HashSet<String>,
 }
 
-/// Whereabouts of a long-lived client.
+/// Connection state of a long-lived client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Connected to this node.
@@ -41,7 +41,7 @@ pub(crate) enum Back {
     Connected,
     /// At once, as a member of this group: others may get what waits.
     Shared(GroupId),
-    /// When the messages have come that wait for its group.
+    /// With the last message that waits for its group.
     Queued(GroupId),
     /// With its next acknowledgement.
     Acknowledged,
