@@ -54,11 +54,11 @@ impl Injector<'_> {
                 })
             }
             Kind::KillLeader | Kind::KillFollower => {
-                let server = self.draw_server(kind == Kind::KillLeader)?;
+                let server = self.draw_server(kind == Kind::KillLeader);
                 self.kill(kind, &[server])
             }
             Kind::StopLeader | Kind::StopFollower => {
-                let server = self.draw_server(kind == Kind::StopLeader)?;
+                let server = self.draw_server(kind == Kind::StopLeader);
                 self.stop(kind, server)
             }
             Kind::RestartAll => {
@@ -67,6 +67,14 @@ impl Injector<'_> {
                 self.kill(kind, &members)
             }
             Kind::Full => self.fill(kind),
+            Kind::Mixed => {
+                let kinds = Kind::to_mix(self.testbed.parts);
+                let draw = |random: &mut fastrand::Rng| kinds[random.usize(..kinds.len())];
+                (0..self.random.usize(2..=4)).try_for_each(|_| {
+                    let kind = draw(self.random);
+                    self.inject(kind)
+                })
+            }
             Kind::Slow => {
                 let node = self.random.usize(..NODES.len());
                 let members = self.of_node(node);
@@ -185,10 +193,11 @@ impl Injector<'_> {
         self.random.usize(..brokers)
     }
 
-    fn draw_server(&mut self, leads: bool) -> Result<Member, String> {
-        let leader = self.testbed.leader().ok_or("the stream of messages has no leader")?;
+    fn draw_server(&mut self, leads: bool) -> Member {
+        // Servers that have just lost their leader have none, in a mixed round.
+        let leader = self.testbed.leader().unwrap_or_else(|| self.random.usize(..NODES.len()));
         let others: Vec<_> = (0..NODES.len()).filter(|node| *node != leader).collect();
-        Ok(Member::Server(if leads { leader } else { others[self.random.usize(..others.len())] }))
+        Member::Server(if leads { leader } else { others[self.random.usize(..others.len())] })
     }
 
     /// Server and broker of a node.

@@ -41,6 +41,8 @@ pub(crate) enum Kind {
     Full,
     /// SIGKILL of all brokers and servers, which start again.
     RestartAll,
+    /// Two to four faults of other kinds, each before the cluster has recovered from the one before.
+    Mixed,
 }
 
 /// Processes that a testbed has.
@@ -55,11 +57,18 @@ pub(crate) enum Parts {
 }
 
 impl Kind {
+    /// Kinds of a mixed round in a testbed of these parts.
+    pub(crate) fn to_mix(parts: Parts) -> Vec<Self> {
+        let is_simple = |kind: &Self| *kind != Self::Mixed && kind.needs(parts).is_ok();
+        Self::value_variants().iter().copied().filter(is_simple).collect()
+    }
+
     /// Reason for which the fault cannot be injected into a testbed of these parts.
     pub(crate) fn needs(self, parts: Parts) -> Result<(), String> {
         let brokers =
             [Self::KillBroker, Self::StopBroker, Self::EndBroker, Self::CutClients, Self::RestartAll];
         let is_possible = match parts {
+            _ if self == Self::Mixed => true,
             Parts::Cluster => true,
             Parts::Broker => brokers.contains(&self),
             Parts::Servers => {
@@ -122,6 +131,11 @@ mod tests {
         assert!(
             Kind::CutBroker.needs(Parts::Servers).is_err() && Kind::CutBroker.needs(Parts::Broker).is_err()
         );
-        assert!([Parts::Broker, Parts::Servers].iter().all(|parts| Kind::RestartAll.needs(*parts).is_ok()));
+        for parts in [Parts::Broker, Parts::Servers] {
+            assert!([Kind::RestartAll, Kind::Mixed].iter().all(|kind| kind.needs(parts).is_ok()));
+            let mix = Kind::to_mix(parts);
+            assert!(mix.contains(&Kind::RestartAll) && !mix.contains(&Kind::Mixed));
+        }
+        assert_eq!(Kind::to_mix(Parts::Cluster).len() + 1, Kind::value_variants().len());
     }
 }

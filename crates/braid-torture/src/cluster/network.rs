@@ -102,7 +102,7 @@ fn pairs(some: &[Member], others: &[Member]) -> impl Iterator<Item = (Member, Me
     some.iter().flat_map(|one| others.iter().filter(move |other| *other != one).map(|other| (*one, *other)))
 }
 
-/// The namespaces; the kernel removes them with this program.
+/// The namespaces. Dropping it removes the devices; the kernel removes a namespace with the last process in it.
 pub(crate) struct Network {
     /// Processes that keep the namespaces.
     sleepers: BTreeMap<Member, Process>,
@@ -198,6 +198,15 @@ impl Network {
             self.shape(member, "del", "")?;
         }
         Ok(packets)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let ports = self.sleepers.keys().map(|member| member.port()).chain([BRIDGE.to_owned()]);
+        let commands: String = ports.map(|device| format!("link delete {device}\n")).collect();
+        // The namespace of the clients ends with this program, if a device remains.
+        let _ = ip(&commands);
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) struct Programs {
 
 /// All nodes with their network.
 pub(crate) struct Testbed {
+    pub(crate) parts: Parts,
     pub(crate) network: Network,
     servers: Vec<Server>,
     brokers: Vec<Broker>,
@@ -69,7 +70,7 @@ impl Testbed {
         let servers = (0..servers).map(server).collect::<Result<Vec<_>, _>>()?;
         let brokers = (0..brokers).map(|node| broker(node, parts, &programs.broker, home));
         let brokers = brokers.collect::<Result<Vec<_>, _>>()?;
-        let mut testbed = Self { network, servers, brokers, disk, down: members };
+        let mut testbed = Self { parts, network, servers, brokers, disk, down: members };
         testbed.restart()?;
         Ok(testbed)
     }
@@ -194,12 +195,19 @@ impl Testbed {
     /// Ends the brokers with SIGTERM, and everything else.
     ///
     /// # Errors
-    /// A broker does not end with success.
+    /// A broker does not end with success, or one of its processes has panicked.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         for node in 0..self.brokers.len() {
             self.terminate(node)?;
         }
         self.servers.iter_mut().map(|server| &mut server.process).for_each(Process::kill);
+        for broker in &self.brokers {
+            let log = fs::read_to_string(&broker.log)
+                .map_err(|error| format!("{}: {error}", broker.log.display()))?;
+            if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
+                return Err(format!("{} says: {line}", broker.log.display()));
+            }
+        }
         Ok(())
     }
 }

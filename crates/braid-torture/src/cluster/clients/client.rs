@@ -89,10 +89,12 @@ pub(crate) struct Link {
     next_ping: Instant,
 }
 
-/// Connection whose CONNACK has come, and which the client does not know yet.
+/// Result of an attempt to connect, which the client does not know yet.
 pub(crate) struct Dialed {
-    link: Link,
-    connack: Box<Connack>,
+    number: u64,
+    node: usize,
+    /// The link, if CONNACK has come.
+    answer: Option<(Wire, Box<Connack>)>,
     /// True if the server had acknowledged the session before CONNECT.
     was_known: bool,
 }
@@ -154,7 +156,8 @@ impl Client {
         let mut node = self.world.node_except(not);
         loop {
             let dial = self.dial(node);
-            if let Some(link) = dial.await.and_then(|dialed| self.adopt(dialed)) {
+            let dialed = dial.await;
+            if let Some(link) = self.adopt(dialed) {
                 return link;
             }
             sleep(AGAIN).await;
@@ -163,7 +166,7 @@ impl Client {
     }
 
     /// Tries to connect to a node; [`Client::adopt`] makes the connection the client's. Several may be on their way.
-    pub(crate) fn dial(&mut self, node: usize) -> impl Future<Output = Option<Dialed>> + use<> {
+    pub(crate) fn dial(&mut self, node: usize) -> impl Future<Output = Dialed> + use<> {
         let number = self.world.next_connection();
         let world = Rc::clone(&self.world);
         let (id, connect) = (self.profile.id.clone(), self.profile.connect());
@@ -197,22 +200,26 @@ impl Client {
                     packet => Err(io::Error::other(format!("{:?} before CONNACK", packet.packet_type()))),
                 }
             };
-            let (wire, connack) = timeout(HANDSHAKE, handshake).await.ok()?.ok()?;
-            let now = Instant::now();
-            let link = Link { wire, number, node, last_packet: now, next_ping: now + PING };
-            Some(Dialed { link, connack, was_known })
+            let answer = timeout(HANDSHAKE, handshake).await.ok().and_then(Result::ok);
+            Dialed { number, node, answer, was_known }
         }
     }
 
     /// Takes over a connection: repeats what is not acknowledged, and subscribes if the server does not know that.
-    /// `None` if the server refuses.
+    /// `None` if the server does not answer, or refuses.
     pub(crate) fn adopt(&mut self, dialed: Dialed) -> Option<Link> {
-        let Dialed { mut link, connack, was_known } = dialed;
-        let Connack { session_present: present, reason, .. } = *connack;
+        let Dialed { number, node, answer, was_known } = dialed;
         let (id, world) = (self.profile.id.clone(), Rc::clone(&self.world));
-        let node = world.name(link.node);
+        let name = world.name(node);
+        let Some((wire, connack)) = answer else {
+            self.write(Event::Closed { client: &id, conn: number, node: name, reason: None });
+            return None;
+        };
+        let now = Instant::now();
+        let mut link = Link { wire, number, node, last_packet: now, next_ping: now + PING };
+        let Connack { session_present: present, reason, .. } = *connack;
         let reason = reason.value();
-        self.write(Event::Connack { client: &id, conn: link.number, node, present, reason });
+        self.write(Event::Connack { client: &id, conn: number, node: name, present, reason });
         if reason >= 0x80 {
             self.close(link, Closed(None));
             return None;
@@ -222,12 +229,12 @@ impl Client {
         let present = present || self.is_known && !was_known;
         if !present {
             if self.is_known && self.profile.expiry == HOUR {
-                world.tally().fault(format!("{node} does not know the session of {id}"));
+                world.tally().fault(format!("{name} does not know the session of {id}"));
             }
             (self.is_subscribed, self.unreleased) = (false, Vec::new());
         }
         self.is_known = true;
-        self.waiting_since = Instant::now();
+        self.waiting_since = now;
         let before = self.session.inflight();
         let again = self.session.resume(present);
         world.tally().inflight -= before - self.session.inflight();

@@ -72,9 +72,11 @@ pub(super) fn populate(world: &Rc<World>) -> Result<(), String> {
             subscriber(&format!("shared-{number}"), "$share/group/m/+/one", QoS::AtLeastOnce, Some(group));
         spawn_local(change_nodes(long_lived(world, profile)?));
     }
-    for (id, qos) in [("race-1", QoS::AtLeastOnce), ("race-2", QoS::ExactlyOnce)] {
-        let group = world.tally().add_group(id, topic_filter("m/+/more"));
-        let client = Client::new(world, subscriber(id, "m/+/more", qos, Some(group)))?;
+    for (id, filter, qos) in
+        [("race-1", "m/+/more", QoS::AtLeastOnce), ("race-2", "m/+/two", QoS::ExactlyOnce)]
+    {
+        let group = world.tally().add_group(id, topic_filter(filter));
+        let client = Client::new(world, subscriber(id, filter, qos, Some(group)))?;
         spawn_local(Racer::new(client, qos == QoS::AtLeastOnce).run());
     }
     for number in 0..2 {
@@ -162,7 +164,7 @@ async fn stay(client: &mut Client, mut link: Link, end: Duration) -> Option<Link
 /// Connection of a client that has several.
 enum Attempt {
     None,
-    Dialing(JoinHandle<Option<Dialed>>),
+    Dialing(JoinHandle<Dialed>),
     Open(Box<Link>),
 }
 
@@ -177,7 +179,7 @@ impl Attempt {
     async fn progress(&mut self) -> Progress {
         match self {
             Self::None => pending().await,
-            Self::Dialing(dialing) => Progress::Dialed(dialing.await.ok().flatten()),
+            Self::Dialing(dialing) => Progress::Dialed(dialing.await.ok()),
             Self::Open(link) => Progress::Packet(next(link).await),
         }
     }
@@ -318,7 +320,7 @@ async fn visit(world: Rc<World>, number: usize) {
 async fn enter(world: &Rc<World>, profile: Profile) -> Option<(Client, Link)> {
     let entered = async {
         let mut client = Client::new(world, profile).map_err(|reason| world.tally().fault(reason)).ok()?;
-        let dialed = client.dial(world.node_except(None)).await?;
+        let dialed = client.dial(world.node_except(None)).await;
         let link = client.adopt(dialed)?;
         Some((client, link))
     };
