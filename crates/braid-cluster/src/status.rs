@@ -73,7 +73,7 @@ pub struct StreamStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StreamProblem {
     /// No stream has this name.
-    #[error("it does not exist: no node has started yet, or it was removed")]
+    #[error("it does not exist, and other streams of the cluster do: it was removed")]
     Missing,
     /// The servers do not tell.
     #[error("{0}")]
@@ -213,6 +213,12 @@ impl ClusterStatus {
         Ok(Self { cluster: options.cluster.clone(), nodes, streams, sessions, servers })
     }
 
+    /// True if there is no stream of this cluster.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.streams.iter().all(|stream| stream.state == Err(StreamProblem::Missing))
+    }
+
     /// Everything that is not as it should be, one line each; empty: all is well.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
@@ -222,7 +228,13 @@ impl ClusterStatus {
             Ok(_) => {}
             Err(reason) => problems.push(format!("the nodes cannot be read: {reason}")),
         }
-        for StreamStatus { name, state } in &self.streams {
+        if self.is_missing() {
+            let cluster = &self.cluster;
+            problems.push(format!(
+                "the cluster {cluster} has no streams: no node has started yet, or cluster.name is another one"
+            ));
+        }
+        for StreamStatus { name, state } in self.streams.iter().filter(|_| !self.is_missing()) {
             match state {
                 Ok(state) => state.problems(name, &mut problems),
                 Err(reason) => problems.push(format!("the stream {name}: {reason}")),
@@ -462,12 +474,21 @@ mod tests {
         fn state(status: &mut ClusterStatus) -> &mut StreamState {
             status.streams[0].state.as_mut().unwrap()
         }
-        let cases: [(Change, &[&str]); 12] = [
+        let cases: [(Change, &[&str]); 13] = [
             (|status| status.nodes = Ok(Vec::new()), &["no node is running"]),
             (|status| status.nodes = Err("x".to_owned()), &["the nodes cannot be read: x"]),
             (
                 |status| status.streams[0].state = Err(StreamProblem::Missing),
-                &["the stream x-m-0: it does not exist: no node has started yet, or it was removed"],
+                &[
+                    "the cluster braidmq has no streams: no node has started yet, or cluster.name is another one",
+                ],
+            ),
+            (
+                |status| {
+                    status.streams.push(stream());
+                    status.streams[0].state = Err(StreamProblem::Missing);
+                },
+                &["the stream x-m-0: it does not exist, and other streams of the cluster do: it was removed"],
             ),
             (
                 |status| state(status).leader = None,

@@ -29,7 +29,9 @@ pub(super) fn text(status: &ClusterStatus) -> String {
     };
     let mut out = format!("cluster {}: {state}\n", status.cluster);
     nodes(&mut out, status);
-    streams(&mut out, &status.streams);
+    if !status.is_missing() {
+        streams(&mut out, &status.streams);
+    }
     servers(&mut out, &status.servers);
     if !problems.is_empty() {
         out += "\nproblems\n";
@@ -60,10 +62,13 @@ fn nodes(out: &mut String, status: &ClusterStatus) {
         ("address", Left),
     ];
     table(out, columns, rows.collect());
-    if status.sessions.is_err() {
+    let total = counts.unowned + counts.by_node.values().sum::<u64>();
+    if status.sessions.is_err() || total == 0 {
         return;
     }
-    let total = counts.unowned + counts.by_node.values().sum::<u64>();
+    if nodes.is_empty() {
+        *out += "\n";
+    }
     *out += &format!("{} sessions, {} of them at no node\n", thousands(total), thousands(counts.unowned));
     // Nodes whose lease has ended: another one is about to mark their sessions.
     for (name, count) in &counts.by_node {
@@ -122,8 +127,11 @@ fn servers(out: &mut String, servers: &[ServerStatus]) {
     table(out, columns, rows.collect());
 }
 
-/// Writes an empty line and a table, whose columns are as wide as their longest cell.
+/// Writes an empty line and a table, whose columns are as wide as their longest cell; nothing if it has no rows.
 fn table<const N: usize>(out: &mut String, columns: [(&str, Align); N], rows: Vec<[String; N]>) {
+    if rows.is_empty() {
+        return;
+    }
     let rows: Vec<_> = rows.into_iter().map(|row| row.map(|cell| printable(&cell).into_owned())).collect();
     let heading = columns.map(|(name, _)| name.to_owned());
     let width = |column: usize| {
@@ -246,6 +254,7 @@ mod tests {
             version: version.to_owned(),
             since: 1_795_690_800,
             address: address.to_owned(),
+            positions: Vec::new(),
         };
         let node = |name: &str, record| NodeStatus {
             name: name.to_owned(),
@@ -330,7 +339,7 @@ node-1  0.1.0    2026-11-26T11:00:00Z  1.2 s ago    12,000  mqtt-1.example:8883
             ServerStatus { problem: Some("n1 is old\u{1b}[2J".to_owned()), ..ServerStatus::default() };
         let text = text(&status);
         for line in [
-            "cluster braidmq: degraded, 5 problems\n",
+            "cluster braidmq: degraded, 5 problems\n\n12,032 sessions, 30 of them at no node\n",
             "n2 (5,000 behind), n3 (not seen for 60.0 s)\n",
             "braidmq-r            ?        ?      ?          ?  ?       ?\n",
             "?       ?        unknown  -\n",

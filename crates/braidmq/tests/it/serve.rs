@@ -127,6 +127,14 @@ fn bad_addresses_certificates_and_settings_are_one_line_and_exit_code_2() {
         (vec!["--set", "log.level=inof"], "is none of off, error, warn"),
         (vec!["--set", "no value"], "write it as KEY=VALUE"),
         (
+            vec!["--accept-cluster-risk", "version"],
+            "cluster.accept_risks: has no effect without cluster.nats",
+        ),
+        (
+            vec!["--set", "cluster.nats=[\"tls://a\"]", "--set", "store.durability=memory"],
+            "store.durability: [store] has no effect in a cluster",
+        ),
+        (
             vec!["--set", "quic.congestion=bbr"],
             "unknown variant `bbr`, expected one of `bbr3`, `cubic`, `newreno`",
         ),
