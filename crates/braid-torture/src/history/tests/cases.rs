@@ -164,6 +164,12 @@ fn required_deliveries() {
     let present = Script::default().connect("p", "pa", true).send_connect("s", "sa", false);
     let present = present.connack("s", "sa", "a", true).subscribe("s", "sa", "x", 1);
     expect("a session whose first CONNACK was lost", sent(present), &[Kind::Lost]);
+    // The server may carry out an earlier CONNECT later, and end the session.
+    let open =
+        Script::default().connect("p", "pa", true).send_connect("s", "sx", true).connect("s", "sa", false);
+    expect("a session after a Clean Start without answer", sent(open.subscribe("s", "sa", "x", 1)), &[]);
+    let open = Script::default().connect("p", "pa", true).connect("s", "sx", true).connect("s", "sa", false);
+    expect("a session after a Clean Start", sent(open.subscribe("s", "sa", "x", 1)), &[Kind::Lost]);
     let shared = start("$share/g/x", 1).connect("t", "ta", true).subscribe("t", "ta", "$share/g/x", 1);
     expect("a group with a member whose session may end", sent(shared), &[]);
     let shared = start("$share/g/x", 1).connect("t", "ta", false).subscribe("t", "ta", "$share/g/x", 1);
@@ -176,6 +182,8 @@ fn duplicates_of_qos_2() {
     expect("another packet identifier with DUP", sent().delivered("s", "sa", 1, 2, 2, DUP), &[]);
     expect("another packet identifier", sent().delivered("s", "sa", 1, 2, 2, PLAIN), &[Kind::Duplicate]);
     expect("a retained copy", sent().done("s", "sa", 1).delivered("s", "sa", 1, 2, 2, RETAIN), &[]);
+    let copy = sent().delivered("s", "sa", 1, 2, 2, RETAIN).done("s", "sa", 1);
+    expect("the end of a retained copy", copy.delivered("s", "sa", 1, 2, 1, DUP), &[]);
     let two = start("x", 2).subscribe("s", "sa", "#", 2).publish("pa", 1, 2);
     let two = two.delivered("s", "sa", 1, 2, 1, PLAIN).delivered("s", "sa", 1, 2, 2, PLAIN);
     let three = start("x", 2).subscribe("s", "sa", "#", 2).publish("pa", 1, 2);
@@ -270,6 +278,10 @@ fn retained_messages_of_late_subscribers() {
     expect("none before the connection broke", look(kept()).closed("l", "la").wait(2000), &[]);
     expect("none after a removal", look(removed()).wait(2000), &[]);
     expect("one after a removal", see(removed(), 2, RETAIN), &[Kind::RetainedStale]);
+    let open = kept().publish_with("pa", 3, 1, RETAINED);
+    let open = see(open, 2, RETAIN).connect("m", "mb", true).subscribe("m", "mb", "x", 1);
+    expect("one that was open, between two looks", open.delivered("m", "mb", 3, 1, 1, RETAIN), &[]);
+    expect("an older one, then QoS 0", see(kept(), 1, RETAIN).publish("pa", 3, 0), &[]);
     expect("an older one while publishing goes on", see(kept(), 1, RETAIN).retain(3, false), &[]);
 }
 
@@ -283,8 +295,22 @@ fn wills_that_are_due() {
     let resumed = announced(5).closed("p", "pb").wait(1000).connect("p", "pc", true).wait(6000);
     expect("a client that came back", resumed, &[]);
     expect("DISCONNECT", announced(0).disconnect("p", "pb").closed("p", "pb").wait(6000), &[]);
+    let closed = Event::Closed { client: "p".into(), conn: "pb".into(), reason: Some(0x8E) };
+    expect("DISCONNECT of the server", announced(0).add("p", closed), &[]);
     let refused = Script::default().connect("s", "sa", false).subscribe("s", "sa", "x", 1);
     expect("no CONNACK", refused.send_connect("p", "pb", true).will("pb", 0).closed("p", "pb"), &[]);
+}
+
+#[test]
+fn messages_that_a_killed_publisher_did_not_write_down() {
+    let killed = |number| {
+        let sent = start("x", 1).publish("pa", 5, 1).delivered("s", "sa", number, 1, 1, PLAIN);
+        sent.add("s", Event::End {})
+    };
+    expect("the next one", killed(6), &[]);
+    expect("an earlier one", killed(4), &[Kind::Ghost]);
+    let other = start("x", 1).delivered("s", "sa", 6, 1, 1, PLAIN).add("s", Event::End {});
+    expect("the first one", other, &[]);
 }
 
 /// Checks a history against the violations that it has, one of each kind.
