@@ -1,6 +1,6 @@
 //! Shared state of a broker.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use braid_proto::connection::ServerOptions;
 use braid_store::{NextIds, StoreError};
@@ -137,6 +137,8 @@ pub(crate) struct Lifecycle {
     /// In the order in which the broker was given them.
     pub(crate) listeners: Vec<ListenerState>,
     stopping: watch::Sender<bool>,
+    /// Addresses of other nodes, for the clients of a node that leaves.
+    successors: OnceLock<Vec<String>>,
     connection_ended: Notify,
     /// Signalled when users, rules or bans have changed.
     rechecks: watch::Sender<()>,
@@ -151,6 +153,7 @@ impl Default for Lifecycle {
             events: Events::default(),
             listeners: Vec::new(),
             stopping: watch::Sender::new(false),
+            successors: OnceLock::new(),
             connection_ended: Notify::new(),
             rechecks: watch::Sender::new(()),
             session_limit_log: Mutex::default(),
@@ -170,6 +173,18 @@ impl Lifecycle {
 
     pub(crate) fn set_stopping(&self) {
         self.stopping.send_replace(true);
+    }
+
+    /// Sets the addresses to which clients are sent when the broker stops. The first call counts.
+    pub(crate) fn set_successors(&self, addresses: Vec<String>) {
+        let _ = self.successors.set(addresses);
+    }
+
+    /// Address of another node: clients with different numbers are spread over all of them.
+    pub(crate) fn successor(&self, number: u64) -> Option<&str> {
+        let addresses = self.successors.get().filter(|addresses| !addresses.is_empty())?;
+        let index = usize::try_from(number % addresses.len() as u64).unwrap_or(0);
+        addresses.get(index).map(String::as_str)
     }
 
     /// Waits until the broker stops.

@@ -27,7 +27,7 @@ pub struct HealthMonitor {
 pub struct Health {
     /// Whether clients can be sent to the broker.
     pub status: HealthStatus,
-    /// Text of `$SYS/broker/store/state`: `ok`, or why the store failed.
+    /// Text of `$SYS/broker/store/state`: `ok`, why the store failed, or that the servers of the cluster do not answer.
     pub store: String,
     /// Text of `$SYS/broker/memory/state`: `ok`, or which mark is exceeded and what the broker does about it.
     pub memory: &'static str,
@@ -51,8 +51,8 @@ pub struct Health {
 pub enum HealthStatus {
     /// New clients are accepted.
     Serving,
-    /// New connections are refused: memory is above the high mark, the limit of connections is reached, or a QUIC
-    /// endpoint has failed and cannot restart.
+    /// New connections are refused: memory is above the high mark, the limit of connections is reached, a QUIC endpoint
+    /// has failed and cannot restart, or no majority of the servers of the cluster answers.
     Refusing,
     /// The broker was told to stop.
     Stopping,
@@ -98,6 +98,7 @@ impl HealthMonitor {
         } else if level == Level::Full
             || connections >= self.most_connections
             || self.statistics.is_quic_unavailable()
+            || self.statistics.is_cluster_unreachable()
         {
             HealthStatus::Refusing
         } else {
@@ -105,7 +106,7 @@ impl HealthMonitor {
         };
         Health {
             status,
-            store: store_state(failure.as_ref()),
+            store: store_state(failure.as_ref(), &self.statistics),
             memory: memory_state(level),
             spool: spool_state(&self.statistics),
             quic: quic_state(&self.statistics),
@@ -117,8 +118,14 @@ impl HealthMonitor {
 }
 
 /// Text of `$SYS/broker/store/state`.
-pub(crate) fn store_state(failure: Option<&StoreError>) -> String {
-    failure.map_or_else(|| "ok".to_owned(), |failure| format!("failed: {failure}"))
+pub(crate) fn store_state(failure: Option<&StoreError>, statistics: &Statistics) -> String {
+    match failure {
+        Some(failure) => format!("failed: {failure}"),
+        None if statistics.is_cluster_unreachable() => {
+            "unreachable: no majority of the NATS servers answers".to_owned()
+        }
+        None => "ok".to_owned(),
+    }
 }
 
 /// Text of `$SYS/broker/memory/state`.

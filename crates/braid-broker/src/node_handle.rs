@@ -50,6 +50,25 @@ impl NodeHandle {
         self.0.dispatcher.deliver_shared(filter, message)
     }
 
+    /// Notes whether the servers of the cluster take messages: without them new clients are refused, and the broker is
+    /// not ready.
+    pub fn set_reachable(&self, is_reachable: bool) {
+        if self.0.statistics.set_cluster_unreachable(!is_reachable) {
+            if is_reachable {
+                tracing::info!("NATS takes messages again");
+            } else {
+                tracing::warn!(
+                    "NATS takes no messages: clients of QoS 1 and 2 wait, and new ones are refused"
+                );
+            }
+        }
+    }
+
+    /// Sets the addresses of other nodes, to which clients are sent when this broker stops.
+    pub fn set_successors(&self, addresses: Vec<String>) {
+        self.0.lifecycle.set_successors(addresses);
+    }
+
     /// Releases the session of a client for another node: its connection is closed with 0x8E, and the store has
     /// everything of it when this is done. False: this node does not have the session.
     ///

@@ -56,6 +56,7 @@ pub struct Statistics {
     clients: AtomicU64,
     busy: BusyConnections,
     spool_full: AtomicBool,
+    cluster_unreachable: AtomicBool,
     quic_unavailable: AtomicU64,
 }
 
@@ -110,6 +111,16 @@ impl Statistics {
     /// Sets the state of the spool. Returns whether it has changed.
     pub(crate) fn set_spool_full(&self, is_full: bool) -> bool {
         self.spool_full.swap(is_full, Ordering::Relaxed) != is_full
+    }
+
+    /// True while the servers of the cluster take no messages.
+    pub fn is_cluster_unreachable(&self) -> bool {
+        self.cluster_unreachable.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the servers of the cluster take messages. Returns whether that has changed.
+    pub(crate) fn set_cluster_unreachable(&self, is_unreachable: bool) -> bool {
+        self.cluster_unreachable.swap(is_unreachable, Ordering::Relaxed) != is_unreachable
     }
 
     /// True while a QUIC endpoint has failed and cannot restart.

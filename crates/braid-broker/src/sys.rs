@@ -38,7 +38,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 /// Publishes the state of the store.
 pub(crate) fn publish_store(core: &Core) {
-    publish(core, STORE_STATE, store_state(core.persist.failure().as_ref()));
+    publish(core, STORE_STATE, store_state(core.persist.failure().as_ref(), &core.statistics));
 }
 
 /// Publishes the memory level.

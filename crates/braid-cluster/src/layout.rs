@@ -290,6 +290,12 @@ impl Layout {
         format!("{}.c.{node}", self.cluster)
     }
 
+    /// Subject in a shard of a message with RETAIN, by the tokens of its topic.
+    #[must_use]
+    pub fn retained_subject(&self, index: usize, tokens: &str) -> String {
+        format!("{}.m.{}.{}.{tokens}", self.cluster, shard_token(self.shard_at(index)), retain_token(true))
+    }
+
     /// Subject of the answers to one request.
     #[must_use]
     pub fn answers(&self, request: u64) -> String {

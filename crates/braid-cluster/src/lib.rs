@@ -51,7 +51,7 @@ pub use layout::{Dimensions, FORMAT, LEASE, Layout, OWN_NUMBERS, Shard};
 pub use message::{HEADER, LoggedMessage, Unreadable};
 pub use name::{Name, NameError};
 pub use node::{ClusterNode, Node, RunningNode};
-pub use nodes::{Lease, LeaseLost, NodeRecord};
+pub use nodes::{Lease, LeaseLost, LeaseWatcher, NodeRecord};
 pub use options::{ClusterOptions, Login};
 pub use preflight::{OLDEST, ServerFacts, Version};
 pub use progress::{Checkpoint, Progress};

@@ -9,17 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
-use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
+use async_nats::jetstream::stream::Stream;
 use braid_proto::packet::ClientId;
 use braid_store::{SessionId, StoreError};
-use bytes::Bytes;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, sleep};
 
 use crate::commit::CommitPart;
 use crate::exchanges::{ExchangeUpdate, Exchanges, Last};
 use crate::layout::{Layout, Shard};
-use crate::publish::{Outgoing, Tried, append};
+use crate::publish::{Outgoing, Tried, append, last_message};
 
 /// Messages of one group: the servers take a thousand, those of exchanges included.
 const GROUP_MESSAGES: usize = 400;
@@ -60,8 +59,6 @@ pub(crate) trait Outcomes: Send + Sync + 'static {
     fn note_lost(&self, session: SessionId);
     /// The servers do not answer: it is not known which messages of the session they have.
     fn note_unavailable(&self, session: SessionId);
-    /// True while the servers take messages.
-    fn note_reachable(&self, is_reachable: bool);
 }
 
 /// Writer of a shard.
@@ -136,7 +133,6 @@ impl LogWriter {
                     let tried = append(&self.jetstream.client(), &id, &messages).await;
                     if let Tried::Stored(sequence) = tried {
                         self.note_stored(records, sequence, messages.len());
-                        self.outcomes.note_reachable(true);
                         return self.complete(group, &Ok(()));
                     }
                     tried
@@ -161,7 +157,6 @@ impl LogWriter {
             }
             if Instant::now() >= give_up {
                 tracing::warn!(reason, messages = group.len(), "NATS does not take messages");
-                self.outcomes.note_reachable(false);
                 for append in &group {
                     if let (Some(session), Some(_)) = (append.session, &append.exchanges) {
                         self.exchanges.remove(&session);
@@ -248,15 +243,6 @@ impl LogWriter {
             session.into_iter().for_each(|session| self.outcomes.note_appended(session));
             part.complete(outcome);
         }
-    }
-}
-
-/// Last message of a subject with its sequence number, from the leader of the stream.
-pub(crate) async fn last_message(stream: &Stream<()>, subject: &str) -> Result<Option<(Bytes, u64)>, String> {
-    match stream.get_last_raw_message_by_subject(subject).await {
-        Ok(found) => Ok(Some((found.payload, found.sequence))),
-        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -16,9 +16,6 @@ use crate::layout::Layout;
 use crate::message::LoggedMessage;
 use crate::subject::parse_topic;
 
-/// First level of topics that only nodes publish to.
-pub(crate) const NODE_TOPICS: &str = "$braidmq/";
-
 /// Message of the log.
 pub(crate) struct Logged {
     pub(crate) lsn: Lsn,
@@ -38,9 +35,6 @@ pub(crate) fn read(
 ) -> Option<Logged> {
     let (retain, tokens) = layout.parse_message(subject)?;
     let topic = parse_topic(tokens)?;
-    if topic.as_str().starts_with(NODE_TOPICS) {
-        return None;
-    }
     let logged = LoggedMessage::read(headers, payload)
         .inspect_err(|error| tracing::error!(subject, sequence, %error, "skipped"))
         .ok()?;

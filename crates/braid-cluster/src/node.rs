@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Stream;
@@ -11,7 +11,9 @@ use braid_broker::node_handle::NodeHandle;
 use braid_proto::reason::ReasonCode;
 use braid_store::Store;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::JoinSet;
+use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
 use crate::calls;
 use crate::cluster::NatsCluster;
@@ -22,11 +24,11 @@ use crate::layout::{Layout, Shard};
 use crate::live::{LiveOutlet, LiveQueues, LiveReader};
 use crate::log_reader::LogReader;
 use crate::log_writer::{Command, LogWriter};
-use crate::nodes::{Lease, LeaseLost, NodeRecord};
+use crate::nodes::{Lease, LeaseLost, LeaseWatcher, NodeRecord, live_nodes};
 use crate::options::ClusterOptions;
 use crate::position::ReadPosition;
 use crate::preflight::{ServerFacts, unchecked};
-use crate::reads::MessageReader;
+use crate::reads::{LogSource, MessageReader};
 use crate::reaper::Reaper;
 use crate::record_writer::RecordWriter;
 use crate::retained;
@@ -34,6 +36,12 @@ use crate::shared::SharedGroups;
 use crate::store::{ClusterStore, NodeState, Outlets, ReadRequest, SessionEvent, SharedOutcome};
 use crate::streams::ensure;
 use crate::take::Taker;
+
+/// Time to find other nodes before this one stops.
+const SUCCESSORS: Duration = Duration::from_secs(1);
+
+/// Time to give the name of the node back.
+const GIVE_BACK: Duration = Duration::from_secs(2);
 
 /// Node that has joined its cluster, without its broker.
 #[derive(Debug)]
@@ -101,6 +109,7 @@ pub struct ClusterNode {
 struct NodeStreams {
     nodes: Stream<()>,
     sessions: Stream<()>,
+    retained: Stream<()>,
     /// Streams of the shards, by their place.
     messages: Vec<Stream<()>>,
 }
@@ -119,8 +128,11 @@ impl ClusterNode {
     pub async fn join(options: &ClusterOptions, version: &str) -> Result<Self, ClusterError> {
         let node = Node::join(options, version).await?;
         let Node { connections, layout, lease } = &node;
-        let snapshot = retained::load(&connections.ordinary, layout, &options.node).await?;
         let streams = NodeStreams::open(connections, layout).await?;
+        let client = connections.ordinary.client();
+        let log =
+            LogSource { client: client.clone(), layout: layout.clone(), streams: streams.messages.clone() };
+        let snapshot = retained::load(&log, &streams.retained).await?;
         let ((due, from_due), (events, from_events)) = (unbounded_channel(), unbounded_channel());
         let ((shared, from_shared), (reads, from_reads)) = (unbounded_channel(), unbounded_channel());
         let (writers, from_writers) = (0..layout.parts()).map(|_| unbounded_channel()).unzip();
@@ -129,17 +141,12 @@ impl ClusterNode {
         let outlets = Outlets { due, events, shared, reads, writers };
         let positions = snapshot.positions.iter().map(|at| ReadPosition::new(*at)).collect();
         let (name, run) = (options.node.to_string(), Arc::from(lease.run()));
-        let state = NodeState::new(layout.clone(), name, run, outlets, positions, snapshot.messages);
+        let state = NodeState::new(layout.clone(), name, run, outlets, positions, snapshot.into_messages());
         let state = Arc::new(state);
-        let client = connections.ordinary.client();
         let messages = streams.messages.clone();
-        let taker = Taker {
-            state: state.clone(),
-            client: client.clone(),
-            sessions: streams.sessions.clone(),
-            streams: messages.clone(),
-        };
-        let reader = MessageReader { state: state.clone(), client, streams: messages };
+        let taker =
+            Taker { state: state.clone(), client, sessions: streams.sessions.clone(), streams: messages };
+        let reader = MessageReader { state: state.clone(), log };
         let cluster = Arc::new(NatsCluster { state: state.clone(), taker, reader, live, interest });
         let inlets = Inlets {
             due: from_due,
@@ -219,15 +226,20 @@ impl ClusterNode {
                 tracing::error!(%error, "calls of other nodes are not answered");
             }
         });
+        let nodes = streams.nodes;
         let reaper = Reaper {
             state: state.clone(),
-            nodes: streams.nodes,
+            nodes: nodes.clone(),
             sessions: streams.sessions,
+            retained: streams.retained,
             streams: streams.messages,
             handle: handle.clone(),
         };
         tasks.spawn(reaper.run());
-        RunningNode { state, lease, tasks }
+        let ((lost, is_lost), (leaving, left)) = (watch::channel(false), oneshot::channel());
+        let watcher = Renewals { state: state.clone(), handle: handle.clone() };
+        let renewal = tokio::spawn(keep_lease(lease, watcher, left, lost));
+        RunningNode { state, handle: handle.clone(), nodes, is_lost, leaving, renewal, tasks }
     }
 }
 
@@ -240,7 +252,8 @@ impl NodeStreams {
         }
         let nodes = stream(&connections.ordinary, layout.nodes_stream()).await?;
         let sessions = stream(&connections.ordinary, layout.sessions_stream()).await?;
-        Ok(Self { nodes, sessions, messages })
+        let retained = stream(&connections.ordinary, layout.retained_stream()).await?;
+        Ok(Self { nodes, sessions, retained, messages })
     }
 }
 
@@ -301,33 +314,78 @@ async fn handle_events(
 /// Node whose broker runs.
 pub struct RunningNode {
     state: Arc<NodeState>,
-    lease: Lease,
+    handle: NodeHandle,
+    nodes: Stream<()>,
+    /// True when another process has the name of the node.
+    is_lost: watch::Receiver<bool>,
+    leaving: oneshot::Sender<()>,
+    /// Renewal of the lease, until the node leaves.
+    renewal: JoinHandle<()>,
     tasks: JoinSet<()>,
+}
+
+/// Effect of the lease on the node.
+struct Renewals {
+    state: Arc<NodeState>,
+    handle: NodeHandle,
+}
+
+impl LeaseWatcher for Renewals {
+    fn positions(&self) -> Vec<u64> {
+        self.state.positions().to_vec()
+    }
+
+    fn note_renewal(&self, is_renewed: bool) {
+        self.state.is_reachable.store(is_renewed, Ordering::Relaxed);
+        self.handle.set_reachable(is_renewed);
+    }
+
+    fn note_regained(&self) {
+        self.state.write_all();
+    }
 }
 
 impl std::fmt::Debug for RunningNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RunningNode").field("lease", &self.lease).finish_non_exhaustive()
+        f.debug_struct("RunningNode").field("node", &self.state.node).finish_non_exhaustive()
     }
 }
 
 impl RunningNode {
-    /// Renews the lease until it is lost.
-    pub async fn keep(&mut self) -> LeaseLost {
-        let state = self.state.clone();
-        self.lease.keep(|| state.positions().to_vec(), || state.write_all()).await
+    /// Waits until another process has the name of the node.
+    pub async fn lost(&mut self) {
+        // The sender lives as long as the renewal, which ends with that.
+        let _ = self.is_lost.wait_for(|is_lost| *is_lost).await;
     }
 
-    /// Whether NATS takes messages.
-    #[must_use]
-    pub fn is_reachable(&self) -> bool {
-        self.state.is_reachable.load(Ordering::Relaxed)
+    /// Tells the broker the addresses of the other nodes, to which its clients are sent when it stops.
+    pub async fn find_successors(&self) {
+        let live = timeout(SUCCESSORS, live_nodes(&self.nodes, &self.state.layout)).await;
+        let Ok(Ok(live)) = live else { return };
+        let others = live.into_iter().filter(|(name, _)| *name != self.state.node);
+        let addresses = others.map(|(_, record)| record.address).filter(|address| !address.is_empty());
+        self.handle.set_successors(addresses.collect());
     }
 
     /// Leaves the cluster: writes what is due, and gives the name back.
     pub async fn leave(mut self) {
         self.state.settle().await;
-        self.lease.give_back().await;
+        // A lease that is lost is not renewed any more.
+        let _ = self.leaving.send(());
+        let _ = timeout(GIVE_BACK, self.renewal).await;
         self.tasks.shutdown().await;
+    }
+}
+
+/// Keeps a lease until it is lost, or the node leaves.
+async fn keep_lease(
+    mut lease: Lease,
+    watcher: Renewals,
+    leaving: oneshot::Receiver<()>,
+    is_lost: watch::Sender<bool>,
+) {
+    tokio::select! {
+        LeaseLost = lease.keep(&watcher) => drop(is_lost.send(true)),
+        _ = leaving => lease.give_back().await,
     }
 }

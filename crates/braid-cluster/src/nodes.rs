@@ -1,23 +1,29 @@
 //! Nodes of a cluster: each renews a lease, and another one of the same name is refused.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{LastRawMessageError, LastRawMessageErrorKind, Stream};
+use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use crate::error::ClusterError;
 use crate::layout::{LEASE, Layout};
 use crate::name::Name;
+use crate::publish::last_message;
 
 /// Time between two renewals: two may fail.
 const RENEW: Duration = Duration::from_secs(3);
 
 /// Time between two tries.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// Tries to renew after which the servers count as unreachable.
+const FAILURES: u32 = 4;
 
 /// Time within which the servers remove a record whose lease has ended.
 const GRACE: Duration = Duration::from_secs(5);
@@ -73,6 +79,18 @@ pub struct Lease {
     record: NodeRecord,
     /// Sequence number of the last renewal.
     revision: u64,
+}
+
+/// Receiver of the state of a lease.
+pub trait LeaseWatcher: Sync {
+    /// Position of the log up to which this node has delivered, in each shard.
+    fn positions(&self) -> Vec<u64>;
+
+    /// The lease was renewed, or could not be for some seconds.
+    fn note_renewal(&self, is_renewed: bool);
+
+    /// The lease had ended and is renewed: other nodes may have taken over sessions meanwhile.
+    fn note_regained(&self);
 }
 
 /// The lease has ended: another process has the name, or this one was stopped for longer than the lease. Other nodes
@@ -177,15 +195,25 @@ impl Lease {
         &self.record.run
     }
 
-    /// Renews the lease until another process has the name, with the present positions of the node. `regained`: called
-    /// after it had ended and was renewed, as other nodes may have taken over sessions meanwhile.
-    pub async fn keep(&mut self, positions: impl Fn() -> Vec<u64>, regained: impl Fn()) -> LeaseLost {
+    /// Renews the lease until another process has the name, with the present positions of the node.
+    pub async fn keep(&mut self, watcher: &impl LeaseWatcher) -> LeaseLost {
+        let mut wait = RENEW;
+        let mut failures = 0;
         loop {
-            sleep(RENEW).await;
-            self.record.positions = positions();
-            let Err(error) = self.write().await else { continue };
+            sleep(wait).await;
+            self.record.positions = watcher.positions();
+            let Err(error) = self.write().await else {
+                (wait, failures) = (RENEW, 0);
+                watcher.note_renewal(true);
+                continue;
+            };
             if error.kind() != PublishErrorKind::WrongLastSequence {
                 tracing::debug!(%error, "the lease of this node was not renewed");
+                // An election of a leader takes longer than one try.
+                (wait, failures) = (AGAIN, failures + 1);
+                if failures >= FAILURES {
+                    watcher.note_renewal(false);
+                }
                 continue;
             }
             // A write whose answer was lost is one's own.
@@ -196,7 +224,7 @@ impl Lease {
                     self.revision = revision;
                     if self.write().await.is_ok() {
                         tracing::warn!("the lease of this node had ended, and is renewed");
-                        regained();
+                        watcher.note_regained();
                     }
                 }
                 Ok(_) => return LeaseLost,
@@ -210,6 +238,24 @@ impl Lease {
         // One that is not removed ends by itself.
         let _ = self.stream.purge().filter(&self.subject).await;
     }
+}
+
+/// Nodes that are alive, with their records, by name.
+pub(crate) async fn live_nodes(
+    stream: &Stream<()>,
+    layout: &Layout,
+) -> Result<BTreeMap<String, NodeRecord>, async_nats::Error> {
+    let prefix = format!("{}.n.", layout.cluster());
+    let subjects = stream.info_with_subjects(format!("{prefix}*")).await?;
+    let subjects: Vec<(String, usize)> = subjects.try_collect().await?;
+    let mut nodes = BTreeMap::new();
+    for (subject, _) in subjects {
+        let Some((payload, _)) = last_message(stream, &subject).await? else { continue };
+        if let (Some(name), Ok(record)) = (subject.strip_prefix(&prefix), serde_json::from_slice(&payload)) {
+            nodes.insert(name.to_owned(), record);
+        }
+    }
+    Ok(nodes)
 }
 
 fn no_answer(error: &dyn std::error::Error) -> ClusterError {

@@ -1,7 +1,8 @@
-//! Conditional and atomic publishing to a stream.
+//! Conditional and atomic publishing to a stream, and its last messages.
 
 use std::time::Duration;
 
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use async_nats::{Client, HeaderMap, Request};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -128,5 +129,14 @@ pub(crate) async fn send(client: &Client, message: Outgoing) -> Tried {
         },
         Ok(_) => Tried::Unknown("an answer without a sequence number".to_owned()),
         Err(error) => Tried::Unknown(error.to_string()),
+    }
+}
+
+/// Last message of a subject with its sequence number, from the leader of the stream.
+pub(crate) async fn last_message(stream: &Stream<()>, subject: &str) -> Result<Option<(Bytes, u64)>, String> {
+    match stream.get_last_raw_message_by_subject(subject).await {
+        Ok(found) => Ok(Some((found.payload, found.sequence))),
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(error) => Err(error.to_string()),
     }
 }

@@ -14,6 +14,7 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
+use crate::layout::Layout;
 use crate::logged::{Logged, read};
 use crate::position::ReadPosition;
 use crate::store::{NodeState, ReadRequest};
@@ -36,20 +37,27 @@ const SUBJECT: &str = "Nats-Subject";
 const SEQUENCE: &str = "Nats-Sequence";
 
 /// Message as an answer has it.
-struct Found {
-    sequence: u64,
-    subject: String,
-    headers: HeaderMap,
-    payload: Bytes,
+pub(crate) struct Found {
+    pub(crate) sequence: u64,
+    pub(crate) subject: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) payload: Bytes,
+}
+
+/// Streams of the log, to be read by subjects.
+#[derive(Clone)]
+pub(crate) struct LogSource {
+    pub(crate) client: Client,
+    pub(crate) layout: Layout,
+    /// Streams of the shards, by their place.
+    pub(crate) streams: Vec<Stream<()>>,
 }
 
 /// Reader of single messages.
 #[derive(Clone)]
 pub(crate) struct MessageReader {
     pub(crate) state: Arc<NodeState>,
-    pub(crate) client: Client,
-    /// Streams of the shards, by their place.
-    pub(crate) streams: Vec<Stream<()>>,
+    pub(crate) log: LogSource,
 }
 
 impl MessageReader {
@@ -70,7 +78,7 @@ impl MessageReader {
         let Some((index, sequence)) = layout.position(lsn) else { return Ok(None) };
         let mut reason = String::new();
         for _ in 0..TRIES {
-            match self.streams[index].get_raw_message(sequence).await {
+            match self.log.streams[index].get_raw_message(sequence).await {
                 Ok(found) => {
                     let (subject, headers) = (found.subject.to_string(), Some(&found.headers));
                     let logged = read(layout, index, sequence, &subject, headers, found.payload);
@@ -128,7 +136,7 @@ impl MessageReader {
             let subject = layout.messages(layout.shard_at(index), &filter);
             let mut next = from;
             while next <= until {
-                let (some, is_end) = self.read_matching(index, &subject, next).await?;
+                let (some, is_end) = self.log.read_matching(index, &subject, next).await?;
                 let Some(last) = some.last() else { break };
                 next = last.sequence + 1;
                 for Found { sequence, subject, headers, payload } in some {
@@ -165,10 +173,12 @@ impl MessageReader {
             })
             .collect())
     }
+}
 
+impl LogSource {
     /// Some messages of a subject with wildcards from a sequence number on; true: there are no others. Any server may
     /// answer with a part; the leader says whether it was all.
-    async fn read_matching(
+    pub(crate) async fn read_matching(
         &self,
         index: usize,
         subject: &str,
@@ -177,7 +187,7 @@ impl MessageReader {
         let stream = &self.streams[index];
         let mut reason = String::new();
         for _ in 0..TRIES {
-            let name = self.state.layout.messages_stream(self.state.layout.shard_at(index));
+            let name = self.layout.messages_stream(self.layout.shard_at(index));
             match self.read_batch(&name, subject, from).await {
                 Ok(found) if !found.is_empty() => return Ok((found, false)),
                 Ok(_) => {}
@@ -206,7 +216,7 @@ impl MessageReader {
         subject: &str,
         from: u64,
     ) -> Result<Vec<Found>, async_nats::Error> {
-        let to = self.state.layout.answers(fastrand::u64(..));
+        let to = self.layout.answers(fastrand::u64(..));
         let mut answers = self.client.subscribe(to.clone()).await?;
         let request = serde_json::json!({
             "seq": from, "next_by_subj": subject, "batch": BATCH, "max_bytes": BATCH_BYTES,

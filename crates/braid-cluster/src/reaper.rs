@@ -10,11 +10,11 @@ use async_nats::jetstream::consumer::pull::OrderedConfig;
 use async_nats::jetstream::stream::Stream;
 use braid_broker::node_handle::NodeHandle;
 use braid_proto::packet::ClientId;
-use futures_util::{FutureExt, StreamExt, TryStreamExt};
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::{Instant, interval};
 
-use crate::log_writer::last_message;
-use crate::nodes::NodeRecord;
+use crate::layout::Layout;
+use crate::nodes::{NodeRecord, live_nodes};
 use crate::record::Record;
 use crate::store::NodeState;
 use crate::subject::parse_token;
@@ -36,6 +36,7 @@ pub(crate) struct Reaper {
     pub(crate) state: Arc<NodeState>,
     pub(crate) nodes: Stream<()>,
     pub(crate) sessions: Stream<()>,
+    pub(crate) retained: Stream<()>,
     /// Streams of the shards, by their place.
     pub(crate) streams: Vec<Stream<()>>,
     pub(crate) handle: NodeHandle,
@@ -51,14 +52,20 @@ struct Watched {
 }
 
 impl Watched {
-    fn of(record: &Record) -> Self {
+    fn of(layout: &Layout, record: &Record) -> Self {
         let owner = record.owner.clone().map(|owner| (owner, record.run.clone()));
         let parked_at = record.parked_at().unwrap_or_else(SystemTime::now);
         let after = |seconds: u32| parked_at.checked_add(Duration::from_secs(seconds.into()));
         let ends = record.expiry().interval().and_then(|_| after(record.expiry));
         let will = record.will.as_ref().and_then(|will| after(will.delay));
         let due = if owner.is_some() { None } else { [ends, will].into_iter().flatten().min() };
-        let done = record.progress.iter().map(|progress| progress.done).collect();
+        let mut done: Vec<_> = record.progress.iter().map(|progress| progress.done).collect();
+        // Messages in flight may be before that: retained ones, and those of shared subscriptions.
+        for (index, sequence) in record.messages().filter_map(|lsn| layout.position(lsn)) {
+            if let Some(done) = done.get_mut(index) {
+                *done = (*done).min(sequence.saturating_sub(1));
+            }
+        }
         Self { owner, due, done }
     }
 }
@@ -78,30 +85,13 @@ impl Reaper {
         }
     }
 
-    /// Nodes that are alive, with their records.
-    async fn live_nodes(&self) -> Result<BTreeMap<String, NodeRecord>, async_nats::Error> {
-        let prefix = format!("{}.n.", self.state.layout.cluster());
-        let subjects = self.nodes.info_with_subjects(format!("{prefix}*")).await?;
-        let subjects: Vec<(String, usize)> = subjects.try_collect().await?;
-        let mut nodes = BTreeMap::new();
-        for (subject, _) in subjects {
-            let Some((payload, _)) = last_message(&self.nodes, &subject).await? else { continue };
-            if let (Some(name), Ok(record)) =
-                (subject.strip_prefix(&prefix), serde_json::from_slice(&payload))
-            {
-                nodes.insert(name.to_owned(), record);
-            }
-        }
-        Ok(nodes)
-    }
-
     fn is_first(&self, nodes: &BTreeMap<String, NodeRecord>) -> bool {
         nodes.first_key_value().is_some_and(|(name, _)| *name == self.state.node)
     }
 
     /// Returns when another node is the first.
     async fn take_care(&self) -> Result<(), async_nats::Error> {
-        if !self.is_first(&self.live_nodes().await?) {
+        if !self.is_first(&live_nodes(&self.nodes, &self.state.layout).await?) {
             return Ok(());
         }
         let config = OrderedConfig {
@@ -112,19 +102,20 @@ impl Reaper {
         let mut records = self.sessions.create_consumer(config).await?.messages().await?;
         let mut watch = Watch::default();
         let (mut look, mut trim_at) = (interval(LOOK), Instant::now() + TRIM);
-        let prefix = format!("{}.s.", self.state.layout.cluster());
+        let layout = &self.state.layout;
+        let prefix = format!("{}.s.", layout.cluster());
         loop {
             tokio::select! {
                 record = records.next() => {
                     let Some(record) = record else { return Ok(()) };
-                    watch.note(&prefix, &record?.message);
+                    watch.note(layout, &prefix, &record?.message);
                     for _ in 0..RECORDS_AT_ONCE {
                         let Some(Some(record)) = records.next().now_or_never() else { break };
-                        watch.note(&prefix, &record?.message);
+                        watch.note(layout, &prefix, &record?.message);
                     }
                 }
                 _ = look.tick() => {
-                    let nodes = self.live_nodes().await?;
+                    let nodes = live_nodes(&self.nodes, &self.state.layout).await?;
                     if !self.is_first(&nodes) {
                         return Ok(());
                     }
@@ -163,7 +154,14 @@ impl Reaper {
         watch: &Watch,
         nodes: &BTreeMap<String, NodeRecord>,
     ) -> Result<(), async_nats::Error> {
+        let copies = self.retained.get_info().await?.sources;
+        let layout = &self.state.layout;
         for (index, stream) in self.streams.iter().enumerate() {
+            // Messages with RETAIN are needed until the servers have copied them.
+            let name = layout.messages_stream(layout.shard_at(index));
+            if !copies.iter().any(|source| source.name == name && source.lag == 0) {
+                continue;
+            }
             let of_nodes = nodes.values().map(|node| node.positions.get(index).copied().unwrap_or(0));
             let of_sessions = watch.0.values().filter_map(|watched| watched.done.get(index).copied());
             let Some(done) = of_nodes.chain(of_sessions).min() else { continue };
@@ -176,11 +174,11 @@ impl Reaper {
 }
 
 impl Watch {
-    fn note(&mut self, prefix: &str, message: &async_nats::Message) {
+    fn note(&mut self, layout: &Layout, prefix: &str, message: &async_nats::Message) {
         let token = message.subject.strip_prefix(prefix).and_then(parse_token);
         let Some(client) = token.map(|text| ClientId::from(&*text)) else { return };
         match Record::read(&message.payload) {
-            Some(record) => drop(self.0.insert(client, Watched::of(&record))),
+            Some(record) => drop(self.0.insert(client, Watched::of(layout, &record))),
             None => drop(self.0.remove(&client)),
         }
     }

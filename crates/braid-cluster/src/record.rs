@@ -249,6 +249,12 @@ impl Record {
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 
+    /// Numbers of the messages that its queue refers to.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = Lsn> {
+        let queue = self.queue.iter().filter_map(RecordedDelivery::read);
+        queue.filter_map(|(_, entry)| entry.message())
+    }
+
     /// Session Expiry Interval.
     pub(crate) fn expiry(&self) -> SessionExpiry {
         SessionExpiry::from_secs(self.expiry)

@@ -12,8 +12,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::commit::CommitPart;
-use crate::log_writer::{PATIENCE, last_message};
-use crate::publish::{Outgoing, Tried, send};
+use crate::log_writer::PATIENCE;
+use crate::publish::{Outgoing, Tried, last_message, send};
 use crate::record::Record;
 use crate::sessions::Revision;
 use crate::store::{NodeState, SessionEvent};

@@ -245,10 +245,6 @@ impl Outcomes for NodeState {
     fn note_unavailable(&self, session: SessionId) {
         self.tell(SessionEvent::Unavailable(session));
     }
-
-    fn note_reachable(&self, is_reachable: bool) {
-        self.is_reachable.store(is_reachable, Ordering::Relaxed);
-    }
 }
 
 /// Store of a node.

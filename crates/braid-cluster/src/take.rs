@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::stream::Stream;
@@ -12,9 +13,9 @@ use braid_store::{RecoveredSession, SessionId, StoreError};
 
 use crate::calls::{Call, Reply};
 use crate::exchanges::{Exchanges, Last};
-use crate::log_writer::{Command, last_message};
+use crate::log_writer::Command;
 use crate::name::Name;
-use crate::publish::{Tried, send};
+use crate::publish::{Tried, last_message, send};
 use crate::record::Record;
 use crate::sessions::OwnSession;
 use crate::store::NodeState;
@@ -66,8 +67,10 @@ impl Taker {
         &self,
         call: impl Fn() -> F,
     ) -> Result<T, StoreError> {
-        let mut reason = String::new();
-        for _ in 0..TRIES {
+        let mut reason = "no majority of the NATS servers answers".to_owned();
+        // A client that is refused at once tries another node.
+        let tries = if self.state.is_reachable.load(Ordering::Relaxed) { TRIES } else { 0 };
+        for _ in 0..tries {
             match call().await {
                 Ok(value) => return Ok(value),
                 Err(problem) => reason = problem,

@@ -552,7 +552,12 @@ impl Driver {
     /// Closes the connection for a reason that came from elsewhere: requests of the client are not answered any more.
     pub(super) fn end_session(&mut self, reason: ReasonCode) {
         self.close.drops_requests = true;
-        self.server.disconnect(reason);
+        let of_stop = reason == ReasonCode::ServerShuttingDown;
+        let connection = self.session.connection.0;
+        match self.core.lifecycle.successor(connection).filter(|_| of_stop) {
+            Some(address) => self.server.redirect(address), // [MQTT-4.13.1-1]
+            None => self.server.disconnect(reason),
+        }
     }
 
     /// Ends the subscriptions that are not permitted any more, in this turn and later ones.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use braid_cluster::{ClusterError, ClusterOptions, Layout, Lease, Login, Node, NodeRecord, Risk};
+use braid_cluster::{
+    ClusterError, ClusterOptions, Layout, Lease, LeaseWatcher, Login, Node, NodeRecord, Risk,
+};
 use tokio::time::timeout;
 
 use super::servers::{Servers, Settings};
@@ -87,6 +89,21 @@ async fn servers_that_may_lose_messages_are_refused() {
     assert!(error.starts_with("no NATS server answers at nats://127.0.0.1:1: "), "{error}");
 }
 
+/// Node without positions.
+struct Unwatched;
+
+impl LeaseWatcher for Unwatched {
+    fn positions(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn note_renewal(&self, is_renewed: bool) {
+        assert!(is_renewed);
+    }
+
+    fn note_regained(&self) {}
+}
+
 #[tokio::test]
 async fn a_name_belongs_to_one_process() {
     let servers = Servers::three().await;
@@ -101,7 +118,7 @@ async fn a_name_belongs_to_one_process() {
         async move { Lease::take(&jetstream, &layout, &node, record).await }
     };
     // Another instance waits for the end of the lease, which is renewed meanwhile.
-    let mut kept = std::pin::pin!(node.lease.keep(Vec::new, || {}));
+    let mut kept = std::pin::pin!(node.lease.keep(&Unwatched));
     let error = tokio::select! {
         taken = take("2") => taken.unwrap_err(),
         _ = &mut kept => panic!("the lease is lost"),

@@ -396,6 +396,7 @@ async fn serve(
                 if handle.is_stopping() {
                     break Ok(());
                 }
+                member.find_successors().await;
                 handle.stop();
             }
             () = key_changes.changed() => {

@@ -60,13 +60,20 @@ impl Member {
     pub(super) async fn lost(&mut self) {
         match &mut self.0 {
             Some(node) => {
-                node.keep().await;
+                node.lost().await;
                 tracing::error!(
                     "another process has the name of this node: the broker stops. Give each node a name of its own in cluster.node"
                 );
                 self.0 = None;
             }
             None => std::future::pending().await,
+        }
+    }
+
+    /// Finds other nodes for the clients of this one, which is about to stop.
+    pub(super) async fn find_successors(&self) {
+        if let Some(node) = &self.0 {
+            node.find_successors().await;
         }
     }
 

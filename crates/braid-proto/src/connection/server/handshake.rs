@@ -302,7 +302,7 @@ impl Server {
             // A violation by AUTH, which CONNACK answers as well.
             State::Deciding(deciding) => Some((deciding.agreement.version, violation.reason())),
             State::Established(_) => {
-                self.send_disconnect(violation.reason(), Some(violation)); // [MQTT-4.13.1-1]
+                self.send_disconnect(violation.reason(), Some(violation), None); // [MQTT-4.13.1-1]
                 None
             }
             State::Closed(_) => None,
@@ -313,8 +313,17 @@ impl Server {
         }
     }
 
+    /// Closes the connection; a client of MQTT 5 is told that the server has moved, and another address.
+    pub fn redirect(&mut self, server_reference: &str) {
+        self.end(ReasonCode::ServerMoved, Some(server_reference));
+    }
+
     /// Closes the connection; a client of MQTT 5 gets the reason.
     pub fn disconnect(&mut self, reason: ReasonCode) {
+        self.end(reason, None);
+    }
+
+    fn end(&mut self, reason: ReasonCode, server_reference: Option<&str>) {
         if matches!(self.state, State::Deciding(_)) {
             let allowed = reason.is_error() && reason.is_allowed_in(PacketType::Connack);
             self.reject(if allowed { reason } else { ReasonCode::ServerUnavailable });
@@ -324,17 +333,23 @@ impl Server {
             ReasonCode::DisconnectWithWill => ReasonCode::Success, // Reserved for clients.
             reason => reason.allowed_in(PacketType::Disconnect),   // [MQTT-3.14.2-1]
         };
-        self.send_disconnect(reason, None);
+        self.send_disconnect(reason, None, server_reference);
         self.close(Cause::Closed(reason));
     }
 
-    fn send_disconnect(&mut self, reason: ReasonCode, violation: Option<Violation>) {
+    fn send_disconnect(
+        &mut self,
+        reason: ReasonCode,
+        violation: Option<Violation>,
+        server_reference: Option<&str>,
+    ) {
         let State::Established(established) = &mut self.state else { return }; // [MQTT-3.14.0-1]
         let exchange = &mut established.exchange;
         if !exchange.version().is_v5() {
             return; // MQTT 3 has no DISCONNECT from the server.
         }
         let mut disconnect = Disconnect::new(reason);
+        disconnect.server_reference = server_reference.map(Into::into);
         if established.wants_problem_information {
             // [MQTT-3.1.2-29] allows it in DISCONNECT in any case; a client that refused it gets none.
             disconnect.reason_string = violation.map(|violation| violation.to_string().into());
