@@ -96,13 +96,15 @@ async fn the_flow_that_was_unused_for_longest_gives_way() {
 
 /// Result of the first attempt that has one. The clock does not advance meanwhile.
 async fn eventually<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let mut result = attempt();
     for _ in 0..100_000 {
-        if let Some(result) = attempt() {
-            return result;
+        if result.is_some() {
+            break;
         }
         tokio::task::yield_now().await;
+        result = attempt();
     }
-    panic!("it did not happen");
+    result.expect("in time")
 }
 
 /// [`receive`] without the clock.

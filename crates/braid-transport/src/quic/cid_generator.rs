@@ -4,7 +4,20 @@ use std::time::Duration;
 
 use noq_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid, RandomConnectionIdGenerator};
 
+use ring::hmac;
+
 use super::quic_lb::{MAX_NONCE, QuicLb};
+
+/// Key of a server's stateless resets, made from the key of its connection IDs: after a restart of the process it
+/// resets the connections of before. Other servers have others, as one that answers for this one would tell its tokens
+/// (RFC 9000, 21.11).
+pub(super) fn reset_key(lb: &QuicLb) -> Option<hmac::Key> {
+    let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, lb.key()?));
+    context.update(b"QUIC stateless reset");
+    context.update(&[lb.format().config_id()]);
+    context.update(lb.server_id().as_bytes());
+    Some(hmac::Key::new(hmac::HMAC_SHA256, context.sign().as_ref()))
+}
 
 /// Generator of connection IDs in the format of QUIC-LB.
 pub(super) struct RoutableCidGenerator {

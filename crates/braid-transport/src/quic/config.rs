@@ -7,7 +7,7 @@ use std::time::Duration;
 use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
 use noq::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
-use super::cid_generator::RoutableCidGenerator;
+use super::cid_generator::{self, RoutableCidGenerator};
 use super::congestion::controller::{Gated, SharedGate};
 use super::congestion::{BbrExtensions, Found};
 use super::qlog::QlogFiles;
@@ -230,6 +230,9 @@ impl Default for QuicOptions {
 pub(super) fn endpoint(quic_lb: Option<&QuicLb>) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     if let Some(lb) = quic_lb.cloned() {
+        if let Some(key) = cid_generator::reset_key(&lb) {
+            config.reset_key(Arc::new(key));
+        }
         config.cid_generator(Arc::new(move || Box::new(RoutableCidGenerator::new(lb.clone()))));
     }
     config

@@ -162,6 +162,14 @@ fn listen(runtime: Arc<FaultyRuntime>) -> (QuicListener, ClientTls) {
 }
 
 fn listen_with(runtime: Arc<FaultyRuntime>, options: &QuicOptions) -> (QuicListener, ClientTls) {
+    listen_at(runtime, options, SocketAddr::from(([127, 0, 0, 1], 0)))
+}
+
+fn listen_at(
+    runtime: Arc<FaultyRuntime>,
+    options: &QuicOptions,
+    address: SocketAddr,
+) -> (QuicListener, ClientTls) {
     let dir = tempfile::tempdir().expect("directory");
     let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("pair");
     let ca_files = vec![files.certificate.clone()];
@@ -170,9 +178,8 @@ fn listen_with(runtime: Arc<FaultyRuntime>, options: &QuicOptions) -> (QuicListe
     client.check().expect("the files are read before they are deleted");
     let server = ServerTls::load(files, ClientAuth::None).expect("load");
     let failures = runtime.guarded.failures();
-    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let limit = AmplificationLimit::default();
-    let listener = QuicListener::bind_on(runtime, failures, limit, server, anywhere, options).expect("bind");
+    let listener = QuicListener::bind_on(runtime, failures, limit, server, address, options).expect("bind");
     (listener, client)
 }
 
@@ -344,6 +351,37 @@ async fn clients_of_a_restarted_endpoint_get_a_stateless_reset() {
     write(&mut lost_client, StreamKey::bidi(1), b"the last").await.expect("taken");
     assert!(failure(&mut listener).await.contains("was restarted"));
     let error = timeout(LIMIT, read(&mut lost_client)).await.expect("told").expect_err("lost");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+}
+
+/// A server that starts on the port of one with its server ID and key, as after a crash of the process, resets the
+/// connections of that one.
+#[tokio::test]
+async fn clients_of_a_killed_server_get_a_stateless_reset_from_the_next_one() {
+    let server_id = "0102".parse().expect("server ID");
+    let lb = QuicLb::new(0, server_id, 8, Some([9; 16].into())).expect("configuration");
+    let options = QuicOptions { quic_lb: Some(lb), ..QuicOptions::server() };
+    let killed = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let killed = killed.expect("runtime");
+    let first = options.clone();
+    let up = killed.spawn(async move {
+        let (mut listener, tls) = listen_with(Arc::default(), &first);
+        let address = listener.local_addr().expect("address");
+        tokio::spawn(async move {
+            let link = listener.accept().await.expect("accept").handshake().await.expect("handshake");
+            std::future::pending::<()>().await;
+            drop((listener, link));
+        });
+        (address, tls)
+    });
+    let (address, tls) = up.await.expect("join");
+    let mut client = dial(address, &tls).await;
+    // Its sockets close, and nothing is sent any more.
+    tokio::task::spawn_blocking(|| drop(killed)).await.expect("join");
+
+    let (_next, _) = listen_at(Arc::default(), &options, address);
+    write(&mut client, StreamKey::CONTROL, b"a datagram of some length").await.expect("taken");
+    let error = timeout(LIMIT, read(&mut client)).await.expect("told").expect_err("lost");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
 }
 

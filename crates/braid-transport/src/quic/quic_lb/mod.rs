@@ -257,6 +257,11 @@ impl QuicLb {
         self.format.nonce_length
     }
 
+    /// Key of the IDs.
+    pub(super) fn key(&self) -> Option<&[u8; 16]> {
+        self.format.key.as_ref().map(|key| &key.bytes)
+    }
+
     /// True if the nonces are encrypted. Otherwise no observer may be able to link one to the next.
     pub(super) fn is_encrypted(&self) -> bool {
         self.format.key.is_some()
