@@ -54,7 +54,7 @@ impl Disk {
         if size < LEAST {
             return Err(format!(
                 "the store left only {} MiB of the disk in memory ({SIZE}) before the ballast was written: ask for fewer \
-                 rounds of `full` at once, for example --kind full:10,full:10",
+                 rounds of `full` at once: torture --kind full:10,full:10, or torture-cluster --rounds-per-cluster 10",
                 size >> 20
             ));
         }

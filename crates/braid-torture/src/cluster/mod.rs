@@ -212,7 +212,7 @@ mod tests {
         let given = args("x --kind full:2,one-way --rounds 3").schedule(&mut random);
         let (full, one_way) = (Kind::Full, Kind::OneWay);
         assert_eq!(given, [full, full, one_way, one_way, one_way]);
-        let mut mixed = args("x --kind full:20,one-way:20 --shuffle").schedule(&mut random);
+        let mut mixed = args("x --kind one-way:20,full:20 --shuffle").schedule(&mut random);
         assert!(!mixed.is_sorted());
         mixed.sort();
         assert_eq!(mixed, args("x --kind one-way:20,full:20").schedule(&mut random));

@@ -62,18 +62,10 @@ impl Cluster<'_> {
         let dir = self.home.join(HISTORY);
         std::fs::create_dir_all(self.home).map_err(|error| format!("{}: {error}", self.home.display()))?;
         let mut running = self.start(&dir, random)?;
-        let outcome = running.run_rounds(kinds, random, record);
-        let faults = outcome.and_then(|()| running.settle());
-        match faults {
-            Ok(faults) => record.wrong.extend(faults),
-            Err(reason) => {
-                // The clients' faults may be the cause.
-                if let Some(Ok(tally)) = running.clients.as_ref().map(Clients::tally) {
-                    record.wrong.extend(tally.faults(false));
-                }
-                return Err(reason);
-            }
-        }
+        // After a failed round, what is missing may say why.
+        let failed = running.run_rounds(kinds, random, record).err();
+        record.wrong.extend(failed);
+        record.wrong.extend(running.settle().unwrap_or_else(|reason| vec![reason]));
         drop(running.clients);
         // The histories are complete with this line.
         running.history.write(Event::End {})?;

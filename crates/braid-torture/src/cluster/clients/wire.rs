@@ -92,3 +92,87 @@ impl Wire {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use braid_proto::packet::{Ack, AckKind, PacketId, Publish, QoS};
+    use braid_proto::reason::ReasonCode;
+    use braid_proto::topic::TopicName;
+    use bytes::Bytes;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const V5: ProtocolVersion = ProtocolVersion::V5;
+
+    /// Both ends of a connection.
+    async fn pair() -> (Wire, Wire) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let wire = Wire::connect(listener.local_addr().unwrap(), V5, Duration::from_secs(5)).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let decoder = Decoder::new(V5, PACKET_MAX);
+        let other = Wire { stream, version: V5, decoder, input: BytesMut::new(), output: BytesMut::new() };
+        (wire, other)
+    }
+
+    fn puback(number: u16) -> Packet {
+        Packet::Ack(Ack::new(AckKind::Puback, PacketId::new(number).unwrap(), ReasonCode::Success))
+    }
+
+    fn publish(len: usize) -> Packet {
+        Packet::Publish(Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic: Some(TopicName::parse("t").unwrap()),
+            packet_id: None,
+            topic_alias: None,
+            subscription_ids: Vec::new(),
+            properties: None,
+            payload: Bytes::from(vec![7; len]),
+            spooled: false,
+        })
+    }
+
+    #[tokio::test]
+    async fn a_packet_in_parts_survives_cancelled_reads() {
+        let (mut wire, other) = pair().await;
+        let mut bytes = BytesMut::new();
+        [puback(1), puback(2)].iter().for_each(|packet| packet.encode(V5, &mut bytes));
+        let (first, second) = bytes.split_at(bytes.len() - 1);
+        assert_eq!(other.stream.try_write(first).unwrap(), first.len());
+        assert_eq!(wire.next().await.unwrap(), puback(1));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(matches!(pin!(wire.next()).poll(&mut context), Poll::Pending));
+        assert_eq!(other.stream.try_write(second).unwrap(), second.len());
+        assert_eq!(wire.next().await.unwrap(), puback(2));
+        drop(other);
+        assert_eq!(wire.next().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test]
+    async fn a_packet_that_the_system_does_not_take_at_once_is_written_while_reading() {
+        let (mut wire, mut other) = pair().await;
+        let large = publish(PACKET_MAX - 100);
+        wire.send(&large);
+        assert!(!wire.is_written());
+        let (answer, received) = tokio::join!(wire.next(), async {
+            let received = other.next().await.unwrap();
+            other.send(&puback(3));
+            received
+        });
+        assert!(received == large && wire.is_written());
+        assert_eq!(answer.unwrap(), puback(3));
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_no_packet_end_the_connection() {
+        let (mut wire, other) = pair().await;
+        assert_eq!(other.stream.try_write(&[0; 4]).unwrap(), 4);
+        assert_eq!(wire.next().await.unwrap_err().kind(), ErrorKind::Other);
+    }
+}
