@@ -368,13 +368,13 @@ impl Client {
         let (client, conn, now) = (self.profile.id.clone(), link.number, std::time::Instant::now());
         match effect {
             Effect::Received(id) => self.write(Event::Pubrec { client: &client, conn, id: &id }),
-            Effect::Acknowledged { id, topic, reason } => {
+            Effect::Acknowledged { id, topic, reason, is_taken } => {
                 self.waiting_since = Instant::now();
                 self.write(Event::Acked { client: &client, conn, id: &id, reason });
                 let mut tally = self.world.tally();
                 tally.inflight = tally.inflight.saturating_sub(1);
                 match TopicName::parse(&topic) {
-                    Ok(topic) if reason < 0x80 => tally.acknowledged(&client, &id, &topic, now),
+                    Ok(topic) if is_taken => tally.acknowledged(&client, &id, &topic, now),
                     _ => tally.refused(),
                 }
             }

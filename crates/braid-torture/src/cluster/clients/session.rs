@@ -26,7 +26,14 @@ pub(crate) enum Effect {
     /// PUBREC has come.
     Received(Rc<str>),
     /// The last acknowledgement of a message to this topic has come.
-    Acknowledged { id: Rc<str>, topic: String, reason: u8 },
+    Acknowledged {
+        id: Rc<str>,
+        topic: String,
+        reason: u8,
+        /// True if the message is the server's: no error, or PUBREC without an error before. A server that had
+        /// completed the exchange answers a repeated PUBREL with Packet Identifier not found.
+        is_taken: bool,
+    },
     /// The application gets this message.
     Deliver(Box<Publish>),
     /// The exchange of a delivered message is complete, for the client.
@@ -150,6 +157,7 @@ impl Session {
                     id: message.id,
                     topic: message.publish.topic.map(|topic| topic.as_str().to_owned()).unwrap_or_default(),
                     reason: ack.reason.value(),
+                    is_taken: message.is_received || !ack.reason.is_error(),
                 });
                 (None, acknowledged.into_iter().collect())
             }
@@ -174,8 +182,8 @@ mod tests {
         session.publish(id.into(), topic, Bytes::new(), qos, false).publish.packet_id.unwrap().value()
     }
 
-    fn acknowledged(id: &str, reason: u8) -> Vec<Effect> {
-        vec![Effect::Acknowledged { id: id.into(), topic: "m/x".to_owned(), reason }]
+    fn acknowledged(id: &str, reason: u8, is_taken: bool) -> Vec<Effect> {
+        vec![Effect::Acknowledged { id: id.into(), topic: "m/x".to_owned(), reason, is_taken }]
     }
 
     /// A received PUBLISH.
@@ -203,17 +211,21 @@ mod tests {
         let mut session = Session::default();
         let (one, two) =
             (send(&mut session, "x:1", QoS::AtLeastOnce), send(&mut session, "x:2", QoS::ExactlyOnce));
-        assert_eq!(session.handle(success(AckKind::Puback, one)), (None, acknowledged("x:1", 0)));
+        assert_eq!(session.handle(success(AckKind::Puback, one)), (None, acknowledged("x:1", 0, true)));
         assert_eq!(session.handle(success(AckKind::Puback, one)), (None, vec![]));
         let pubrel = Some(success(AckKind::Pubrel, two));
         let received = vec![Effect::Received("x:2".into())];
         assert_eq!(session.handle(success(AckKind::Pubrec, two)), (pubrel.clone(), received));
         assert_eq!(session.handle(success(AckKind::Pubrec, two)), (pubrel, vec![]));
-        assert_eq!(session.handle(success(AckKind::Pubcomp, two)), (None, acknowledged("x:2", 0)));
+        assert_eq!(session.handle(success(AckKind::Pubcomp, two)), (None, acknowledged("x:2", 0, true)));
         assert_eq!(session.inflight(), 0);
         let three = send(&mut session, "x:3", QoS::ExactlyOnce);
         let refused = ack(AckKind::Pubrec, three, ReasonCode::QuotaExceeded);
-        assert_eq!(session.handle(refused), (None, acknowledged("x:3", 0x97)));
+        assert_eq!(session.handle(refused), (None, acknowledged("x:3", 0x97, false)));
+        let four = send(&mut session, "x:4", QoS::ExactlyOnce);
+        session.handle(success(AckKind::Pubrec, four));
+        let unknown = ack(AckKind::Pubcomp, four, ReasonCode::PacketIdentifierNotFound);
+        assert_eq!(session.handle(unknown), (None, acknowledged("x:4", 0x92, true)));
     }
 
     #[test]
