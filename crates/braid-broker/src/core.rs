@@ -1,5 +1,6 @@
 //! Shared state of a broker.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use braid_proto::connection::ServerOptions;
@@ -137,6 +138,9 @@ pub(crate) struct Lifecycle {
     /// In the order in which the broker was given them.
     pub(crate) listeners: Vec<ListenerState>,
     stopping: watch::Sender<bool>,
+    /// Milliseconds from the start until which the sessions of this node are its own for certain; without other nodes
+    /// always.
+    owns_until: AtomicU64,
     /// Addresses of other nodes, for the clients of a node that leaves.
     successors: OnceLock<Vec<String>>,
     connection_ended: Notify,
@@ -153,6 +157,7 @@ impl Default for Lifecycle {
             events: Events::default(),
             listeners: Vec::new(),
             stopping: watch::Sender::new(false),
+            owns_until: AtomicU64::new(u64::MAX),
             successors: OnceLock::new(),
             connection_ended: Notify::new(),
             rechecks: watch::Sender::new(()),
@@ -173,6 +178,24 @@ impl Lifecycle {
 
     pub(crate) fn set_stopping(&self) {
         self.stopping.send_replace(true);
+    }
+
+    /// Whether the sessions of this node are its own for certain at `now`. Otherwise another node may deliver to their
+    /// clients, and this one delivers nothing of QoS 1 and 2.
+    pub(crate) fn owns_sessions(&self, now: std::time::Instant) -> bool {
+        let until = self.owns_until.load(Ordering::Relaxed);
+        until == u64::MAX || self.millis(now) < until
+    }
+
+    /// Sets the time until which the sessions of this node are its own. True: they were not for certain before.
+    pub(crate) fn set_owns_until(&self, until: std::time::Instant) -> bool {
+        let before = self.owns_until.swap(self.millis(until), Ordering::Relaxed);
+        before <= self.millis(clock::now())
+    }
+
+    fn millis(&self, at: std::time::Instant) -> u64 {
+        let since = at.saturating_duration_since(self.started.into_std());
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX - 1)
     }
 
     /// Sets the addresses to which clients are sent when the broker stops. The first call counts.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
 
 use braid_proto::message::Message;
 use braid_proto::packet::{ClientId, QoS};
@@ -9,8 +11,10 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicFilter;
 use braid_store::SessionId;
 
+use crate::clock;
 use crate::cluster::ArrivedMessage;
 use crate::core::Core;
+use crate::queue::session_queue::Signal;
 use crate::routing::RouteCache;
 
 /// Handle of a broker for its cluster. Cheap to clone.
@@ -60,6 +64,17 @@ impl NodeHandle {
                 tracing::warn!(
                     "NATS takes no messages: clients of QoS 1 and 2 wait, and new ones are refused"
                 );
+            }
+        }
+    }
+
+    /// Sets the time until which other nodes leave the sessions of this one alone. From then on nothing of QoS 1 and 2
+    /// is delivered, until the time is set anew.
+    pub fn set_owns_until(&self, until: Instant) {
+        if self.0.lifecycle.set_owns_until(until) && self.0.lifecycle.owns_sessions(clock::now()) {
+            // Deliveries wait.
+            for entry in self.0.sessions.registry.pieces().flatten() {
+                entry.queue.signal(Signal::Inquire).into_iter().for_each(Waker::wake);
             }
         }
     }

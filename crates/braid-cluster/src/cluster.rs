@@ -18,7 +18,7 @@ use crate::log_writer::{Append, Command};
 use crate::message::LoggedMessage;
 use crate::publish::Outgoing;
 use crate::reads::MessageReader;
-use crate::store::NodeState;
+use crate::store::{NodeState, SessionEvent};
 use crate::subject::{SUBJECT_MAX, push_text, push_topic};
 use crate::take::Taker;
 
@@ -79,7 +79,8 @@ impl Cluster for NatsCluster {
     }
 
     fn abandon(&self, session: SessionId) {
-        self.state.drop_session(session);
+        // Its record names this node: it is given back.
+        self.state.tell(SessionEvent::Unavailable(session));
     }
 
     fn note_interest(&self, filter: &TopicFilter, is_interested: bool) {

@@ -20,6 +20,7 @@ mod interest;
 mod layout;
 mod live;
 mod log_reader;
+mod log_source;
 mod log_writer;
 mod logged;
 mod message;

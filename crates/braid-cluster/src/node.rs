@@ -1,9 +1,11 @@
 //! Node of a cluster, from its checks to its end.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use async_nats::Client;
+use async_nats::connection::State;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Stream;
 use braid_broker::cluster::Cluster;
@@ -13,22 +15,23 @@ use braid_store::Store;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, interval, timeout};
 
 use crate::calls;
 use crate::cluster::NatsCluster;
 use crate::connect::Connections;
 use crate::error::{ClusterError, Risk};
 use crate::interest::InterestChange;
-use crate::layout::{Layout, Shard};
+use crate::layout::{LEASE, Layout, Shard};
 use crate::live::{LiveOutlet, LiveQueues, LiveReader};
 use crate::log_reader::LogReader;
+use crate::log_source::LogSource;
 use crate::log_writer::{Command, LogWriter};
 use crate::nodes::{Lease, LeaseLost, LeaseWatcher, NodeRecord, live_nodes};
 use crate::options::ClusterOptions;
 use crate::position::ReadPosition;
 use crate::preflight::{ServerFacts, unchecked};
-use crate::reads::{LogSource, MessageReader};
+use crate::reads::MessageReader;
 use crate::reaper::Reaper;
 use crate::record_writer::RecordWriter;
 use crate::retained;
@@ -37,8 +40,16 @@ use crate::store::{ClusterStore, NodeState, Outlets, ReadRequest, SessionEvent, 
 use crate::streams::ensure;
 use crate::take::Taker;
 
+/// Time between two tries to give a session back.
+const AGAIN: Duration = Duration::from_secs(2);
+
 /// Time to find other nodes before this one stops.
 const SUCCESSORS: Duration = Duration::from_secs(1);
+
+/// Time between two looks at the connection to NATS, and looks after which it counts as lost: together less than the
+/// time for which other nodes ask for a session.
+const CONNECTION_LOOK: Duration = Duration::from_millis(250);
+const CONNECTION_LOST: u32 = 3;
 
 /// Time to give the name of the node back.
 const GIVE_BACK: Duration = Duration::from_secs(2);
@@ -144,8 +155,13 @@ impl ClusterNode {
         let state = NodeState::new(layout.clone(), name, run, outlets, positions, snapshot.into_messages());
         let state = Arc::new(state);
         let messages = streams.messages.clone();
-        let taker =
-            Taker { state: state.clone(), client, sessions: streams.sessions.clone(), streams: messages };
+        let taker = Taker {
+            state: state.clone(),
+            client,
+            sessions: streams.sessions.clone(),
+            nodes: streams.nodes.clone(),
+            streams: messages,
+        };
         let reader = MessageReader { state: state.clone(), log };
         let cluster = Arc::new(NatsCluster { state: state.clone(), taker, reader, live, interest });
         let inlets = Inlets {
@@ -237,7 +253,11 @@ impl ClusterNode {
         };
         tasks.spawn(reaper.run());
         let ((lost, is_lost), (leaving, left)) = (watch::channel(false), oneshot::channel());
-        let watcher = Renewals { state: state.clone(), handle: handle.clone() };
+        let until = Instant::now() + LEASE / 2;
+        handle.set_owns_until(until.into_std());
+        let owned_until = Arc::new(Mutex::new(until));
+        tasks.spawn(watch_connection(connections.ordinary.client(), handle.clone(), owned_until.clone()));
+        let watcher = Renewals { state: state.clone(), handle: handle.clone(), owned_until };
         let renewal = tokio::spawn(keep_lease(lease, watcher, left, lost));
         RunningNode { state, handle: handle.clone(), nodes, is_lost, leaving, renewal, tasks }
     }
@@ -305,7 +325,14 @@ async fn handle_events(
             }
             SessionEvent::Unavailable(id) => {
                 handle.lose_session(id, ReasonCode::ServerUnavailable);
-                state.drop_session(id);
+                if let Some(client_id) = state.drop_session(id) {
+                    tokio::spawn(async move {
+                        // The record may name this node, which nothing would change until the client returns.
+                        while handle.adopt_session(&client_id).await.is_err() {
+                            tokio::time::sleep(AGAIN).await;
+                        }
+                    });
+                }
             }
         }
     }
@@ -328,6 +355,23 @@ pub struct RunningNode {
 struct Renewals {
     state: Arc<NodeState>,
     handle: NodeHandle,
+    owned_until: Arc<Mutex<Instant>>,
+}
+
+/// Ends the certainty of this node about its sessions while it has no connection to NATS: another node that finds no
+/// answer takes them over.
+async fn watch_connection(client: Client, handle: NodeHandle, owned_until: Arc<Mutex<Instant>>) {
+    let mut look = interval(CONNECTION_LOOK);
+    let mut lost = 0;
+    loop {
+        look.tick().await;
+        lost = if client.connection_state() == State::Connected { 0 } else { lost + 1 };
+        if lost == CONNECTION_LOST {
+            let now = Instant::now();
+            *owned_until.lock().unwrap_or_else(PoisonError::into_inner) = now;
+            handle.set_owns_until(now.into_std());
+        }
+    }
 }
 
 impl LeaseWatcher for Renewals {
@@ -335,13 +379,29 @@ impl LeaseWatcher for Renewals {
         self.state.positions().to_vec()
     }
 
-    fn note_renewal(&self, is_renewed: bool) {
-        self.state.is_reachable.store(is_renewed, Ordering::Relaxed);
-        self.handle.set_reachable(is_renewed);
+    fn note_renewed(&self, until: Instant) {
+        self.state.is_reachable.store(true, Ordering::Relaxed);
+        self.handle.set_reachable(true);
+        let now = Instant::now();
+        let mut owned_until = self.owned_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *owned_until, until);
+        drop(owned_until);
+        if now < before {
+            return self.handle.set_owns_until(until.into_std());
+        }
+        // Other nodes may have taken over sessions: writes of their records are refused, and their connections closed,
+        // before anything is delivered to them.
+        let (state, handle) = (self.state.clone(), self.handle.clone());
+        tokio::spawn(async move {
+            state.write_all();
+            state.settle().await;
+            handle.set_owns_until(until.into_std());
+        });
     }
 
-    fn note_regained(&self) {
-        self.state.write_all();
+    fn note_unreachable(&self) {
+        self.state.is_reachable.store(false, Ordering::Relaxed);
+        self.handle.set_reachable(false);
     }
 }
 

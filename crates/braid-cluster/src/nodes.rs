@@ -22,6 +22,9 @@ const RENEW: Duration = Duration::from_secs(3);
 /// Time between two tries.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// Time before the end of a lease from which on its node does not rely on it.
+const MARGIN: Duration = Duration::from_secs(1);
+
 /// Tries to renew after which the servers count as unreachable.
 const FAILURES: u32 = 4;
 
@@ -86,11 +89,11 @@ pub trait LeaseWatcher: Sync {
     /// Position of the log up to which this node has delivered, in each shard.
     fn positions(&self) -> Vec<u64>;
 
-    /// The lease was renewed, or could not be for some seconds.
-    fn note_renewal(&self, is_renewed: bool);
+    /// The lease was renewed: nodes leave this one's sessions alone until the time.
+    fn note_renewed(&self, until: Instant);
 
-    /// The lease had ended and is renewed: other nodes may have taken over sessions meanwhile.
-    fn note_regained(&self);
+    /// The lease could not be renewed for some seconds.
+    fn note_unreachable(&self);
 }
 
 /// The lease has ended: another process has the name, or this one was stopped for longer than the lease. Other nodes
@@ -202,9 +205,10 @@ impl Lease {
         loop {
             sleep(wait).await;
             self.record.positions = watcher.positions();
+            let until = Instant::now() + LEASE - MARGIN;
             let Err(error) = self.write().await else {
                 (wait, failures) = (RENEW, 0);
-                watcher.note_renewal(true);
+                watcher.note_renewed(until);
                 continue;
             };
             if error.kind() != PublishErrorKind::WrongLastSequence {
@@ -212,7 +216,7 @@ impl Lease {
                 // An election of a leader takes longer than one try.
                 (wait, failures) = (AGAIN, failures + 1);
                 if failures >= FAILURES {
-                    watcher.note_renewal(false);
+                    watcher.note_unreachable();
                 }
                 continue;
             }
@@ -224,7 +228,7 @@ impl Lease {
                     self.revision = revision;
                     if self.write().await.is_ok() {
                         tracing::warn!("the lease of this node had ended, and is renewed");
-                        watcher.note_regained();
+                        watcher.note_renewed(until);
                     }
                 }
                 Ok(_) => return LeaseLost,

@@ -146,7 +146,7 @@ impl RecordWriter {
         }
         drop(sessions);
         match &outcome {
-            Ok(()) if ends => self.state.drop_session(id),
+            Ok(()) if ends => drop(self.state.drop_session(id)),
             Ok(()) if is_due_again => self.state.note_due(id),
             Ok(()) if parks => self.state.tell(SessionEvent::Parked(id)),
             Ok(()) => {}

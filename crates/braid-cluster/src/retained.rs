@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use crate::error::ClusterError;
 use crate::layout::Layout;
+use crate::log_source::{Found, LogSource};
 use crate::logged::{Logged, read};
-use crate::reads::{Found, LogSource};
 
 /// Header of a message that the servers have copied: its stream and sequence number there.
 const SOURCE: &str = "Nats-Stream-Source";

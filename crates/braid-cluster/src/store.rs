@@ -181,10 +181,10 @@ impl NodeState {
         }
     }
 
-    /// Removes a session that this node does not have any more.
-    pub(crate) fn drop_session(&self, id: SessionId) {
+    /// Removes a session that this node does not have any more, and returns its client.
+    pub(crate) fn drop_session(&self, id: SessionId) -> Option<ClientId> {
         let mut sessions = self.sessions();
-        let Some(mut session) = sessions.remove(id) else { return };
+        let mut session = sessions.remove(id)?;
         drop(sessions);
         self.return_shared(&mut session);
         for part in session.write.waiters {
@@ -196,6 +196,7 @@ impl NodeState {
         for writer in &self.outlets.writers {
             let _ = writer.send(Command::Forget(id));
         }
+        Some(session.client_id)
     }
 
     /// Gives messages of shared subscriptions back.

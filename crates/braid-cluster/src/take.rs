@@ -5,16 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_nats::client::RequestErrorKind;
 use async_nats::jetstream::stream::Stream;
 use async_nats::{Client, Request};
 use braid_broker::cluster::RemoteSession;
 use braid_proto::packet::{ClientId, PacketId};
 use braid_store::{RecoveredSession, SessionId, StoreError};
+use tokio::time::{Instant, sleep};
 
 use crate::calls::{Call, Reply};
 use crate::exchanges::{Exchanges, Last};
+use crate::layout::LEASE;
 use crate::log_writer::Command;
 use crate::name::Name;
+use crate::nodes::NodeRecord;
 use crate::publish::{Tried, last_message, send};
 use crate::record::Record;
 use crate::sessions::OwnSession;
@@ -22,6 +26,11 @@ use crate::store::NodeState;
 
 /// Time for a node to release a session.
 const RELEASE: Duration = Duration::from_secs(2);
+
+/// Looks at a node that NATS knows no connection of, and the time between them: together more than the node takes to
+/// notice that it has none.
+const GONE: u32 = 5;
+const GONE_LOOK: Duration = Duration::from_millis(300);
 
 /// Tries to claim a session, or to reach the servers.
 const TRIES: u32 = 10;
@@ -35,6 +44,7 @@ pub(crate) struct Taker {
     pub(crate) state: Arc<NodeState>,
     pub(crate) client: Client,
     pub(crate) sessions: Stream<()>,
+    pub(crate) nodes: Stream<()>,
     /// Streams of the shards, by their place.
     pub(crate) streams: Vec<Stream<()>>,
 }
@@ -75,7 +85,7 @@ impl Taker {
                 Ok(value) => return Ok(value),
                 Err(problem) => reason = problem,
             }
-            tokio::time::sleep(AGAIN).await;
+            sleep(AGAIN).await;
         }
         Err(StoreError::Unavailable { reason: reason.into() })
     }
@@ -91,8 +101,8 @@ impl Taker {
         for _ in 0..TRIES {
             if let Some(owner) = &found.record.owner
                 && (*owner != self.state.node || found.record.run != *self.state.run)
-                && self.is_released(owner, &found.client_id).await
             {
+                self.release(&owner.clone(), &found).await?;
                 match self.read(&found.client_id).await? {
                     Some(again) => found = again,
                     None => return Ok(None),
@@ -109,19 +119,43 @@ impl Taker {
         Err(StoreError::Unavailable { reason: "other nodes claim the session again and again".into() })
     }
 
-    /// Asks a node to release a session. False: it does not answer, or cannot.
-    async fn is_released(&self, owner: &str, client_id: &ClientId) -> bool {
-        let Ok(owner) = owner.parse::<Name>() else { return false };
-        let call = Call::Release { client: client_id.as_str().to_owned() };
-        let request = Request::new().payload(call.write()).timeout(Some(RELEASE));
-        let answer = self.client.send_request(self.state.layout.calls(&owner), request).await;
-        match answer {
-            Ok(answer) => Reply::read(&answer.payload).is_some_and(|reply| reply.is_done),
-            Err(error) => {
-                tracing::info!(client = client_id.as_str(), node = %owner, %error, "taken from a node that does not answer");
-                false
+    /// Asks a node to release a session, until it has, or may not deliver to its client any more: it does not answer
+    /// and has no lease, or NATS knows no connection of it for longer than it takes the node to notice that.
+    async fn release(&self, owner: &str, found: &FoundRecord) -> Result<(), StoreError> {
+        let Ok(name) = owner.parse::<Name>() else { return Ok(()) };
+        let client = found.client_id.as_str();
+        let call = Call::Release { client: client.to_owned() };
+        let give_up = Instant::now() + LEASE + RELEASE;
+        let mut gone = 0;
+        while Instant::now() < give_up {
+            let request = Request::new().payload(call.write()).timeout(Some(RELEASE));
+            let error = match self.client.send_request(self.state.layout.calls(&name), request).await {
+                Ok(answer) if Reply::read(&answer.payload).is_some_and(|reply| reply.is_done) => {
+                    return Ok(());
+                }
+                Ok(_) => "it cannot release the session".to_owned(),
+                Err(error) if error.kind() == RequestErrorKind::NoResponders => {
+                    gone += 1;
+                    if gone == GONE {
+                        tracing::info!(client, node = %name, "taken from a node that is gone");
+                        return Ok(());
+                    }
+                    sleep(GONE_LOOK).await;
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            };
+            let subject = self.state.layout.node(&name);
+            let lease = self.patiently(|| last_message(&self.nodes, &subject)).await?;
+            let record = lease.and_then(|(payload, _)| serde_json::from_slice::<NodeRecord>(&payload).ok());
+            if record.is_none_or(|record| record.run != found.record.run) {
+                tracing::info!(client, node = %name, error, "taken from a node without a lease");
+                return Ok(());
             }
         }
+        Err(StoreError::Unavailable {
+            reason: format!("the node {owner} does not release the session").into(),
+        })
     }
 
     /// Writes this node into the record. `None`: another node was faster.

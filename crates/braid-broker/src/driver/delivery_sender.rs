@@ -2,6 +2,7 @@
 
 use braid_proto::connection::Server;
 use braid_proto::message::Delivery;
+use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, StreamKey};
 
 use super::stream_scheduler::StreamScheduler;
@@ -51,11 +52,13 @@ fn outbox_target(egress: &EgressQueue) -> usize {
 }
 
 /// The most urgent delivery whose stream has room and that the peer takes, and its lane. Streams without room are
-/// passed over [BQ-53], [BQ-55] and noted in `streams`. `unwritten`: bytes in all outboxes.
+/// passed over [BQ-53], [BQ-55] and noted in `streams`. `unwritten`: bytes in all outboxes. `owns_session`: whether the
+/// session is of this node for certain; otherwise only deliveries of QoS 0 are sent.
 pub(super) fn next_delivery(
     egress: &mut EgressQueue,
     server: &Server,
     unwritten: usize,
+    owns_session: bool,
     mut streams: Option<&mut StreamScheduler>,
 ) -> Option<(Lane, Delivery)> {
     let target = outbox_target(egress);
@@ -69,6 +72,6 @@ pub(super) fn next_delivery(
         {
             streams.note_refused(lane);
         }
-        has_room && server.takes(delivery)
+        has_room && server.takes(delivery) && (owns_session || delivery.qos == QoS::AtMostOnce)
     })
 }

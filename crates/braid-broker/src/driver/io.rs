@@ -229,9 +229,10 @@ impl Driver {
         self.egress.note_begin(now);
         let mut unwritten = self.server.unwritten();
         let mut drops_left = DROPS_AT_ONCE;
+        let owns = self.core.lifecycle.owns_sessions(now);
         while drops_left > 0
             && let Some((lane, next)) =
-                next_delivery(&mut self.egress, &self.server, unwritten, self.streams.as_deref_mut())
+                next_delivery(&mut self.egress, &self.server, unwritten, owns, self.streams.as_deref_mut())
         {
             let (queue_lsn, qos) = (next.queue_lsn, next.qos);
             if self.core.queues.policy.is_too_old(next.enqueued_at, now) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use braid_cluster::{
     ClusterError, ClusterOptions, Layout, Lease, LeaseWatcher, Login, Node, NodeRecord, Risk,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::servers::{Servers, Settings};
 
@@ -97,11 +97,9 @@ impl LeaseWatcher for Unwatched {
         Vec::new()
     }
 
-    fn note_renewal(&self, is_renewed: bool) {
-        assert!(is_renewed);
-    }
+    fn note_renewed(&self, _until: Instant) {}
 
-    fn note_regained(&self) {}
+    fn note_unreachable(&self) {}
 }
 
 #[tokio::test]
