@@ -160,11 +160,14 @@ mod tests {
         let large = publish(PACKET_MAX - 100);
         wire.send(&large);
         assert!(!wire.is_written());
-        let (answer, received) = tokio::join!(wire.next(), async {
-            let received = other.next().await.unwrap();
-            other.send(&puback(3));
-            received
-        });
+        let both = async {
+            tokio::join!(wire.next(), async {
+                let received = other.next().await.unwrap();
+                other.send(&puback(3));
+                received
+            })
+        };
+        let (answer, received) = timeout(Duration::from_secs(30), both).await.unwrap();
         assert!(received == large && wire.is_written());
         assert_eq!(answer.unwrap(), puback(3));
     }
