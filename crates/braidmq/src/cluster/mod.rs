@@ -15,6 +15,7 @@ use self::progress::with_progress;
 use crate::config::{Config, Layers, environment, merge};
 use crate::output;
 use crate::printable::printable;
+pub(crate) use options::lock_instance;
 
 /// Exit code when the cluster is degraded.
 const DEGRADED: u8 = 1;

@@ -114,6 +114,24 @@ fn node_of_host(host: &str) -> Result<Name, ConfigError> {
     })
 }
 
+/// Locks the instance in a data directory for as long as the file is open: two processes with one instance would take
+/// the name of the node from each other.
+///
+/// # Errors
+/// Another process has it, or the file cannot be locked.
+pub(crate) fn lock_instance(data_dir: &Path) -> Result<fs::File, ConfigError> {
+    let path = data_dir.join(INSTANCE_FILE);
+    let refused = |problem: String| refused("data_dir", format!("{}: {problem}", path.display()));
+    let file = fs::File::open(&path).map_err(|error| refused(format!("cannot be read: {error}")))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(refused(
+            "another broker runs with this directory: stop it, or name another directory".to_owned(),
+        )),
+        Err(fs::TryLockError::Error(error)) => Err(refused(format!("cannot be locked: {error}"))),
+    }
+}
+
 /// The instance in a data directory, which is made if there is none.
 fn instance(data_dir: &Path) -> Result<String, ConfigError> {
     let path = data_dir.join(INSTANCE_FILE);
@@ -169,6 +187,18 @@ mod tests {
     use braid_cluster::Risk;
 
     use super::*;
+
+    #[test]
+    fn an_instance_is_of_one_process() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(lock_instance(dir.path()).unwrap_err().to_string().contains("cannot be read"));
+        instance(dir.path()).unwrap();
+        let lock = lock_instance(dir.path()).unwrap();
+        let error = lock_instance(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("another broker runs with this directory"), "{error}");
+        drop(lock);
+        lock_instance(dir.path()).unwrap();
+    }
 
     #[test]
     fn a_node_is_called_like_its_host() {

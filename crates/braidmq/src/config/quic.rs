@@ -1,12 +1,18 @@
 //! Section `[quic]`: options of the transport, and of data streams in the broker.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use braid_access::read_file;
 use braid_broker::{EarlyPublishConfig, StreamsConfig};
-use braid_transport::quic::{Congestion, QuicOptions};
+use braid_transport::quic::{Congestion, QuicLb, QuicLbError, QuicLbKey, QuicOptions, ServerId};
 use serde::{Deserialize, Serialize};
 
-use super::Config;
+use super::check::refused;
+use super::http::{parsed, text};
+use super::{Config, ConfigError};
+
+/// Longest file with a key, in bytes.
+const MAX_KEY_FILE: usize = 4096;
 
 /// MQTT over QUIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +44,57 @@ pub(crate) struct QuicConfig {
     /// Directory for a qlog of each connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) qlog_dir: Option<PathBuf>,
+    /// Connection IDs that name this node to balancers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lb: Option<QuicLbConfig>,
+}
+
+/// Connection IDs by QUIC-LB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct QuicLbConfig {
+    /// Identifier of this node, in hexadecimal digits.
+    #[serde(serialize_with = "text", deserialize_with = "parsed")]
+    pub(crate) server_id: Option<ServerId>,
+    /// Number of this set of values, 0 to 6.
+    #[serde(default)]
+    pub(crate) config_id: u8,
+    /// Length of the nonce in bytes.
+    #[serde(default = "nonce_bytes")]
+    pub(crate) nonce_bytes: usize,
+    /// File whose first line is the key, 32 hexadecimal digits; without it nodes are visible in connection IDs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key_file: Option<PathBuf>,
+}
+
+const fn nonce_bytes() -> usize {
+    8
+}
+
+impl QuicLbConfig {
+    /// Reads the key.
+    ///
+    /// # Errors
+    /// The key cannot be read, or the values do not go together.
+    pub(crate) fn read(&self) -> Result<QuicLb, ConfigError> {
+        let key = self.key_file.as_deref().map(read_key).transpose()?;
+        let missing = || refused("quic.lb.server_id", "is missing: give each node one of its own".to_owned());
+        let server_id = self.server_id.ok_or_else(missing)?;
+        QuicLb::new(self.config_id, server_id, self.nonce_bytes, key)
+            .map_err(|error| refused("quic.lb", error.to_string()))
+    }
+}
+
+fn read_key(file: &Path) -> Result<QuicLbKey, ConfigError> {
+    let refused = |problem: String| refused("quic.lb.key_file", format!("{}: {problem}", file.display()));
+    let text = read_file(file, MAX_KEY_FILE).map_err(|error| refused(error.to_string()))?;
+    let text = String::from_utf8(text).map_err(|_| refused("is not UTF-8".to_owned()))?;
+    text.lines()
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .parse()
+        .map_err(|error: QuicLbError| refused(error.to_string()))
 }
 
 impl Default for QuicConfig {
@@ -56,6 +113,7 @@ impl Default for QuicConfig {
             tickets: options.tickets,
             zero_rtt: options.zero_rtt,
             qlog_dir: None,
+            lb: None,
         }
     }
 }
@@ -71,9 +129,14 @@ enum CongestionConfig {
 
 impl Config {
     /// Options of QUIC listeners.
-    pub(crate) fn quic_options(&self) -> QuicOptions {
+    ///
+    /// # Errors
+    /// Those of [`QuicLbConfig::read`].
+    pub(crate) fn quic_options(&self) -> Result<QuicOptions, ConfigError> {
         let quic = self.quic.clone();
-        QuicOptions {
+        let quic_lb = quic.lb.as_ref().map(QuicLbConfig::read).transpose()?;
+        Ok(QuicOptions {
+            quic_lb,
             stream_receive_window: quic.stream_window,
             bidi_streams: self.limits.streams,
             congestion: quic.congestion,
@@ -85,7 +148,7 @@ impl Config {
             zero_rtt: quic.zero_rtt,
             qlog_dir: quic.qlog_dir,
             ..QuicOptions::server()
-        }
+        })
     }
 }
 
@@ -95,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_the_transport() {
-        assert_eq!(Config::default().quic_options(), QuicOptions::server());
+        assert_eq!(Config::default().quic_options().unwrap(), QuicOptions::server());
     }
 
     #[test]
@@ -128,6 +191,33 @@ mod tests {
             qlog_dir: Some(PathBuf::from("q")),
             ..QuicOptions::server()
         };
-        assert_eq!(config.quic_options(), expected);
+        assert_eq!(config.quic_options().unwrap(), expected);
+    }
+
+    #[test]
+    fn connection_ids_name_this_node() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |lb: &str, key: &str| {
+            std::fs::write(file.path(), key).unwrap();
+            let quic = toml::from_str(&lb.replace("FILE", &file.path().display().to_string())).unwrap();
+            let options = Config { quic, ..Config::default() }.quic_options();
+            options.map(|options| options.quic_lb).map_err(|error| error.to_string())
+        };
+        let id: ServerId = "0a1b".parse().unwrap();
+        let keyed = "lb = { server_id = '0a1b', config_id = 2, nonce_bytes = 6, key_file = 'FILE' }";
+        let key = "00112233445566778899aabbccddeeff\n";
+        assert_eq!(read(keyed, key), Ok(QuicLb::new(2, id, 6, key.trim().parse().ok()).ok()));
+        assert_eq!(read("lb = { server_id = '0a1b' }", ""), Ok(QuicLb::new(0, id, 8, None).ok()));
+        for (lb, key, expected) in [
+            ("lb = { }", "", "quic.lb.server_id: is missing: give each node one of its own"),
+            ("lb = { server_id = '01', config_id = 7 }", "", "7 is no QUIC-LB config ID: give 0 to 6"),
+            ("lb = { server_id = '01', nonce_bytes = 3 }", "", "a QUIC-LB nonce of 3 bytes"),
+            (keyed, "0011", "a QUIC-LB key is written as 32 hexadecimal digits"),
+            ("lb = { server_id = '01', key_file = '/nothing' }", "", "quic.lb.key_file: /nothing: "),
+        ] {
+            let error = read(lb, key).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        assert!(toml::from_str::<QuicConfig>("lb = { server_id = 'x' }").is_err());
     }
 }

@@ -164,7 +164,7 @@ pub(super) fn listeners(
     config: &Config,
     certificate: Option<&Certificate>,
 ) -> Result<Vec<BrokerListener>, StartError> {
-    let (quic, websocket) = (config.quic_options(), websocket(config));
+    let (quic, websocket) = (config.quic_options()?, websocket(config));
     let options = ListenOptions { quic, websocket, ..ListenOptions::default() };
     let usual = certificate.map(|certificate| &certificate.tls);
     let mut listeners = Vec::new();

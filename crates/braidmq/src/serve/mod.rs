@@ -118,6 +118,10 @@ enum Failure {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(
+        "another process has the name of this node, and the broker stopped: give each node a name of its own in cluster.node"
+    )]
+    NameLost,
+    #[error(
         "the store in {directory} failed ({reason}) and the broker stopped: free space or repair the device, then start \
          again",
         directory = .directory.display()
@@ -176,7 +180,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let Err(failure) = try_run(args) else { return ExitCode::SUCCESS };
     eprintln!("braidmq: {failure}");
     ExitCode::from(match failure {
-        Failure::Start(_) => REFUSED,
+        Failure::Start(_) | Failure::NameLost => REFUSED,
         Failure::Store { .. } => STORE_FAILED,
     })
 }
@@ -203,7 +207,7 @@ fn try_run(args: &Args) -> Result<(), Failure> {
         .map_err(|source| StartError::System { what: "to start threads", source })?;
     let status = Status { health, addresses: server.as_ref().map_or(&[], HealthServer::addresses) };
     let served = runtime.block_on(serve(args, &config, &reload_level, &status));
-    let Some(Ended { served, store, monitor, front }) = served? else {
+    let Some(Ended { served, store, monitor, front, is_name_lost }) = served? else {
         // Opening the store may be interrupted, as by a crash.
         runtime.shutdown_background();
         return Ok(());
@@ -216,7 +220,8 @@ fn try_run(args: &Args) -> Result<(), Failure> {
         status.health.serving(monitor.unclosed(error.clone()));
     }
     front.stop();
-    served.and(closed).map_err(|error| Failure::of_store(config.data_dir, error))
+    served.and(closed).map_err(|error| Failure::of_store(config.data_dir, error))?;
+    if is_name_lost { Err(Failure::NameLost) } else { Ok(()) }
 }
 
 impl Failure {
@@ -317,6 +322,8 @@ struct Ended {
     monitor: HealthMonitor,
     /// To be stopped.
     front: Front,
+    /// Another process has the name of this node of a cluster.
+    is_name_lost: bool,
 }
 
 /// Serves until a signal or a failure of the store; `None` when a signal came before it began.
@@ -416,9 +423,10 @@ async fn serve(
         }
     };
     drop(wanted);
+    let is_name_lost = member.is_lost;
     member.leave().await;
     front.ended().await;
-    Ok(Some(Ended { served, store: store.clone(), monitor, front }))
+    Ok(Some(Ended { served, store: store.clone(), monitor, front, is_name_lost }))
 }
 
 fn log_reload(reloaded: &Result<(), String>) {

@@ -1,5 +1,6 @@
 //! Node of a cluster beside the broker of the process.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use braid_broker::cluster::Cluster;
@@ -8,15 +9,24 @@ use braid_cluster::{ClusterNode, RunningNode};
 use braid_store::Store;
 
 use super::StartError;
+use crate::cluster::lock_instance;
 use crate::config::Config;
 
+/// Node that has joined its cluster.
+pub(super) struct Joined {
+    node: ClusterNode,
+    /// Lock of the data directory.
+    lock: File,
+}
+
 /// Joins the cluster of the configuration; `None` without one.
-pub(super) async fn join(config: &Config) -> Result<Option<ClusterNode>, StartError> {
+pub(super) async fn join(config: &Config) -> Result<Option<Joined>, StartError> {
     let Some(options) = config.cluster_options()? else { return Ok(None) };
+    let lock = lock_instance(&config.data_dir)?;
     let node = ClusterNode::join(&options, env!("CARGO_PKG_VERSION")).await?;
     let (cluster, node_name) = (options.cluster.as_str(), options.node.as_str());
     tracing::info!(cluster, node = node_name, "joined the cluster");
-    Ok(Some(node))
+    Ok(Some(Joined { node, lock }))
 }
 
 /// Configuration for the broker, and what it has of its node.
@@ -27,8 +37,9 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Shares store and cluster of a node, if there is one. The largest packet is lowered to what NATS takes.
-    pub(super) fn of(config: &Config, node: Option<&ClusterNode>) -> Self {
+    pub(super) fn of(config: &Config, joined: Option<&Joined>) -> Self {
         let mut config = config.clone();
+        let node = joined.map(|joined| &joined.node);
         if let Some(node) = node {
             lower_limits(&mut config, node);
         }
@@ -49,37 +60,39 @@ fn lower_limits(config: &mut Config, node: &ClusterNode) {
 }
 
 /// Membership in the cluster, if the broker is a node of one.
-pub(super) struct Member(Option<RunningNode>);
+#[derive(Default)]
+pub(super) struct Member {
+    running: Option<RunningNode>,
+    _lock: Option<File>,
+    /// Another process has the name of the node.
+    pub(super) is_lost: bool,
+}
 
 impl Member {
-    pub(super) fn start(node: Option<ClusterNode>, handle: &NodeHandle) -> Self {
-        Self(node.map(|node| node.start(handle)))
+    pub(super) fn start(joined: Option<Joined>, handle: &NodeHandle) -> Self {
+        let Some(Joined { node, lock }) = joined else { return Self::default() };
+        Self { running: Some(node.start(handle)), _lock: Some(lock), is_lost: false }
     }
 
     /// Waits until another process has the name of this node.
     pub(super) async fn lost(&mut self) {
-        match &mut self.0 {
-            Some(node) => {
-                node.lost().await;
-                tracing::error!(
-                    "another process has the name of this node: the broker stops. Give each node a name of its own in cluster.node"
-                );
-                self.0 = None;
-            }
+        match self.running.as_mut().filter(|_| !self.is_lost) {
+            Some(node) => node.lost().await,
             None => std::future::pending().await,
         }
+        self.is_lost = true;
     }
 
     /// Finds other nodes for the clients of this one, which is about to stop.
     pub(super) async fn find_successors(&self) {
-        if let Some(node) = &self.0 {
+        if let Some(node) = &self.running {
             node.find_successors().await;
         }
     }
 
     /// Leaves the cluster, when all clients are disconnected.
     pub(super) async fn leave(self) {
-        if let Some(node) = self.0 {
+        if let Some(node) = self.running {
             node.leave().await;
         }
     }
