@@ -189,3 +189,27 @@ fn logged(message: &Message, publisher: Option<&ClientId>, identity: Option<&str
         payload: message.payload.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use braid_proto::topic::TopicName;
+
+    use super::*;
+
+    #[test]
+    fn exchanges_belong_to_the_last_changes() {
+        let message = |qos| Arc::new(Message::new(TopicName::parse("t").unwrap(), "x".into(), qos, false));
+        let (session, id) = (SessionId::new(1), |value| PacketId::new(value).unwrap());
+        let received = |value| Change::Received { session, packet_id: id(value), exchanges: NonZeroU16::MIN };
+        let released = Change::ReceivedReleased { session, packet_id: id(9) };
+        let messages = [message(QoS::ExactlyOnce), message(QoS::AtLeastOnce), message(QoS::ExactlyOnce)];
+        let mut changes = vec![received(1), released.clone(), received(2), received(3)];
+        assert_eq!(opened(&messages, &mut changes), [id(2), id(3)]);
+        assert_eq!(changes.len(), 2, "the release of another stream's exchange stays");
+        // A session whose progress is not recorded has no changes.
+        let mut changes = vec![released];
+        assert!(opened(&messages, &mut changes).is_empty() && changes.len() == 1);
+    }
+}

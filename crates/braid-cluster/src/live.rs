@@ -242,3 +242,22 @@ pub(crate) fn arrived(
     let publisher = publisher.map(|client| ClientId::from(&*client));
     Some(ArrivedMessage { message, publisher, retained_by: None })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_known_by_its_number_for_a_while() {
+        let mut seen = Seen::default();
+        assert!(seen.note("n1", 1) && !seen.note("n1", 1), "a copy for another filter");
+        assert!(seen.note("u1", 1) && seen.note("n2", 1), "numbers are of one origin");
+        for number in 2..=REMEMBERED as u64 + 1 {
+            assert!(seen.note("n1", number));
+        }
+        assert!(seen.note("n1", 1), "forgotten");
+        assert!(!seen.note("n1", REMEMBERED as u64 + 1));
+        let (known, order) = &seen.0["n1"];
+        assert_eq!((known.len(), order.len()), (REMEMBERED, REMEMBERED));
+    }
+}

@@ -384,3 +384,207 @@ impl OwnSession {
 const fn is_inflight(entry: &QueueEntry) -> bool {
     !matches!(entry, QueueEntry::Waiting(_))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::layout::{Dimensions, OWN_NUMBERS};
+
+    fn layout() -> Layout {
+        Layout::new("test".parse().unwrap(), Dimensions { shards: 1, replicas: 3, log_bytes: 1 << 30 })
+    }
+
+    fn session(layout: &Layout) -> OwnSession {
+        let expiry = SessionExpiry::from_secs(60);
+        OwnSession::new(layout, ClientId::from("c"), None, expiry, Claim::new(1), &[])
+    }
+
+    /// The session at another node, by its record.
+    fn moved(layout: &Layout, session: &OwnSession, position: u64) -> OwnSession {
+        let record = session.record(layout, &[position, 0], "a", "run");
+        let record = Record::read(&record.write()).expect("a record");
+        let received = BTreeMap::new();
+        OwnSession::taken(layout, session.client_id.clone(), &record, 1, received, Claim::new(2))
+    }
+
+    /// Step of a session: a message of the log that matches it or not, one that does not come by the log, a packet to or
+    /// from the client, or a move to another node.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Log { matches: bool },
+        Copy,
+        Send { nth: usize },
+        Receive { nth: usize },
+        Complete { nth: usize },
+        Move,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => any::<bool>().prop_map(|matches| Step::Log { matches }),
+            1 => Just(Step::Copy),
+            3 => (0..9_usize).prop_map(|nth| Step::Send { nth }),
+            2 => (0..9_usize).prop_map(|nth| Step::Receive { nth }),
+            2 => (0..9_usize).prop_map(|nth| Step::Complete { nth }),
+            1 => Just(Step::Move),
+        ]
+    }
+
+    /// Naive model: all that waits, and all that is in flight in its order.
+    #[derive(Default)]
+    struct Model {
+        position: u64,
+        next: u64,
+        waiting: BTreeSet<Lsn>,
+        inflight: Vec<(Lsn, QueueEntry)>,
+    }
+
+    fn delivery(message: Lsn) -> StoredDelivery {
+        StoredDelivery { retain: message.value() % 3 == 0, ..StoredDelivery::new(message, QoS::ExactlyOnce) }
+    }
+
+    fn packet_id(lsn: Lsn) -> PacketId {
+        PacketId::new(u16::try_from(lsn.value() % 60_000).unwrap() + 1).unwrap()
+    }
+
+    impl Model {
+        fn queue(&mut self, session: &mut OwnSession, layout: &Layout, lsn: Lsn, message: Lsn) {
+            self.waiting.insert(lsn);
+            session.queue(layout, lsn, delivery(message));
+        }
+
+        fn apply(&mut self, session: &mut OwnSession, layout: &Layout, step: Step) {
+            match step {
+                Step::Log { matches } => {
+                    self.position += 1;
+                    let lsn = layout.lsn(0, self.position);
+                    if matches {
+                        self.queue(session, layout, lsn, lsn);
+                    }
+                }
+                // A copy is of a message of the log.
+                Step::Copy if self.position == 0 => {}
+                Step::Copy => {
+                    self.next += 1;
+                    let message = layout.lsn(0, self.position);
+                    let own = Lsn::new(OWN_NUMBERS.value() + self.next);
+                    self.queue(session, layout, own, message);
+                }
+                Step::Send { nth } => {
+                    let Some(lsn) = self.waiting.iter().nth(nth).copied() else { return };
+                    self.waiting.remove(&lsn);
+                    assert!(session.send(lsn, packet_id(lsn)), "QoS 2 is written before it is sent");
+                    let message =
+                        if lsn < OWN_NUMBERS { lsn } else { session.queue[&lsn].entry.message().unwrap() };
+                    self.inflight.push((lsn, QueueEntry::Sent(packet_id(lsn), delivery(message))));
+                }
+                Step::Receive { nth } => {
+                    let Some(at) = (nth < self.inflight.len()).then_some(nth) else { return };
+                    let (lsn, _) = self.inflight.remove(at);
+                    assert!(session.release(lsn, packet_id(lsn)));
+                    self.inflight.push((lsn, QueueEntry::Released(packet_id(lsn))));
+                }
+                Step::Complete { nth } => {
+                    let Some(at) = (nth < self.inflight.len()).then_some(nth) else { return };
+                    let (lsn, _) = self.inflight.remove(at);
+                    assert!(session.complete(layout, lsn).is_none());
+                }
+                Step::Move => {}
+            }
+        }
+    }
+
+    proptest! {
+        /// Another node has in flight what was, and reads from the log what waited, and nothing else.
+        #[test]
+        fn a_session_moves_whole(steps in proptest::collection::vec(step(), 0..120)) {
+            let layout = layout();
+            let (mut session, mut model) = (session(&layout), Model::default());
+            for step in steps {
+                model.apply(&mut session, &layout, step);
+                if !matches!(step, Step::Move) {
+                    continue;
+                }
+                session = moved(&layout, &session, model.position);
+                let recovered = session.recovered(SessionId::new(7));
+                let copies = model.waiting.iter().filter(|lsn| **lsn >= OWN_NUMBERS);
+                let known: Vec<_> = recovered.queue.iter().map(|(lsn, _)| *lsn).collect();
+                let wanted: Vec<_> = model.inflight.iter().map(|(lsn, _)| *lsn).chain(copies.copied()).collect();
+                prop_assert_eq!(known, wanted);
+                for (entry, expected) in recovered.queue.iter().zip(&model.inflight) {
+                    prop_assert_eq!(entry, expected);
+                }
+                let (found, is_missing) = session.missing(0);
+                let missing: Vec<_> =
+                    (1..=model.position).filter(|sequence| is_missing(*sequence)).map(|at| layout.lsn(0, at)).collect();
+                // All messages behind the position are looked at; those that never matched are among them.
+                let needed: Vec<_> = model.waiting.iter().filter(|lsn| **lsn < OWN_NUMBERS).copied().collect();
+                prop_assert!(needed.iter().all(|lsn| missing.contains(lsn)), "{:?} of {:?}", missing, needed);
+                let inflight = model.inflight.iter().map(|(lsn, _)| lsn);
+                prop_assert!(inflight.clone().all(|lsn| !missing.contains(lsn)));
+                prop_assert!(found.done <= model.position);
+                drop(is_missing);
+                for lsn in needed {
+                    session.queue(&layout, lsn, delivery(lsn));
+                }
+                session.resume(None, SessionExpiry::from_secs(60), Claim::new(3));
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_that_ends_with_its_connection_has_a_short_record() {
+        let layout = layout();
+        let expiry = SessionExpiry::WITH_CONNECTION;
+        let mut session = OwnSession::new(&layout, ClientId::from("c"), None, expiry, Claim::new(1), &[5, 6]);
+        let filter = TopicFilter::parse("a").unwrap();
+        let subscription = StoredSubscription::of(&braid_proto::session::Subscription::default());
+        session.subscribe(filter, subscription, None);
+        session.queue(&layout, layout.lsn(0, 9), delivery(layout.lsn(0, 9)));
+        let record = session.record(&layout, &[9, 9], "a", "1");
+        assert_eq!(record.write(), r#"{"o":"a","r":"1"}"#);
+        assert!(!session.send(layout.lsn(0, 9), PacketId::FIRST), "nothing has to be written");
+    }
+
+    #[test]
+    fn a_subscription_goes_on_where_it_began() {
+        let layout = layout();
+        let mut session = session(&layout);
+        let filter = TopicFilter::parse("a/#").unwrap();
+        let mut subscription = StoredSubscription::of(&braid_proto::session::Subscription::default());
+        session.subscribe(filter.clone(), subscription, Some(Arc::from([3, 4])));
+        subscription.no_local = true;
+        session.subscribe(filter.clone(), subscription, Some(Arc::from([7, 8])));
+        let session = moved(&layout, &session, 9);
+        assert_eq!(session.filters(), [(filter.clone(), Arc::from([3, 4]))]);
+        assert_eq!(session.recovered(SessionId::new(1)).subscriptions[&filter], subscription);
+    }
+
+    #[test]
+    fn messages_of_shared_subscriptions_go_back_unless_only_this_session_can_complete_them() {
+        let layout = layout();
+        let mut session = session(&layout);
+        let filter = Arc::new(TopicFilter::parse("$share/g/a").unwrap());
+        let own = |number| Lsn::new(OWN_NUMBERS.value() + number);
+        for (number, qos) in [(1, QoS::AtLeastOnce), (2, QoS::ExactlyOnce), (3, QoS::ExactlyOnce)] {
+            let shared = Some(filter.clone());
+            let delivery = StoredDelivery { shared, ..StoredDelivery::new(Lsn::new(2 * number), qos) };
+            session.queue(&layout, own(number), delivery);
+        }
+        session.send(own(1), PacketId::FIRST);
+        session.send(own(2), PacketId::FIRST.next());
+        assert_eq!(
+            session.record(&layout, &[9, 9], "a", "1").queue.len(),
+            1,
+            "another member gets the others"
+        );
+        let (mut others, kept) = session.take_shared();
+        others.sort_by_key(|(_, message)| *message);
+        assert_eq!(others, [(filter.clone(), Lsn::new(2)), (filter.clone(), Lsn::new(6))]);
+        assert_eq!(kept, [(filter, Lsn::new(4))]);
+    }
+}

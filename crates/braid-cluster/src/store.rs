@@ -464,3 +464,185 @@ fn session_of(change: &Change) -> Option<SessionId> {
 const fn is_of_queue(change: &Change) -> bool {
     matches!(change, Change::Queued { .. } | Change::Completed { .. } | Change::Closed { .. })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use braid_proto::packet::QoS;
+    use braid_proto::session::{SessionExpiry, Subscription};
+    use braid_proto::topic::TopicFilter;
+    use braid_store::{StoredDelivery, StoredSubscription};
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+    use crate::layout::Dimensions;
+
+    /// A store, and the ends of its outlets.
+    struct Fixture {
+        store: ClusterStore,
+        due: UnboundedReceiver<SessionId>,
+        writers: Vec<UnboundedReceiver<Command>>,
+        shared: UnboundedReceiver<SharedOutcome>,
+    }
+
+    fn fixture() -> Fixture {
+        let dimensions = Dimensions { shards: 2, replicas: 3, log_bytes: 1 << 30 };
+        let layout = Layout::new("test".parse().unwrap(), dimensions);
+        let ((due, from_due), (events, _)) = (unbounded_channel(), unbounded_channel());
+        let ((shared, from_shared), (reads, _)) = (unbounded_channel(), unbounded_channel());
+        let (writers, from_writers) = (0..layout.parts()).map(|_| unbounded_channel()).unzip();
+        let outlets = Outlets { due, events, shared, reads, writers };
+        let positions = [5, 6, 7].map(ReadPosition::new).into();
+        let state = NodeState::new(layout, "a".to_owned(), "run".into(), outlets, positions, Vec::new());
+        let store = ClusterStore(Arc::new(state));
+        Fixture { store, due: from_due, writers: from_writers, shared: from_shared }
+    }
+
+    const ID: SessionId = SessionId::new(1);
+
+    fn opened(id: SessionId, client: &str, expiry: u32) -> Change {
+        let (client_id, claim) = (ClientId::from(client), Claim::new(1));
+        Change::Opened {
+            session: id,
+            client_id,
+            identity: None,
+            expiry: SessionExpiry::from_secs(expiry),
+            claim,
+        }
+    }
+
+    fn subscribed(id: SessionId) -> Change {
+        let subscription = StoredSubscription::of(&Subscription::default());
+        let filter = TopicFilter::parse("a").unwrap();
+        Change::Subscribed { session: id, filter, subscription, since: None }
+    }
+
+    fn queued(id: SessionId, lsn: Lsn, delivery: StoredDelivery) -> Change {
+        Change::Queued { session: id, lsn, delivery }
+    }
+
+    fn delivery(lsn: Lsn, qos: QoS) -> StoredDelivery {
+        StoredDelivery::new(lsn, qos)
+    }
+
+    fn commit(
+        store: &ClusterStore,
+        changes: impl IntoIterator<Item = Change>,
+    ) -> Option<Result<(), StoreError>> {
+        store.commit(changes.into_iter().collect()).try_take()
+    }
+
+    #[test]
+    fn a_commit_waits_for_the_record_where_an_answer_to_the_client_depends_on_it() {
+        let Fixture { store, mut due, .. } = fixture();
+        let packet_id = PacketId::FIRST;
+        let lsn = store.0.layout.lsn(0, 9);
+        assert_eq!(commit(&store, [opened(ID, "c", 60)]), None);
+        assert_eq!(due.try_recv(), Ok(ID));
+        for (change, waits) in [
+            (queued(ID, lsn, delivery(lsn, QoS::ExactlyOnce)), false),
+            (subscribed(ID), true),
+            (Change::Sent { session: ID, lsn, packet_id }, true),
+            (Change::Released { session: ID, lsn, packet_id }, true),
+            (Change::Completed { session: ID, lsn }, false),
+            (Change::Unsubscribed { session: ID, filter: TopicFilter::parse("a").unwrap() }, true),
+            (Change::WillCleared { session: ID }, true),
+        ] {
+            let text = format!("{change:?}");
+            assert_eq!(commit(&store, [change]).is_none(), waits, "{text}");
+            assert_eq!(due.try_recv().is_ok(), waits, "{text}");
+        }
+        // A session that ends with its connection has nothing to outlive it.
+        let short = SessionId::new(2);
+        assert_eq!(commit(&store, [opened(short, "d", 0)]), None);
+        assert_eq!(due.try_recv(), Ok(short));
+        assert_eq!(commit(&store, [subscribed(short)]), Some(Ok(())));
+    }
+
+    #[test]
+    fn a_claim_waits_for_the_end_of_the_session_before() {
+        let Fixture { store, .. } = fixture();
+        let client = ClientId::from("c");
+        commit(&store, [opened(ID, "c", 60)]);
+        assert!(store.claim(&client).try_take().is_some_and(|claim| claim.is_ok()));
+        commit(&store, [Change::Closed { session: ID, claim: Claim::new(1) }]);
+        let mut claim = store.claim(&client);
+        assert!(claim.try_take().is_none() && store.claim(&ClientId::from("d")).try_take().is_some());
+        assert_eq!(store.0.drop_session(ID), Some(client));
+        assert!(claim.try_take().is_some_and(|claim| claim.is_ok()));
+    }
+
+    #[test]
+    fn a_lost_session_is_fenced_and_others_of_its_batch_are_not() {
+        let Fixture { store, .. } = fixture();
+        let other = SessionId::new(2);
+        commit(&store, [opened(ID, "c", 60), opened(other, "d", 60)]);
+        store.0.sessions().own.get_mut(&ID).unwrap().is_lost = true;
+        let lsn = store.0.layout.lsn(1, 9);
+        let both = [ID, other].map(|id| queued(id, lsn, delivery(lsn, QoS::AtLeastOnce)));
+        assert_eq!(commit(&store, both), Some(Ok(())));
+        let record = store.0.sessions().own[&other].record(&store.0.layout, &[20, 20, 20], "a", "1");
+        assert_eq!(record.progress.iter().map(|shard| shard.done).collect::<Vec<_>>(), [20, 8, 20]);
+        assert_eq!(commit(&store, [subscribed(ID)]), Some(Err(StoreError::Fenced { session: ID })));
+        let late = Change::Parked {
+            session: other,
+            at: std::time::SystemTime::now(),
+            expiry: SessionExpiry::NEVER,
+            claim: Claim::new(0),
+        };
+        assert_eq!(
+            commit(&store, [late]),
+            Some(Err(StoreError::Fenced { session: other })),
+            "an older claim"
+        );
+    }
+
+    #[test]
+    fn an_exchange_ends_in_the_shard_in_which_it_began() {
+        let Fixture { store, mut writers, .. } = fixture();
+        commit(&store, [opened(ID, "c", 60)]);
+        for index in [1, 2] {
+            store.0.sessions().own.get_mut(&ID).unwrap().open_exchange(PacketId::FIRST, index);
+        }
+        let (session, packet_id) = (ID, PacketId::FIRST);
+        let one = Change::Received { session, packet_id, exchanges: NonZeroU16::MIN };
+        assert_eq!(commit(&store, [one.clone()]), None);
+        assert_eq!(commit(&store, [one]), Some(Ok(())), "there is one left");
+        assert_eq!(commit(&store, [Change::ReceivedReleased { session, packet_id }]), None);
+        assert_eq!(
+            commit(&store, [Change::ReceivedReleased { session, packet_id }]),
+            Some(Ok(())),
+            "none is left"
+        );
+        let appends = writers.iter_mut().map(|writer| {
+            std::iter::from_fn(|| writer.try_recv().ok())
+                .filter(|command| {
+                    matches!(command, Command::Append(Append { exchanges: Some((_, update)), .. })
+                    if update.released == [packet_id] && update.opened.is_empty())
+                })
+                .count()
+        });
+        assert_eq!(appends.collect::<Vec<_>>(), [0, 1, 1]);
+        assert_eq!(store.0.sessions().own[&ID].write.appending, 2);
+    }
+
+    #[test]
+    fn a_completed_message_of_a_shared_subscription_is_acknowledged() {
+        let Fixture { store, mut shared, .. } = fixture();
+        commit(&store, [opened(ID, "c", 0)]);
+        let filter = Arc::new(TopicFilter::parse("$share/g/a").unwrap());
+        let message = store.0.layout.lsn(0, 9);
+        for number in 0..2 {
+            let lsn = Lsn::new(OWN_NUMBERS.value() + number);
+            let shared = Some(filter.clone());
+            let delivery = StoredDelivery { shared, ..delivery(message, QoS::AtLeastOnce) };
+            commit(&store, [queued(ID, lsn, delivery)]);
+        }
+        commit(&store, [Change::Completed { session: ID, lsn: OWN_NUMBERS }]);
+        commit(&store, [Change::Closed { session: ID, claim: Claim::new(1) }]);
+        let outcomes = std::iter::from_fn(|| shared.try_recv().ok());
+        let outcomes: Vec<_> = outcomes.map(|outcome| (outcome.message, outcome.is_complete)).collect();
+        assert_eq!(outcomes, [((filter.clone(), message), true), ((filter, message), false)]);
+    }
+}
