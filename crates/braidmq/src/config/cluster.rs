@@ -252,11 +252,11 @@ impl TryFrom<String> for ClientAddress {
     }
 }
 
-fn one_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn one_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
 
-fn one_parsed<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+pub(super) fn one_parsed<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: FromStr<Err: Display>,
     D: Deserializer<'de>,

@@ -8,7 +8,7 @@ use braid_transport::quic::{Congestion, QuicLb, QuicLbError, QuicLbKey, QuicOpti
 use serde::{Deserialize, Serialize};
 
 use super::check::refused;
-use super::http::{parsed, text};
+use super::cluster::{one_parsed, one_text};
 use super::{Config, ConfigError};
 
 /// Longest file with a key, in bytes.
@@ -54,8 +54,8 @@ pub(crate) struct QuicConfig {
 #[serde(deny_unknown_fields)]
 pub(crate) struct QuicLbConfig {
     /// Identifier of this node, in hexadecimal digits.
-    #[serde(serialize_with = "text", deserialize_with = "parsed")]
-    pub(crate) server_id: Option<ServerId>,
+    #[serde(serialize_with = "one_text", deserialize_with = "one_parsed")]
+    pub(crate) server_id: ServerId,
     /// Number of this set of values, 0 to 6.
     #[serde(default)]
     pub(crate) config_id: u8,
@@ -78,9 +78,7 @@ impl QuicLbConfig {
     /// The key cannot be read, or the values do not go together.
     pub(crate) fn read(&self) -> Result<QuicLb, ConfigError> {
         let key = self.key_file.as_deref().map(read_key).transpose()?;
-        let missing = || refused("quic.lb.server_id", "is missing: give each node one of its own".to_owned());
-        let server_id = self.server_id.ok_or_else(missing)?;
-        QuicLb::new(self.config_id, server_id, self.nonce_bytes, key)
+        QuicLb::new(self.config_id, self.server_id, self.nonce_bytes, key)
             .map_err(|error| refused("quic.lb", error.to_string()))
     }
 }
@@ -209,7 +207,6 @@ mod tests {
         assert_eq!(read(keyed, key), Ok(QuicLb::new(2, id, 6, key.trim().parse().ok()).ok()));
         assert_eq!(read("lb = { server_id = '0a1b' }", ""), Ok(QuicLb::new(0, id, 8, None).ok()));
         for (lb, key, expected) in [
-            ("lb = { }", "", "quic.lb.server_id: is missing: give each node one of its own"),
             ("lb = { server_id = '01', config_id = 7 }", "", "7 is no QUIC-LB config ID: give 0 to 6"),
             ("lb = { server_id = '01', nonce_bytes = 3 }", "", "a QUIC-LB nonce of 3 bytes"),
             (keyed, "0011", "a QUIC-LB key is written as 32 hexadecimal digits"),
@@ -218,6 +215,11 @@ mod tests {
             let error = read(lb, key).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(toml::from_str::<QuicConfig>("lb = { server_id = 'x' }").is_err());
+        for (text, expected) in
+            [("lb = { }", "missing field `server_id`"), ("lb = { server_id = 'x' }", "hexadecimal")]
+        {
+            let error = toml::from_str::<QuicConfig>(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }
