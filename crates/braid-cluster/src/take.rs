@@ -111,9 +111,14 @@ impl Taker {
             if let Some(revision) = self.claim(&found, id).await? {
                 return self.adopt(found, id, revision).await.map(Some);
             }
+            let refused = found.revision;
             match self.read(&found.client_id).await? {
                 Some(again) => found = again,
                 None => return Ok(None),
+            }
+            if found.revision == refused {
+                // A write that is on its way: the servers refuse others until they show it.
+                tokio::time::sleep(AGAIN).await;
             }
         }
         Err(StoreError::Unavailable { reason: "other nodes claim the session again and again".into() })

@@ -138,7 +138,15 @@ impl SessionManager {
         let Ok(_turn) = timeout_at(deadline, self.registry.claim_turn(client_id)).await else {
             return Err(busy(client_id));
         };
-        let Some(entry) = self.registry.find(client_id) else { return Ok(false) };
+        let Some(entry) = self.registry.find(client_id) else {
+            // Its end may be on the way to the store.
+            return self
+                .persist
+                .ended(client_id)
+                .await
+                .map(|()| false)
+                .map_err(|_| ReasonCode::ServerUnavailable);
+        };
         let stand_in = self.registry.next_connection();
         let Some(released) = take_by(&entry, Signal::TakeOver, stand_in, deadline).await? else {
             // The end of a session that does not outlive its connection.
@@ -223,4 +231,35 @@ impl SessionManager {
 fn unavailable(client_id: &ClientId, error: &StoreError) -> ReasonCode {
     tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be looked for");
     ReasonCode::ServerUnavailable
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use braid_store::Completion;
+
+    use super::*;
+    use crate::config::BrokerConfig;
+    use crate::core::Core;
+
+    // Until then other nodes find the record of the session, and cannot claim it: its last write is on the way.
+    #[tokio::test]
+    async fn a_session_is_released_when_its_end_is_durable() {
+        let core = Core::in_memory(BrokerConfig::default());
+        let client_id = ClientId::from("client");
+        assert_eq!(core.sessions.give_away(&client_id).await, Ok(false), "never here");
+        let (completer, commit) = Completion::pending();
+        core.persist.note_end(&client_id, commit);
+        let mut release = pin!(core.sessions.give_away(&client_id));
+        poll_fn(|context| {
+            assert!(release.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        completer.complete(Ok(()));
+        assert_eq!(release.await, Ok(false));
+    }
 }
