@@ -11,7 +11,7 @@ use async_nats::jetstream::stream::Stream;
 use braid_broker::node_handle::NodeHandle;
 use braid_proto::packet::ClientId;
 use futures_util::{FutureExt, StreamExt};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, sleep_until};
 
 use crate::layout::Layout;
 use crate::nodes::{NodeRecord, live_nodes};
@@ -19,8 +19,11 @@ use crate::record::Record;
 use crate::store::NodeState;
 use crate::subject::parse_token;
 
-/// Time between two looks.
+/// Longest time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Shortest time between two looks, of which each reads the records of all nodes.
+const SHORTEST: Duration = Duration::from_millis(200);
 
 /// Time between two cuts of the log.
 const TRIM: Duration = Duration::from_secs(30);
@@ -72,7 +75,11 @@ impl Watched {
 
 /// Sessions of all nodes.
 #[derive(Default)]
-struct Watch(HashMap<ClientId, Watched>);
+struct Watch {
+    sessions: HashMap<ClientId, Watched>,
+    /// Time at which the next Will or end is due, or earlier.
+    next_due: Option<SystemTime>,
+}
 
 impl Reaper {
     /// Takes care for as long as the node runs.
@@ -83,6 +90,13 @@ impl Reaper {
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// Nodes that are alive, with their records.
+    async fn live_nodes(&self) -> Result<BTreeMap<String, NodeRecord>, async_nats::Error> {
+        let nodes = live_nodes(&self.nodes, &self.state.layout).await?;
+        self.state.note_live_nodes(nodes.keys().filter_map(|name| name.parse().ok()).collect());
+        Ok(nodes)
     }
 
     fn is_first(&self, nodes: &BTreeMap<String, NodeRecord>) -> bool {
@@ -101,7 +115,7 @@ impl Reaper {
         };
         let mut records = self.sessions.create_consumer(config).await?.messages().await?;
         let mut watch = Watch::default();
-        let (mut look, mut trim_at) = (interval(LOOK), Instant::now() + TRIM);
+        let (mut last_look, mut trim_at) = (Instant::now(), Instant::now() + TRIM);
         let layout = &self.state.layout;
         let prefix = format!("{}.s.", layout.cluster());
         loop {
@@ -114,12 +128,13 @@ impl Reaper {
                         watch.note(layout, &prefix, &record?.message);
                     }
                 }
-                _ = look.tick() => {
-                    let nodes = live_nodes(&self.nodes, &self.state.layout).await?;
+                () = sleep_until(watch.next_look(last_look, Instant::now(), SystemTime::now())) => {
+                    let nodes = self.live_nodes().await?;
                     if !self.is_first(&nodes) {
                         return Ok(());
                     }
-                    self.adopt(&watch, &nodes).await;
+                    self.adopt(&mut watch, &nodes).await;
+                    last_look = Instant::now();
                     if Instant::now() >= trim_at {
                         trim_at = Instant::now() + TRIM;
                         self.trim(&watch, &nodes).await?;
@@ -130,13 +145,16 @@ impl Reaper {
     }
 
     /// Takes over sessions whose Will or end is due, and those of nodes that are not there any more.
-    async fn adopt(&self, watch: &Watch, nodes: &BTreeMap<String, NodeRecord>) {
+    async fn adopt(&self, watch: &mut Watch, nodes: &BTreeMap<String, NodeRecord>) {
         let now = SystemTime::now();
+        watch.next_due =
+            watch.sessions.values().filter_map(|watched| watched.due).filter(|due| *due > now).min();
         let is_due = |watched: &Watched| match &watched.owner {
             Some((owner, run)) => nodes.get(owner).is_none_or(|node| node.run != *run),
             None => watched.due.is_some_and(|due| due <= now),
         };
-        let due = watch.0.iter().filter(|(_, watched)| is_due(watched)).map(|(client, _)| client.clone());
+        let due =
+            watch.sessions.iter().filter(|(_, watched)| is_due(watched)).map(|(client, _)| client.clone());
         let due: Vec<_> = due.collect();
         let adopted = futures_util::stream::iter(due)
             .map(|client| async move {
@@ -163,7 +181,7 @@ impl Reaper {
                 continue;
             }
             let of_nodes = nodes.values().map(|node| node.positions.get(index).copied().unwrap_or(0));
-            let of_sessions = watch.0.values().filter_map(|watched| watched.done.get(index).copied());
+            let of_sessions = watch.sessions.values().filter_map(|watched| watched.done.get(index).copied());
             let Some(done) = of_nodes.chain(of_sessions).min() else { continue };
             if done > 0 {
                 stream.purge().sequence(done + 1).await?;
@@ -178,8 +196,44 @@ impl Watch {
         let token = message.subject.strip_prefix(prefix).and_then(parse_token);
         let Some(client) = token.map(|text| ClientId::from(&*text)) else { return };
         match Record::read(&message.payload) {
-            Some(record) => drop(self.0.insert(client, Watched::of(layout, &record))),
-            None => drop(self.0.remove(&client)),
+            Some(record) => {
+                let watched = Watched::of(layout, &record);
+                self.next_due = [self.next_due, watched.due].into_iter().flatten().min();
+                self.sessions.insert(client, watched);
+            }
+            None => drop(self.sessions.remove(&client)),
         }
+    }
+
+    /// Time of the next look: when something is due, within the bounds of a pause.
+    fn next_look(&self, last_look: Instant, now: Instant, time: SystemTime) -> Instant {
+        let latest = last_look + LOOK;
+        let due = self.next_due.map(|due| now + due.duration_since(time).unwrap_or_default().min(LOOK));
+        due.map_or(latest, |due| due.clamp(last_look + SHORTEST, latest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_at_the_time_that_something_is_due() {
+        let (last_look, time) = (Instant::now(), SystemTime::now());
+        let now = last_look + Duration::from_millis(300);
+        let look_after = |next_due: Option<i64>| {
+            let next_due = next_due.map(|ms| {
+                let far = time + Duration::from_millis(ms.unsigned_abs());
+                if ms < 0 { time - Duration::from_millis(ms.unsigned_abs()) } else { far }
+            });
+            let watch = Watch { next_due, ..Watch::default() };
+            watch.next_look(last_look, now, time) - last_look
+        };
+        let cases = [(None, 1000), (Some(400), 700), (Some(0), 300), (Some(-250), 300), (Some(90_000), 1000)];
+        for (due, after) in cases {
+            assert_eq!(look_after(due), Duration::from_millis(after), "{due:?}");
+        }
+        let watch = Watch { next_due: Some(time), ..Watch::default() };
+        assert_eq!(watch.next_look(last_look, last_look, time) - last_look, SHORTEST);
     }
 }
