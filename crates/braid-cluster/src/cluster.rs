@@ -8,11 +8,10 @@ use braid_proto::message::Message;
 use braid_proto::packet::{ClientId, PacketId, QoS};
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{Change, RecoveredSession, SessionId};
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::commit::CommitPart;
 use crate::exchanges::ExchangeUpdate;
-use crate::interest::InterestChange;
+use crate::interest::{Interest, InterestChange};
 use crate::live::{LiveMessage, LiveOutlet};
 use crate::log_writer::{Append, Command};
 use crate::message::LoggedMessage;
@@ -31,7 +30,6 @@ pub(crate) struct NatsCluster {
     pub(crate) taker: Taker,
     pub(crate) reader: MessageReader,
     pub(crate) live: LiveOutlet,
-    pub(crate) interest: UnboundedSender<InterestChange>,
 }
 
 impl Cluster for NatsCluster {
@@ -85,7 +83,8 @@ impl Cluster for NatsCluster {
 
     fn note_interest(&self, filter: &TopicFilter, is_interested: bool) {
         let since = self.state.positions();
-        let _ = self.interest.send(InterestChange { filter: filter.clone(), is_interested, since });
+        let change = InterestChange { filter: filter.clone(), is_interested, since };
+        let _ = self.state.outlets.interest.send(Interest::Change(Arc::new(change)));
     }
 
     fn has_log(&self) -> bool {

@@ -296,6 +296,12 @@ impl Layout {
         format!("{}.m.{}.{}.{tokens}", self.cluster, shard_token(self.shard_at(index)), retain_token(true))
     }
 
+    /// Subject of the marks to a node, for each kind of its messages of QoS 0.
+    #[must_use]
+    pub fn marks(&self, node: &Name, is_urgent: bool) -> String {
+        format!("{}.c.{node}.{}", self.cluster, live_token(is_urgent))
+    }
+
     /// Subject of the answers to one request.
     #[must_use]
     pub fn answers(&self, request: u64) -> String {

@@ -23,6 +23,7 @@ mod log_reader;
 mod log_source;
 mod log_writer;
 mod logged;
+mod marks;
 mod message;
 mod name;
 mod node;

@@ -17,9 +17,10 @@ use futures_util::stream::{AbortHandle, Abortable, SelectAll};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::interest::InterestChange;
+use crate::interest::Interest;
 use crate::layout::Layout;
 use crate::logged::now;
+use crate::marks::Marker;
 use crate::message::LoggedMessage;
 use crate::store::NodeState;
 use crate::subject::{SUBJECT_MAX, parse_topic};
@@ -36,8 +37,8 @@ const FILTERS: usize = 1000;
 /// Numbers of messages that are remembered for each node.
 const REMEMBERED: usize = 1 << 16;
 
-/// Messages that are delivered at a time.
-const AT_ONCE: usize = 256;
+/// Messages that are delivered at a time, in the order of their publishers.
+const AT_ONCE: usize = 4096;
 
 /// Message of QoS 0 of a client of this node.
 #[derive(Debug)]
@@ -121,17 +122,26 @@ async fn send_all(
 
 /// Numbers of the last messages of each node.
 #[derive(Default)]
-struct Seen(HashMap<String, (HashSet<u64>, VecDeque<u64>)>);
+struct Seen(HashMap<String, SeenNumbers>);
+
+#[derive(Default)]
+struct SeenNumbers {
+    /// Place of the node among all.
+    origin: usize,
+    known: HashSet<u64>,
+    order: VecDeque<u64>,
+}
 
 impl Seen {
-    /// Notes a message; false if it came before.
-    fn note(&mut self, origin: &str, number: u64) -> bool {
+    /// Notes a message: the place of its node; `None` if it came before.
+    fn note(&mut self, origin: &str, number: u64) -> Option<usize> {
         if !self.0.contains_key(origin) {
-            self.0.insert(origin.to_owned(), (HashSet::new(), VecDeque::new()));
+            let origins = self.0.len();
+            self.0.insert(origin.to_owned(), SeenNumbers { origin: origins, ..SeenNumbers::default() });
         }
-        let Some((known, order)) = self.0.get_mut(origin) else { return true };
+        let SeenNumbers { origin, known, order } = self.0.get_mut(origin)?;
         if !known.insert(number) {
-            return false;
+            return None;
         }
         order.push_back(number);
         if order.len() > REMEMBERED
@@ -139,29 +149,52 @@ impl Seen {
         {
             known.remove(&oldest);
         }
-        true
+        Some(*origin)
     }
+}
+
+/// Message with the place of its node and its number there.
+struct Numbered {
+    origin: usize,
+    number: u64,
+    message: ArrivedMessage,
+}
+
+/// Messages in the order in which each node sent them. They came by several subscriptions, which are read in turn:
+/// without it one of another topic could overtake.
+fn in_order(mut arrived: Vec<Numbered>) -> Vec<ArrivedMessage> {
+    arrived.sort_by_key(|one| (one.origin, one.number));
+    arrived.into_iter().map(|one| one.message).collect()
 }
 
 /// Subscriptions of this node, of one kind of messages.
 pub(crate) struct LiveReader {
     pub(crate) client: Client,
-    pub(crate) layout: Layout,
+    pub(crate) state: Arc<NodeState>,
     pub(crate) is_urgent: bool,
     pub(crate) handle: NodeHandle,
 }
 
 impl LiveReader {
     /// Delivers messages of other nodes, by the filters in which this node is interested.
-    pub(crate) async fn run(self, mut interest: UnboundedReceiver<Arc<InterestChange>>) {
+    pub(crate) async fn run(self, mut interest: UnboundedReceiver<Interest>) {
         let mut streams: SelectAll<Abortable<Subscriber>> = SelectAll::new();
         let mut filters: HashMap<TopicFilter, Option<AbortHandle>> = HashMap::new();
         let mut all: Option<AbortHandle> = None;
         let (mut seen, mut routes) = (Seen::default(), DeliveryRoutes::default());
+        let kinds: &[bool] = if self.is_urgent { &[true] } else { &[false] };
+        let mut marker = Marker::new(self.state.clone(), self.client.clone(), kinds, false);
         loop {
             tokio::select! {
                 change = interest.recv() => {
-                    let Some(change) = change else { return };
+                    let change = match change {
+                        Some(Interest::Change(change)) => change,
+                        Some(Interest::Mark(part)) => {
+                            marker.mark(part);
+                            continue;
+                        }
+                        None => return,
+                    };
                     if change.filter.is_shared() {
                         continue;
                     }
@@ -173,10 +206,11 @@ impl LiveReader {
                     } else {
                         filters.insert(change.filter.clone(), None);
                         if all.is_none() {
-                            all = self.subscribe(self.layout.all_live(self.is_urgent), &mut streams).await;
+                            all = self.subscribe(self.state.layout.all_live(self.is_urgent), &mut streams).await;
                         }
                     }
                 }
+                () = marker.ended() => {}
                 Some(first) = streams.next() => {
                     let mut arrived = Vec::new();
                     arrived.extend(self.read(first, &mut seen));
@@ -185,7 +219,7 @@ impl LiveReader {
                     {
                         arrived.extend(self.read(next, &mut seen));
                     }
-                    self.handle.deliver(&mut routes, arrived);
+                    self.handle.deliver(&mut routes, in_order(arrived));
                 }
             }
         }
@@ -193,7 +227,7 @@ impl LiveReader {
 
     /// Subject for a subscription of a filter; `None` if there are too many, or it is too long.
     fn subject_of(&self, filter: &TopicFilter, filters: usize) -> Option<String> {
-        let subject = self.layout.live_filter(self.is_urgent, filter);
+        let subject = self.state.layout.live_filter(self.is_urgent, filter);
         (filters < FILTERS && subject.len() <= SUBJECT_MAX).then_some(subject)
     }
 
@@ -210,15 +244,15 @@ impl LiveReader {
         Some(handle)
     }
 
-    fn read(&self, message: async_nats::Message, seen: &mut Seen) -> Option<ArrivedMessage> {
+    fn read(&self, message: async_nats::Message, seen: &mut Seen) -> Option<Numbered> {
         let async_nats::Message { subject, headers, payload, .. } = message;
         let headers: HeaderMap = headers?;
         let number = headers.get(NUMBER)?.as_str();
         let (origin, number) = number.split_once(' ')?;
-        if !seen.note(origin, number.parse().ok()?) {
-            return None;
-        }
-        arrived(&self.layout, &subject, &headers, payload)
+        let number = number.parse().ok()?;
+        let origin = seen.note(origin, number)?;
+        let message = arrived(&self.state.layout, &subject, &headers, payload)?;
+        Some(Numbered { origin, number, message })
     }
 }
 
@@ -245,19 +279,28 @@ pub(crate) fn arrived(
 
 #[cfg(test)]
 mod tests {
+    use braid_proto::packet::QoS;
+
     use super::*;
 
     #[test]
-    fn a_message_is_known_by_its_number_for_a_while() {
+    fn messages_of_a_node_are_known_and_in_its_order() {
         let mut seen = Seen::default();
-        assert!(seen.note("n1", 1) && !seen.note("n1", 1), "a copy for another filter");
-        assert!(seen.note("u1", 1) && seen.note("n2", 1), "numbers are of one origin");
-        for number in 2..=REMEMBERED as u64 + 1 {
-            assert!(seen.note("n1", number));
+        let mut arrived = Vec::new();
+        for (origin, number) in [("n1", 2), ("n2", 1), ("n1", 1), ("n1", 2), ("n1", 10), ("n2", 1), ("n1", 9)]
+        {
+            let Some(place) = seen.note(origin, number) else { continue };
+            let topic = TopicName::parse(&format!("{origin}/{number}")).unwrap();
+            let message = Message::new(topic, bytes::Bytes::new(), QoS::AtMostOnce, false);
+            let message = ArrivedMessage { message, publisher: None, retained_by: None };
+            arrived.push(Numbered { origin: place, number, message });
         }
-        assert!(seen.note("n1", 1), "forgotten");
-        assert!(!seen.note("n1", REMEMBERED as u64 + 1));
-        let (known, order) = &seen.0["n1"];
-        assert_eq!((known.len(), order.len()), (REMEMBERED, REMEMBERED));
+        let topics: Vec<_> = in_order(arrived).iter().map(|one| one.message.topic.to_string()).collect();
+        assert_eq!(topics, ["n1/1", "n1/2", "n1/9", "n1/10", "n2/1"]);
+        // Bounded.
+        let mut numbers = 100..100 + REMEMBERED as u64;
+        assert!(numbers.all(|number| seen.note("n1", number).is_some()));
+        assert_eq!(seen.note("n1", 100 + REMEMBERED as u64 - 1), None);
+        assert!(seen.note("n1", 1).is_some(), "forgotten");
     }
 }

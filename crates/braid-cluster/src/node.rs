@@ -21,12 +21,13 @@ use crate::calls;
 use crate::cluster::NatsCluster;
 use crate::connect::Connections;
 use crate::error::{ClusterError, Risk};
-use crate::interest::InterestChange;
+use crate::interest::Interest;
 use crate::layout::{LEASE, Layout, Shard};
 use crate::live::{LiveOutlet, LiveQueues, LiveReader};
 use crate::log_reader::LogReader;
 use crate::log_source::LogSource;
 use crate::log_writer::{Command, LogWriter};
+use crate::marks::answer_marks;
 use crate::nodes::{Lease, LeaseLost, LeaseWatcher, NodeRecord, live_nodes};
 use crate::options::ClusterOptions;
 use crate::position::ReadPosition;
@@ -102,7 +103,7 @@ struct Inlets {
     shared: UnboundedReceiver<SharedOutcome>,
     reads: UnboundedReceiver<ReadRequest>,
     writers: Vec<UnboundedReceiver<Command>>,
-    interest: UnboundedReceiver<InterestChange>,
+    interest: UnboundedReceiver<Interest>,
     live: LiveQueues,
 }
 
@@ -149,7 +150,7 @@ impl ClusterNode {
         let (writers, from_writers) = (0..layout.parts()).map(|_| unbounded_channel()).unzip();
         let (interest, from_interest) = unbounded_channel();
         let (live, from_live) = LiveOutlet::new();
-        let outlets = Outlets { due, events, shared, reads, writers };
+        let outlets = Outlets { due, events, shared, reads, interest, writers };
         let positions = snapshot.positions.iter().map(|at| ReadPosition::new(*at)).collect();
         let (name, run) = (options.node.to_string(), Arc::from(lease.run()));
         let state = NodeState::new(layout.clone(), name, run, outlets, positions, snapshot.into_messages());
@@ -163,7 +164,7 @@ impl ClusterNode {
             streams: messages,
         };
         let reader = MessageReader { state: state.clone(), log };
-        let cluster = Arc::new(NatsCluster { state: state.clone(), taker, reader, live, interest });
+        let cluster = Arc::new(NatsCluster { state: state.clone(), taker, reader, live });
         let inlets = Inlets {
             due: from_due,
             events: from_events,
@@ -227,7 +228,10 @@ impl ClusterNode {
         for (is_urgent, client) in [(false, client.clone()), (true, urgent)] {
             let (changes, from_changes) = unbounded_channel();
             interests.push(changes);
-            let reader = LiveReader { client, layout: layout.clone(), is_urgent, handle: handle.clone() };
+            if let Ok(name) = state.node.parse() {
+                tasks.spawn(answer_marks(client.clone(), layout.marks(&name, is_urgent)));
+            }
+            let reader = LiveReader { client, state: state.clone(), is_urgent, handle: handle.clone() };
             tasks.spawn(reader.run(from_changes));
         }
         let (changes, from_changes) = unbounded_channel();
@@ -293,12 +297,8 @@ impl Connections {
 }
 
 /// Passes interest on to all that have subscriptions at NATS.
-async fn distribute(
-    mut changes: UnboundedReceiver<InterestChange>,
-    to: Vec<UnboundedSender<Arc<InterestChange>>>,
-) {
+async fn distribute(mut changes: UnboundedReceiver<Interest>, to: Vec<UnboundedSender<Interest>>) {
     while let Some(change) = changes.recv().await {
-        let change = Arc::new(change);
         to.iter().for_each(|one| drop(one.send(change.clone())));
     }
 }

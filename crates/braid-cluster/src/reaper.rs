@@ -105,7 +105,7 @@ impl Reaper {
 
     /// Returns when another node is the first.
     async fn take_care(&self) -> Result<(), async_nats::Error> {
-        if !self.is_first(&live_nodes(&self.nodes, &self.state.layout).await?) {
+        if !self.is_first(&self.live_nodes().await?) {
             return Ok(());
         }
         let config = OrderedConfig {

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_nats::Client;
 use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy};
 use async_nats::jetstream::stream::Stream;
 use async_nats::jetstream::{AckKind, Message as Received};
+use async_nats::{Client, Subscriber};
 use braid_broker::node_handle::NodeHandle;
 use braid_proto::packet::QoS;
 use braid_proto::topic::TopicFilter;
@@ -20,9 +20,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{interval, sleep};
 
-use crate::interest::InterestChange;
+use crate::interest::{Interest, InterestChange};
 use crate::live::arrived;
 use crate::logged::{now, read};
+use crate::marks::Marker;
 use crate::store::{NodeState, SharedOutcome};
 
 /// Messages of a group that the members of one node have not completed.
@@ -34,7 +35,7 @@ const WINDOW_OF_ALL: i64 = 10_000;
 /// Time after which the servers give a message to another node, unless this one says that it has it still.
 const HELD: Duration = Duration::from_secs(30);
 
-/// Time between two tries.
+/// Longest time between two tries.
 const AGAIN: Duration = Duration::from_millis(500);
 
 type Pending = Arc<Mutex<HashMap<(TopicFilter, Lsn), (Received, OwnedSemaphorePermit)>>>;
@@ -73,26 +74,35 @@ impl SharedGroups {
     /// Serves the groups for as long as the node runs.
     pub(crate) async fn run(
         self,
-        mut interest: UnboundedReceiver<Arc<InterestChange>>,
+        mut interest: UnboundedReceiver<Interest>,
         mut outcomes: UnboundedReceiver<SharedOutcome>,
     ) {
         let this = Arc::new(self);
         let mut groups: HashMap<TopicFilter, Vec<AbortHandle>> = HashMap::new();
         let mut held = interval(HELD / 3);
+        let mut marker = Marker::new(this.state.clone(), this.client.clone(), &[false, true], true);
         loop {
             tokio::select! {
                 change = interest.recv() => {
-                    let Some(change) = change else { return };
+                    let change = match change {
+                        Some(Interest::Change(change)) => change,
+                        Some(Interest::Mark(part)) => {
+                            marker.mark(part);
+                            continue;
+                        }
+                        None => return,
+                    };
                     if !change.filter.is_shared() {
                         continue;
                     }
                     if change.is_interested {
-                        groups.insert(change.filter.clone(), this.begin(&change));
+                        groups.insert(change.filter.clone(), this.begin(&change).await);
                     } else {
                         groups.remove(&change.filter).into_iter().flatten().for_each(|task| task.abort());
                         this.return_all(&change.filter);
                     }
                 }
+                () = marker.ended() => {}
                 outcome = outcomes.recv() => {
                     let Some(SharedOutcome { message: (filter, lsn), is_complete }) = outcome else { return };
                     this.end((*filter).clone(), lsn, is_complete);
@@ -106,30 +116,35 @@ impl SharedGroups {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(self: &Arc<Self>, change: &InterestChange) -> Vec<AbortHandle> {
+    async fn begin(self: &Arc<Self>, change: &InterestChange) -> Vec<AbortHandle> {
         let window = Arc::new(Semaphore::new(WINDOW));
         let mut tasks = Vec::new();
         for index in 0..self.streams.len() {
             let (this, filter, window) = (self.clone(), change.filter.clone(), window.clone());
             let since = change.since.get(index).copied().unwrap_or(0);
             let pull = async move {
+                // A new consumer takes requests a short time after it was made.
+                let mut pause = AGAIN / 32;
                 loop {
                     if let Err(error) = this.pull(&filter, index, since, &window).await {
                         tracing::debug!(%error, %filter, "a shared subscription is read again");
                     }
-                    sleep(AGAIN).await;
+                    sleep(pause).await;
+                    pause = AGAIN.min(pause * 2);
                 }
             };
             tasks.push(tokio::spawn(pull).abort_handle());
         }
         for is_urgent in [false, true] {
             let (this, filter) = (self.clone(), change.filter.clone());
-            let listen = async move {
-                if let Err(error) = this.listen(&filter, is_urgent).await {
-                    tracing::error!(%error, %filter, "no subscription at NATS");
+            let subject = self.state.layout.live_filter(is_urgent, &filter);
+            match self.client.queue_subscribe(subject, group_name(&filter)).await {
+                Ok(messages) => {
+                    let listen = async move { this.listen(&filter, messages).await };
+                    tasks.push(tokio::spawn(listen).abort_handle());
                 }
-            };
-            tasks.push(tokio::spawn(listen).abort_handle());
+                Err(error) => tracing::error!(%error, %filter, "no subscription at NATS"),
+            }
         }
         tasks
     }
@@ -179,10 +194,8 @@ impl SharedGroups {
     }
 
     /// Delivers messages of QoS 0 of which this node is selected to have a member.
-    async fn listen(&self, filter: &TopicFilter, is_urgent: bool) -> Result<(), async_nats::Error> {
+    async fn listen(&self, filter: &TopicFilter, mut messages: Subscriber) {
         let layout = &self.state.layout;
-        let subject = layout.live_filter(is_urgent, filter);
-        let mut messages = self.client.queue_subscribe(subject, group_name(filter)).await?;
         while let Some(message) = messages.next().await {
             let headers = message.headers.unwrap_or_default();
             if let Some(arrived) = arrived(layout, &message.subject, &headers, message.payload) {
@@ -190,7 +203,6 @@ impl SharedGroups {
                 let _ = self.handle.deliver_shared(filter, arrived.message);
             }
         }
-        Ok(())
     }
 
     /// Ends a message at this node.

@@ -15,8 +15,10 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::commit::CommitPart;
 use crate::exchanges::{ExchangeUpdate, Exchanges};
+use crate::interest::{Interest, SUBSCRIBERS};
 use crate::layout::{Layout, OWN_NUMBERS};
 use crate::log_writer::{Append, Command, Commands, Outcomes};
+use crate::name::Name;
 use crate::position::ReadPosition;
 use crate::retained::RetainedMessage;
 use crate::sessions::{OwnSession, SharedMessage};
@@ -55,6 +57,7 @@ pub(crate) struct Outlets {
     pub(crate) shared: UnboundedSender<SharedOutcome>,
     /// Reads of messages.
     pub(crate) reads: UnboundedSender<ReadRequest>,
+    pub(crate) interest: UnboundedSender<Interest>,
     /// Writers of the shards, by their place.
     pub(crate) writers: Vec<Commands>,
 }
@@ -78,6 +81,8 @@ pub(crate) struct NodeState {
     sessions: Mutex<Sessions>,
     retained: Mutex<Vec<RetainedMessage>>,
     next_claim: AtomicU64,
+    /// Nodes with a lease, as of a short time ago.
+    live_nodes: Mutex<Arc<[Name]>>,
     /// The servers take messages.
     pub(crate) is_reachable: AtomicBool,
 }
@@ -129,6 +134,7 @@ impl NodeState {
             sessions: Mutex::default(),
             retained: Mutex::new(retained),
             next_claim: AtomicU64::new(1),
+            live_nodes: Mutex::default(),
             is_reachable: AtomicBool::new(true),
         }
     }
@@ -140,6 +146,15 @@ impl NodeState {
 
     pub(crate) fn next_claim(&self) -> Claim {
         Claim::new(self.next_claim.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Nodes with a lease, as of a short time ago.
+    pub(crate) fn live_nodes(&self) -> Arc<[Name]> {
+        self.live_nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn note_live_nodes(&self, nodes: Arc<[Name]>) {
+        *self.live_nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
     }
 
     /// Position up to which each shard is delivered here.
@@ -306,9 +321,12 @@ impl Store for ClusterStore {
     fn commit(&self, batch: Batch) -> Commit {
         let is_lazy = batch.is_lazy();
         let positions = self.0.positions();
-        let (mut due, mut appends, mut fenced) = (Vec::new(), Vec::new(), None);
+        let (mut due, mut appends, mut fenced, mut marks) = (Vec::new(), Vec::new(), None, 0);
         let mut sessions = self.0.sessions();
         for change in batch {
+            if matches!(change, Change::Subscribed { since: Some(_), .. }) {
+                marks = SUBSCRIBERS;
+            }
             let Some(id) = session_of(&change) else { continue };
             match self.apply(&mut sessions, id, change, &positions) {
                 Effect::Nothing => {}
@@ -323,7 +341,7 @@ impl Store for ClusterStore {
         if is_lazy {
             sessions.lazy.extend(due.drain(..));
         }
-        let parts = due.len() + appends.len();
+        let parts = due.len() + appends.len() + marks;
         let (part, commit) = CommitPart::join(parts.max(1));
         for id in &due {
             if let Some(session) = sessions.own.get_mut(id) {
@@ -336,6 +354,9 @@ impl Store for ClusterStore {
         for (index, append) in appends {
             let append = Append { part: part.clone(), ..append };
             let _ = self.0.outlets.writers[index].send(Command::Append(append));
+        }
+        if marks > 0 {
+            let _ = self.0.outlets.interest.send(Interest::Mark(part));
         }
         match fenced {
             Some(session) => Completion::Done(Err(StoreError::Fenced { session })),

@@ -118,7 +118,7 @@ impl Taker {
             }
             if found.revision == refused {
                 // A write that is on its way: the servers refuse others until they show it.
-                tokio::time::sleep(AGAIN).await;
+                sleep(AGAIN).await;
             }
         }
         Err(StoreError::Unavailable { reason: "other nodes claim the session again and again".into() })
