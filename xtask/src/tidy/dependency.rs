@@ -41,6 +41,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "access",
             "http",
             "cluster",
+            "balancer",
             "measure",
             "bench",
             "lab",

@@ -1,5 +1,6 @@
-//! `braidmq cluster`: state of a cluster.
+//! `braidmq cluster`: state of a cluster, and a balancer for it.
 
+mod balance;
 mod options;
 mod page;
 mod progress;
@@ -20,10 +21,10 @@ pub(crate) use options::lock_instance;
 /// Exit code when the cluster is degraded.
 const DEGRADED: u8 = 1;
 
-/// Exit code when nothing is known: no connection, or a wrong configuration.
+/// Exit code when nothing is known, or nothing could be started: no connection, or a wrong configuration.
 const UNKNOWN: u8 = 2;
 
-/// Look at a cluster of brokers
+/// Look at a cluster of brokers, or balance its clients
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -33,6 +34,7 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Command {
     Status(StatusArgs),
+    Balance(balance::BalanceArgs),
 }
 
 /// Show nodes, streams, sessions and NATS servers of a cluster
@@ -69,8 +71,11 @@ Exit codes:
   2  no NATS server takes the connection, or the configuration is wrong";
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let Command::Status(args) = &args.command;
-    status(args).unwrap_or_else(|message| {
+    let outcome = match &args.command {
+        Command::Status(args) => status(args),
+        Command::Balance(args) => balance::run(args),
+    };
+    outcome.unwrap_or_else(|message| {
         eprintln!("braidmq: {}", printable(&message));
         ExitCode::from(UNKNOWN)
     })
