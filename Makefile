@@ -71,9 +71,10 @@ lab: ## Test the network laboratory, with its main experiment in short
 	$(call announce,laboratory)
 	cargo xtask lab
 
-peers: ## Run third-party clients against the broker
+peers: nats-server ## Run third-party clients against the broker, and against a cluster behind a balancer
 	$(call announce,third-party clients)
 	cargo xtask peers
+	cargo xtask peers --broker cluster
 
 # Rounds with small queues, by overflow policy: only messages for slow or stopped subscribers may be missing.
 FULL_QUEUES := kill+drop-oldest:8,kill+drop-newest:8,kill+disconnect:8,stop+drop-oldest:2,full+drop-newest:2,dying+disconnect:2

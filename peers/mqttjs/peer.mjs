@@ -33,6 +33,20 @@ class Arrivals {
   }
 }
 
+/** The next messages of clients together; those that are waited for in vain are lost to later calls. */
+export async function messagesOf(peers, count) {
+  const found = []
+  const next = (peer) => peer.message('message of a group').then((message) => ({ peer, message }))
+  const pending = new Map(peers.map((peer) => [peer, next(peer)]))
+  while (found.length < count) {
+    const { peer, message } = await Promise.race(pending.values())
+    found.push(message)
+    pending.set(peer, next(peer))
+  }
+  for (const one of pending.values()) one.catch(() => {})
+  return found
+}
+
 /** One MQTT.js client that never reconnects by itself. */
 export class Peer {
   #client

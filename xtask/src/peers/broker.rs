@@ -1,23 +1,21 @@
-//! The broker process: started on free ports, watched, stopped by SIGTERM.
+//! The broker: one process on free ports, or a cluster behind a balancer.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use super::Kind;
+use super::certificate::certificate;
+use super::cluster::Cluster;
 use super::ports::Ports;
+use super::process::Process;
 use super::tally::Tally;
-use crate::signal;
 
-/// Time limit until the broker listens everywhere, and until it ends after SIGTERM.
+/// Time limit until the broker listens everywhere.
 const START_LIMIT: Duration = Duration::from_secs(20);
-const STOP_LIMIT: Duration = Duration::from_secs(20);
-/// Interval of checks whether the broker accepts connections, or has ended.
-const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Settings of a broker under test beside its listeners.
 pub(super) struct Variant {
@@ -92,14 +90,18 @@ impl Variant {
     }
 }
 
-/// A running broker. Dropped without [`Broker::stop`], it is killed.
+/// A running broker, or cluster of brokers. Dropped without [`Broker::stop`], it is killed.
 pub(super) struct Broker {
     kind: Kind,
     variant: &'static Variant,
     ports: Ports,
     data_dir: PathBuf,
-    log: PathBuf,
-    process: Child,
+    processes: Processes,
+}
+
+enum Processes {
+    One(Process),
+    Cluster(Cluster),
 }
 
 impl Broker {
@@ -113,91 +115,62 @@ impl Broker {
         binary: &Path,
         home: &Path,
     ) -> Result<Self, String> {
+        if kind != Kind::Mosquitto && !binary.is_file() {
+            return Err(format!(
+                "{} is not there: run `cargo build -p braidmq`, or name --binary",
+                binary.display()
+            ));
+        }
         let ports = Ports::free()?;
         let name = variant.of(kind);
         let data_dir = home.join(&name);
-        let log = home.join(format!("{name}.log"));
         if data_dir.exists() {
             fs::remove_dir_all(&data_dir).map_err(|error| format!("{}: {error}", data_dir.display()))?;
         }
         fs::create_dir_all(&data_dir).map_err(|error| format!("{}: {error}", data_dir.display()))?;
         let sources = home.with_file_name("peers");
         copy(variant.files, &sources, &data_dir)?;
-        let mut command = match kind {
-            Kind::Braidmq => braidmq(binary, variant, &ports, &data_dir, &sources)?,
-            Kind::Mosquitto => mosquitto(&ports, &data_dir, home)?,
+        let log = home.join(format!("{name}.log"));
+        let processes = match kind {
+            Kind::Braidmq => {
+                Processes::One(Process::start(braidmq(binary, variant, &ports, &data_dir, &sources), log)?)
+            }
+            Kind::Mosquitto => Processes::One(Process::start(mosquitto(&ports, &data_dir, home)?, log)?),
+            Kind::Cluster => Processes::Cluster(Cluster::start(&ports, &data_dir, binary, home)?),
         };
-        let output = File::create(&log).and_then(|output| Ok((output.try_clone()?, output)));
-        let (stdout, stderr) = output.map_err(|error| format!("{}: {error}", log.display()))?;
-        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
-        let process = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
-        let mut broker = Self { kind, variant, ports, data_dir, log, process };
-        broker.wait_until_ready()?;
-        println!("# {name} is up, process {}, log {}", broker.process.id(), broker.log.display());
+        let mut broker = Self { kind, variant, ports, data_dir, processes };
+        let tcp_ports: Vec<u16> = broker.tcp_ports().collect();
+        let has_all = || tcp_ports.iter().copied().all(accepts);
+        let process = broker.processes.front();
+        process.wait_until(&format!("not all listeners on {tcp_ports:?}"), START_LIMIT, has_all)?;
+        println!("# {name} is up, process {}, log {}", process.id(), process.log().display());
         Ok(broker)
     }
 
-    fn wait_until_ready(&mut self) -> Result<(), String> {
-        let deadline = Instant::now() + START_LIMIT;
-        while Instant::now() < deadline {
-            thread::sleep(CHECK_INTERVAL);
-            if let Some(end) = self.ended() {
-                return Err(format!("the broker {end} while starting; its log is {}", self.log.display()));
-            }
-            if self.tcp_ports().all(accepts) {
-                return Ok(());
-            }
-        }
-        let missing: Vec<u16> = self.tcp_ports().filter(|port| !accepts(*port)).collect();
-        Err(format!("no listener on {missing:?} after {START_LIMIT:?}; the log is {}", self.log.display()))
-    }
-
-    fn tcp_ports(&self) -> impl Iterator<Item = u16> {
+    fn tcp_ports(&self) -> impl Iterator<Item = u16> + use<> {
         let http = self.kind.listens("HTTP").then_some(self.ports.http());
         self.ports.stream_ports().into_iter().chain(http)
     }
 
-    /// Exit status of the process, if it has ended.
+    /// Exit status and log of a process that has ended.
     pub(super) fn ended(&mut self) -> Option<String> {
-        self.exit_status().map(|status| format!("ended with {status}"))
+        self.processes.all().find_map(|process| {
+            process.ended().map(|end| format!("{end}; its log is {}", process.log().display()))
+        })
     }
 
-    fn exit_status(&mut self) -> Option<ExitStatus> {
-        self.process.try_wait().ok().flatten()
-    }
-
-    /// Name of a verdict on the process itself.
+    /// Name of a verdict on the processes themselves.
     pub(super) fn case(&self, label: &str) -> String {
-        let variant = self.variant.name;
-        if variant.is_empty() { format!("broker/{label}") } else { format!("broker/{variant}/{label}") }
+        case(self.variant, label)
     }
 
-    /// SIGTERM, a bounded wait, and the verdict on the exit code and on the log.
-    pub(super) fn stop(mut self, tally: &mut Tally) {
-        let started = Instant::now();
-        signal::terminate(self.process.id());
-        let mut exited = self.exit_status();
-        while exited.is_none() && started.elapsed() < STOP_LIMIT {
-            thread::sleep(CHECK_INTERVAL);
-            exited = self.exit_status();
+    /// Stops the processes, with verdicts on their exit codes and logs.
+    pub(super) fn stop(self, tally: &mut Tally) {
+        let case = |label: &str| case(self.variant, label);
+        match self.processes {
+            Processes::One(process) => process.stop(case, tally),
+            Processes::Cluster(cluster) => cluster.stop(case, tally),
         }
-        let case = self.case("clean-exit");
-        match exited {
-            Some(status) if status.success() => tally.pass(&case, started.elapsed()),
-            Some(status) => tally.fail(&case, &format!("{status} after SIGTERM, wanted 0")),
-            None => tally.fail(&case, &format!("still running {STOP_LIMIT:?} after SIGTERM")),
-        }
-        let log = fs::read(&self.log).unwrap_or_default();
-        let case = self.case("never-panics");
-        match String::from_utf8_lossy(&log).lines().find(|line| line.contains("panicked at")) {
-            Some(line) => tally.fail(&case, line),
-            None => tally.pass(&case, Duration::ZERO),
-        }
-    }
-
-    /// Everything the broker has printed.
-    pub(super) fn log(&self) -> &Path {
-        &self.log
     }
 
     /// Environment of the scripts that describes the broker.
@@ -217,11 +190,28 @@ impl Broker {
     }
 }
 
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // Both fail for a process that has ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+impl Processes {
+    /// The process that has the ports.
+    fn front(&mut self) -> &mut Process {
+        match self {
+            Self::One(process) => process,
+            Self::Cluster(cluster) => cluster.balancer(),
+        }
+    }
+
+    fn all(&mut self) -> Box<dyn Iterator<Item = &mut Process> + '_> {
+        match self {
+            Self::One(process) => Box::new(std::iter::once(process)),
+            Self::Cluster(cluster) => Box::new(cluster.all()),
+        }
+    }
+}
+
+fn case(variant: &Variant, label: &str) -> String {
+    if variant.name.is_empty() {
+        format!("broker/{label}")
+    } else {
+        format!("broker/{}/{label}", variant.name)
     }
 }
 
@@ -238,19 +228,7 @@ fn copy(files: &[&str], sources: &Path, data_dir: &Path) -> Result<(), String> {
 
 // === Command lines ===
 
-fn braidmq(
-    binary: &Path,
-    variant: &Variant,
-    ports: &Ports,
-    data_dir: &Path,
-    sources: &Path,
-) -> Result<Command, String> {
-    if !binary.is_file() {
-        return Err(format!(
-            "{} is not there: run `cargo build -p braidmq`, or name --binary",
-            binary.display()
-        ));
-    }
+fn braidmq(binary: &Path, variant: &Variant, ports: &Ports, data_dir: &Path, sources: &Path) -> Command {
     let mut command = Command::new(binary);
     command.arg("serve");
     for (name, port) in ports.listeners() {
@@ -264,18 +242,11 @@ fn braidmq(
         command.args(["--set", &setting]);
     }
     command.arg("--data-dir").arg(data_dir);
-    Ok(command)
+    command
 }
 
 fn mosquitto(ports: &Ports, data_dir: &Path, home: &Path) -> Result<Command, String> {
-    let made = Command::new(home.join("venv/bin/python"))
-        .arg("-B")
-        .arg(home.with_file_name("peers").join("certificate.py"))
-        .arg(data_dir)
-        .status();
-    if !made.is_ok_and(|status| status.success()) {
-        return Err("certificate.py did not make a certificate for mosquitto".to_owned());
-    }
+    certificate(data_dir, home)?;
     let directory = data_dir.display();
     let secure = format!("certfile {directory}/cert.pem\nkeyfile {directory}/key.pem\n");
     let [tcp, tls, ws, wss] = ports.stream_ports();

@@ -9,10 +9,19 @@ const LISTENERS: [&str; 6] = ["TCP", "TLS", "WS", "WSS", "QUIC", "HTTP"];
 /// Ports of TCP that the system offers until one is free on UDP too.
 const TRIES: usize = 16;
 
-/// One port per listener of the broker, and one for the server behind its proxy routes.
+/// One port per listener of the broker, one for the server behind its proxy routes, and those of a cluster.
 pub(super) struct Ports {
     listeners: [u16; 6],
     upstream: u16,
+    nats: NatsPorts,
+}
+
+/// Ports of each server of NATS.
+#[derive(Clone, Copy)]
+pub(super) struct NatsPorts {
+    pub(super) clients: u16,
+    pub(super) routes: u16,
+    pub(super) monitor: u16,
 }
 
 impl Ports {
@@ -22,7 +31,7 @@ impl Ports {
     }
 
     fn find() -> io::Result<Self> {
-        let tcp = (0..5).map(|_| free_tcp()).collect::<io::Result<Vec<_>>>()?;
+        let tcp = (0..8).map(|_| free_tcp()).collect::<io::Result<Vec<_>>>()?;
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let (http, _http_udp) = free_on_both()?;
         let port = |held: &TcpListener| held.local_addr().map(|address| address.port());
@@ -34,7 +43,8 @@ impl Ports {
             udp.local_addr()?.port(),
             port(&http)?,
         ];
-        Ok(Self { listeners, upstream: port(&tcp[4])? })
+        let nats = NatsPorts { clients: port(&tcp[5])?, routes: port(&tcp[6])?, monitor: port(&tcp[7])? };
+        Ok(Self { listeners, upstream: port(&tcp[4])?, nats })
     }
 
     /// The listeners with their ports.
@@ -51,6 +61,11 @@ impl Ports {
     /// The port of HTTP, on TCP and UDP.
     pub(super) fn http(&self) -> u16 {
         self.listeners[5]
+    }
+
+    /// The ports of each server of NATS, which has an address of its own.
+    pub(super) fn nats(&self) -> NatsPorts {
+        self.nats
     }
 
     /// The port of the server behind the proxy routes, which a script starts.

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::Kind;
 use super::broker::Broker;
 use super::tally::Tally;
 
@@ -24,15 +25,11 @@ pub(super) struct Places<'a> {
 pub(super) struct Suite {
     pub(super) script: &'static str,
     pub(super) limit: Duration,
+    /// Brokers that have what its cases need.
+    pub(super) brokers: &'static [Kind],
 }
 
 impl Suite {
-    /// True if its cases need QUIC or HTTP.
-    pub(super) fn needs_braidmq(&self) -> bool {
-        let has_mosquitto = ["mosquitto_clients", "raw", "paho", "mqttjs"];
-        !has_mosquitto.iter().any(|name| self.script.contains(name))
-    }
-
     /// Runs the script to its end or its limit. An exit code of failure without a failed case is a failure too.
     pub(super) fn run(&self, places: &Places<'_>, brokers: &[Broker], only: &str, tally: &mut Tally) {
         let script = places.root.join("peers").join(self.script);
