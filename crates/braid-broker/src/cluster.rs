@@ -27,6 +27,10 @@ pub trait Cluster: Send + Sync + 'static {
     /// those that are durable with the returned commit are removed.
     fn forward(&self, publication: &Publication<'_>, changes: &mut Vec<Change>) -> Forwarded;
 
+    /// Removes the retained message of a topic at all nodes, without a word to subscribers. `is_urgent`: whether the topic
+    /// has a priority above the default. `None`: there are no other nodes, and the caller removes it.
+    fn remove_retained(&self, topic: &TopicName, is_urgent: bool) -> Option<Commit>;
+
     /// Tests whether a topic has a name that all nodes can use.
     fn takes_topic(&self, topic: &TopicName) -> bool;
 
@@ -122,6 +126,8 @@ pub struct ArrivedMessage {
     pub publisher: Option<ClientId>,
     /// Publisher of a message that is to be retained.
     pub retained_by: Option<Arc<Publisher>>,
+    /// Subscribers do not get it: it only changes what is retained.
+    pub is_withheld: bool,
 }
 
 /// Owners of what outlives a connection: the store, the spool for large packets, and the other nodes.
@@ -150,6 +156,10 @@ pub struct SingleNode;
 impl Cluster for SingleNode {
     fn forward(&self, _publication: &Publication<'_>, _changes: &mut Vec<Change>) -> Forwarded {
         Forwarded::Here
+    }
+
+    fn remove_retained(&self, _topic: &TopicName, _is_urgent: bool) -> Option<Commit> {
+        None
     }
 
     fn takes_topic(&self, _topic: &TopicName) -> bool {

@@ -105,12 +105,19 @@ impl Handle {
             .map_err(|_| self.core.persist.failure().map_or(CommandError::Busy, CommandError::Store))
     }
 
-    /// Removes the retained message of a topic, without a word to subscribers. Done when that is durable. False if
-    /// there is none.
+    /// Removes the retained message of a topic, without a word to subscribers. Done when that is durable: the nodes of a
+    /// cluster follow within moments. False if there is none.
     ///
     /// # Errors
-    /// The store failed.
+    /// The store failed, or in a cluster no majority of the servers answers.
     pub async fn delete_retained(&self, topic: &TopicName) -> Result<bool, CommandError> {
+        if !self.core.retained.has(topic) {
+            return Ok(false);
+        }
+        if let Some(commit) = self.core.dispatcher.remove_retained_everywhere(topic) {
+            commit.await?;
+            return Ok(true);
+        }
         let (is_removed, commit) = {
             let mut retaining = self.core.retained.change(&self.core.persist);
             (retaining.remove(topic), retaining.commit())

@@ -169,6 +169,13 @@ impl Dispatcher {
         Dispatched { congested: Vec::new(), urgent, forwarded: commit, ..delivered }
     }
 
+    /// Removes the retained message of a topic at all nodes, without a word to subscribers. `None`: there are no others.
+    pub(crate) fn remove_retained_everywhere(&self, topic: &TopicName) -> Option<Commit> {
+        // Each node has topics of its broker for itself.
+        let is_own = is_broker_topic(topic);
+        if is_own { None } else { self.routing.cluster().remove_retained(topic, self.is_urgent(topic)) }
+    }
+
     /// See [`Cluster::has_log`](crate::cluster::Cluster::has_log).
     fn has_log(&self) -> bool {
         self.routing.cluster().has_log()
@@ -222,7 +229,9 @@ impl Dispatcher {
         find: impl Fn(&ClientId) -> Option<SessionKey>,
     ) {
         let (mut messages, mut rest) = (Vec::with_capacity(arrived.len()), Vec::with_capacity(arrived.len()));
-        for ArrivedMessage { message, publisher, retained_by } in arrived {
+        let mut withheld = Vec::new();
+        for ArrivedMessage { message, publisher, retained_by, is_withheld } in arrived {
+            withheld.extend(is_withheld.then_some(messages.len()));
             messages.push(Arc::new(message));
             rest.push((publisher, retained_by));
         }
@@ -234,6 +243,10 @@ impl Dispatcher {
             retaining.set_arrived(message, retained_by.take());
         }
         drop(retaining.and_then(Retaining::commit));
+        for index in withheld.into_iter().rev() {
+            drop(messages.remove(index));
+            drop(rest.remove(index));
+        }
         let mut start = 0;
         for of_one in rest.chunk_by(|(a, _), (b, _)| a == b) {
             let publisher = of_one.first().and_then(|(publisher, _)| publisher.as_ref()).and_then(&find);

@@ -318,6 +318,11 @@ impl RetainedMessages {
         is_due(&index)
     }
 
+    /// Tests whether a topic has a message.
+    pub(crate) fn has(&self, topic: &TopicName) -> bool {
+        self.read().messages.get(topic).is_some()
+    }
+
     /// Number of retained messages. Takes no lock.
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)

@@ -7,7 +7,8 @@ use braid_broker::cluster::{Answer, Cluster, Forwarded, Publication, RemoteSessi
 use braid_proto::message::Message;
 use braid_proto::packet::{ClientId, PacketId, QoS};
 use braid_proto::topic::{TopicFilter, TopicName};
-use braid_store::{Change, RecoveredSession, SessionId};
+use braid_store::{Change, Commit, RecoveredSession, SessionId};
+use bytes::Bytes;
 
 use crate::commit::CommitPart;
 use crate::exchanges::ExchangeUpdate;
@@ -18,7 +19,7 @@ use crate::message::LoggedMessage;
 use crate::publish::Outgoing;
 use crate::reads::MessageReader;
 use crate::store::{NodeState, SessionEvent};
-use crate::subject::{SUBJECT_MAX, push_text, push_topic};
+use crate::subject::{takes_client, takes_topic};
 use crate::take::Taker;
 
 /// Topics of the broker itself, which each node has for itself.
@@ -52,16 +53,33 @@ impl Cluster for NatsCluster {
         Forwarded::Split { here, commit: Some(commit) }
     }
 
+    fn remove_retained(&self, topic: &TopicName, is_urgent: bool) -> Option<Commit> {
+        let layout = &self.state.layout;
+        let shard = layout.shard_of(topic, is_urgent);
+        let removal = LoggedMessage {
+            qos: QoS::AtMostOnce,
+            publisher: String::new(),
+            identity: None,
+            is_withheld: true,
+            expires_at: None,
+            properties: None,
+            payload: Bytes::new(),
+        };
+        let (headers, payload) = removal.write();
+        let subject = layout.message(shard, true, topic);
+        let messages = vec![Outgoing { subject, headers, payload }];
+        let (part, commit) = CommitPart::join(1);
+        let append = Append { session: None, messages, exchanges: None, part };
+        let _ = self.state.outlets.writers[layout.index_of(shard)].send(Command::Append(append));
+        Some(commit)
+    }
+
     fn takes_topic(&self, topic: &TopicName) -> bool {
-        let mut subject = String::new();
-        push_topic(&mut subject, topic);
-        subject.len() <= SUBJECT_MAX
+        takes_topic(topic)
     }
 
     fn takes_client(&self, client_id: &ClientId) -> bool {
-        let mut subject = String::new();
-        push_text(&mut subject, client_id.as_str());
-        subject.len() <= SUBJECT_MAX
+        takes_client(client_id)
     }
 
     fn find<'a>(&'a self, client_id: &'a ClientId) -> Option<Answer<'a, Option<RemoteSession>>> {
@@ -108,7 +126,7 @@ impl NatsCluster {
         publication: &Publication<'_>,
         here: &[bool],
         changes: &mut Vec<Change>,
-    ) -> braid_store::Commit {
+    ) -> Commit {
         let layout = &self.state.layout;
         let messages = publication.messages;
         let mut opened = opened(messages, changes).into_iter();
@@ -183,6 +201,7 @@ fn logged(message: &Message, publisher: Option<&ClientId>, identity: Option<&str
         qos: message.qos,
         publisher: publisher.map_or_else(String::new, |client| client.as_str().to_owned()),
         identity: identity.map(str::to_owned),
+        is_withheld: false,
         expires_at,
         properties: message.properties.clone(),
         payload: message.payload.clone(),

@@ -26,6 +26,9 @@ pub(crate) const SHARDS_KEY: &str = "braidmq.shards";
 /// First number of deliveries that are no part of the log: copies, and messages of shared subscriptions.
 pub const OWN_NUMBERS: Lsn = Lsn::new(1 << 63);
 
+/// First number of the deliveries of an imported session. Nodes count from [`OWN_NUMBERS`] on and do not come here.
+pub(crate) const IMPORTED_NUMBERS: u64 = 3 << 62;
+
 /// Time for which a node without a sign of life counts as alive.
 pub const LEASE: Duration = Duration::from_secs(10);
 
@@ -267,6 +270,14 @@ impl Layout {
     pub fn exchanges(&self, shard: Shard, client: &ClientId) -> String {
         let mut subject = format!("{}.q.{}", self.cluster, shard_token(shard));
         push_text(&mut subject, client.as_str());
+        subject
+    }
+
+    /// Subject of the copy of the retained message of a topic.
+    #[must_use]
+    pub fn retained(&self, topic: &TopicName) -> String {
+        let mut subject = format!("{}.r", self.cluster);
+        push_topic(&mut subject, topic);
         subject
     }
 

@@ -274,7 +274,7 @@ pub(crate) fn arrived(
         .and_then(|left| now.instant.checked_add(left));
     let publisher = Some(logged.publisher).filter(|client| !client.is_empty());
     let publisher = publisher.map(|client| ClientId::from(&*client));
-    Some(ArrivedMessage { message, publisher, retained_by: None })
+    Some(ArrivedMessage { message, publisher, retained_by: None, is_withheld: false })
 }
 
 #[cfg(test)]

@@ -78,6 +78,8 @@ impl LogReader {
             last = sequence;
             let async_nats::Message { subject, headers, payload, .. } = received.message;
             let logged = read(layout, self.index, sequence, &subject, headers.as_ref(), payload);
+            // Without RETAIN a withheld message is of queues that refer to it.
+            let logged = logged.filter(|logged| !logged.is_withheld || logged.message.retain());
             arrived.extend(logged.and_then(|logged| logged.arrived(now)));
         }
         self.handle.deliver(routes, arrived);

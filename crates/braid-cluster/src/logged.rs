@@ -22,6 +22,8 @@ pub(crate) struct Logged {
     pub(crate) message: StoredMessage,
     pub(crate) publisher: Option<ClientId>,
     pub(crate) identity: Option<Arc<str>>,
+    /// Subscribers do not get it.
+    pub(crate) is_withheld: bool,
 }
 
 /// Reads a message of a shard. `None`: it is of no client, or cannot be read, which is logged.
@@ -38,13 +40,13 @@ pub(crate) fn read(
     let logged = LoggedMessage::read(headers, payload)
         .inspect_err(|error| tracing::error!(subject, sequence, %error, "skipped"))
         .ok()?;
-    let LoggedMessage { qos, publisher, identity, expires_at, properties, payload } = logged;
+    let LoggedMessage { qos, publisher, identity, is_withheld, expires_at, properties, payload } = logged;
     let message = StoredMessage::from_parts(topic, payload, qos, retain, properties, expires_at)
         .with_publisher(identity.clone().map(Arc::from));
     let publisher = Some(publisher).filter(|client| !client.is_empty());
     let publisher = publisher.map(|client| ClientId::from(&*client));
     let identity = identity.map(Arc::from);
-    Some(Logged { lsn: layout.lsn(index, sequence), message, publisher, identity })
+    Some(Logged { lsn: layout.lsn(index, sequence), message, publisher, identity, is_withheld })
 }
 
 impl Logged {
@@ -58,7 +60,8 @@ impl Logged {
         if let Some(lsn) = NonZeroU64::new(self.lsn.value()) {
             message.set_lsn(lsn);
         }
-        Some(ArrivedMessage { message, publisher: self.publisher, retained_by: retained_by.map(Arc::new) })
+        let (publisher, retained_by) = (self.publisher, retained_by.map(Arc::new));
+        Some(ArrivedMessage { message, publisher, retained_by, is_withheld: self.is_withheld })
     }
 }
 

@@ -29,6 +29,9 @@ pub struct LoggedMessage {
     pub publisher: String,
     /// Identity of the publisher of a retained message, in the broker's encoding.
     pub identity: Option<String>,
+    /// Subscribers do not get it. With RETAIN it only changes what is retained; without, only queues that refer to its
+    /// number have it.
+    pub is_withheld: bool,
     /// End of the Message Expiry Interval.
     pub expires_at: Option<SystemTime>,
     /// Properties of the PUBLISH.
@@ -50,6 +53,8 @@ struct Head {
     publisher: String,
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     identity: Option<String>,
+    #[serde(rename = "w", default, skip_serializing_if = "is_false")]
+    is_withheld: bool,
     /// Milliseconds since 1970.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     expires_at: Option<u64>,
@@ -79,6 +84,10 @@ fn is_zero(value: &u8) -> bool {
     *value == 0
 }
 
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
 impl LoggedMessage {
     /// Message of NATS: headers and payload. A head that is too long for a header is the first part of the payload,
     /// whose length the header has.
@@ -104,6 +113,7 @@ impl LoggedMessage {
             qos: self.qos as u8,
             publisher: self.publisher.clone(),
             identity: self.identity.clone(),
+            is_withheld: self.is_withheld,
             expires_at: self.expires_at.map(millis),
             properties: self.properties.as_deref().map(Properties::of),
         };
@@ -125,8 +135,8 @@ impl LoggedMessage {
             .expires_at
             .and_then(|millis| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
         let properties = head.properties.map(Properties::read).transpose()?.map(Box::new);
-        let Head { publisher, identity, .. } = head;
-        Ok(Self { qos, publisher, identity, expires_at, properties, payload })
+        let Head { publisher, identity, is_withheld, .. } = head;
+        Ok(Self { qos, publisher, identity, is_withheld, expires_at, properties, payload })
     }
 }
 
@@ -187,6 +197,7 @@ mod tests {
             qos: QoS::AtLeastOnce,
             publisher: "truck-1".into(),
             identity: None,
+            is_withheld: false,
             expires_at: None,
             properties: None,
             payload: Bytes::from_static(b"x"),
@@ -220,6 +231,7 @@ mod tests {
             content_type in proptest::option::of(text()),
             data in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..9)),
             (user, long) in (proptest::collection::vec((text(), text()), 0..3), 0..2_usize),
+            is_withheld in any::<bool>(),
         ) {
             let properties = MessageProperties {
                 payload_format: format,
@@ -233,6 +245,7 @@ mod tests {
                 qos: QoS::from_bits(qos).unwrap(),
                 publisher,
                 identity,
+                is_withheld,
                 expires_at: expires.map(|at| SystemTime::UNIX_EPOCH + Duration::from_millis(at)),
                 properties: Some(Box::new(properties)),
                 payload: Bytes::from_static(b"\r\n\0"),

@@ -72,15 +72,21 @@ impl Node {
     /// # Errors
     /// Every [`ClusterError`].
     pub async fn join(options: &ClusterOptions, version: &str) -> Result<Self, ClusterError> {
-        let connections = Connections::open(options).await?;
-        check_servers(options).await?;
-        let layout = Layout::new(options.cluster.clone(), options.dimensions);
-        ensure(&connections.ordinary, &layout).await?;
+        let (connections, layout) = prepare(options).await?;
         let mut record = NodeRecord::new(options.instance.clone(), version);
         record.address.clone_from(&options.address);
         let lease = Lease::take(&connections.ordinary, &layout, &options.node, record).await?;
         Ok(Self { connections, layout, lease })
     }
+}
+
+/// Connects, checks the servers, and makes or checks the streams.
+pub(crate) async fn prepare(options: &ClusterOptions) -> Result<(Connections, Layout), ClusterError> {
+    let connections = Connections::open(options).await?;
+    check_servers(options).await?;
+    let layout = Layout::new(options.cluster.clone(), options.dimensions);
+    ensure(&connections.ordinary, &layout).await?;
+    Ok((connections, layout))
 }
 
 /// Checks the servers whose monitoring ports are known.
@@ -118,12 +124,12 @@ pub struct ClusterNode {
 
 /// Streams of a cluster.
 #[derive(Clone)]
-struct NodeStreams {
-    nodes: Stream<()>,
-    sessions: Stream<()>,
-    retained: Stream<()>,
+pub(crate) struct NodeStreams {
+    pub(crate) nodes: Stream<()>,
+    pub(crate) sessions: Stream<()>,
+    pub(crate) retained: Stream<()>,
     /// Streams of the shards, by their place.
-    messages: Vec<Stream<()>>,
+    pub(crate) messages: Vec<Stream<()>>,
 }
 
 impl std::fmt::Debug for ClusterNode {
@@ -268,7 +274,7 @@ impl ClusterNode {
 }
 
 impl NodeStreams {
-    async fn open(connections: &Connections, layout: &Layout) -> Result<Self, ClusterError> {
+    pub(crate) async fn open(connections: &Connections, layout: &Layout) -> Result<Self, ClusterError> {
         let mut messages = Vec::new();
         for index in 0..layout.parts() {
             let shard = layout.shard_at(index);

@@ -119,6 +119,7 @@ impl MessageReader {
                         filters.insert(filter.clone());
                     } else if let Some(logged) =
                         read(layout, index, sequence, &subject, Some(&headers), payload)
+                        && !logged.is_withheld
                     {
                         matching.insert(sequence, (logged, BTreeSet::from([filter.clone()])));
                     }

@@ -24,7 +24,7 @@ pub(crate) struct Record {
     /// Node that has the session; `None`: no node.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub(crate) owner: Option<String>,
-    /// Process of that node.
+    /// Process of that node; of a session that no node has had yet, the mark of its import.
     #[serde(rename = "r", default, skip_serializing_if = "String::is_empty")]
     pub(crate) run: String,
     /// Identity of the client in the broker's encoding.

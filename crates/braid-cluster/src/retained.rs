@@ -124,11 +124,11 @@ impl Snapshot {
 
     fn note(&mut self, layout: &Layout, index: usize, found: Found) {
         let Found { sequence, subject, headers, payload } = found;
-        let is_removal = payload.is_empty();
         let logged = read(layout, index, sequence, &subject, Some(&headers), payload);
         let Some(Logged { lsn, message, .. }) = logged else { return };
         let topic = message.topic().clone();
-        if is_removal {
+        // Not that of NATS, which may have a part of the header.
+        if message.payload().is_empty() {
             self.messages.remove(&topic);
         } else {
             self.messages.insert(topic, RetainedMessage { lsn, message });

@@ -61,6 +61,28 @@ fn group_name(filter: &TopicFilter) -> String {
     format!("g-{first:016x}{second:016x}")
 }
 
+/// Opens the consumer of a group in a shard, which begins after `since` if it is made now.
+pub(crate) async fn open_group(
+    layout: &Layout,
+    stream: &Stream<()>,
+    filter: &TopicFilter,
+    index: usize,
+    since: u64,
+) -> Result<Consumer<Config>, ConsumerError> {
+    let name = group_name(filter);
+    let config = Config {
+        durable_name: Some(name.clone()),
+        description: Some(filter.as_str().to_owned()),
+        filter_subject: layout.messages(layout.shard_at(index), filter),
+        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: since + 1 },
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: HELD,
+        max_ack_pending: WINDOW_OF_ALL,
+        ..Config::default()
+    };
+    stream.get_or_create_consumer(&name, config).await
+}
+
 impl SharedGroups {
     pub(crate) fn new(
         state: Arc<NodeState>,
@@ -158,18 +180,7 @@ impl SharedGroups {
         window: &Arc<Semaphore>,
     ) -> Result<(), async_nats::Error> {
         let layout = &self.state.layout;
-        let name = group_name(filter);
-        let config = Config {
-            durable_name: Some(name.clone()),
-            description: Some(filter.as_str().to_owned()),
-            filter_subject: layout.messages(layout.shard_at(index), filter),
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: since + 1 },
-            ack_policy: AckPolicy::Explicit,
-            ack_wait: HELD,
-            max_ack_pending: WINDOW_OF_ALL,
-            ..Config::default()
-        };
-        let consumer = self.streams[index].get_or_create_consumer(&name, config).await?;
+        let consumer = open_group(layout, &self.streams[index], filter, index, since).await?;
         let mut messages = consumer.stream().max_messages_per_batch(64).messages().await?;
         while let Some(received) = messages.next().await {
             let received = received?;
@@ -177,6 +188,7 @@ impl SharedGroups {
             let sequence = received.info()?.stream_sequence;
             let async_nats::Message { subject, headers, payload, .. } = &received.message;
             let read = read(layout, index, sequence, subject, headers.as_ref(), payload.clone());
+            let read = read.filter(|logged| !logged.is_withheld);
             let Some((lsn, message)) =
                 read.and_then(|logged| Some((logged.lsn, logged.arrived(now())?.message)))
             else {

@@ -7,6 +7,7 @@
 
 use std::fmt::Write;
 
+use braid_proto::packet::ClientId;
 use braid_proto::topic::{TopicFilter, TopicName};
 
 /// Longest subject, in bytes. A line of the protocol of NATS has at most 4096, among them a subject for the answer.
@@ -19,6 +20,22 @@ const END: &str = "~";
 
 /// Characters that are percent-encoded, besides controls.
 const ENCODED: &[char] = &['%', '.', '*', '>', ' ', char::REPLACEMENT_CHARACTER];
+
+/// Tests whether a topic fits into a subject.
+#[must_use]
+pub fn takes_topic(topic: &TopicName) -> bool {
+    let mut subject = String::new();
+    push_topic(&mut subject, topic);
+    subject.len() <= SUBJECT_MAX
+}
+
+/// Tests whether a Client Identifier fits into a subject.
+#[must_use]
+pub fn takes_client(client_id: &ClientId) -> bool {
+    let mut subject = String::new();
+    push_text(&mut subject, client_id.as_str());
+    subject.len() <= SUBJECT_MAX
+}
 
 /// Appends the tokens of a topic to a subject.
 pub fn push_topic(subject: &mut String, topic: &TopicName) {

@@ -108,12 +108,16 @@ impl PendingQueue {
         }
     }
 
-    /// Begins with the entries that the store has for the session.
+    /// Begins with the entries that the store has for the session. They follow those that it had before: a session that
+    /// comes from another node has some of its own, and the log has the others.
     pub(crate) fn set_stored(&mut self, stored: Option<Box<StoredQueue>>) {
         if let Some(stored) = stored.filter(|stored| !stored.is_empty()) {
             self.usage.add(stored.usage());
             self.earliest.include(stored.lifetime());
-            self.stored = Some(stored);
+            match &mut self.stored {
+                Some(before) => before.append(*stored),
+                None => self.stored = Some(stored),
+            }
         }
     }
 

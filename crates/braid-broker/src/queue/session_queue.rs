@@ -808,9 +808,12 @@ mod tests {
             let lsn = Lsn::new(queue_lsn);
             StoredEntry::new(lsn, StoredDelivery::new(lsn, QoS::AtLeastOnce), SystemTime::UNIX_EPOCH)
         };
-        let (entries, memory) = ((1..=3).map(entry).collect(), Arc::new(Memory::new(&limits)));
-        let stored = StoredQueue::new(entries, fixture.now, None, memory);
-        drop(fixture.queue.set_stored(stored, &fixture.policy, fixture.now));
+        // Those of the record of a session, then those of the log.
+        for part in [1..=2, 3..=3] {
+            let (entries, memory) = (part.map(entry).collect(), Arc::new(Memory::new(&limits)));
+            let stored = StoredQueue::new(entries, fixture.now, None, memory);
+            drop(fixture.queue.set_stored(stored, &fixture.policy, fixture.now));
+        }
         assert_eq!(fixture.queue.stored_entries().len(), 3);
         assert_eq!(fixture.push(stored_delivery(4)).lost, [number(1)]);
         fixture.queue.open();

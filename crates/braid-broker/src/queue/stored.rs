@@ -237,6 +237,16 @@ impl StoredQueue {
         queue
     }
 
+    /// Appends the entries of another queue, which was read at nearly the same time.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.usage.add(&other.usage);
+        self.reservation.grow(other.reservation.bytes);
+        self.lifetime.include(other.lifetime);
+        for entry in other.entries.take() {
+            self.entries.push_back(entry);
+        }
+    }
+
     pub(crate) fn usage(&self) -> &QueueUsage {
         &self.usage
     }
