@@ -8,6 +8,7 @@
 //! - [`subject`]: topics and Client Identifiers as subjects
 //! - [`Layout`]: names and settings of the streams
 //! - [`ServerFacts`]: settings of a server that would lose what was acknowledged
+//! - [`import::import`]: sessions, queues and retained messages of a single broker
 //! - [`ClusterStatus`]: nodes, leaders, replicas and sessions, for people and scripts
 
 mod calls;
@@ -16,6 +17,7 @@ mod commit;
 mod connect;
 mod error;
 mod exchanges;
+pub mod import;
 mod interest;
 mod layout;
 mod live;

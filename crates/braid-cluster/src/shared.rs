@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy};
-use async_nats::jetstream::stream::Stream;
+use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy};
+use async_nats::jetstream::stream::{ConsumerError, Stream};
 use async_nats::jetstream::{AckKind, Message as Received};
 use async_nats::{Client, Subscriber};
 use braid_broker::node_handle::NodeHandle;
@@ -21,6 +21,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{interval, sleep};
 
 use crate::interest::{Interest, InterestChange};
+use crate::layout::Layout;
 use crate::live::arrived;
 use crate::logged::{now, read};
 use crate::marks::Marker;
