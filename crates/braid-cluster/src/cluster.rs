@@ -121,12 +121,7 @@ impl NatsCluster {
     }
 
     /// Hands messages to the writers of their shards.
-    fn append(
-        &self,
-        publication: &Publication<'_>,
-        here: &[bool],
-        changes: &mut Vec<Change>,
-    ) -> Commit {
+    fn append(&self, publication: &Publication<'_>, here: &[bool], changes: &mut Vec<Change>) -> Commit {
         let layout = &self.state.layout;
         let messages = publication.messages;
         let mut opened = opened(messages, changes).into_iter();

@@ -120,7 +120,9 @@ impl Import<'_> {
                 return Err(ImportError::TooLarge { what, bytes, most });
             }
             if let Some(will) = session.will.as_deref().filter(|will| !takes_topic(&will.topic)) {
-                return Err(ImportError::TooLong { what: format!("the topic {}", shown(will.topic.as_str())) });
+                return Err(ImportError::TooLong {
+                    what: format!("the topic {}", shown(will.topic.as_str())),
+                });
             }
         }
         let needed = Needed::of(sessions, retained);
@@ -179,7 +181,12 @@ impl MessageCheck {
     }
 
     /// Place of the shard of a message, and its bytes there.
-    fn size(&self, head: &StoredMessage, payload: usize, is_retained: bool) -> Result<(usize, u64), ImportError> {
+    fn size(
+        &self,
+        head: &StoredMessage,
+        payload: usize,
+        is_retained: bool,
+    ) -> Result<(usize, u64), ImportError> {
         let topic: &TopicName = head.topic();
         if !takes_topic(topic) {
             return Err(ImportError::TooLong { what: format!("the topic {}", shown(topic.as_str())) });

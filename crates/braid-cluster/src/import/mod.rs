@@ -141,7 +141,9 @@ pub enum ImportError {
         most: usize,
     },
     /// A name does not fit into a subject.
-    #[error("{what} is too long for a subject of NATS (3840 bytes, some characters count three times); nothing was imported")]
+    #[error(
+        "{what} is too long for a subject of NATS (3840 bytes, some characters count three times); nothing was imported"
+    )]
     TooLong {
         /// Beginning of the name, and its kind.
         what: String,

@@ -60,7 +60,8 @@ impl Import<'_> {
         }
         exchanges.restore(received.into_iter());
         exchanges.set_last(Last::Known(found.map_or(0, |(_, sequence)| sequence)));
-        let outgoing = exchanges.outgoing(&self.mark()).with_id(format!("{run}.x{index}.{}", session.record.id));
+        let outgoing =
+            exchanges.outgoing(&self.mark()).with_id(format!("{run}.x{index}.{}", session.record.id));
         let name = || format!("exchanges of the client {}", shown(client_id.as_str()));
         let stored = self.store(&outgoing, name).await?;
         stored.map(drop).ok_or_else(|| ImportError::Disturbed { what: format!("{} have changed", name()) })
@@ -73,7 +74,12 @@ impl Import<'_> {
     }
 
     /// The record of a session that begins at positions of the log, with messages by their numbers there.
-    fn record(&self, session: &RecoveredSession, since: &[u64], appended: &dyn Fn(Lsn) -> Option<Lsn>) -> Record {
+    fn record(
+        &self,
+        session: &RecoveredSession,
+        since: &[u64],
+        appended: &dyn Fn(Lsn) -> Option<Lsn>,
+    ) -> Record {
         let subscriptions = session.subscriptions.iter();
         let progress = since.iter().map(|done| Checkpoint { done: *done, beyond: Vec::new() });
         let of_log = |delivery: &StoredDelivery| {

@@ -1,6 +1,7 @@
-//! `braidmq cluster`: state of a cluster, and a balancer for it.
+//! `braidmq cluster`: state of a cluster, a balancer for it, and import of a single broker.
 
 mod balance;
+mod import;
 mod options;
 mod page;
 mod progress;
@@ -12,7 +13,7 @@ use braid_cluster::ServerUrl;
 use braid_cluster::status::ClusterStatus;
 use clap::Subcommand;
 
-use self::progress::with_progress;
+use self::progress::{Step, with_progress};
 use crate::config::{Config, Layers, environment, merge};
 use crate::output;
 use crate::printable::printable;
@@ -24,7 +25,7 @@ const DEGRADED: u8 = 1;
 /// Exit code when nothing is known, or nothing could be started: no connection, or a wrong configuration.
 const UNKNOWN: u8 = 2;
 
-/// Look at a cluster of brokers, or balance its clients
+/// Look at a cluster of brokers, balance its clients, or move a single broker into it
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -35,15 +36,12 @@ pub(crate) struct Args {
 enum Command {
     Status(StatusArgs),
     Balance(balance::BalanceArgs),
+    Import(import::Args),
 }
 
-/// Show nodes, streams, sessions and NATS servers of a cluster
-///
-/// Reads [cluster] of the broker's configuration, and connects without joining: no node is needed, none is disturbed.
-/// The records of all sessions are read to count them, which takes seconds for a million.
+/// Cluster that a command is about.
 #[derive(clap::Args, Debug)]
-#[command(after_help = STATUS_HELP)]
-struct StatusArgs {
+struct Location {
     /// Read this TOML file, as `braidmq serve` does
     #[arg(long, value_name = "FILE", env = "BRAIDMQ_CONFIG")]
     config: Option<PathBuf>,
@@ -53,6 +51,17 @@ struct StatusArgs {
     /// Set any key of the configuration, for example --set cluster.name=test; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+}
+
+/// Show nodes, streams, sessions and NATS servers of a cluster
+///
+/// Reads [cluster] of the broker's configuration, and connects without joining: no node is needed, none is disturbed.
+/// The records of all sessions are read to count them, which takes seconds for a million.
+#[derive(clap::Args, Debug)]
+#[command(after_help = STATUS_HELP)]
+struct StatusArgs {
+    #[command(flatten)]
+    location: Location,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -74,6 +83,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let outcome = match &args.command {
         Command::Status(args) => status(args),
         Command::Balance(args) => balance::run(args),
+        Command::Import(args) => return import::run(args),
     };
     outcome.unwrap_or_else(|message| {
         eprintln!("braidmq: {}", printable(&message));
@@ -82,32 +92,35 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn status(args: &StatusArgs) -> Result<ExitCode, String> {
-    let config = configure(args)?;
+    let config = args.location.configure()?;
     let options = config.cluster_watch_options().map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("the system refuses an event queue: {error}"))?;
-    let asked =
-        runtime.block_on(with_progress(|report| async move { ClusterStatus::ask(&options, report).await }));
+    let asked = runtime.block_on(with_progress(|report| async move {
+        ClusterStatus::ask(&options, &|stage| report(Step::Status(stage))).await
+    }));
     let status = asked.map_err(|error| error.to_string())?;
     let text = if args.json { format!("{:#}\n", page::json(&status)) } else { page::text(&status) };
     output::print(&text).map_err(|error| format!("cannot write standard output: {error}"))?;
     Ok(if status.problems().is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DEGRADED) })
 }
 
-/// Merges all sources of the configuration, and checks `[cluster]` alone.
-fn configure(args: &StatusArgs) -> Result<Config, String> {
-    let environment = environment().map_err(|error| error.to_string())?;
-    let layers = Layers { file: args.config.clone(), environment, settings: args.set.clone() };
-    let mut config = merge(&layers).map_err(|error| error.to_string())?;
-    if !args.nats.is_empty() {
-        config.cluster.nats.clone_from(&args.nats);
+impl Location {
+    /// Merges all sources of the configuration, and checks `[cluster]` alone.
+    fn configure(&self) -> Result<Config, String> {
+        let environment = environment().map_err(|error| error.to_string())?;
+        let layers = Layers { file: self.config.clone(), environment, settings: self.set.clone() };
+        let mut config = merge(&layers).map_err(|error| error.to_string())?;
+        if !self.nats.is_empty() {
+            config.cluster.nats.clone_from(&self.nats);
+        }
+        config.cluster.check().map_err(|error| error.in_file(self.config.as_deref()).to_string())?;
+        if !config.cluster.is_on() {
+            return Err(
+                "there is no cluster: name a configuration with cluster.nats by --config, or a server by --nats"
+                    .to_owned(),
+            );
+        }
+        Ok(config)
     }
-    config.cluster.check().map_err(|error| error.in_file(args.config.as_deref()).to_string())?;
-    if !config.cluster.is_on() {
-        return Err(
-            "there is no cluster: name a configuration with cluster.nats by --config, or a server by --nats"
-                .to_owned(),
-        );
-    }
-    Ok(config)
 }

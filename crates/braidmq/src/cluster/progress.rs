@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use braid_cluster::import::ImportStage;
 use braid_cluster::status::Stage;
 use tokio::time::{Instant, interval};
 
@@ -14,12 +15,19 @@ use crate::store::thousands;
 /// Interval in which the time for output is looked at.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Step of a command.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    Status(Stage),
+    Import(ImportStage),
+}
+
 /// Waits for `work`, and says what it does from the third second on. `work` gets the function that takes its steps.
 pub(super) async fn with_progress<T, F: Future<Output = T>>(
-    work: impl FnOnce(&'static (dyn Fn(Stage) + Sync)) -> F,
+    work: impl FnOnce(&'static (dyn Fn(Step) + Sync)) -> F,
 ) -> T {
     /// Step of the work.
-    static STAGE: Mutex<Stage> = Mutex::new(Stage::Connecting);
+    static STAGE: Mutex<Step> = Mutex::new(Step::Status(Stage::Connecting));
     let is_terminal = io::stderr().is_terminal();
     let (begun, mut last) = (Instant::now(), None::<Instant>);
     let mut ticks = interval(TICK);
@@ -43,8 +51,11 @@ pub(super) async fn with_progress<T, F: Future<Output = T>>(
     done
 }
 
-fn show(stage: Stage, is_terminal: bool) {
-    let text = text(stage);
+fn show(step: Step, is_terminal: bool) {
+    let text = match step {
+        Step::Status(stage) => text(stage),
+        Step::Import(stage) => import_text(stage),
+    };
     if is_terminal {
         replace_line(&text);
     } else {
@@ -65,6 +76,17 @@ fn text(stage: Stage) -> String {
     }
 }
 
+fn import_text(stage: ImportStage) -> String {
+    let (what, done, of) = match stage {
+        ImportStage::Connecting => return "connecting to NATS".to_owned(),
+        ImportStage::Looking(done, of) => ("looking for sessions of the same clients", done, of),
+        ImportStage::Messages(done, of) => ("appending messages of queues", done, of),
+        ImportStage::Retained(done, of) => ("appending retained messages", done, of),
+        ImportStage::Sessions(done, of) => ("writing sessions", done, of),
+    };
+    format!("{what}: {} of {}", thousands(done), thousands(of))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +95,7 @@ mod tests {
     fn steps_have_texts() {
         assert_eq!(text(Stage::Sessions(1234, 5678)), "reading sessions: 1,234 of 5,678");
         assert_eq!(text(Stage::Sessions(3, 2)), "reading sessions: 3 of 3", "one came meanwhile");
+        let text = import_text(ImportStage::Messages(64, 1000));
+        assert_eq!(text, "appending messages of queues: 64 of 1,000");
     }
 }

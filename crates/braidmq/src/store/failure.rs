@@ -6,24 +6,24 @@ use super::{DAMAGED, REFUSED};
 
 /// Failure of a command: its exit code, and one line with the remedy.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) code: u8,
-    pub(super) message: String,
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) message: String,
 }
 
 impl Failure {
     /// Nothing was done, and the user must change something.
-    pub(super) fn refused(message: impl Into<String>) -> Self {
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self { code: REFUSED, message: message.into() }
     }
 
     /// Damage or failure of the store, the disk, or the imported records.
-    pub(super) fn damaged(message: impl Into<String>) -> Self {
+    pub(crate) fn damaged(message: impl Into<String>) -> Self {
         Self { code: DAMAGED, message: message.into() }
     }
 
     /// Error of an import from `file`.
-    pub(super) fn of_import(error: TransferError, file: &str) -> Self {
+    pub(crate) fn of_import(error: TransferError, file: &str) -> Self {
         let unreadable =
             |reason: &str| Self::damaged(format!("cannot read {file}: {reason}; nothing was imported"));
         match error {
@@ -43,7 +43,7 @@ impl Failure {
     }
 
     /// Error of an export to `file`.
-    pub(super) fn of_export(error: TransferError, file: &str) -> Self {
+    pub(crate) fn of_export(error: TransferError, file: &str) -> Self {
         match error {
             TransferError::Store(error) => error.into(),
             TransferError::Stream { reason } => Self::damaged(format!("cannot write {file}: {reason}")),

@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// Name and reader of the input.
-fn open(file: Option<&Path>) -> Result<(String, Box<dyn Read>), Failure> {
+pub(crate) fn open(file: Option<&Path>) -> Result<(String, Box<dyn Read>), Failure> {
     let Some(file) = file else {
         let stdin = io::stdin();
         if stdin.is_terminal() {

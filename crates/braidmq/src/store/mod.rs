@@ -2,8 +2,8 @@
 
 mod check;
 mod export;
-mod failure;
-mod import;
+pub(crate) mod failure;
+pub(crate) mod import;
 pub(crate) mod progress;
 mod stats;
 

@@ -16,7 +16,7 @@ const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of lines elsewhere.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-pub(super) struct ProgressLine {
+pub(crate) struct ProgressLine {
     begun: Instant,
     is_terminal: bool,
     /// Time of the last output.
@@ -25,13 +25,13 @@ pub(super) struct ProgressLine {
 
 impl ProgressLine {
     /// Starts the clock. Without output on a terminal that gets the records themselves.
-    pub(super) fn new(shares_terminal: bool) -> Arc<Self> {
+    pub(crate) fn new(shares_terminal: bool) -> Arc<Self> {
         let is_terminal = io::stderr().is_terminal() && !shares_terminal;
         Arc::new(Self { begun: Instant::now(), is_terminal, last: Mutex::new(None) })
     }
 
     /// Options of a store that reports its progress here.
-    pub(super) fn options(self: &Arc<Self>) -> Options {
+    pub(crate) fn options(self: &Arc<Self>) -> Options {
         let line = Arc::clone(self);
         let mut options = Options::default();
         options.progress = Arc::new(move |progress| line.show(progress));
@@ -60,7 +60,7 @@ impl ProgressLine {
     }
 
     /// Clears the terminal's line.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let last = self.lock().take();
         if self.is_terminal && last.is_some() {
             replace_line("");
