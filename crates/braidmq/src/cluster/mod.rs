@@ -1,6 +1,7 @@
-//! `braidmq cluster`: state of a cluster, a balancer for it, and import of a single broker.
+//! `braidmq cluster`: a demo of a cluster, its state, a balancer for it, and import of a single broker.
 
 mod balance;
+mod demo;
 mod import;
 mod options;
 mod page;
@@ -25,7 +26,7 @@ const DEGRADED: u8 = 1;
 /// Exit code when nothing is known, or nothing could be started: no connection, or a wrong configuration.
 const UNKNOWN: u8 = 2;
 
-/// Look at a cluster of brokers, balance its clients, or move a single broker into it
+/// Look at a cluster of brokers, try one on this machine, balance its clients, or move a single broker into it
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -35,6 +36,7 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Command {
     Status(StatusArgs),
+    Demo(demo::DemoArgs),
     Balance(balance::BalanceArgs),
     Import(import::Args),
 }
@@ -84,6 +86,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Command::Status(args) => status(args),
         Command::Balance(args) => balance::run(args),
         Command::Import(args) => return import::run(args),
+        Command::Demo(args) => demo::run(args),
     };
     outcome.unwrap_or_else(|message| {
         eprintln!("braidmq: {}", printable(&message));

@@ -13,7 +13,7 @@ use crate::store::thousands;
 
 /// Side to which a column is aligned.
 #[derive(Clone, Copy)]
-enum Align {
+pub(super) enum Align {
     Left,
     Right,
 }
@@ -128,7 +128,7 @@ fn servers(out: &mut String, servers: &[ServerStatus]) {
 }
 
 /// Writes an empty line and a table, whose columns are as wide as their longest cell; nothing if it has no rows.
-fn table<const N: usize>(out: &mut String, columns: [(&str, Align); N], rows: Vec<[String; N]>) {
+pub(super) fn table<const N: usize>(out: &mut String, columns: [(&str, Align); N], rows: Vec<[String; N]>) {
     if rows.is_empty() {
         return;
     }
@@ -150,7 +150,7 @@ fn table<const N: usize>(out: &mut String, columns: [(&str, Align); N], rows: Ve
     }
 }
 
-fn seconds(duration: Duration) -> String {
+pub(super) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
 

@@ -1,7 +1,7 @@
 //! `braidmq top`: overview and clients of a running broker, or the streams of one client, in a terminal.
 
 mod page;
-mod terminal;
+pub(crate) mod terminal;
 
 use std::process::ExitCode;
 use std::time::Duration;

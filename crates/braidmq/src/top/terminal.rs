@@ -15,7 +15,7 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const SIZE: (usize, usize) = (80, 24);
 
 /// Controlling terminal, which is as before when this is dropped.
-pub(super) struct Screen {
+pub(crate) struct Screen {
     terminal: File,
     before: Termios,
     keys: mpsc::Receiver<u8>,
@@ -24,7 +24,7 @@ pub(super) struct Screen {
 impl Screen {
     /// # Errors
     /// The process has no terminal.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let mut terminal = File::options().read(true).write(true).open("/dev/tty")?;
         let before = tcgetattr(&terminal)?;
         let mut raw = before.clone();
@@ -43,16 +43,17 @@ impl Screen {
     }
 
     /// Waits for `q`, Ctrl-C, Ctrl-D or the end of the terminal.
-    pub(super) async fn quit(&mut self) {
-        while let Some(key) = self.keys.recv().await {
-            if matches!(key, b'q' | b'Q' | 3 | 4 | 28) {
-                return;
-            }
-        }
+    pub(crate) async fn quit(&mut self) {
+        while self.key().await.is_some_and(|key| !is_quit_key(key)) {}
+    }
+
+    /// Waits for a key; `None`: the terminal has ended.
+    pub(crate) async fn key(&mut self) -> Option<u8> {
+        self.keys.recv().await
     }
 
     /// Draws lines from the top, as many as there is room for.
-    pub(super) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
+    pub(crate) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let size = terminal_size::terminal_size_of(&self.terminal);
         let (columns, rows) = size.map_or(SIZE, |(columns, rows)| (columns.0.into(), rows.0.into()));
         let mut text = String::from("\x1b[H");
@@ -67,6 +68,11 @@ impl Screen {
         text.push_str("\x1b[J");
         self.terminal.write_all(text.as_bytes())
     }
+}
+
+/// True for `q`, Ctrl-C, Ctrl-D and Ctrl-\\.
+pub(crate) const fn is_quit_key(key: u8) -> bool {
+    matches!(key, b'q' | b'Q' | 3 | 4 | 28)
 }
 
 impl Drop for Screen {

@@ -10,6 +10,7 @@ mod broker;
 mod capture;
 mod client;
 mod cluster;
+mod demo;
 mod explain;
 mod health;
 mod http;
