@@ -85,22 +85,22 @@ impl Ledger {
 
     /// Counts as of now. Messages behind the last delivered one are on their way, and not lost.
     pub(super) fn counts(&self) -> Counts {
-        Counts { lost: self.owed(self.highest), ..self.counts }
+        Counts { lost: self.undelivered_up_to(self.highest), ..self.counts }
     }
 
     /// Counts at the end, when all deliveries have had their time: each acknowledged message that was not delivered is
     /// lost.
     pub(super) fn final_counts(&self) -> Counts {
-        Counts { lost: self.owed(u64::MAX), ..self.counts }
+        Counts { lost: self.undelivered_up_to(u64::MAX), ..self.counts }
     }
 
     /// True if nothing waits for an acknowledgement, and all that was acknowledged is delivered.
     pub(super) fn is_settled(&self) -> bool {
-        self.unacknowledged.is_empty() && self.owed(u64::MAX) == 0
+        self.unacknowledged.is_empty() && self.undelivered_up_to(u64::MAX) == 0
     }
 
     /// Number of acknowledged messages up to `last` that were not delivered.
-    fn owed(&self, last: u64) -> u64 {
+    fn undelivered_up_to(&self, last: u64) -> u64 {
         let is_promised =
             |number: &&u64| !self.unacknowledged.contains_key(number) && !self.refused.contains(number);
         self.undelivered.range(..=last).filter(is_promised).count() as u64
@@ -193,9 +193,9 @@ mod tests {
             let is_lost = |outcome, times| outcome == Some(true) && times == 0;
             let passed_over = count(&|number, outcome, times| number <= highest && is_lost(outcome, times));
             assert_eq!(counts.lost, passed_over, "seed {seed}");
-            let owed = count(&|_, outcome, times| is_lost(outcome, times));
-            assert_eq!(ledger.final_counts().lost, owed, "seed {seed}");
-            assert_eq!(ledger.is_settled(), owed == 0 && count(&|_, outcome, _| outcome.is_none()) == 0);
+            let missing = count(&|_, outcome, times| is_lost(outcome, times));
+            assert_eq!(ledger.final_counts().lost, missing, "seed {seed}");
+            assert_eq!(ledger.is_settled(), missing == 0 && count(&|_, outcome, _| outcome.is_none()) == 0);
         }
     }
 }

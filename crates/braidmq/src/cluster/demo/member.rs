@@ -48,7 +48,7 @@ pub(super) struct Member {
 
 enum State {
     Running(Child),
-    /// It is to start again at this time.
+    /// Ended, to be started again at this time.
     Down {
         pid: u32,
         start_at: Instant,
@@ -57,7 +57,7 @@ enum State {
 
 /// State of a process for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum ProcessStatus {
     Running {
         pid: u32,
     },
@@ -73,9 +73,9 @@ pub(super) enum Life {
 pub(super) enum Change {
     /// The process ended: for this reason.
     Ended(String),
-    /// It was started again.
+    /// Started again.
     Started,
-    /// It could not be started: for this reason.
+    /// Start that failed: for this reason.
     Failed(String),
 }
 
@@ -134,11 +134,11 @@ impl Member {
         log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
     }
 
-    pub(super) fn life(&self, now: Instant) -> Life {
+    pub(super) fn status(&self, now: Instant) -> ProcessStatus {
         match &self.state {
-            State::Running(child) => Life::Running { pid: child.id() },
+            State::Running(child) => ProcessStatus::Running { pid: child.id() },
             State::Down { pid, start_at } => {
-                Life::Down { pid: *pid, left: start_at.saturating_duration_since(now) }
+                ProcessStatus::Down { pid: *pid, left: start_at.saturating_duration_since(now) }
             }
         }
     }
@@ -187,7 +187,7 @@ impl Member {
     /// Asks the process to end.
     fn terminate(&self) {
         if let State::Running(child) = &self.state {
-            // It may have ended. One that is stopped ends by `kill` only.
+            // The process may have ended. One that is stopped ends by `kill` only.
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
         }
     }
@@ -250,7 +250,10 @@ mod tests {
         let shell = Path::new("/bin/sh");
         let mut member = Member::start(Kind::Broker, "b1", shell, &["-c", script], dir.path()).unwrap();
         let (first, now) = (member.pid(), Instant::now());
-        assert_eq!((member.tick(now, PAUSE), member.life(now)), (None, Life::Running { pid: first }));
+        assert_eq!(
+            (member.tick(now, PAUSE), member.status(now)),
+            (None, ProcessStatus::Running { pid: first })
+        );
         while member.last_words() != "two" {
             thread::yield_now();
         }
@@ -259,7 +262,7 @@ mod tests {
         assert!(!member.is_running() && !member.kill() && member.ends == 1);
         let early = now + PAUSE - Duration::from_millis(1);
         assert_eq!(member.tick(early, PAUSE), None);
-        assert_eq!(member.life(now), Life::Down { pid: first, left: PAUSE });
+        assert_eq!(member.status(now), ProcessStatus::Down { pid: first, left: PAUSE });
         assert_eq!(change(&mut member, now + PAUSE), Change::Started);
         assert!(member.is_running() && member.pid() != first);
         let pid = Pid::from_raw(i32::try_from(member.pid()).unwrap()).unwrap();

@@ -24,6 +24,7 @@ use self::page::Page;
 use self::screen::{Key, Output};
 use self::setup::{Home, Testbed};
 use self::watch::Watch;
+use crate::output;
 
 /// Exit code when an acknowledged message was lost, or none was acknowledged.
 const LOST: u8 = 1;
@@ -39,9 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Start a cluster on this machine, with messages that flow while its processes are killed
 ///
-/// Starts three NATS servers, three brokers, and a balancer in front of them; a publisher of numbered messages with QoS 1
-/// and a subscriber with a persistent session are its clients. In a terminal it shows all of them, once a second. Kill any
-/// broker or NATS server: the clients go on at other nodes, and the process starts again. It needs nats-server.
+/// Starts three NATS servers, three brokers, and a balancer in front of them; a publisher of numbered messages with QoS
+/// 1 and a subscriber with a persistent session are its clients. In a terminal it shows all of them, twice a second.
+/// Kill any broker or NATS server: the clients go on at other nodes, and the process starts again. It needs
+/// nats-server.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(super) struct DemoArgs {
@@ -101,6 +103,11 @@ pub(super) fn run(args: &DemoArgs) -> Result<ExitCode, String> {
     }
 }
 
+/// Prints a text on standard output.
+fn say(text: &str) -> Result<(), String> {
+    output::print(text).map_err(|error| format!("cannot write standard output: {error}"))
+}
+
 /// Signals that end the demo.
 struct Signals([Signal; 3]);
 
@@ -147,7 +154,8 @@ impl Demo {
         let load = Load::start(&testbed.url(), args.rate, &sender).await?;
         let pause = Duration::from_secs(args.restart_after);
         let began = Instant::now();
-        let output = Output::open(&testbed, pause)?;
+        say(&testbed.usage(pause))?;
+        let output = Output::open();
         let mut demo = Self { testbed, load, watch, output, notes, began, pause };
         let end = demo.go_on(args.seconds.map(Duration::from_secs), signals).await?;
         demo.load.pause();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use braid_cluster::status::ClusterStatus;
 
 use super::ledger::Counts;
-use super::member::{Kind, Life, Member};
+use super::member::{Kind, Member, ProcessStatus};
 use super::watch::Facts;
 use crate::cluster::page::Align::{Left, Right};
 use crate::cluster::page::{seconds, table};
@@ -114,15 +114,15 @@ impl Page<'_> {
     }
 
     fn state(&self, member: &Member) -> String {
-        state_text(member.life(self.now), self.facts.answers.contains_key(&member.name))
+        state_text(member.status(self.now), self.facts.answers.contains_key(&member.name))
     }
 }
 
-fn state_text(life: Life, answers: bool) -> String {
-    match life {
-        Life::Running { .. } if answers => "up".to_owned(),
-        Life::Running { .. } => "no answer".to_owned(),
-        Life::Down { left, .. } => format!("dead, starts in {:.0} s", left.as_secs_f64().ceil()),
+fn state_text(status: ProcessStatus, answers: bool) -> String {
+    match status {
+        ProcessStatus::Running { .. } if answers => "up".to_owned(),
+        ProcessStatus::Running { .. } => "no answer".to_owned(),
+        ProcessStatus::Down { left, .. } => format!("dead, starts in {:.0} s", left.as_secs_f64().ceil()),
     }
 }
 

@@ -11,7 +11,7 @@ use braid_cluster::{OLDEST, Version};
 /// Name of the program in the folders of `PATH`.
 const NAME: &str = "nats-server";
 
-/// Where `make nats-server` of the sources installs it.
+/// Path at which `make nats-server` of the sources installs it.
 const INSTALLED: &str = "./.peers/bin/nats-server";
 
 /// Time for the program to print its version.

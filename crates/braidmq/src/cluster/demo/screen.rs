@@ -5,8 +5,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use super::page::{Page, event};
-use super::setup::Testbed;
-use crate::output;
+use super::say;
 use crate::top::terminal::{Screen, is_quit_key};
 
 /// Time between two pictures of a terminal.
@@ -25,19 +24,15 @@ pub(super) enum Output {
 }
 
 impl Output {
-    /// Prints how to use the demo. Then standard output is drawn over, if it is a terminal.
-    ///
-    /// # Errors
-    /// Standard output cannot be written.
-    pub(super) fn open(testbed: &Testbed, pause: Duration) -> Result<Self, String> {
-        print(&testbed.usage(pause))?;
+    /// The terminal, if standard output is one.
+    pub(super) fn open() -> Self {
         let due = Instant::now();
         if io::stdout().is_terminal()
             && let Ok(screen) = Screen::open()
         {
-            return Ok(Self::Terminal { screen, events: VecDeque::new(), due });
+            return Self::Terminal { screen, events: VecDeque::new(), due };
         }
-        Ok(Self::Lines { due })
+        Self::Lines { due }
     }
 
     /// Shows an event.
@@ -51,7 +46,7 @@ impl Output {
                 *due = Instant::now();
                 Ok(())
             }
-            Self::Lines { .. } => print(&format!("{event}\n")),
+            Self::Lines { .. } => say(&format!("{event}\n")),
         }
     }
 
@@ -65,7 +60,7 @@ impl Output {
             }
             Self::Lines { due } if page.now >= *due => {
                 *due = page.now + LINE;
-                print(&format!("{}\n", event(page.elapsed, &page.line())))
+                say(&format!("{}\n", event(page.elapsed, &page.line())))
             }
             _ => Ok(()),
         }
@@ -88,7 +83,7 @@ impl Output {
             drop(screen);
             events.iter().for_each(|event| text += &format!("{event}\n"));
         }
-        print(&(text + summary))
+        say(&(text + summary))
     }
 }
 
@@ -96,8 +91,4 @@ impl Output {
 pub(super) enum Key {
     Quit,
     Other(u8),
-}
-
-pub(super) fn print(text: &str) -> Result<(), String> {
-    output::print(text).map_err(|error| format!("cannot write standard output: {error}"))
 }

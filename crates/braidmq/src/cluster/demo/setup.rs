@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::load::TOPIC;
 use super::member::{self, Kind, Member};
 use super::ports;
-use super::screen::print;
+use super::say;
 use super::watch::{Asked, is_well};
 
 /// Servers, and brokers.
@@ -44,7 +44,7 @@ pub(super) enum Home {
 
 impl Home {
     /// # Errors
-    /// It cannot be made, or is not empty.
+    /// The directory cannot be made, or is not empty.
     pub(super) fn new(given: Option<&Path>) -> Result<Self, String> {
         let Some(given) = given else {
             let dir = tempfile::Builder::new().prefix("braidmq-demo-").tempdir();
@@ -135,7 +135,7 @@ impl Testbed {
     pub(super) async fn start(program: &Path, dir: &Path, port: Option<u16>) -> Result<Self, String> {
         let ports = Ports::free()?;
         let balancer = balance(port, &ports.mqtt).await?;
-        print(&format!("starting three NATS servers and three brokers in {}\n", dir.display()))?;
+        say(&format!("starting three NATS servers and three brokers in {}\n", dir.display()))?;
         let write = |name: &str, text: String| {
             let path = dir.join(name);
             fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
@@ -233,7 +233,7 @@ impl Testbed {
             member::end(brokers, patience);
             member::end(servers, patience);
         });
-        // It cannot panic.
+        // The task cannot panic.
         let _ = ended.await;
     }
 }
