@@ -78,14 +78,28 @@ impl CpuReading {
     /// # Errors
     /// The broker has ended, or `/proc` is missing.
     pub fn of(pid: u32) -> io::Result<Self> {
+        Self::of_all(&[pid])
+    }
+
+    /// Reads the processor times of a broker of several processes, of this process and of the machine.
+    ///
+    /// # Errors
+    /// A process of the broker has ended, or `/proc` is missing.
+    pub fn of_all(pids: &[u32]) -> io::Result<Self> {
         let stat = fs::read_to_string("/proc/stat")?;
-        let own = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let (mut broker, mut modes) = (Duration::ZERO, (0, 0));
+        for &pid in pids {
+            let own = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+            let (user, system) = mode_ticks(&own).ok_or_else(malformed)?;
+            modes = (modes.0 + user, modes.1 + system);
+            broker += cpu_time(pid)?;
+        }
         Ok(Self {
-            broker: cpu_time(pid)?,
+            broker,
             generator: cpu_time(std::process::id())?,
             at: Instant::now(),
             busy: busy_ticks(&stat).ok_or_else(malformed)?,
-            modes: mode_ticks(&own).ok_or_else(malformed)?,
+            modes,
         })
     }
 
@@ -351,6 +365,15 @@ mod tests {
             sum = std::hint::black_box(sum.wrapping_add(number));
         }
         assert!(cpu_time(pid).expect("own clock") > before, "{sum}");
+    }
+
+    #[test]
+    fn several_processes_are_one_broker() {
+        let pid = std::process::id();
+        let (one, two) = (CpuReading::of(pid), CpuReading::of_all(&[pid, pid]));
+        let (one, two) = (one.expect("own processor time"), two.expect("own processor time"));
+        assert!(two.broker >= 2 * one.broker && two.modes.0 >= 2 * one.modes.0);
+        assert!(CpuReading::of_all(&[pid, 5_000_000]).is_err());
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod access;
 mod brokers;
 mod callgrind;
 mod case;
+mod cluster;
 mod compare;
 mod http;
 mod idle;
@@ -45,6 +46,8 @@ enum Suite {
     Access(access::AccessArgs),
     /// Measure requests for a small file per processor second, beside nginx, over HTTP/1.1, 2 and 3.
     Http(http::HttpArgs),
+    /// Measure the cost of a cluster of three nodes, beside NATS itself on the same servers.
+    Cluster(cluster::ClusterArgs),
     /// Measure the memory of the broker while large messages arrive slowly.
     Spool(spool::SpoolArgs),
     /// Measure MQTT over QUIC by number of streams beside TCP and TLS, and print ratios.
@@ -168,7 +171,12 @@ pub(crate) struct Tuning {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if cfg!(debug_assertions) && !matches!(&cli.suite, Suite::Spool(args) if args.debug) {
+    let is_accepted = match &cli.suite {
+        Suite::Spool(args) => args.debug,
+        Suite::Cluster(args) => args.debug,
+        _ => false,
+    };
+    if cfg!(debug_assertions) && !is_accepted {
         eprintln!("bench: a debug build: its figures are no measurement");
     }
     let outcome = match &cli.suite {
@@ -177,6 +185,7 @@ fn main() -> ExitCode {
         Suite::Store(args) => store::run(args),
         Suite::Access(args) => access::run(args),
         Suite::Http(args) => http::run(args),
+        Suite::Cluster(args) => cluster::run(args),
         Suite::Spool(args) => spool::run(args),
         Suite::Streams(args) => streams::run(args),
         Suite::Bulk(passed) => simulate(sim::bulk::run, passed),

@@ -4,7 +4,7 @@
 mod drain;
 mod durable;
 mod log_server;
-mod publishers;
+pub(crate) mod publishers;
 mod recovery;
 mod report;
 mod sessions;

@@ -56,11 +56,21 @@ pub(crate) struct FlowResult {
     pub(crate) late: u64,
 }
 
+/// Broker under load: one process, or the nodes of a cluster.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    /// Addresses that the publishers take in turn.
+    pub(crate) publishers: &'a [SocketAddr],
+    /// Addresses that the subscribers take in turn.
+    pub(crate) subscribers: &'a [SocketAddr],
+    /// Processes whose processor time is that of the broker.
+    pub(crate) pids: &'a [u32],
+}
+
 /// Runs `flow` against the broker at `address`, whose process is `pid`.
 ///
 /// # Errors
-/// The broker refused or closed a connection, delivered a message that differs from the published one, or lost QoS 1
-/// messages.
+/// As [`run_on`].
 pub(crate) fn run(
     flow: &Flow,
     address: SocketAddr,
@@ -68,14 +78,29 @@ pub(crate) fn run(
     warm_up: Duration,
     measured: Duration,
 ) -> Result<FlowResult, String> {
+    let target = Target { publishers: &[address], subscribers: &[address], pids: &[pid] };
+    run_on(flow, target, warm_up, measured)
+}
+
+/// Runs `flow` against a broker of one or more nodes.
+///
+/// # Errors
+/// The broker refused or closed a connection, delivered a message that differs from the published one, or lost QoS 1
+/// messages.
+pub(crate) fn run_on(
+    flow: &Flow,
+    target: Target<'_>,
+    warm_up: Duration,
+    measured: Duration,
+) -> Result<FlowResult, String> {
     let mut listening = Vec::new();
-    for index in 0..flow.shape.subscribers() {
+    for (index, &address) in (0..flow.shape.subscribers()).zip(target.subscribers.iter().cycle()) {
         let mut socket = connect(address, &format!("bench-sub-{index}"))?;
         subscribe(&mut socket, &flow.filter(index), flow.qos)?;
         listening.push(socket);
     }
     let mut sending = Vec::new();
-    for index in 0..flow.shape.publishers() {
+    for (index, &address) in (0..flow.shape.publishers()).zip(target.publishers.iter().cycle()) {
         sending.push(connect(address, &format!("bench-pub-{index}"))?);
     }
     let state = RunState::new(flow.shape.publishers(), warm_up, measured);
@@ -84,7 +109,7 @@ pub(crate) fn run(
     let (observed, sent, latencies) = thread::scope(|scope| {
         let publishing = scope.spawn(|| publishers.run());
         let receiving = scope.spawn(|| subscribers.run());
-        let observed = observe(&state, pid);
+        let observed = observe(&state, target.pids);
         state.stop.store(true, Ordering::Relaxed);
         let sent = publishing.join().map_err(|_| "the publishers' thread died");
         if let Ok(sent) = &sent {
@@ -98,11 +123,11 @@ pub(crate) fn run(
 }
 
 /// Sleeps through the run; returns the use of the processors in the measured period, and the deliveries.
-fn observe(state: &RunState, pid: u32) -> Result<(CpuShares, u64), String> {
+fn observe(state: &RunState, pids: &[u32]) -> Result<(CpuShares, u64), String> {
     let until = |due: u64| {
         thread::sleep(state.instant(due).saturating_duration_since(Instant::now()));
         let delivered = state.delivered.load(Ordering::Relaxed);
-        Ok::<_, String>((of_broker(CpuReading::of(pid))?, delivered))
+        Ok::<_, String>((of_broker(CpuReading::of_all(pids))?, delivered))
     };
     let (before, delivered_before) = until(state.measured.start)?;
     let (after, delivered_after) = until(state.measured.end)?;

@@ -57,17 +57,30 @@ pub(crate) fn take_queue(
     address: SocketAddr,
     client_id: &str,
     count: u64,
-    mut check: impl FnMut(&Publish<'_>) -> Result<(), String>,
+    check: impl FnMut(&Publish<'_>) -> Result<(), String>,
 ) -> Result<(Duration, Duration), String> {
     let began = Instant::now();
     let (mut socket, present) = resume(address, client_id)?;
     if !present {
         return Err(format!("the session of {client_id} is gone"));
     }
+    let first = read_queue(&mut socket, count, check)?;
+    Ok((first.map_or_else(Duration::default, |first| first - began), began.elapsed()))
+}
+
+/// Reads and acknowledges `count` messages of QoS 1, each of which `check` accepts. Returns the time of the first read.
+///
+/// # Errors
+/// Messages are missing, or `check` refuses one.
+pub(crate) fn read_queue(
+    socket: &mut TcpStream,
+    count: u64,
+    mut check: impl FnMut(&Publish<'_>) -> Result<(), String>,
+) -> Result<Option<Instant>, String> {
     let (mut buffer, mut carry, mut acks) = (vec![0; 256 * 1024], Vec::new(), Vec::new());
     let (mut first, mut taken) = (None, 0);
     while taken < count {
-        let read = read_packets(&mut socket, &mut buffer, &mut carry, |packet| {
+        let read = read_packets(socket, &mut buffer, &mut carry, |packet| {
             let publish =
                 packet.publish().ok_or_else(|| format!("got {packet:02x?} instead of a PUBLISH"))?;
             check(&publish)?;
@@ -76,7 +89,7 @@ pub(crate) fn take_queue(
             Ok(())
         });
         let state = read.map_err(|reason| format!("after {taken} messages: {reason}"))?;
-        first.get_or_insert_with(|| began.elapsed());
+        first.get_or_insert_with(Instant::now);
         // The socket blocks: a read without a packet has reached its time limit.
         if state == Readable::Drained && acks.is_empty() {
             return Err(format!("{taken} messages came of {count}"));
@@ -84,7 +97,7 @@ pub(crate) fn take_queue(
         socket.write_all(&acks).map_err(|error| format!("cannot acknowledge: {error}"))?;
         acks.clear();
     }
-    Ok((first.unwrap_or_default(), began.elapsed()))
+    Ok(first)
 }
 
 /// Opens a connection and sends CONNECT; [`accepted`] waits for the answer.

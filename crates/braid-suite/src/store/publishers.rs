@@ -44,12 +44,20 @@ impl Publishers {
     /// # Errors
     /// The broker refuses one.
     pub(crate) fn connect(address: SocketAddr, window: u32, payload: usize) -> Result<Self, String> {
+        Self::connect_to(&[address], window, payload)
+    }
+
+    /// Connects publishers to the nodes of a cluster in turn.
+    ///
+    /// # Errors
+    /// A node refuses one.
+    pub(crate) fn connect_to(nodes: &[SocketAddr], window: u32, payload: usize) -> Result<Self, String> {
         let failed = |error: io::Error| error.to_string();
         let poll = Poll::new().map_err(failed)?;
         let count = window.min(PUBLISHERS);
         let mut members = Vec::new();
-        for index in 0..count as usize {
-            let socket = connect(address, &format!("bench-pub-{index}"))?;
+        for (index, &node) in (0..count as usize).zip(nodes.iter().cycle()) {
+            let socket = connect(node, &format!("bench-pub-{index}"))?;
             let templates = vec![PublishTemplate::new(&topic(index), 1, payload)];
             let publisher = Publisher::register(poll.registry(), index, socket, templates).map_err(failed)?;
             members.push(Member { publisher, window: (window / count) as usize, sent_at: VecDeque::new() });
