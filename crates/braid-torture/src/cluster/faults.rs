@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use braid_torture::history::{Event, Phase, Writer};
 use rustix::process::Signal;
 
 use super::clients::Clients;
-use super::history::{Event, FaultPhase, History};
 use super::kind::Kind;
 use super::network::{Filters, Member, NODES};
 use super::testbed::Testbed;
@@ -24,7 +24,7 @@ const ROOM: u64 = 1 << 20;
 pub(crate) struct Injector<'a> {
     pub(crate) testbed: &'a mut Testbed,
     pub(crate) clients: Option<&'a Clients>,
-    pub(crate) history: &'a mut History,
+    pub(crate) history: &'a mut Writer,
     pub(crate) random: &'a mut fastrand::Rng,
     /// Longest duration of a fault.
     pub(crate) longest: Duration,
@@ -108,9 +108,10 @@ impl Injector<'_> {
     ) -> Result<(), String> {
         let on: Vec<_> = on.iter().map(ToString::to_string).collect();
         let (on, name) = (on.join(" "), name(&kind));
-        self.history.write(Event::Fault { name: &name, on: &on, phase: FaultPhase::Begin })?;
+        let event = |phase| Event::Fault { name: (&*name).into(), on: (&*on).into(), phase };
+        self.history.write(event(Phase::Begin))?;
         fault(self).map_err(|reason| format!("{name} on {on}: {reason}"))?;
-        self.history.write(Event::Fault { name: &name, on: &on, phase: FaultPhase::End })
+        self.history.write(event(Phase::End))
     }
 
     fn kill(&mut self, kind: Kind, members: &[Member]) -> Result<(), String> {
@@ -169,9 +170,12 @@ impl Injector<'_> {
             let disk = |this: &Self| this.testbed.disk.as_ref().map(|(_, disk)| disk.fill(left));
             disk(this).transpose()?;
             this.hold();
-            // The server gives its JetStream up until it starts again.
-            this.kill_one(server)?;
             this.testbed.disk.as_ref().map(|(_, disk)| disk.clear()).transpose()?;
+            // The server has given its JetStream up until it starts again, which is left to its operator.
+            println!(
+                "torture-cluster: there is room again, and {server} starts again, as an operator does it"
+            );
+            this.kill_one(server)?;
             this.testbed.restart()
         })
     }

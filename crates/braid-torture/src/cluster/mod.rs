@@ -3,7 +3,6 @@
 
 mod clients;
 mod faults;
-mod history;
 mod kind;
 mod network;
 mod report;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use braid_measure::machine::{Machine, load_average};
-use braid_torture::version;
+use braid_torture::{history, version};
 use serde_json::{Value, json};
 
 use super::clients::RoundCounts;
@@ -41,7 +41,9 @@ pub(crate) struct Record {
     pub(crate) kinds: BTreeMap<Kind, Findings>,
     /// Clusters that were checked.
     pub(crate) clusters: u32,
-    /// Faults that ended the run.
+    /// Checks of the histories.
+    pub(crate) histories: Vec<history::Report>,
+    /// Faults that are no violations in a history.
     pub(crate) wrong: Vec<String>,
 }
 
@@ -81,12 +83,13 @@ impl Record {
             seed,
             kinds: BTreeMap::new(),
             clusters: 0,
+            histories: Vec::new(),
             wrong: Vec::new(),
         }
     }
 
     pub(crate) fn is_good(&self) -> bool {
-        self.wrong.is_empty()
+        self.wrong.is_empty() && self.histories.iter().all(history::Report::is_good)
     }
 
     pub(crate) fn write(&self, file: &Path) -> Result<(), String> {
@@ -102,6 +105,7 @@ impl Record {
             "seed": self.seed,
             "clusters": self.clusters,
             "kinds": kinds,
+            "histories": self.histories,
             "told": self.wrong,
         });
         write_json(file, &written)

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use braid_torture::history::{Event, Writer, check};
+
 use super::clients::{Clients, Phase, RoundCounts, Tally};
 use super::faults::Injector;
-use super::history::{Event, History};
 use super::kind::{Kind, Parts};
 use super::report::Record;
 use super::testbed::{Programs, Testbed};
@@ -20,15 +21,13 @@ const RECOVERY: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time limit for all missing deliveries together.
 const SETTLE: Duration = Duration::from_secs(300);
-/// Time for deliveries that must not come.
-const GRACE: Duration = Duration::from_secs(1);
+/// Time for deliveries that must not come, and for retained messages, which the checker expects within a second.
+const GRACE: Duration = Duration::from_secs(2);
 /// Load between two faults.
 const QUIET: Duration = Duration::from_secs(1);
 /// Time between two looks at the clients, and between two lines of progress.
 const LOOK: Duration = Duration::from_millis(100);
 const OFTEN: Duration = Duration::from_secs(5);
-/// Folder of the histories.
-const HISTORY: &str = "history";
 
 /// A cluster to run rounds on.
 pub(crate) struct Cluster<'a> {
@@ -44,7 +43,7 @@ pub(crate) struct Cluster<'a> {
 struct Running {
     testbed: Testbed,
     clients: Option<Clients>,
-    history: History,
+    history: Writer,
     longest: Duration,
 }
 
@@ -59,27 +58,34 @@ impl Cluster<'_> {
         random: &mut fastrand::Rng,
         record: &mut Record,
     ) -> Result<(), String> {
-        let dir = self.home.join(HISTORY);
         std::fs::create_dir_all(self.home).map_err(|error| format!("{}: {error}", self.home.display()))?;
-        let mut running = self.start(&dir, random)?;
-        // After a failed round, what is missing may say why.
+        let mut running = self.start(random)?;
+        // After a failed round, the history may say why.
         let failed = running.run_rounds(kinds, random, record).err();
         record.wrong.extend(failed);
-        record.wrong.extend(running.settle().unwrap_or_else(|reason| vec![reason]));
-        drop(running.clients);
+        record.wrong.extend(running.settle().err());
+        if let Some(clients) = running.clients.take() {
+            record.wrong.append(&mut clients.tally()?.faults);
+        }
         // The histories are complete with this line.
         running.history.write(Event::End {})?;
-        running.testbed.end()
+        record.wrong.extend(running.testbed.end().err());
+        let report = check(self.home)?;
+        println!("{report}");
+        record.histories.push(report);
+        Ok(())
     }
 
-    fn start(&self, dir: &Path, random: &mut fastrand::Rng) -> Result<Running, String> {
+    fn start(&self, random: &mut fastrand::Rng) -> Result<Running, String> {
         let began = Instant::now();
         let small = random.usize(..super::network::NODES.len());
         let testbed = Testbed::start(self.parts, self.programs, self.home, small)?;
-        let history = History::create(dir, "faults")?;
+        let history = Writer::create(self.home, "faults")?;
         let clients = match self.parts {
             Parts::Servers => None,
-            Parts::Cluster | Parts::Broker => Some(Clients::start(testbed.addresses(), dir, random.u64(..))?),
+            Parts::Cluster | Parts::Broker => {
+                Some(Clients::start(testbed.addresses(), self.home, random.u64(..))?)
+            }
         };
         let running = Running { testbed, clients, history, longest: self.longest };
         running.wait("the start", GATHER, |tally| tally.is_ready())?;
@@ -158,18 +164,15 @@ impl Running {
         }
     }
 
-    /// Waits for everything that was acknowledged; returns the faults.
-    fn settle(&mut self) -> Result<Vec<String>, String> {
+    /// Waits for everything that was acknowledged, and reads what is retained.
+    fn settle(&mut self) -> Result<(), String> {
         self.tell(Phase::Settle);
-        self.wait("the last deliveries", PATIENCE, |tally| tally.is_settled()).or_else(|reason| {
-            // Missing messages are told below, with their subscribers.
-            let Some(clients) = &self.clients else { return Err(reason) };
-            let tally = clients.tally()?;
-            if tally.missing() > 0 { Ok(()) } else { Err(reason) }
-        })?;
-        let Some(clients) = &self.clients else { return Ok(Vec::new()) };
+        let settled = self.wait("the last deliveries", PATIENCE, |tally| tally.is_settled());
+        let Some(clients) = &self.clients else { return Ok(()) };
+        clients.look()?;
+        let looked = self.wait("a look at retained messages", PATIENCE, |tally| tally.is_ready());
         sleep(GRACE);
-        Ok(clients.tally()?.faults(true))
+        settled.and(looked)
     }
 
     /// Waits until `is_done`, as long as there is progress at least once in `patience`, and not for ever.

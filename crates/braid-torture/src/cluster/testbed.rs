@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use braid_torture::{Broker, Process, Starting};
+use braid_torture::{Broker, Process, REFUSED, Start, Starting};
 use rustix::process::Signal;
 
 use super::kind::Parts;
@@ -18,6 +18,8 @@ use crate::disk::Disk;
 const MQTT: u16 = 1883;
 /// Time limit for the start of all servers.
 const START: Duration = Duration::from_secs(60);
+/// Ends of a broker at its start: the servers have no majority, or do not know each other yet.
+const NO_SERVERS: [&str; 2] = ["JetStream does not answer", "servers: run three"];
 /// Time between two looks at the servers.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -149,13 +151,26 @@ impl Testbed {
             }
         }
         for (node, starting) in starting {
-            let start = self.brokers[node].finish_start(&starting);
-            let broker = Member::Broker(node);
-            start
-                .and_then(|start| self.brokers[node].served(&start))
-                .map_err(|reason| format!("{broker}: {reason}"))?;
+            self.finish_start(node, starting)
+                .map_err(|reason| format!("{}: {reason}", Member::Broker(node)))?;
         }
         self.wait_for_servers()
+    }
+
+    /// Waits until a broker serves; like systemd, starts it again as long as it misses the servers.
+    fn finish_start(&mut self, node: usize, mut starting: Starting) -> Result<(), String> {
+        let began = Instant::now();
+        loop {
+            let broker = &mut self.brokers[node];
+            let start = broker.finish_start(&starting)?;
+            let is_refused = matches!(&start, Start::Ended(status) if status.code() == Some(REFUSED));
+            let said = if is_refused { broker.log_of_last_process()? } else { String::new() };
+            if began.elapsed() > START || !NO_SERVERS.iter().any(|reason| said.contains(reason)) {
+                return broker.served(&start).map(drop);
+            }
+            std::thread::sleep(LOOK);
+            starting = broker.begin_start(Some(self.network.entry(Member::Broker(node))))?;
+        }
     }
 
     fn wait_for_servers(&self) -> Result<(), String> {

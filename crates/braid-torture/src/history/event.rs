@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use braid_proto::packet::QoS;
 use serde::{Deserialize, Serialize};
 
 /// Event with its time.
@@ -30,6 +31,12 @@ impl Qos {
 
     fn at_least_once() -> Self {
         Self::AT_LEAST_ONCE
+    }
+}
+
+impl From<QoS> for Qos {
+    fn from(qos: QoS) -> Self {
+        Self(qos.bits())
     }
 }
 

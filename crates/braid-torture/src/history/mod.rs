@@ -13,6 +13,7 @@ mod reader;
 mod report;
 mod retained;
 mod tables;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -28,9 +29,16 @@ use reader::{Ending, Reader};
 pub use report::{Counts, Kind, Report, Violation};
 use retained::Retained;
 use tables::Tables;
+pub use writer::Writer;
+
+/// Folder of the files in that of a run.
+const FOLDER: &str = "history";
 
 /// First reason code that is an error.
 const ERROR: u8 = 0x80;
+/// Packet Identifier not found. As an acknowledgement of a PUBLISH it is in PUBCOMP only: the server had completed the
+/// exchange, after its PUBREC without an error, before it got PUBREL once more.
+const NOT_FOUND: u8 = 0x92;
 const SECOND: u64 = 1_000_000_000;
 
 /// Checks the history in `dir`.
@@ -189,7 +197,7 @@ impl Checker {
         self.retained.publishing();
         let now = self.tables.now;
         let entry = self.tables.message_mut(message);
-        if reason < ERROR && entry.acked.is_none() {
+        if (reason < ERROR || reason == NOT_FOUND) && entry.acked.is_none() {
             entry.acked = Some((now, conn));
             self.report.counts.acknowledged += 1;
         }

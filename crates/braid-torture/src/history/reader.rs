@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::FOLDER;
 use super::event::{Event, Line};
 
 /// Files of `DIR/history`, read line by line.
@@ -46,7 +47,7 @@ impl Reader {
     /// # Errors
     /// One line that names the folder or file.
     pub(super) fn open(dir: &Path) -> Result<Self, String> {
-        let folder = dir.join("history");
+        let folder = dir.join(FOLDER);
         let cannot = |error| format!("cannot read {}: {error}", folder.display());
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(&folder).map_err(cannot)? {

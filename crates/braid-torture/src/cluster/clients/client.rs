@@ -1,5 +1,6 @@
 //! A client with a session and a history, and its connections to one node after another.
 
+use std::borrow::Cow;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use braid_proto::packet::{
 };
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
+use braid_torture::history::{Event, Writer};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::World;
@@ -17,7 +19,6 @@ use super::message;
 use super::session::{Effect, Session};
 use super::tally::{Back, GroupId};
 use super::wire::Wire;
-use crate::cluster::history::{Event, History};
 
 /// Time limit of CONNECT to CONNACK.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -104,7 +105,7 @@ pub(crate) struct Client {
     pub(crate) world: Rc<World>,
     pub(crate) profile: Profile,
     pub(crate) session: Session,
-    history: History,
+    history: Writer,
     /// True once the server has acknowledged the session.
     is_known: bool,
     is_subscribed: bool,
@@ -123,7 +124,7 @@ impl Client {
     /// # Errors
     /// Its history cannot be created.
     pub(crate) fn new(world: &Rc<World>, profile: Profile) -> Result<Self, String> {
-        let history = History::create(&world.dir, &profile.id)?;
+        let history = Writer::create(&world.dir, &profile.id)?;
         Ok(Self {
             world: Rc::clone(world),
             profile,
@@ -141,6 +142,11 @@ impl Client {
         if let Err(reason) = self.history.write(event) {
             self.world.tally().fault(reason);
         }
+    }
+
+    /// Names of this client and of one of its connections, for the history.
+    fn names(&self, conn: u64) -> (Cow<'static, str>, Cow<'static, str>) {
+        (self.profile.id.clone().into(), conn.to_string().into())
     }
 
     /// Group of the tally that gets the messages of this client.
@@ -169,27 +175,20 @@ impl Client {
     pub(crate) fn dial(&mut self, node: usize) -> impl Future<Output = Dialed> + use<> {
         let number = self.world.next_connection();
         let world = Rc::clone(&self.world);
-        let (id, connect) = (self.profile.id.clone(), self.profile.connect());
-        if let Some(will) = &connect.will {
-            self.write(Event::Publish {
-                client: &id,
-                conn: number,
-                topic: will.topic.as_str(),
-                qos: will.qos.bits(),
-                id: &message::identifier(&id, WILL),
-                pid: 0,
-                dup: false,
-                retain: will.retain,
-                will: true,
-            });
-        }
+        let connect = self.profile.connect();
+        let (client, conn) = self.names(number);
         self.write(Event::Connect {
-            client: &id,
-            conn: number,
-            node: world.name(node),
+            client: client.clone(),
+            conn: conn.clone(),
+            node: Some(world.name(node).into()),
             clean: connect.clean_start,
-            expiry: connect.properties.session_expiry.unwrap_or(u32::MAX),
+            expiry: connect.properties.session_expiry,
         });
+        if let Some(Will { topic, delay, qos, .. }) = &connect.will {
+            let id = message::identifier(&self.profile.id, WILL).into();
+            let (topic, delay, qos) = (topic.as_str().into(), *delay, (*qos).into());
+            self.write(Event::Will { client, conn, id, topic, delay, qos });
+        }
         let (address, version, was_known) = (world.address(node), connect.version, self.is_known);
         async move {
             let handshake = async {
@@ -209,17 +208,17 @@ impl Client {
     /// `None` if the server does not answer, or refuses.
     pub(crate) fn adopt(&mut self, dialed: Dialed) -> Option<Link> {
         let Dialed { number, node, answer, was_known } = dialed;
-        let (id, world) = (self.profile.id.clone(), Rc::clone(&self.world));
-        let name = world.name(node);
+        let world = Rc::clone(&self.world);
+        let (client, conn) = self.names(number);
         let Some((wire, connack)) = answer else {
-            self.write(Event::Closed { client: &id, conn: number, node: name, reason: None });
+            self.write(Event::Closed { client, conn, reason: None });
             return None;
         };
         let now = Instant::now();
         let mut link = Link { wire, number, node, last_packet: now, next_ping: now + PING };
         let Connack { session_present: present, reason, .. } = *connack;
         let reason = reason.value();
-        self.write(Event::Connack { client: &id, conn: number, node: name, present, reason });
+        self.write(Event::Connack { client, conn, node: world.name(node).into(), present, reason });
         if reason >= 0x80 {
             self.close(link, Closed(None));
             return None;
@@ -228,9 +227,6 @@ impl Client {
         // other one.
         let present = present || self.is_known && !was_known;
         if !present {
-            if self.is_known && self.profile.expiry == HOUR {
-                world.tally().fault(format!("{name} does not know the session of {id}"));
-            }
             (self.is_subscribed, self.unreleased) = (false, Vec::new());
         }
         self.is_known = true;
@@ -270,10 +266,8 @@ impl Client {
         let Some(Subscription { filter, qos, .. }) = self.profile.subscription.clone() else {
             return self.is_back(link);
         };
-        let id = self.profile.id.clone();
-        let event =
-            Event::Subscribe { client: &id, conn: link.number, filter: filter.as_str(), qos: qos.bits() };
-        self.write(event);
+        let (client, conn) = self.names(link.number);
+        self.write(Event::Subscribe { client, conn, filter: filter.as_str().into(), qos: qos.into() });
         let entries = vec![SubscribeEntry::new(filter, qos)];
         let user = UserProperties::default();
         // Subscribers publish nothing, so that the identifier is free.
@@ -283,14 +277,16 @@ impl Client {
 
     /// Ends a connection without DISCONNECT; its end is in the history, with the reason of the server.
     pub(crate) fn close(&mut self, link: Link, Closed(reason): Closed) {
-        let (id, node) = (self.profile.id.clone(), self.world.name(link.node).to_owned());
-        self.world.tally().disconnected(&id, false);
-        self.write(Event::Closed { client: &id, conn: link.number, node: &node, reason });
+        let (client, conn) = self.names(link.number);
+        self.world.tally().disconnected(&client, false);
+        self.write(Event::Closed { client, conn, reason });
         drop(link);
     }
 
     /// Ends a connection with DISCONNECT, after which the server discards the Will.
     pub(crate) fn disconnect(&mut self, mut link: Link) {
+        let (client, conn) = self.names(link.number);
+        self.write(Event::Disconnect { client, conn });
         link.wire.send(&Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success))));
         self.close(link, Closed(None));
     }
@@ -351,9 +347,9 @@ impl Client {
     }
 
     fn subscribed(&mut self, link: &Link, reason: u8) {
-        let (id, conn) = (self.profile.id.clone(), link.number);
-        let filter = self.filter().to_owned();
-        self.write(Event::Subscribed { client: &id, conn, filter: &filter, reason });
+        let (client, conn) = self.names(link.number);
+        let filter = self.filter().to_owned().into();
+        self.write(Event::Subscribed { client, conn, filter, reason });
         if reason < 0x80 {
             self.is_subscribed = true;
             self.is_back(link);
@@ -365,12 +361,12 @@ impl Client {
     }
 
     fn apply(&mut self, link: &Link, effect: Effect) {
-        let (client, conn, now) = (self.profile.id.clone(), link.number, std::time::Instant::now());
+        let ((client, conn), now) = (self.names(link.number), std::time::Instant::now());
         match effect {
-            Effect::Received(id) => self.write(Event::Pubrec { client: &client, conn, id: &id }),
+            Effect::Received(id) => self.write(Event::Pubrec { client, conn, id: (&*id).into() }),
             Effect::Acknowledged { id, topic, reason, is_taken } => {
                 self.waiting_since = Instant::now();
-                self.write(Event::Acked { client: &client, conn, id: &id, reason });
+                self.write(Event::Acked { client: client.clone(), conn, id: (&*id).into(), reason });
                 let mut tally = self.world.tally();
                 tally.inflight = tally.inflight.saturating_sub(1);
                 match TopicName::parse(&topic) {
@@ -382,34 +378,32 @@ impl Client {
             Effect::Done { packet_id } => {
                 let position = self.unreleased.iter().position(|(unreleased, _)| *unreleased == packet_id);
                 if let Some((_, id)) = position.map(|position| self.unreleased.swap_remove(position)) {
-                    self.write(Event::DeliveryDone { client: &client, conn, id: &id });
+                    self.write(Event::DeliveryDone { client, conn, id: id.into() });
                 }
             }
         }
     }
 
     fn deliver(&mut self, link: &Link, publish: &Publish) {
-        let client = self.profile.id.clone();
         let topic = publish.topic.as_ref().map_or("", TopicName::as_str);
         let Some(id) = message::id(topic, &publish.payload) else {
-            let line =
-                format!("{client} got {} bytes on {topic} that no client has sent", publish.payload.len());
+            let (client, bytes) = (&self.profile.id, publish.payload.len());
+            let line = format!("{client} got {bytes} bytes on {topic} that no client has sent");
             return self.world.tally().fault(line);
         };
-        let (world, filter) = (Rc::clone(&self.world), self.filter().to_owned());
+        let (client, conn) = self.names(link.number);
         self.write(Event::Delivered {
-            client: &client,
-            conn: link.number,
-            node: world.name(link.node),
-            topic,
-            qos: publish.qos.bits(),
-            id: &id,
-            pid: publish.packet_id.map_or(0, PacketId::value),
+            client,
+            conn,
+            topic: topic.into(),
+            qos: publish.qos.into(),
+            id: (&*id).into(),
+            pid: publish.packet_id.map(PacketId::value),
             dup: publish.dup,
             retain: publish.retain,
-            filter: &filter,
         });
-        world.tally().delivered(&client, self.group(), &id, std::time::Instant::now());
+        let now = std::time::Instant::now();
+        self.world.tally().delivered(&self.profile.id, self.group(), &id, now);
         if let Some(packet_id) = publish.packet_id {
             self.unreleased.push((packet_id, id));
         }
@@ -439,17 +433,17 @@ impl Client {
     }
 
     fn write_publish(&mut self, conn: u64, id: &str, publish: &Publish) {
-        let client = self.profile.id.clone();
+        let (client, conn) = self.names(conn);
         self.write(Event::Publish {
-            client: &client,
+            client,
             conn,
-            topic: publish.topic.as_ref().map_or("", TopicName::as_str),
-            qos: publish.qos.bits(),
-            id,
-            pid: publish.packet_id.map_or(0, PacketId::value),
+            topic: publish.topic.as_ref().map_or("", TopicName::as_str).into(),
+            qos: publish.qos.into(),
+            id: id.into(),
+            pid: publish.packet_id.map(PacketId::value),
             dup: publish.dup,
             retain: publish.retain,
-            will: false,
+            empty: publish.payload.is_empty(),
         });
     }
 }

@@ -30,19 +30,23 @@ pub(crate) enum Phase {
     Load,
     /// Publish nothing new, return and stay.
     Settle,
+    /// Read what is retained, at each node.
+    Look,
     /// End.
     Over,
 }
 
 /// Handle of the clients; dropping it ends them.
 pub(crate) struct Clients {
+    /// Names of the nodes.
+    nodes: Vec<String>,
     phase: watch::Sender<Phase>,
     tally: Arc<Mutex<Tally>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Clients {
-    /// Starts the clients of these nodes, with their histories below `dir`.
+    /// Starts the clients of these nodes, with their histories in `dir`.
     ///
     /// # Errors
     /// No thread, no runtime or no history.
@@ -52,6 +56,7 @@ impl Clients {
         let (phase, phases) = watch::channel(Phase::Gather);
         let tally = Arc::new(Mutex::new(Tally::new(Instant::now())));
         let (shared, dir) = (Arc::clone(&tally), dir.to_owned());
+        let names = nodes.iter().map(|(name, _)| name.clone()).collect();
         let run = move || {
             let world = World {
                 nodes,
@@ -65,11 +70,22 @@ impl Clients {
         };
         let thread = thread::Builder::new().name("clients".to_owned()).spawn(run);
         let thread = thread.map_err(|error| format!("no thread for the clients: {error}"))?;
-        Ok(Self { phase, tally, thread: Some(thread) })
+        Ok(Self { nodes: names, phase, tally, thread: Some(thread) })
     }
 
     pub(crate) fn tell(&self, phase: Phase) {
         self.phase.send_replace(phase);
+    }
+
+    /// Adds a client for each node that reads what is retained there.
+    ///
+    /// # Errors
+    /// The clients have ended.
+    pub(crate) fn look(&self) -> Result<(), String> {
+        let mut tally = self.tally()?;
+        self.nodes.iter().for_each(|node| tally.add_client(&roles::looker(node)));
+        self.tell(Phase::Look);
+        Ok(())
     }
 
     /// Counts of the clients.
@@ -111,7 +127,7 @@ pub(crate) struct World {
     random: RefCell<fastrand::Rng>,
     /// Number of connections so far.
     connections: Cell<u64>,
-    /// Folder of the histories.
+    /// Folder of the run.
     dir: PathBuf,
 }
 

@@ -14,7 +14,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::client::{Client, Closed, Dialed, HOUR, Link, Profile, Subscription, WILL, next};
 use super::tally::GroupId;
 use super::{Phase, World, message};
-use crate::cluster::history::Event;
 use crate::topic::{topic_filter, topic_name};
 
 /// Most messages of a publisher without their last acknowledgement.
@@ -27,12 +26,19 @@ const PATIENCE: Duration = Duration::from_secs(6);
 /// Longest stay of a subscriber at a node, and longest time between two stays.
 const STAY: Duration = Duration::from_secs(8);
 const AWAY: Duration = Duration::from_secs(5);
+/// Longest time between two looks at a queue.
+const MOMENT: Duration = Duration::from_millis(200);
 /// Longest time between two takeovers.
 const TAKEOVER: Duration = Duration::from_secs(3);
 /// Longest connection of clients with Wills, and of visitors.
 const VISIT: Duration = Duration::from_secs(3);
 /// Session Expiry Interval of clients whose sessions expire, seconds.
 const SHORT: u32 = 2;
+
+/// Name of the client that reads what is retained at a node.
+pub(super) fn looker(node: &str) -> String {
+    format!("look-{node}")
+}
 
 /// Starts all clients.
 ///
@@ -62,11 +68,11 @@ pub(super) fn populate(world: &Rc<World>) -> Result<(), String> {
         ("sub-w", "w/#", QoS::ExactlyOnce, ProtocolVersion::V5),
     ];
     for (id, filter, qos, version) in subscribers {
-        let group = world.tally().add_group(id, topic_filter(filter));
+        let group = world.tally().add_group(topic_filter(filter));
         let profile = Profile { version, ..subscriber(id, filter, qos, Some(group)) };
         spawn_local(change_nodes(long_lived(world, profile)?));
     }
-    let group = world.tally().add_group("shared", topic_filter("m/+/one"));
+    let group = world.tally().add_group(topic_filter("m/+/one"));
     for number in 0..3 {
         let profile =
             subscriber(&format!("shared-{number}"), "$share/group/m/+/one", QoS::AtLeastOnce, Some(group));
@@ -75,7 +81,7 @@ pub(super) fn populate(world: &Rc<World>) -> Result<(), String> {
     for (id, filter, qos) in
         [("race-1", "m/+/more", QoS::AtLeastOnce), ("race-2", "m/+/two", QoS::ExactlyOnce)]
     {
-        let group = world.tally().add_group(id, topic_filter(filter));
+        let group = world.tally().add_group(topic_filter(filter));
         let client = Client::new(world, subscriber(id, filter, qos, Some(group)))?;
         spawn_local(Racer::new(client, qos == QoS::AtLeastOnce).run());
     }
@@ -85,6 +91,9 @@ pub(super) fn populate(world: &Rc<World>) -> Result<(), String> {
     }
     let profile = Profile { expiry: SHORT, ..subscriber("expiring", "m/+/two", QoS::AtLeastOnce, None) };
     spawn_local(expire(Client::new(world, profile)?));
+    for node in 0..world.nodes.len() {
+        spawn_local(look(Rc::clone(world), node));
+    }
     world.tally().is_complete = true;
     Ok(())
 }
@@ -143,10 +152,16 @@ async fn change_nodes(mut client: Client) {
     }
 }
 
-/// Handles packets for a random time below `end`, and while there is no load; `None`: the connection has ended.
+/// Handles packets for a random time below `end`, and while there is no load, and while the queue from before the death
+/// of a broker has not come; `None`: the connection has ended.
 async fn stay(client: &mut Client, mut link: Link, end: Duration) -> Option<Link> {
-    let world = Rc::clone(&client.world);
-    let leaves = world.pause(end);
+    let (world, id) = (Rc::clone(&client.world), client.profile.id.clone());
+    let leaves = async {
+        world.pause(end).await;
+        while world.tally().is_interrupted(&id) {
+            world.pause(MOMENT).await;
+        }
+    };
     tokio::pin!(leaves);
     loop {
         tokio::select! {
@@ -288,7 +303,6 @@ async fn leave_wills(world: Rc<World>, number: usize) {
         };
         let profile = Profile { will: Some(will), expiry: HOUR, ..Profile::visitor(&id) };
         let Some((mut client, link)) = enter(&world, profile).await else { continue };
-        let conn = link.number;
         if let Some(link) = stay(&mut client, link, VISIT).await {
             if world.draw(4) == 0 {
                 client.disconnect(link);
@@ -296,8 +310,6 @@ async fn leave_wills(world: Rc<World>, number: usize) {
             }
             client.close(link, Closed(None));
         }
-        // The connection has ended without DISCONNECT of the client.
-        client.write(Event::Acked { client: &id, conn, id: &will_id, reason: 0 });
         world.tally().due(&will_id, &topic);
     }
 }
@@ -313,6 +325,23 @@ async fn visit(world: Rc<World>, number: usize) {
         if let Some(link) = stay(&mut client, link, VISIT).await {
             client.disconnect(link);
         }
+    }
+}
+
+/// A new client of a node that subscribes to retained messages when nothing is published any more.
+async fn look(world: Rc<World>, node: usize) {
+    world.wait_for(Phase::Look).await;
+    let id = looker(world.name(node));
+    let Profile { subscription, .. } = subscriber(&id, "r/#", QoS::AtLeastOnce, None);
+    match Client::new(&world, Profile { subscription, ..Profile::visitor(&id) }) {
+        Ok(mut client) => loop {
+            let dialed = client.dial(node).await;
+            match client.adopt(dialed) {
+                Some(link) => drop(stay(&mut client, link, VISIT).await),
+                None => sleep(MOMENT).await,
+            }
+        },
+        Err(reason) => world.tally().fault(reason),
     }
 }
 
