@@ -27,8 +27,8 @@ pub trait Cluster: Send + Sync + 'static {
     /// those that are durable with the returned commit are removed.
     fn forward(&self, publication: &Publication<'_>, changes: &mut Vec<Change>) -> Forwarded;
 
-    /// Removes the retained message of a topic at all nodes, without a word to subscribers. `is_urgent`: whether the topic
-    /// has a priority above the default. `None`: there are no other nodes, and the caller removes it.
+    /// Removes the retained message of a topic at all nodes, without a word to subscribers. `is_urgent`: whether the
+    /// topic has a priority above the default. `None`: there are no other nodes, and the caller removes it.
     fn remove_retained(&self, topic: &TopicName, is_urgent: bool) -> Option<Commit>;
 
     /// Tests whether a topic has a name that all nodes can use.

@@ -105,8 +105,8 @@ impl Handle {
             .map_err(|_| self.core.persist.failure().map_or(CommandError::Busy, CommandError::Store))
     }
 
-    /// Removes the retained message of a topic, without a word to subscribers. Done when that is durable: the nodes of a
-    /// cluster follow within moments. False if there is none.
+    /// Removes the retained message of a topic, without a word to subscribers. Done when that is durable: the nodes of
+    /// a cluster follow within moments. False if there is none.
     ///
     /// # Errors
     /// The store failed, or in a cluster no majority of the servers answers.

@@ -169,7 +169,8 @@ impl Dispatcher {
         Dispatched { congested: Vec::new(), urgent, forwarded: commit, ..delivered }
     }
 
-    /// Removes the retained message of a topic at all nodes, without a word to subscribers. `None`: there are no others.
+    /// Removes the retained message of a topic at all nodes, without a word to subscribers. `None`: there are no
+    /// others.
     pub(crate) fn remove_retained_everywhere(&self, topic: &TopicName) -> Option<Commit> {
         // Each node has topics of its broker for itself.
         let is_own = is_broker_topic(topic);

@@ -411,8 +411,8 @@ mod tests {
         OwnSession::taken(layout, session.client_id.clone(), &record, 1, received, Claim::new(2))
     }
 
-    /// Step of a session: a message of the log that matches it or not, one that does not come by the log, a packet to or
-    /// from the client, or a move to another node.
+    /// Step of a session: a message of the log that matches it or not, one that does not come by the log, a packet to
+    /// or from the client, or a move to another node.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Log { matches: bool },

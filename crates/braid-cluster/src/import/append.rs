@@ -21,7 +21,7 @@ const IN_MEMORY: u32 = 16 << 20;
 
 /// Messages of queues that the log has.
 pub(super) struct Appended {
-    /// Their numbers there, by those of the store.
+    /// Numbers of the log, by those of the store.
     pub(super) numbers: HashMap<Lsn, Lsn>,
     /// The lowest sequence number in each shard of one that does not expire.
     pub(super) lowest: Vec<u64>,

@@ -23,7 +23,7 @@ const ROW: u64 = 64;
 pub(super) enum Presence {
     /// The client has no session: sequence number of the record of one that has ended, or 0.
     None(u64),
-    /// It has the one that an earlier run of this import has written, and no node has had it.
+    /// An earlier run of this import has written the session of the client, and no node has had it.
     Own,
     Other,
 }

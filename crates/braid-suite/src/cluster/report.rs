@@ -37,7 +37,7 @@ pub(super) struct Row {
     part: &'static str,
     measured: String,
     unit: &'static str,
-    /// What it is compared with; empty for nothing.
+    /// Peer of the comparison; empty for none.
     beside: &'static str,
     readings: Vec<Reading>,
     bar: Bar,

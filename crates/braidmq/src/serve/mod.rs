@@ -368,10 +368,8 @@ async fn serve(
         () = signals.recv() => return Ok(None),
     };
     let (of_node, health) = (node::Shared::of(config, node.as_ref()), status.health.clone());
-    let build = {
-        let control = control.clone();
-        move || store::build(opened, of_node, health, &control, listeners)
-    };
+    let control_of_broker = control.clone();
+    let build = move || store::build(opened, of_node, health, &control_of_broker, listeners);
     let Some(Built { broker, store, took }) = unless_ended(&mut signals, build).await? else {
         return Ok(None);
     };
