@@ -67,7 +67,7 @@ fn try_run(args: &Args) -> Result<Imported, Failure> {
     let config = args.location.configure().map_err(Failure::refused)?;
     let cluster = config.cluster_watch_options().map_err(|error| Failure::refused(error.to_string()))?;
     let (store, mark, _folder) = unpack(args)?;
-    let is_urgent = is_urgent(config.priority.clone());
+    let is_urgent = is_urgent(config.priority);
     let options = ImportOptions { mark, skip_existing: args.skip_existing, is_urgent };
     run_import(&cluster, store, &options)
 }
