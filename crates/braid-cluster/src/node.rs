@@ -330,7 +330,7 @@ async fn handle_events(
                 state.drop_session(id);
             }
             SessionEvent::Unavailable(id) => {
-                handle.lose_session(id, ReasonCode::ServerUnavailable);
+                handle.lose_session(id, ReasonCode::ServerBusy);
                 if let Some(client_id) = state.drop_session(id) {
                     tokio::spawn(async move {
                         // The record may name this node, which nothing would change until the client returns.

@@ -289,7 +289,8 @@ impl Driver {
                     self.note_store_error(&error);
                     self.server.disconnect(match error {
                         StoreError::Fenced { .. } => ReasonCode::SessionTakenOver,
-                        StoreError::Unavailable { .. } => ReasonCode::ServerUnavailable,
+                        // 0x88 is a code of CONNACK only.
+                        StoreError::Unavailable { .. } => ReasonCode::ServerBusy,
                         _ => ReasonCode::ImplementationSpecificError,
                     });
                 }

@@ -42,7 +42,7 @@ impl SessionManager {
         }
         let Some((entry, subscriptions)) = self.take_from_elsewhere(found).await? else { return Ok(None) };
         if let Err(error) = self.replay(&entry, &subscriptions).await {
-            self.lose(entry.id(), ReasonCode::ServerUnavailable);
+            self.lose(entry.id(), ReasonCode::ServerBusy);
             self.routing.cluster().abandon(entry.id());
             return Err(unavailable(client_id, &error));
         }
