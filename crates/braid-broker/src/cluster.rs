@@ -49,7 +49,10 @@ pub trait Cluster: Send + Sync + 'static {
     /// delivered since. Of more than `limits` the latest.
     fn replay(&self, session: SessionId, limits: ReplayLimits) -> Answer<'_, Vec<Replayed>>;
 
-    /// Forgets a session that was taken and could not be resumed. It is found again.
+    /// Forgets a session that was taken and has been given back.
+    fn forget(&self, session: SessionId);
+
+    /// Gives a session back that was taken and could not be resumed.
     fn abandon(&self, session: SessionId);
 
     /// Notes the first subscription of this node with a filter, or the end of the last one.
@@ -181,6 +184,8 @@ impl Cluster for SingleNode {
     fn replay(&self, _session: SessionId, _limits: ReplayLimits) -> Answer<'_, Vec<Replayed>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
+
+    fn forget(&self, _session: SessionId) {}
 
     fn abandon(&self, _session: SessionId) {}
 

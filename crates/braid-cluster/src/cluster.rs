@@ -94,6 +94,10 @@ impl Cluster for NatsCluster {
         Box::pin(self.reader.replay(session, limits))
     }
 
+    fn forget(&self, session: SessionId) {
+        drop(self.state.drop_session(session));
+    }
+
     fn abandon(&self, session: SessionId) {
         // Its record names this node: it is given back.
         self.state.tell(SessionEvent::Unavailable(session));

@@ -140,3 +140,16 @@ pub(crate) async fn last_message(stream: &Stream<()>, subject: &str) -> Result<O
         Err(error) => Err(error.to_string()),
     }
 }
+
+/// Sequence number of the next message of a subject with wildcards from one on, from the leader of the stream.
+pub(crate) async fn next_message(
+    stream: &Stream<()>,
+    subject: &str,
+    from: u64,
+) -> Result<Option<u64>, String> {
+    match stream.raw_message_builder().sequence(from).next_by_subject(subject).send().await {
+        Ok(found) => Ok(Some(found.sequence)),
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -15,6 +15,7 @@ use braid_store::{Lsn, QueueEntry, StoredDelivery, StoredSubscription};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::layout::Layout;
 use crate::message::Properties;
 use crate::progress::Checkpoint;
 
@@ -247,6 +248,20 @@ impl Record {
     /// The JSON. Strings and numbers always have one.
     pub(crate) fn write(&self) -> Bytes {
         serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    /// Position up to which the session has got, or may have got, messages, in each shard.
+    pub(crate) fn positions(&self, layout: &Layout) -> Vec<u64> {
+        let of =
+            |shard: &Checkpoint| shard.beyond.last().map_or(shard.done, |(_, last)| shard.done.max(*last));
+        let mut positions: Vec<_> = self.progress.iter().map(of).collect();
+        positions.resize(layout.parts(), 0);
+        // Those whose message is not needed any more count too.
+        let queue = self.queue.iter().filter_map(RecordedDelivery::read).map(|(lsn, _)| lsn);
+        for (index, sequence) in self.messages().chain(queue).filter_map(|lsn| layout.position(lsn)) {
+            positions[index] = positions[index].max(sequence);
+        }
+        positions
     }
 
     /// Numbers of the messages that its queue refers to.

@@ -19,7 +19,7 @@ use crate::layout::LEASE;
 use crate::log_writer::Command;
 use crate::name::Name;
 use crate::nodes::NodeRecord;
-use crate::publish::{Tried, last_message, send};
+use crate::publish::{Tried, last_message, next_message, send};
 use crate::record::Record;
 use crate::sessions::OwnSession;
 use crate::store::NodeState;
@@ -31,6 +31,11 @@ const RELEASE: Duration = Duration::from_secs(2);
 /// notice that it has none.
 const GONE: u32 = 5;
 const GONE_LOOK: Duration = Duration::from_millis(300);
+
+/// Time for this node to deliver what the session has got elsewhere, and between two looks at the log and at itself.
+const CATCH_UP: Duration = Duration::from_secs(10);
+const CATCH_UP_LOOK: Duration = Duration::from_millis(500);
+const BEHIND: Duration = Duration::from_millis(5);
 
 /// Tries to claim a session, or to reach the servers.
 const TRIES: u32 = 10;
@@ -108,6 +113,7 @@ impl Taker {
                     None => return Ok(None),
                 }
             }
+            self.catch_up(&found.record).await?;
             if let Some(revision) = self.claim(&found, id).await? {
                 return self.adopt(found, id, revision).await.map(Some);
             }
@@ -161,6 +167,36 @@ impl Taker {
         Err(StoreError::Unavailable {
             reason: format!("the node {owner} does not release the session").into(),
         })
+    }
+
+    /// Waits until this node has delivered everything that the session has got elsewhere: from the log it would get
+    /// that once more.
+    async fn catch_up(&self, record: &Record) -> Result<(), StoreError> {
+        let layout = &self.state.layout;
+        let give_up = Instant::now() + CATCH_UP;
+        for (index, target) in record.positions(layout).into_iter().enumerate() {
+            let position = &self.state.positions[index];
+            let mut look_at = Instant::now() + CATCH_UP_LOOK;
+            while position.completed() < target {
+                if Instant::now() >= give_up {
+                    return Err(StoreError::Unavailable { reason: "this node is behind the log".into() });
+                }
+                sleep(BEHIND).await;
+                // Messages that have expired are not there any more.
+                if Instant::now() >= look_at {
+                    look_at = Instant::now() + CATCH_UP_LOOK;
+                    let subject = layout.all_messages(layout.shard_at(index));
+                    let next = position.completed() + 1;
+                    if next_message(&self.streams[index], &subject, next)
+                        .await
+                        .is_ok_and(|next| next.is_none())
+                    {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes this node into the record. `None`: another node was faster.

@@ -182,10 +182,17 @@ impl SessionManager {
             SessionOwner::Parked(released) => self.begin_offline(&entry, released),
             SessionOwner::Connection(..) | SessionOwner::Ended => None,
         };
-        if let Some(commit) = commit {
-            commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
+        let stored = match commit {
+            Some(commit) => commit.await,
+            None => Ok(()),
+        };
+        // Before the turn ends: its messages are not queued here, so that a claim must take it from the store.
+        self.lose(entry.id(), ReasonCode::ServerBusy);
+        match &stored {
+            Ok(()) => self.routing.cluster().forget(entry.id()),
+            Err(_) => self.routing.cluster().abandon(entry.id()),
         }
-        Ok(true)
+        stored.map(|()| true).map_err(|_| ReasonCode::ServerUnavailable)
     }
 
     /// Forgets a session without a connection, which the store has whole. False: it has a connection.
