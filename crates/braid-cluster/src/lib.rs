@@ -11,6 +11,7 @@
 //! - [`import::import`]: sessions, queues and retained messages of a single broker
 //! - [`ClusterStatus`]: nodes, leaders, replicas and sessions, for people and scripts
 
+mod advance;
 mod calls;
 mod cluster;
 mod commit;
@@ -39,6 +40,7 @@ mod reads;
 mod reaper;
 mod record;
 mod record_writer;
+mod removals;
 mod retained;
 mod server_url;
 mod sessions;
@@ -56,7 +58,7 @@ pub use message::{HEADER, LoggedMessage, Unreadable};
 pub use name::{Name, NameError};
 pub use node::{ClusterNode, Node, RunningNode};
 pub use nodes::{Lease, LeaseLost, LeaseWatcher, NodeRecord};
-pub use options::{ClusterOptions, Login};
+pub use options::{ClusterOptions, Login, Upkeep};
 pub use preflight::{OLDEST, ServerFacts, Version};
 pub use progress::{Checkpoint, Progress};
 pub use server_url::{ServerUrl, ServerUrlError};

@@ -292,7 +292,7 @@ mod tests {
             let Some(place) = seen.note(origin, number) else { continue };
             let topic = TopicName::parse(&format!("{origin}/{number}")).unwrap();
             let message = Message::new(topic, bytes::Bytes::new(), QoS::AtMostOnce, false);
-            let message = ArrivedMessage { message, publisher: None, retained_by: None };
+            let message = ArrivedMessage { message, publisher: None, retained_by: None, is_withheld: false };
             arrived.push(Numbered { origin: place, number, message });
         }
         let topics: Vec<_> = in_order(arrived).iter().map(|one| one.message.topic.to_string()).collect();

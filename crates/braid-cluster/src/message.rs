@@ -140,6 +140,14 @@ impl LoggedMessage {
     }
 }
 
+/// Bytes before the payload of MQTT in that of NATS, by the headers of a message; `None`: it is none of a cluster.
+pub(crate) fn payload_at(headers: &HeaderMap) -> Option<usize> {
+    match headers.get(HEADER)?.as_str().strip_prefix(LENGTH_MARK) {
+        Some(length) => length.parse().ok(),
+        None => Some(0),
+    }
+}
+
 /// Head and payload of a message of NATS.
 fn split(header: &str, mut payload: Bytes) -> Result<(Bytes, Bytes), Unreadable> {
     let Some(length) = header.strip_prefix(LENGTH_MARK) else {

@@ -17,6 +17,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, interval, timeout};
 
+use crate::advance::Advancer;
 use crate::calls;
 use crate::cluster::NatsCluster;
 use crate::connect::Connections;
@@ -29,7 +30,7 @@ use crate::log_source::LogSource;
 use crate::log_writer::{Command, LogWriter};
 use crate::marks::answer_marks;
 use crate::nodes::{Lease, LeaseLost, LeaseWatcher, NodeRecord, live_nodes};
-use crate::options::ClusterOptions;
+use crate::options::{ClusterOptions, Upkeep};
 use crate::position::ReadPosition;
 use crate::preflight::{ServerFacts, unchecked};
 use crate::reads::MessageReader;
@@ -120,6 +121,7 @@ pub struct ClusterNode {
     cluster: Arc<NatsCluster>,
     streams: NodeStreams,
     inlets: Inlets,
+    upkeep: Upkeep,
 }
 
 /// Streams of a cluster.
@@ -180,7 +182,7 @@ impl ClusterNode {
             interest: from_interest,
             live: from_live,
         };
-        Ok(Self { node, state, cluster, streams, inlets })
+        Ok(Self { node, state, cluster, streams, inlets, upkeep: options.upkeep })
     }
 
     /// Largest packet of MQTT that fits into a message of NATS, in bytes.
@@ -204,7 +206,7 @@ impl ClusterNode {
     /// Begins to serve the broker of this node.
     #[must_use]
     pub fn start(self, handle: &NodeHandle) -> RunningNode {
-        let Self { node, state, cluster, streams, inlets } = self;
+        let Self { node, state, cluster, streams, inlets, upkeep } = self;
         let Node { connections, layout, lease } = node;
         let mut tasks = JoinSet::new();
         for (index, commands) in inlets.writers.into_iter().enumerate() {
@@ -247,6 +249,12 @@ impl ClusterNode {
         tasks.spawn(groups.run(from_changes, inlets.shared));
         tasks.spawn(distribute(inlets.interest, interests));
         let (of_calls, of_handle) = (state.clone(), handle.clone());
+        let advancer = Advancer {
+            client: client.clone(),
+            layout: layout.clone(),
+            sessions: streams.sessions.clone(),
+            streams: streams.messages.clone(),
+        };
         tasks.spawn(async move {
             if let Err(error) = calls::answer(of_calls, client, of_handle).await {
                 tracing::error!(%error, "calls of other nodes are not answered");
@@ -260,6 +268,8 @@ impl ClusterNode {
             retained: streams.retained,
             streams: streams.messages,
             handle: handle.clone(),
+            advancer,
+            upkeep,
         };
         tasks.spawn(reaper.run());
         let ((lost, is_lost), (leaving, left)) = (watch::channel(false), oneshot::channel());

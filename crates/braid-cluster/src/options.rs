@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::error::Risk;
 use crate::layout::Dimensions;
@@ -36,6 +37,32 @@ pub struct ClusterOptions {
     ///
     /// 0: as large as NATS takes.
     pub largest_packet: usize,
+    /// Intervals of the caretaker.
+    pub upkeep: Upkeep,
+}
+
+/// Intervals and sizes by which one node takes care of the streams. The default suits all but tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upkeep {
+    /// Time between two cuts of the log.
+    pub trim: Duration,
+    /// Bytes of the log of a shard from which on sessions that no node has are moved forward in it.
+    pub behind: u64,
+    /// Time after the end of its connection from which on a session is moved forward.
+    pub rest: Duration,
+    /// Time after which the copy of a message that removed what was retained is removed too.
+    pub removals: Duration,
+}
+
+impl Default for Upkeep {
+    fn default() -> Self {
+        Self {
+            trim: Duration::from_secs(30),
+            behind: 64 << 20,
+            rest: Duration::from_secs(60),
+            removals: Duration::from_secs(300),
+        }
+    }
 }
 
 /// Login at the servers of NATS.

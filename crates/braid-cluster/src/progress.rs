@@ -35,6 +35,20 @@ impl Checkpoint {
         let within = after.checked_sub(1).is_some_and(|at| sequence <= self.beyond[at].1);
         sequence > self.done && !within
     }
+
+    /// The progress where all up to `done` is complete too.
+    #[must_use]
+    pub fn advanced(&self, done: u64) -> Self {
+        let mut advanced = Self { done: self.done.max(done), beyond: Vec::new() };
+        for (first, last) in &self.beyond {
+            if *first <= advanced.done.saturating_add(1) {
+                advanced.done = advanced.done.max(*last);
+            } else {
+                advanced.beyond.push((*first, *last));
+            }
+        }
+        advanced
+    }
 }
 
 impl Progress {

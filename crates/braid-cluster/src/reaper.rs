@@ -1,21 +1,26 @@
 //! Sessions that no node has: the live node with the lowest name carries out their Wills and their end, takes over
-//! those of nodes that died, and trims the log.
+//! those of nodes that died, moves positions of the others forward, and trims the log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::pull::OrderedConfig;
 use async_nats::jetstream::stream::Stream;
 use braid_broker::node_handle::NodeHandle;
 use braid_proto::packet::ClientId;
 use futures_util::{FutureExt, StreamExt};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::advance::{Advancer, Needs};
 use crate::layout::Layout;
 use crate::nodes::{NodeRecord, live_nodes};
-use crate::record::Record;
+use crate::options::Upkeep;
+use crate::record::{Record, millis};
+use crate::removals::{Removals, is_removal};
 use crate::store::NodeState;
 use crate::subject::parse_token;
 
@@ -25,8 +30,20 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Shortest time between two looks, of which each reads the records of all nodes.
 const SHORTEST: Duration = Duration::from_millis(200);
 
-/// Time between two cuts of the log.
-const TRIM: Duration = Duration::from_secs(30);
+/// Sessions that are moved forward in one look.
+const ADVANCED: usize = 50;
+
+/// Cuts of the log after which sessions are looked at again that could not be moved.
+const RENEWED: u64 = 100;
+
+/// Requests for that, of which each filter takes one in each shard. One session may take more.
+const ADVANCE_REQUESTS: usize = 500;
+
+/// Copies that are removed in one look.
+const PURGED: usize = 50;
+
+/// Copies that are removed at a time.
+const PURGED_AT_ONCE: usize = 8;
 
 /// Sessions that are taken over at a time.
 const AT_ONCE: usize = 64;
@@ -43,6 +60,8 @@ pub(crate) struct Reaper {
     /// Streams of the shards, by their place.
     pub(crate) streams: Vec<Stream<()>>,
     pub(crate) handle: NodeHandle,
+    pub(crate) advancer: Advancer,
+    pub(crate) upkeep: Upkeep,
 }
 
 /// Facts about a session.
@@ -52,6 +71,11 @@ struct Watched {
     due: Option<SystemTime>,
     /// Position from which on it needs the log, in each shard; none if it ends with its connection.
     done: Vec<u64>,
+    parked_at: Option<SystemTime>,
+    /// Number of its subscriptions.
+    filters: usize,
+    /// Message behind which it was not moved, in each shard.
+    needs: Needs,
 }
 
 impl Watched {
@@ -69,7 +93,49 @@ impl Watched {
                 *done = (*done).min(sequence.saturating_sub(1));
             }
         }
-        Self { owner, due, done }
+        let (parked_at, filters) = (record.parked_at(), record.subscriptions.len());
+        Self { owner, due, done, parked_at, filters, needs: Vec::new() }
+    }
+
+    /// Lowest position that can be moved, of the shards where it holds the log. `None`: there is none.
+    fn behind(&self, targets: &Targets, parked_until: SystemTime) -> Option<u64> {
+        if self.owner.is_some() || self.parked_at.is_none_or(|at| at > parked_until) {
+            return None;
+        }
+        let is_movable = |(index, done): (usize, &u64)| {
+            let until = targets.until.get(index).copied().flatten();
+            let is_held = self.needs.get(index).copied().flatten().is_some();
+            (!is_held && until.is_some_and(|until| *done < until)).then_some(*done)
+        };
+        self.done.iter().enumerate().filter_map(is_movable).min()
+    }
+}
+
+/// Positions up to which sessions are moved.
+#[derive(Default)]
+struct Targets {
+    /// Position in each shard; `None` where the log is short enough.
+    until: Vec<Option<u64>>,
+    /// Positions of the nodes at the last cut of the log.
+    reached: Vec<u64>,
+    /// Number of cuts.
+    cuts: u64,
+}
+
+impl Targets {
+    /// Notes positions that all nodes have reached now, and the shards whose log is long. Sessions are moved up to the
+    /// positions of the time before: their messages are known to the leader of the log, even to one that a majority
+    /// does not follow any more, as that does not lead for as long.
+    fn note(&mut self, reached: Vec<u64>, is_long: &[bool]) {
+        let before = std::mem::replace(&mut self.reached, reached);
+        let until = before.into_iter().zip(is_long).map(|(at, is_long)| is_long.then_some(at));
+        self.until = until.collect();
+        self.cuts += 1;
+    }
+
+    /// Whether it is time to look again at sessions that need a message, which may have expired.
+    const fn renews(&self) -> bool {
+        self.cuts.is_multiple_of(RENEWED)
     }
 }
 
@@ -114,8 +180,17 @@ impl Reaper {
             ..OrderedConfig::default()
         };
         let mut records = self.sessions.create_consumer(config).await?.messages().await?;
-        let mut watch = Watch::default();
-        let (mut last_look, mut trim_at) = (Instant::now(), Instant::now() + TRIM);
+        let config = OrderedConfig {
+            filter_subject: format!("{}.r.>", self.state.layout.cluster()),
+            deliver_policy: DeliverPolicy::LastPerSubject,
+            headers_only: true,
+            ..OrderedConfig::default()
+        };
+        let mut copies = self.retained.create_consumer(config).await?.messages().await?;
+        let (mut watch, mut removals, mut targets) =
+            (Watch::default(), Removals::default(), Targets::default());
+        let mut advances: JoinSet<Vec<(ClientId, Needs)>> = JoinSet::new();
+        let (mut last_look, mut trim_at) = (Instant::now(), Instant::now() + self.upkeep.trim);
         let layout = &self.state.layout;
         let prefix = format!("{}.s.", layout.cluster());
         loop {
@@ -128,6 +203,15 @@ impl Reaper {
                         watch.note(layout, &prefix, &record?.message);
                     }
                 }
+                copy = copies.next() => {
+                    let Some(copy) = copy else { return Ok(()) };
+                    note_copy(&mut removals, &copy?)?;
+                    for _ in 0..RECORDS_AT_ONCE {
+                        let Some(Some(copy)) = copies.next().now_or_never() else { break };
+                        note_copy(&mut removals, &copy?)?;
+                    }
+                }
+                Some(advanced) = advances.join_next() => watch.note_needs(advanced?),
                 () = sleep_until(watch.next_look(last_look, Instant::now(), SystemTime::now())) => {
                     let nodes = self.live_nodes().await?;
                     if !self.is_first(&nodes) {
@@ -136,8 +220,16 @@ impl Reaper {
                     self.adopt(&mut watch, &nodes).await;
                     last_look = Instant::now();
                     if Instant::now() >= trim_at {
-                        trim_at = Instant::now() + TRIM;
-                        self.trim(&watch, &nodes).await?;
+                        trim_at = Instant::now() + self.upkeep.trim;
+                        self.trim(&watch, &nodes, &mut targets).await?;
+                        if targets.renews() {
+                            watch.sessions.values_mut().for_each(|watched| watched.needs.clear());
+                        }
+                    }
+                    self.remove_copies(&mut removals).await;
+                    let behind = watch.behind(&targets, self.upkeep.rest);
+                    if advances.is_empty() && !behind.is_empty() {
+                        advances.spawn(self.advancer.clone().advance(behind, targets.until.clone()));
                     }
                 }
             }
@@ -166,14 +258,40 @@ impl Reaper {
         adopted.collect::<()>().await;
     }
 
+    /// Removes copies of messages that have removed what was retained. A node that starts meanwhile finds those messages
+    /// in the log, or nothing that they had removed.
+    async fn remove_copies(&self, removals: &mut Removals) {
+        let until =
+            SystemTime::now().checked_sub(self.upkeep.removals).map_or(0, |until| millis(until) / 1000);
+        let purges =
+            futures_util::stream::iter(removals.due(until, PURGED)).map(|(subject, sequence)| async move {
+                // A later one of the topic stays.
+                let purged = self.retained.purge().filter(subject.clone()).sequence(sequence + 1).await;
+                purged
+                    .inspect_err(|error| tracing::debug!(%error, "a copy was not removed"))
+                    .is_ok()
+                    .then_some(subject)
+            });
+        let purged: Vec<_> = purges.buffer_unordered(PURGED_AT_ONCE).collect().await;
+        purged.into_iter().flatten().for_each(|subject| removals.forget(&subject));
+    }
+
     /// Removes from the log what no session and no node needs.
     async fn trim(
         &self,
         watch: &Watch,
         nodes: &BTreeMap<String, NodeRecord>,
+        targets: &mut Targets,
     ) -> Result<(), async_nats::Error> {
         let copies = self.retained.get_info().await?.sources;
         let layout = &self.state.layout;
+        let (mut reached, mut is_long) = (Vec::new(), Vec::new());
+        for (index, stream) in self.streams.iter().enumerate() {
+            let positions = nodes.values().map(|node| node.positions.get(index).copied().unwrap_or(0));
+            reached.push(positions.min().unwrap_or(0));
+            is_long.push(stream.get_info().await?.state.bytes >= self.upkeep.behind);
+        }
+        targets.note(reached, &is_long);
         for (index, stream) in self.streams.iter().enumerate() {
             // Messages with RETAIN are needed until the servers have copied them.
             let name = layout.messages_stream(layout.shard_at(index));
@@ -195,14 +313,19 @@ impl Watch {
     fn note(&mut self, layout: &Layout, prefix: &str, message: &async_nats::Message) {
         let token = message.subject.strip_prefix(prefix).and_then(parse_token);
         let Some(client) = token.map(|text| ClientId::from(&*text)) else { return };
-        match Record::read(&message.payload) {
-            Some(record) => {
-                let watched = Watched::of(layout, &record);
-                self.next_due = [self.next_due, watched.due].into_iter().flatten().min();
-                self.sessions.insert(client, watched);
-            }
-            None => drop(self.sessions.remove(&client)),
+        let Some(record) = Record::read(&message.payload) else {
+            self.sessions.remove(&client);
+            return;
+        };
+        let mut watched = Watched::of(layout, &record);
+        if let Some(before) = self.sessions.get_mut(&client)
+            && before.owner.is_none()
+            && watched.owner.is_none()
+        {
+            watched.needs = std::mem::take(&mut before.needs);
         }
+        self.next_due = [self.next_due, watched.due].into_iter().flatten().min();
+        self.sessions.insert(client, watched);
     }
 
     /// Time of the next look: when something is due, within the bounds of a pause.
@@ -211,6 +334,48 @@ impl Watch {
         let due = self.next_due.map(|due| now + due.duration_since(time).unwrap_or_default().min(LOOK));
         due.map_or(latest, |due| due.clamp(last_look + SHORTEST, latest))
     }
+
+    /// Notes where sessions were not moved any further.
+    fn note_needs(&mut self, advanced: Vec<(ClientId, Needs)>) {
+        for (client, needs) in advanced {
+            if let Some(watched) = self.sessions.get_mut(&client).filter(|watched| watched.owner.is_none()) {
+                watched.needs = needs;
+            }
+        }
+    }
+
+    /// Some sessions that hold the log and may be moved forward: the furthest behind.
+    fn behind(&self, targets: &Targets, rest: Duration) -> Vec<ClientId> {
+        if targets.until.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let parked_until = SystemTime::now().checked_sub(rest).unwrap_or(SystemTime::UNIX_EPOCH);
+        let behind = |(client, watched): (_, &Watched)| {
+            Some((watched.behind(targets, parked_until)?, client, watched.filters * watched.done.len()))
+        };
+        let mut all: Vec<_> = self.sessions.iter().filter_map(behind).collect();
+        if all.len() > ADVANCED {
+            all.select_nth_unstable(ADVANCED - 1);
+            all.truncate(ADVANCED);
+        }
+        all.sort_unstable();
+        let mut requests = 0;
+        let is_within = |(_, _, cost): &(u64, &ClientId, usize)| {
+            let is_first = requests == 0;
+            requests += cost;
+            is_first || requests <= ADVANCE_REQUESTS
+        };
+        all.into_iter().take_while(is_within).map(|(_, client, _)| client.clone()).collect()
+    }
+}
+
+/// Notes the copy of a message with RETAIN, which came without its payload.
+fn note_copy(removals: &mut Removals, copy: &Message) -> Result<(), async_nats::Error> {
+    let info = copy.info()?;
+    let stored_at = u64::try_from(info.published.unix_timestamp()).unwrap_or(0);
+    let is_removal = copy.headers.as_ref().is_some_and(is_removal);
+    removals.note(&copy.subject, info.stream_sequence, stored_at, is_removal);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -22,6 +22,9 @@ use crate::logged::{Logged, read};
 /// Header of a message that the servers have copied: its stream and sequence number there.
 const SOURCE: &str = "Nats-Stream-Source";
 
+/// Time without a message after which the copies are read again: one that was counted has been removed.
+const STALL: Duration = Duration::from_secs(10);
+
 /// Time to read what is retained.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -54,7 +57,12 @@ impl Snapshot {
         for stream in &log.streams {
             snapshot.positions.push(stream.get_info().await?.state.last_sequence);
         }
-        let copied = snapshot.read_copies(&log.layout, retained).await?;
+        let copied = loop {
+            snapshot.messages.clear();
+            if let Some(copied) = snapshot.read_copies(&log.layout, retained).await? {
+                break copied;
+            }
+        };
         for (index, copied) in copied.into_iter().enumerate() {
             snapshot.read_log(log, index, copied).await?;
         }
@@ -66,12 +74,12 @@ impl Snapshot {
         self.messages.into_values().collect()
     }
 
-    /// Reads the copies: the position up to which they are complete, in each shard.
+    /// Reads the copies: the position up to which they are complete, in each shard. `None`: some were removed meanwhile.
     async fn read_copies(
         &mut self,
         layout: &Layout,
         stream: &Stream<()>,
-    ) -> Result<Vec<u64>, async_nats::Error> {
+    ) -> Result<Option<Vec<u64>>, async_nats::Error> {
         let prefix = format!("{}.r.", layout.cluster());
         let config = OrderedConfig {
             filter_subject: format!("{prefix}>"),
@@ -83,7 +91,7 @@ impl Snapshot {
         let mut messages = consumer.messages().await?;
         let mut copied = vec![0; layout.parts()];
         while left > 0 {
-            let Some(received) = messages.next().await else { break };
+            let Ok(Some(received)) = timeout(STALL, messages.next()).await else { return Ok(None) };
             left -= 1;
             let async_nats::Message { subject, headers, payload, .. } = received?.message;
             let headers = headers.unwrap_or_default();
@@ -95,7 +103,7 @@ impl Snapshot {
             let subject = layout.retained_subject(index, tokens);
             self.note(layout, index, Found { sequence, subject, headers, payload });
         }
-        Ok(copied)
+        Ok(Some(copied))
     }
 
     /// Reads messages of the log that were not copied yet.

@@ -513,7 +513,8 @@ mod tests {
         let ((due, from_due), (events, _)) = (unbounded_channel(), unbounded_channel());
         let ((shared, from_shared), (reads, _)) = (unbounded_channel(), unbounded_channel());
         let (writers, from_writers) = (0..layout.parts()).map(|_| unbounded_channel()).unzip();
-        let outlets = Outlets { due, events, shared, reads, writers };
+        let (interest, _) = unbounded_channel();
+        let outlets = Outlets { due, events, shared, reads, interest, writers };
         let positions = [5, 6, 7].map(ReadPosition::new).into();
         let state = NodeState::new(layout, "a".to_owned(), "run".into(), outlets, positions, Vec::new());
         let store = ClusterStore(Arc::new(state));

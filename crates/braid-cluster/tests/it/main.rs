@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+mod broker;
 mod certificates;
+mod import;
 mod join;
 mod log;
 mod login;
 mod servers;
 mod status;
+mod upkeep;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use braid_cluster::{ClusterOptions, Dimensions, Login};
+use braid_cluster::{ClusterOptions, Dimensions, Login, Upkeep};
 use tempfile::TempDir;
 
 /// Time for three servers to become a cluster.
@@ -158,6 +158,7 @@ impl Servers {
             address: String::new(),
             dimensions: Dimensions { shards: 2, replicas: 3, log_bytes: 100 << 20 },
             largest_packet: 1 << 20,
+            upkeep: Upkeep::default(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use braid_access::read_file;
-use braid_cluster::{ClusterOptions, Dimensions, Login, Name};
+use braid_cluster::{ClusterOptions, Dimensions, Login, Name, Upkeep};
 
 use crate::config::{Config, ConfigError};
 
@@ -78,6 +78,7 @@ impl Config {
                 PACKET_SIZE_MAX => 0,
                 wanted => usize::try_from(wanted).unwrap_or(usize::MAX),
             },
+            upkeep: Upkeep::default(),
         })
     }
 }

@@ -1,0 +1,181 @@
+//! Brokers of this process that are nodes of a cluster, and clients that exchange packets with them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_broker::cluster::Storage;
+use braid_broker::{Anonymous, Broker, BrokerConfig, Handle, LimitsConfig, PermitAll, SysConfig};
+use braid_cluster::{ClusterNode, ClusterOptions, RunningNode};
+use braid_proto::decoder::Decoder;
+use braid_proto::packet::{
+    Ack, AckKind, Connect, Packet, PacketId, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry,
+    UserProperties,
+};
+use braid_proto::reason::ReasonCode;
+use braid_proto::session::RetainHandling;
+use braid_proto::topic::{TopicFilter, TopicName};
+use braid_store::StoreError;
+use braid_transport::mem::{self, Connector};
+use braid_transport::{ByteStream, Link};
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Above any wait of a test that succeeds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Broker that is a node.
+pub(crate) struct BrokerNode {
+    connector: Connector,
+    pub(crate) handle: Handle,
+    running: RunningNode,
+    task: JoinHandle<Result<(), StoreError>>,
+}
+
+impl BrokerNode {
+    pub(crate) async fn start(options: &ClusterOptions) -> Self {
+        let node = ClusterNode::join(options, "1.0").await.unwrap();
+        let (listener, connector) = mem::listener();
+        let storage = Storage { store: node.store(), spool: None, cluster: node.cluster() };
+        let limits = LimitsConfig { flapping_connects: 0, ..LimitsConfig::default() };
+        let sys = SysConfig { interval_secs: 0 };
+        let config = BrokerConfig { limits, sys, ..BrokerConfig::default() };
+        let (rule, authorize) = (Box::new(Anonymous::default()), Arc::new(PermitAll));
+        let broker =
+            Broker::recover(config, rule, authorize, storage, vec![listener.into()], |_| {}).unwrap();
+        let handle = broker.handle();
+        let task = tokio::spawn(broker.run(Duration::from_secs(1)));
+        let running = node.start(&handle.node_handle());
+        Self { connector, handle, running, task }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.handle.stop();
+        self.task.await.unwrap().unwrap();
+        self.running.leave().await;
+    }
+
+    /// A client whose session lasts for an hour, and whether it had one.
+    pub(crate) async fn connect(&self, client_id: &str) -> (Client, bool) {
+        let Link::Single(single) = self.connector.connect().await.unwrap() else { panic!("one stream") };
+        let decoder = Decoder::new(ProtocolVersion::V5, 268_435_460);
+        let mut client = Client { io: single.io, decoder, decoded: VecDeque::new() };
+        let mut connect = Connect { keep_alive: 0, ..Connect::new(ProtocolVersion::V5, client_id) };
+        connect.clean_start = false;
+        connect.properties.session_expiry = Some(3600);
+        client.send(Packet::Connect(Box::new(connect))).await;
+        match client.next().await {
+            Packet::Connack(connack) if connack.reason == ReasonCode::Success => {
+                (client, connack.session_present)
+            }
+            other => panic!("CONNACK expected, not {other:?}"),
+        }
+    }
+}
+
+/// Client of MQTT 5 on a link in memory.
+pub(crate) struct Client {
+    io: Box<dyn ByteStream>,
+    decoder: Decoder,
+    decoded: VecDeque<Packet>,
+}
+
+fn packet_id(value: u16) -> PacketId {
+    PacketId::new(value).unwrap()
+}
+
+impl Client {
+    pub(crate) async fn send(&mut self, packet: Packet) {
+        let mut bytes = BytesMut::new();
+        packet.encode(ProtocolVersion::V5, &mut bytes);
+        self.io.write_all(&bytes).await.unwrap();
+    }
+
+    pub(crate) async fn acknowledge(&mut self, kind: AckKind, id: u16) {
+        self.send(Packet::Ack(Ack::new(kind, packet_id(id), ReasonCode::Success))).await;
+    }
+
+    /// Publishes with QoS 1, and waits for PUBACK.
+    pub(crate) async fn publish(&mut self, topic: &str, payload: impl Into<Bytes>, retain: bool) {
+        self.send(Packet::Publish(Publish {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain,
+            topic: Some(TopicName::parse(topic).unwrap()),
+            packet_id: Some(packet_id(1)),
+            topic_alias: None,
+            subscription_ids: Vec::new(),
+            properties: None,
+            payload: payload.into(),
+            spooled: false,
+        }))
+        .await;
+        assert!(self.text().await.starts_with("Puback 1 "));
+    }
+
+    /// Subscribes, and waits for SUBACK.
+    pub(crate) async fn subscribe(&mut self, filter: &str, qos: QoS) {
+        let entry = SubscribeEntry {
+            filter: TopicFilter::parse(filter),
+            qos,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::SendAlways,
+        };
+        let subscribe = Subscribe {
+            packet_id: packet_id(1),
+            id: None,
+            user: UserProperties::new(),
+            entries: vec![entry],
+        };
+        self.send(Packet::Subscribe(Box::new(subscribe))).await;
+        assert!(matches!(self.next().await, Packet::Suback(_)));
+    }
+
+    pub(crate) async fn next(&mut self) -> Packet {
+        timeout(PATIENCE, self.read()).await.expect("a packet")
+    }
+
+    async fn read(&mut self) -> Packet {
+        loop {
+            if let Some(packet) = self.decoded.pop_front() {
+                return packet;
+            }
+            let mut bytes = vec![0; 64 << 10];
+            let length = self.io.read(&mut bytes).await.unwrap();
+            assert!(length > 0, "the broker has closed the link");
+            let mut input = &bytes[..length];
+            while let Some(packet) = self.decoder.decode(&mut input).unwrap() {
+                self.decoded.push_back(packet);
+            }
+        }
+    }
+
+    /// The next packet as a text.
+    pub(crate) async fn text(&mut self) -> String {
+        match self.next().await {
+            Packet::Publish(publish) => {
+                let Publish { dup, qos, packet_id, payload, subscription_ids, retain, .. } = publish;
+                let flag = |is_set, text: &'static str| if is_set { text } else { "" };
+                let ids: String = subscription_ids.iter().map(|id| format!(" #{id}")).collect();
+                let payload = String::from_utf8_lossy(&payload);
+                let id = packet_id.map_or(0, PacketId::value);
+                let (dup, retain) = (flag(dup, " dup"), flag(retain, " retain"));
+                format!("{payload} q{} {id}{dup}{retain}{ids}", qos as u8)
+            }
+            Packet::Ack(ack) => format!("{:?} {} {:?}", ack.kind, ack.packet_id.value(), ack.reason),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// The next packets as texts.
+    pub(crate) async fn texts(&mut self, count: usize) -> Vec<String> {
+        let mut texts = Vec::new();
+        while texts.len() < count {
+            texts.push(self.text().await);
+        }
+        texts
+    }
+}

@@ -1,0 +1,131 @@
+//! Work of the caretaker, and retained messages that the API removes.
+
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::stream::State;
+use braid_cluster::{ClusterOptions, Risk, Upkeep};
+use braid_proto::packet::QoS;
+use braid_proto::topic::TopicName;
+use tokio::time::Instant;
+
+use super::broker::{BrokerNode, PATIENCE};
+use super::servers::{Servers, Settings};
+
+async fn one_server(upkeep: Upkeep) -> (Servers, ClusterOptions, Context) {
+    let servers = Servers::start(1, &Settings::default()).await;
+    let mut options = servers.options("a", "1");
+    options.accepted = vec![Risk::Replicas];
+    (options.dimensions.replicas, options.dimensions.shards) = (1, 1);
+    options.upkeep = upkeep;
+    let client = async_nats::connect(servers.url(0)).await.unwrap();
+    (servers, options, async_nats::jetstream::new(client))
+}
+
+async fn state(jetstream: &Context, stream: &str) -> State {
+    jetstream.get_stream(stream).await.unwrap().cached_info().state.clone()
+}
+
+/// Waits until the state of a stream is as wanted.
+async fn until(jetstream: &Context, stream: &str, is_so: impl Fn(&State) -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let state = state(jetstream, stream).await;
+        if is_so(&state) {
+            return;
+        }
+        assert!(Instant::now() < give_up, "{state:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+fn second(options: &ClusterOptions) -> ClusterOptions {
+    ClusterOptions { node: "b".parse().unwrap(), instance: "2".to_owned(), ..options.clone() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retained_message_is_removed_everywhere_and_its_copy_too() {
+    let upkeep = Upkeep { removals: Duration::from_secs(1), ..Upkeep::default() };
+    let (_servers, options, jetstream) = one_server(upkeep).await;
+    let (a, b) = (BrokerNode::start(&options).await, BrokerNode::start(&second(&options)).await);
+    let topic = TopicName::parse("r/1").unwrap();
+    let (mut subscriber, _) = b.connect("subscriber").await;
+    subscriber.subscribe("r/#", QoS::AtMostOnce).await;
+    let (mut publisher, _) = a.connect("publisher").await;
+    for (topic, payload) in [("r/1", "one"), ("r/2", "two")] {
+        publisher.publish(topic, payload, true).await;
+        assert_eq!(subscriber.text().await, format!("{payload} q0 0"));
+    }
+    assert!(!a.handle.delete_retained(&TopicName::parse("r").unwrap()).await.unwrap());
+    assert!(a.handle.delete_retained(&topic).await.unwrap());
+    publisher.publish("r/3", "three", false).await;
+    assert_eq!(subscriber.text().await, "three q0 0", "subscribers hear nothing of the removal");
+    for node in [&a, &b] {
+        let (mut late, _) = node.connect("late").await;
+        late.subscribe("r/#", QoS::AtMostOnce).await;
+        assert_eq!(late.text().await, "two q0 0 retain");
+    }
+    assert!(!b.handle.delete_retained(&topic).await.unwrap(), "it is gone at the other node");
+    // By a client.
+    publisher.publish("r/2", "", true).await;
+    until(&jetstream, "test-r", |state| state.messages == 0 && state.last_sequence >= 4).await;
+    publisher.publish("r/2", "again", true).await;
+    until(&jetstream, "test-r", |state| state.messages == 1).await;
+    // A node that starts now finds what was removed in the log.
+    a.stop().await;
+    b.stop().await;
+    let c = BrokerNode::start(&options).await;
+    let (mut late, _) = c.connect("late").await;
+    late.subscribe("r/#", QoS::AtMostOnce).await;
+    assert_eq!(late.text().await, "again q0 0 retain");
+    c.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_of_absent_clients_hold_the_log_only_where_they_need_it() {
+    let upkeep =
+        Upkeep { trim: Duration::from_secs(1), behind: 1, rest: Duration::from_secs(0), ..Upkeep::default() };
+    let (_servers, options, jetstream) = one_server(upkeep).await;
+    let node = BrokerNode::start(&options).await;
+    for (client, filter, qos) in [
+        ("idle", "idle/#", QoS::AtLeastOnce),
+        ("zero", "t/#", QoS::AtMostOnce),
+        ("waits", "t/+/x", QoS::AtLeastOnce),
+    ] {
+        let (mut client, _) = node.connect(client).await;
+        client.subscribe(filter, qos).await;
+    }
+    let (mut publisher, _) = node.connect("publisher").await;
+    for number in 1..=20 {
+        publisher.publish(&format!("t/{number}"), number.to_string(), false).await;
+    }
+    // Nothing of it is needed by any of them.
+    until(&jetstream, "test-m-0", |state| state.first_sequence == 21).await;
+    publisher.publish("t/21/x", "needed", false).await;
+    for number in 22..=30 {
+        publisher.publish(&format!("t/{number}"), number.to_string(), false).await;
+    }
+    let all = |state: &State| state.last_sequence == 30;
+    until(&jetstream, "test-m-0", all).await;
+    // The others go on, and one record is where its message is.
+    let records = jetstream.get_stream("test-s").await.unwrap();
+    let give_up = Instant::now() + PATIENCE;
+    let done = async |client: &str| {
+        let record = records.get_last_raw_message_by_subject(&format!("test.s.{client}")).await.unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record.payload).unwrap();
+        record["p"][0]["d"].as_u64().unwrap()
+    };
+    while done("idle").await < 30 || done("zero").await < 30 {
+        assert!(Instant::now() < give_up, "{} {}", done("idle").await, done("zero").await);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(done("waits").await, 20);
+    assert_eq!(state(&jetstream, "test-m-0").await.first_sequence, 21);
+    let (mut waits, is_present) = node.connect("waits").await;
+    assert!(is_present);
+    assert_eq!(waits.text().await, "needed q1 1");
+    waits.acknowledge(braid_proto::packet::AckKind::Puback, 1).await;
+    drop(waits);
+    until(&jetstream, "test-m-0", |state| state.first_sequence == 31).await;
+    node.stop().await;
+}
