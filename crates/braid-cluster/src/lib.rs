@@ -32,6 +32,7 @@ mod name;
 mod node;
 mod nodes;
 mod options;
+mod ordered;
 mod position;
 mod preflight;
 mod progress;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use async_nats::jetstream::Message as Received;
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::pull::OrderedConfig;
 use async_nats::jetstream::stream::Stream;
 use braid_broker::node_handle::{DeliveryRoutes, NodeHandle};
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::sleep;
 
 use crate::logged::{now, read};
+use crate::ordered::{next, ordered};
 use crate::store::NodeState;
 
 /// Messages that are delivered at a time.
@@ -44,19 +44,17 @@ impl LogReader {
     async fn read_on(&self, routes: &mut DeliveryRoutes) -> Result<(), async_nats::Error> {
         let NodeState { layout, positions, .. } = &*self.state;
         let position = &positions[self.index];
-        let config = OrderedConfig {
-            filter_subject: layout.all_messages(layout.shard_at(self.index)),
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: position.completed() + 1 },
-            ..OrderedConfig::default()
-        };
+        let subject = layout.all_messages(layout.shard_at(self.index));
+        let from = DeliverPolicy::ByStartSequence { start_sequence: position.completed() + 1 };
+        let config = ordered(subject, from);
         let consumer = self.stream.create_consumer(config).await?;
         let mut messages = consumer.messages().await?;
-        while let Some(first) = messages.next().await {
+        while let Some(first) = next(&mut messages).await {
             let mut batch = vec![first?];
             while batch.len() < AT_ONCE
-                && let Some(next) = messages.next().now_or_never().flatten()
+                && let Some(more) = messages.next().now_or_never().flatten()
             {
-                batch.push(next?);
+                batch.push(more?);
             }
             self.deliver(routes, batch)?;
         }

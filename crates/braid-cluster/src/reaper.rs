@@ -19,6 +19,7 @@ use crate::advance::{Advancer, Needs};
 use crate::layout::Layout;
 use crate::nodes::{NodeRecord, live_nodes};
 use crate::options::Upkeep;
+use crate::ordered::ordered;
 use crate::record::{Record, millis};
 use crate::removals::{Removals, is_removal};
 use crate::store::NodeState;
@@ -174,18 +175,11 @@ impl Reaper {
         if !self.is_first(&self.live_nodes().await?) {
             return Ok(());
         }
-        let config = OrderedConfig {
-            filter_subject: format!("{}.s.*", self.state.layout.cluster()),
-            deliver_policy: DeliverPolicy::LastPerSubject,
-            ..OrderedConfig::default()
-        };
+        let subject = format!("{}.s.*", self.state.layout.cluster());
+        let config = ordered(subject, DeliverPolicy::LastPerSubject);
         let mut records = self.sessions.create_consumer(config).await?.messages().await?;
-        let config = OrderedConfig {
-            filter_subject: format!("{}.r.>", self.state.layout.cluster()),
-            deliver_policy: DeliverPolicy::LastPerSubject,
-            headers_only: true,
-            ..OrderedConfig::default()
-        };
+        let subject = format!("{}.r.>", self.state.layout.cluster());
+        let config = OrderedConfig { headers_only: true, ..ordered(subject, DeliverPolicy::LastPerSubject) };
         let mut copies = self.retained.create_consumer(config).await?.messages().await?;
         let (mut watch, mut removals, mut targets) =
             (Watch::default(), Removals::default(), Targets::default());

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::pull::OrderedConfig;
 use async_nats::jetstream::stream::Stream;
 use braid_proto::topic::TopicName;
 use braid_store::{Lsn, StoredMessage};
@@ -18,6 +17,7 @@ use crate::error::ClusterError;
 use crate::layout::Layout;
 use crate::log_source::{Found, LogSource};
 use crate::logged::{Logged, read};
+use crate::ordered::ordered;
 
 /// Header of a message that the servers have copied: its stream and sequence number there.
 const SOURCE: &str = "Nats-Stream-Source";
@@ -81,11 +81,7 @@ impl Snapshot {
         stream: &Stream<()>,
     ) -> Result<Option<Vec<u64>>, async_nats::Error> {
         let prefix = format!("{}.r.", layout.cluster());
-        let config = OrderedConfig {
-            filter_subject: format!("{prefix}>"),
-            deliver_policy: DeliverPolicy::LastPerSubject,
-            ..OrderedConfig::default()
-        };
+        let config = ordered(format!("{prefix}>"), DeliverPolicy::LastPerSubject);
         let mut consumer = stream.create_consumer(config).await?;
         let mut left = consumer.info().await?.num_pending;
         let mut messages = consumer.messages().await?;

@@ -25,6 +25,7 @@ use crate::layout::Layout;
 use crate::live::arrived;
 use crate::logged::{now, read};
 use crate::marks::Marker;
+use crate::ordered::EXPIRES;
 use crate::store::{NodeState, SharedOutcome};
 
 /// Messages of a group that the members of one node have not completed.
@@ -182,7 +183,9 @@ impl SharedGroups {
     ) -> Result<(), async_nats::Error> {
         let layout = &self.state.layout;
         let consumer = open_group(layout, &self.streams[index], filter, index, since).await?;
-        let mut messages = consumer.stream().max_messages_per_batch(64).messages().await?;
+        // Without a heartbeat a request that a server took to its grave would be missed after 35 s.
+        let pull = consumer.stream().max_messages_per_batch(64).expires(EXPIRES).heartbeat(EXPIRES / 2);
+        let mut messages = pull.messages().await?;
         while let Some(received) = messages.next().await {
             let received = received?;
             let permit = window.clone().acquire_owned().await?;
