@@ -187,7 +187,7 @@ impl SessionManager {
             None => Ok(()),
         };
         // Before the turn ends: its messages are not queued here, so that a claim must take it from the store.
-        self.lose(entry.id(), ReasonCode::ServerBusy);
+        self.forget_parked(&entry);
         match &stored {
             Ok(()) => self.routing.cluster().forget(entry.id()),
             Err(_) => self.routing.cluster().abandon(entry.id()),
@@ -199,6 +199,11 @@ impl SessionManager {
     pub(crate) async fn forget(&self, id: SessionId) -> bool {
         let Some(entry) = self.registry.find_by_id(id) else { return true };
         let _turn = self.registry.claim_turn(&entry.client_id).await;
+        self.forget_parked(&entry)
+    }
+
+    /// Forgets a session of whose client the caller has the turn. False: it has a connection.
+    fn forget_parked(&self, entry: &Arc<SessionEntry>) -> bool {
         let parked = {
             let mut owner = entry.owner();
             match std::mem::replace(&mut *owner, SessionOwner::Ended) {
@@ -210,7 +215,7 @@ impl SessionManager {
                 }
             }
         };
-        self.discard(&entry, &parked.session);
+        self.discard(entry, &parked.session);
         true
     }
 
