@@ -6,6 +6,7 @@ mod fail_over;
 mod fan_out;
 mod live;
 mod nats;
+mod one_way;
 mod processes;
 mod progress;
 mod report;
@@ -213,7 +214,7 @@ impl<'a> Setup<'a> {
              async-nats. MQTT 3.1.1 clients are the raw generator of `bench broker`; single messages of QoS 0 are sent by braid-client. {rounds} \
              rounds in alternation, fewer for faults and sessions: medians, with the least and the greatest. Ratios and differences are those of \
              neighbouring runs; their median is compared with the bar, and each reading where there is no peer.",
-            live::SIZE
+            one_way::SIZE
         )
     }
 }

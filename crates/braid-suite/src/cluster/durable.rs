@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use braid_measure::Latencies;
 
-use super::live::SIZE;
 use super::nats::{Acknowledged, Nats, StreamLoad};
+use super::one_way::SIZE;
 use super::report::{Bar, Row};
 use super::testbed::{MESSAGES, Testbed};
 use super::{Setup, in_turn};

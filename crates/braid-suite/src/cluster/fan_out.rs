@@ -2,7 +2,7 @@
 
 use braid_measure::process::cpu_time;
 
-use super::live::SIZE;
+use super::one_way::SIZE;
 use super::report::{Bar, Row};
 use super::testbed::Testbed;
 use super::{Setup, in_turn};

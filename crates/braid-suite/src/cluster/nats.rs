@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::live::{OneWay, SIZE, numbered};
+use super::one_way::{OneWay, SIZE, numbered};
 use super::testbed::{NODES, Testbed, server_name};
 
 /// Name of the stream, and first token of its subjects.

@@ -37,7 +37,7 @@ pub(super) struct Row {
     part: &'static str,
     measured: String,
     unit: &'static str,
-    /// Peer of the comparison; empty for none.
+    /// Name of the peer; empty without one.
     beside: &'static str,
     readings: Vec<Reading>,
     bar: Bar,
