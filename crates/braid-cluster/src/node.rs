@@ -251,7 +251,7 @@ impl ClusterNode {
         let (of_calls, of_handle) = (state.clone(), handle.clone());
         let advancer = Advancer {
             client: client.clone(),
-            layout: layout.clone(),
+            layout,
             sessions: streams.sessions.clone(),
             streams: streams.messages.clone(),
         };

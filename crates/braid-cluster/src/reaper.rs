@@ -252,8 +252,8 @@ impl Reaper {
         adopted.collect::<()>().await;
     }
 
-    /// Removes copies of messages that have removed what was retained. A node that starts meanwhile finds those messages
-    /// in the log, or nothing that they had removed.
+    /// Removes copies of messages that have removed what was retained. A node that starts meanwhile finds those
+    /// messages in the log, or nothing that they had removed.
     async fn remove_copies(&self, removals: &mut Removals) {
         let until =
             SystemTime::now().checked_sub(self.upkeep.removals).map_or(0, |until| millis(until) / 1000);

@@ -74,7 +74,8 @@ impl Snapshot {
         self.messages.into_values().collect()
     }
 
-    /// Reads the copies: the position up to which they are complete, in each shard. `None`: some were removed meanwhile.
+    /// Reads the copies: the position up to which they are complete, in each shard. `None`: some were removed
+    /// meanwhile.
     async fn read_copies(
         &mut self,
         layout: &Layout,

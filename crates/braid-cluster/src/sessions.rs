@@ -444,7 +444,7 @@ mod tests {
     }
 
     fn delivery(message: Lsn) -> StoredDelivery {
-        StoredDelivery { retain: message.value() % 3 == 0, ..StoredDelivery::new(message, QoS::ExactlyOnce) }
+        StoredDelivery { retain: message.value().is_multiple_of(3), ..StoredDelivery::new(message, QoS::ExactlyOnce) }
     }
 
     fn packet_id(lsn: Lsn) -> PacketId {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use braid_balancer::{Balancer, BalancerError, BalancerOptions, TcpFront};
-use braid_cluster::{ClusterOptions, Dimensions, Login, Name};
+use braid_cluster::{ClusterOptions, Dimensions, Login, Name, Upkeep};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
@@ -184,6 +184,7 @@ impl Testbed {
             dimensions: Dimensions { shards: 1, replicas: COUNT, log_bytes: LOG_BYTES },
             address: String::new(),
             largest_packet: 0,
+            upkeep: Upkeep::default(),
         })
     }
 
