@@ -15,7 +15,7 @@ use crate::commit::CommitPart;
 use crate::log_writer::PATIENCE;
 use crate::publish::{Outgoing, Tried, last_message, send};
 use crate::record::Record;
-use crate::sessions::Revision;
+use crate::sessions::{OwnSession, Revision};
 use crate::store::{NodeState, SessionEvent};
 
 /// Writes at a time.
@@ -26,6 +26,9 @@ const LATE: Duration = Duration::from_secs(5);
 
 /// Records that are written late at a time.
 const LATE_AT_ONCE: usize = 2000;
+
+/// Messages of the log after which the record of a session is written again.
+const BEHIND: u64 = 10_000;
 
 /// Time after which the servers remove the record of a session that has ended.
 const ENDED: Duration = Duration::from_secs(60);
@@ -81,9 +84,17 @@ impl RecordWriter {
         }
     }
 
-    /// Marks sessions whose progress is to be written as due.
+    /// Marks sessions whose progress is to be written as due, and those without any whose record is far behind the log:
+    /// the log is kept from there on.
     fn begin_late(&self) {
+        let log_len: u64 = self.state.positions().iter().sum();
         let mut sessions = self.state.sessions();
+        let is_behind = |session: &OwnSession| {
+            session.outlives_connection() && log_len.saturating_sub(session.write.log_len) >= BEHIND
+        };
+        let behind = sessions.own.iter().filter(|(_, session)| is_behind(session)).map(|(id, _)| *id);
+        let behind: Vec<_> = behind.take(LATE_AT_ONCE).collect();
+        sessions.lazy.extend(behind);
         let some: Vec<_> = sessions.lazy.iter().copied().take(LATE_AT_ONCE).collect();
         for id in some {
             sessions.lazy.remove(&id);
@@ -107,6 +118,7 @@ impl RecordWriter {
         }
         (session.write.is_due, session.write.is_running, session.write.holds) = (false, true, false);
         session.write.number += 1;
+        session.write.log_len = positions.iter().sum();
         let subject = layout.session(&session.client_id);
         let ends = session.write.ends;
         let message_id = format!("{run}.{id}.{}", session.write.number);

@@ -81,6 +81,8 @@ pub(crate) struct WriteState {
     pub(crate) claims: Vec<Completer<Claim>>,
     /// Number of the last write.
     pub(crate) number: u64,
+    /// Messages that were in the log at the last write.
+    pub(crate) log_len: u64,
 }
 
 impl OwnSession {
@@ -444,7 +446,10 @@ mod tests {
     }
 
     fn delivery(message: Lsn) -> StoredDelivery {
-        StoredDelivery { retain: message.value().is_multiple_of(3), ..StoredDelivery::new(message, QoS::ExactlyOnce) }
+        StoredDelivery {
+            retain: message.value().is_multiple_of(3),
+            ..StoredDelivery::new(message, QoS::ExactlyOnce)
+        }
     }
 
     fn packet_id(lsn: Lsn) -> PacketId {
