@@ -14,8 +14,10 @@ mod resume;
 mod single;
 mod testbed;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use braid_measure::machine::load_average;
@@ -25,6 +27,8 @@ use self::processes::Processes;
 use self::report::{BrokenPart, ClusterReport, Row};
 use self::testbed::{Programs, Testbed};
 use crate::brokers::{self, Broker};
+use crate::case::Flow;
+use crate::load::{self, FlowResult, Target};
 use crate::system::{disk_directory, raise_open_files};
 use crate::{Tuning, wants};
 
@@ -75,7 +79,12 @@ struct Setup<'a> {
     rounds: u32,
     seconds: u32,
     is_quick: bool,
+    /// CONNECTs that were refused and repeated.
+    refused: Cell<u32>,
 }
+
+/// Repetitions of a run whose CONNECT is refused.
+const REPEATS: u32 = 10;
 
 /// Measures a part and adds its rows.
 type Measure = fn(&Setup<'_>, &mut Vec<Row>) -> Result<(), String>;
@@ -110,6 +119,7 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<ExitCode, String> {
         rounds: if args.quick { 1 } else { args.rounds },
         seconds: args.seconds,
         is_quick: args.quick,
+        refused: Cell::new(0),
     };
     // After the build of the broker, which needs no priority.
     let priority = if args.go_first { Some(RaisedPriority::take()?) } else { None };
@@ -200,8 +210,31 @@ impl<'a> Setup<'a> {
         rows.push(row);
     }
 
+    /// Runs a flow against the nodes of a cluster. A node may refuse the client of an earlier run that comes to it from
+    /// another node: then the flow begins again, and the report says so.
+    ///
+    /// # Errors
+    /// As [`load::run_on`].
+    fn flow(&self, part: &str, flow: &Flow, target: Target<'_>) -> Result<FlowResult, String> {
+        for _ in 0..REPEATS {
+            match load::run_on(flow, target, self.warm_up(), self.measured()) {
+                Err(reason) if reason.starts_with("the answer to CONNECT was") => {
+                    eprintln!("# {part}: {reason}; once more");
+                    self.refused.set(self.refused.get() + 1);
+                    thread::sleep(clients::AGAIN);
+                }
+                result => return result,
+            }
+        }
+        Err(format!("a CONNECT was refused {REPEATS} times"))
+    }
+
     fn describe(&self) -> String {
         let Self { rounds, .. } = self;
+        let refused = match self.refused.get() {
+            0 => String::new(),
+            refused => format!(" {refused} CONNECTs of flows were refused and repeated."),
+        };
         let test = if self.is_quick || cfg!(debug_assertions) {
             "**A test of the command, not a measurement.** "
         } else {
@@ -213,7 +246,7 @@ impl<'a> Setup<'a> {
              same servers: JetStream by async-nats with a stream of three replicas whose leader is that of the brokers' stream, core NATS by \
              async-nats. MQTT 3.1.1 clients are the raw generator of `bench broker`; single messages of QoS 0 are sent by braid-client. {rounds} \
              rounds in alternation, fewer for faults and sessions: medians, with the least and the greatest. Ratios and differences are those of \
-             neighbouring runs; their median is compared with the bar, and each reading where there is no peer.",
+             neighbouring runs; their median is compared with the bar, and each reading where there is no peer.{refused}",
             one_way::SIZE
         )
     }

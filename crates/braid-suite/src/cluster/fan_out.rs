@@ -7,7 +7,7 @@ use super::report::{Bar, Row};
 use super::testbed::Testbed;
 use super::{Setup, in_turn};
 use crate::case::{Flow, Shape};
-use crate::load::{self, Target};
+use crate::load::Target;
 use crate::system::of_broker;
 
 /// Name of the part.
@@ -80,7 +80,7 @@ fn cost(
     let publishers = [testbed.mqtt(from)];
     let target = Target { publishers: &publishers, subscribers: nodes, pids: &pids };
     let before = servers()?;
-    let result = load::run_on(&flow, target, setup.warm_up(), setup.measured())?;
+    let result = setup.flow(PART, &flow, target)?;
     // The servers are measured over the whole run, warm-up and connections included.
     let of_servers = (servers()? - before).as_secs_f64() * 1e6 / result.expected as f64;
     Ok(Cost { brokers: result.cpu_nanoseconds / 1e3, servers: of_servers })

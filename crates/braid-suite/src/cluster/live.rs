@@ -10,7 +10,7 @@ use super::report::{Bar, Row};
 use super::testbed::Testbed;
 use super::{Setup, in_turn};
 use crate::case::{Flow, Shape};
-use crate::load::{self, Target};
+use crate::load::Target;
 
 /// Name of the part.
 pub(super) const PART: &str = "live";
@@ -55,7 +55,7 @@ fn rate(setup: &Setup<'_>, testbed: &Testbed<'_>, rows: &mut Vec<Row>) -> Result
         let own = || {
             let (publishers, subscribers) = ([testbed.mqtt(round)], [testbed.mqtt(round + 1)]);
             let target = Target { publishers: &publishers, subscribers: &subscribers, pids: &pids };
-            let result = load::run_on(&flow, target, setup.warm_up(), setup.measured())?;
+            let result = setup.flow(PART, &flow, target)?;
             if result.lost > 0 {
                 setup.note(
                     PART,
