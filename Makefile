@@ -27,7 +27,7 @@ help: ## List these commands
 run: compiler ## Build BraidMQ and start the broker on loopback, with HTTP on 18083
 	cargo run --release --package braidmq -- serve --http 127.0.0.1:18083 $(ARGS)
 
-test: tools format-check lint unit tidy spec deny lab peers torture summary ## Run all checks of CI, in the order of CI
+test: tools format-check lint unit tidy spec deny lab peers torture torture-cluster summary ## Run all checks of CI, in the order of CI
 
 fmt: ## Format the sources
 	cargo fmt --all
@@ -79,10 +79,17 @@ peers: nats-server ## Run third-party clients against the broker, and against a 
 # Rounds with small queues, by overflow policy: only messages for slow or stopped subscribers may be missing.
 FULL_QUEUES := kill+drop-oldest:8,kill+drop-newest:8,kill+disconnect:8,stop+drop-oldest:2,full+drop-newest:2,dying+disconnect:2
 
+# Each is a round of the same cluster.
+CLUSTER_FAULTS := kill-broker,kill-leader,stop-broker,stop-follower,cut-node,one-way,cut-broker,full,slow,restart-all
+
 torture: ## Kill and stop the broker under load, and let its disk and its queues be full
 	$(call announce,torture)
 	cargo xtask torture --kind kill:20,stop:4,full:3,dying:3,$(FULL_QUEUES)
 	cargo xtask bench spool --debug --clients 150 --size 3000000 --rate 300000 --seconds 5
+
+torture-cluster: nats-server ## Disturb the processes, disks and networks of a cluster under load, in ten rounds
+	$(call announce,torture of a cluster)
+	cargo xtask torture-cluster --rounds 1 --longest 5 --kind $(CLUSTER_FAULTS)
 
 # Repeats the results of `cargo test` at the end of the output.
 summary:

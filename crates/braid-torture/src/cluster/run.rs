@@ -134,7 +134,8 @@ impl Running {
         Ok(clients.tally()?.round(true, Instant::now()))
     }
 
-    /// Waits until all processes are well, all clients are connected, and messages are acknowledged again.
+    /// Waits until all processes are well, all clients are connected, messages are acknowledged again, and those from
+    /// before the end of the fault have arrived.
     fn recover(&mut self, healed: Instant) -> Result<(), String> {
         let mut next_line = healed + OFTEN;
         loop {
@@ -145,6 +146,7 @@ impl Running {
                 if tally.last_acknowledged() < healed {
                     missing.push("acknowledgements".to_owned());
                 }
+                missing.extend(tally.behind(healed).map(|group| format!("deliveries to {group}")));
             }
             if missing.is_empty() {
                 return Ok(());

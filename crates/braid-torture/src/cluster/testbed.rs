@@ -235,13 +235,13 @@ fn broker(node: usize, parts: Parts, program: &Path, home: &Path) -> Result<Brok
     Ok(Broker::configured(program, &data_dir, &home.join(format!("{name}.log")), &file))
 }
 
-/// Configuration of the broker of a node. Queues drop nothing.
+/// Configuration of the broker of a node. Queues drop nothing, and no client connects too often.
 fn text(node: usize, parts: Parts, data_dir: &Path) -> String {
     let address = Member::Broker(node).address();
     let mut text = format!(
         "data_dir = {data_dir:?}\nallow_anonymous = true\n\n[listeners]\ntcp = [\"{address}:{MQTT}\"]\n\
          tls = []\nws = []\nwss = []\nquic = []\n\n\
-         [limits]\nqueued_messages = 10000000\nqueued_bytes = 2000000000\n"
+         [limits]\nflapping_connects = 0\nqueued_messages = 10000000\nqueued_bytes = 2000000000\n"
     );
     if parts == Parts::Cluster {
         let servers = |scheme: &str, port: u16| {

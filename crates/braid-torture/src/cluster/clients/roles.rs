@@ -68,11 +68,11 @@ pub(super) fn populate(world: &Rc<World>) -> Result<(), String> {
         ("sub-w", "w/#", QoS::ExactlyOnce, ProtocolVersion::V5),
     ];
     for (id, filter, qos, version) in subscribers {
-        let group = world.tally().add_group(topic_filter(filter));
+        let group = world.tally().add_group(id, topic_filter(filter));
         let profile = Profile { version, ..subscriber(id, filter, qos, Some(group)) };
         spawn_local(change_nodes(long_lived(world, profile)?));
     }
-    let group = world.tally().add_group(topic_filter("m/+/one"));
+    let group = world.tally().add_group("shared", topic_filter("m/+/one"));
     for number in 0..3 {
         let profile =
             subscriber(&format!("shared-{number}"), "$share/group/m/+/one", QoS::AtLeastOnce, Some(group));
@@ -81,7 +81,7 @@ pub(super) fn populate(world: &Rc<World>) -> Result<(), String> {
     for (id, filter, qos) in
         [("race-1", "m/+/more", QoS::AtLeastOnce), ("race-2", "m/+/two", QoS::ExactlyOnce)]
     {
-        let group = world.tally().add_group(topic_filter(filter));
+        let group = world.tally().add_group(id, topic_filter(filter));
         let client = Client::new(world, subscriber(id, filter, qos, Some(group)))?;
         spawn_local(Racer::new(client, qos == QoS::AtLeastOnce).run());
     }
@@ -310,7 +310,7 @@ async fn leave_wills(world: Rc<World>, number: usize) {
             }
             client.close(link, Closed(None));
         }
-        world.tally().due(&will_id, &topic);
+        world.tally().due(&will_id, &topic, std::time::Instant::now());
     }
 }
 

@@ -3,7 +3,7 @@
 //! They say when everything has arrived and how long nothing was acknowledged. Whether the promises were kept is
 //! decided from the histories.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use braid_proto::topic::{TopicFilter, TopicName};
@@ -14,10 +14,11 @@ pub(crate) type GroupId = usize;
 /// Subscribers that together get each message of a filter: one persistent session, or a shared subscription.
 #[derive(Debug)]
 struct Group {
+    name: String,
     filter: TopicFilter,
     is_subscribed: bool,
-    /// Identifiers of messages that were acknowledged and not delivered.
-    missing: HashSet<String>,
+    /// Messages that were acknowledged and not delivered, with the times of their acknowledgements.
+    missing: HashMap<String, Instant>,
     /// Identifiers of messages that were delivered and not acknowledged.
     early: HashSet<String>,
 }
@@ -102,9 +103,9 @@ impl Tally {
     }
 
     /// Adds a group whose subscribers will have subscribed before anything is published.
-    pub(crate) fn add_group(&mut self, filter: TopicFilter) -> GroupId {
-        let (missing, early) = (HashSet::new(), HashSet::new());
-        self.groups.push(Group { filter, is_subscribed: false, missing, early });
+    pub(crate) fn add_group(&mut self, name: &str, filter: TopicFilter) -> GroupId {
+        let (missing, early) = (HashMap::new(), HashSet::new());
+        self.groups.push(Group { name: name.to_owned(), filter, is_subscribed: false, missing, early });
         self.groups.len() - 1
     }
 
@@ -129,7 +130,8 @@ impl Tally {
         let Some(place) = self.clients.get_mut(client) else { return };
         *place = Place::Node(node);
         if let Some(interrupted) = self.interrupted.get_mut(client).filter(|_| back != Back::Acknowledged) {
-            interrupted.queued.get_or_insert_with(|| queued.cloned().unwrap_or_default());
+            let queued = || queued.into_iter().flat_map(HashMap::keys).cloned().collect();
+            interrupted.queued.get_or_insert_with(queued);
             self.finish_failover(client, now);
         }
     }
@@ -148,7 +150,7 @@ impl Tally {
 
     /// A message has its last acknowledgement.
     pub(crate) fn acknowledged(&mut self, client: &str, id: &str, topic: &TopicName, now: Instant) {
-        self.due(id, topic);
+        self.due(id, topic, now);
         self.round.acknowledged += 1;
         self.round.longest_gap =
             self.round.longest_gap.max(now.saturating_duration_since(self.last_acknowledged));
@@ -161,11 +163,11 @@ impl Tally {
     }
 
     /// A message has to be delivered.
-    pub(crate) fn due(&mut self, id: &str, topic: &TopicName) {
+    pub(crate) fn due(&mut self, id: &str, topic: &TopicName, now: Instant) {
         self.progress += 1;
         for group in self.groups.iter_mut().filter(|group| group.filter.matches(topic)) {
             if !group.early.remove(id) {
-                group.missing.insert(id.to_owned());
+                group.missing.insert(id.to_owned(), now);
             }
         }
     }
@@ -179,7 +181,7 @@ impl Tally {
         self.round.delivered += 1;
         self.progress += 1;
         if let Some(group) = group.and_then(|group| self.groups.get_mut(group))
-            && !group.missing.remove(id)
+            && group.missing.remove(id).is_none()
         {
             group.early.insert(id.to_owned());
         }
@@ -253,6 +255,12 @@ impl Tally {
         absent
     }
 
+    /// Groups without a message that was acknowledged before `end`.
+    pub(crate) fn behind(&self, end: Instant) -> impl Iterator<Item = &str> {
+        let is_behind = move |group: &&Group| group.missing.values().any(|acknowledged| *acknowledged < end);
+        self.groups.iter().filter(is_behind).map(|group| &*group.name)
+    }
+
     /// Messages that were acknowledged and have not arrived, over all groups.
     pub(crate) fn missing(&self) -> usize {
         self.groups.iter().map(|group| group.missing.len()).sum()
@@ -272,7 +280,7 @@ mod tests {
     fn tally() -> (Tally, Instant, GroupId) {
         let now = Instant::now();
         let mut tally = Tally::new(now);
-        let group = tally.add_group(TopicFilter::parse("m/+").unwrap());
+        let group = tally.add_group("sub", TopicFilter::parse("m/+").unwrap());
         for client in ["sub", "pub"] {
             tally.add_client(client);
         }
@@ -285,6 +293,8 @@ mod tests {
         let (mut tally, now, group) = tally();
         tally.acknowledged("pub", "pub:1", &topic("m/1"), now);
         assert_eq!(tally.missing(), 1);
+        assert_eq!(tally.behind(now).count(), 0);
+        assert_eq!(tally.behind(now + MS).collect::<Vec<_>>(), ["sub"]);
         tally.delivered("sub", Some(group), "pub:1", now);
         assert_eq!(tally.missing(), 0);
         // The delivery may come first, and a second time.
