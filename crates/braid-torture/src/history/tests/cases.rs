@@ -87,9 +87,13 @@ impl Script {
         self.publish_with(conn, number, level, (false, false))
     }
 
-    fn acked(self, conn: &'static str, number: u64) -> Self {
+    fn acked_with(self, conn: &'static str, number: u64, reason: u8) -> Self {
         let id = format!("p:{number}").into();
-        self.add("p", Event::Acked { client: "p".into(), conn: conn.into(), id, reason: 0 })
+        self.add("p", Event::Acked { client: "p".into(), conn: conn.into(), id, reason })
+    }
+
+    fn acked(self, conn: &'static str, number: u64) -> Self {
+        self.acked_with(conn, number, 0)
     }
 
     fn delivered(
@@ -150,6 +154,11 @@ fn required_deliveries() {
     let sent = |script: Script| script.publish("pa", 1, 1).acked("pa", 1);
     expect("a subscription of QoS 0", sent(start("x", 0)), &[]);
     expect("a subscription of QoS 1", sent(start("x", 1)), &[Kind::Lost]);
+    for (reason, is_taken) in [(0x10, true), (0x87, false), (0x91, false), (0x92, true)] {
+        let answered = start("x", 1).publish("pa", 1, 2).acked_with("pa", 1, reason);
+        let expected: &[Kind] = if is_taken { &[Kind::Lost] } else { &[] };
+        expect(&format!("an exchange that ended with {reason:#04x}"), answered, expected);
+    }
     expect("another filter", sent(start("y", 1)), &[]);
     let late = start("y", 1).publish("pa", 1, 1).subscribe("s", "sa", "x", 1).acked("pa", 1);
     expect("a subscription after the first PUBLISH", late, &[]);
