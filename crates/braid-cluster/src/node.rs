@@ -225,8 +225,12 @@ impl ClusterNode {
             tasks.spawn(reader.run());
         }
         let client = connections.ordinary.client();
-        let records =
-            RecordWriter { state: state.clone(), client: client.clone(), stream: streams.sessions.clone() };
+        let records = RecordWriter {
+            state: state.clone(),
+            client: client.clone(),
+            stream: streams.sessions.clone(),
+            record_after: upkeep.record_after,
+        };
         tasks.spawn(records.run(inlets.due));
         tasks.spawn(cluster.reader.clone().run(inlets.reads));
         tasks.spawn(handle_events(state.clone(), handle.clone(), inlets.events));

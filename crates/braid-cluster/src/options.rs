@@ -48,6 +48,8 @@ pub struct Upkeep {
     pub trim: Duration,
     /// Bytes of the log of a shard from which on sessions that no node has are moved forward in it.
     pub behind: u64,
+    /// Messages of the log after which a node writes the record of a session that it has again.
+    pub record_after: u64,
     /// Time after the end of its connection from which on a session is moved forward.
     pub rest: Duration,
     /// Time after which the copy of a message that removed what was retained is removed too.
@@ -59,6 +61,7 @@ impl Default for Upkeep {
         Self {
             trim: Duration::from_secs(30),
             behind: 64 << 20,
+            record_after: 10_000,
             rest: Duration::from_secs(60),
             removals: Duration::from_secs(300),
         }

@@ -27,9 +27,6 @@ const LATE: Duration = Duration::from_secs(5);
 /// Records that are written late at a time.
 const LATE_AT_ONCE: usize = 2000;
 
-/// Messages of the log after which the record of a session is written again.
-const BEHIND: u64 = 10_000;
-
 /// Time after which the servers remove the record of a session that has ended.
 const ENDED: Duration = Duration::from_secs(60);
 
@@ -42,6 +39,8 @@ pub(crate) struct RecordWriter {
     pub(crate) state: Arc<NodeState>,
     pub(crate) client: Client,
     pub(crate) stream: Stream<()>,
+    /// Messages of the log after which the record of a session is written again.
+    pub(crate) record_after: u64,
 }
 
 /// Write of one record.
@@ -90,7 +89,8 @@ impl RecordWriter {
         let log_len: u64 = self.state.positions().iter().sum();
         let mut sessions = self.state.sessions();
         let is_behind = |session: &OwnSession| {
-            session.outlives_connection() && log_len.saturating_sub(session.write.log_len) >= BEHIND
+            session.outlives_connection()
+                && log_len.saturating_sub(session.write.log_len) >= self.record_after
         };
         let behind = sessions.own.iter().filter(|(_, session)| is_behind(session)).map(|(id, _)| *id);
         let behind: Vec<_> = behind.take(LATE_AT_ONCE).collect();

@@ -131,7 +131,15 @@ impl Client {
             entries: vec![entry],
         };
         self.send(Packet::Subscribe(Box::new(subscribe))).await;
-        assert!(matches!(self.next().await, Packet::Suback(_)));
+        // Retained messages may come first.
+        let mut before = Vec::new();
+        loop {
+            match self.next().await {
+                Packet::Suback(_) => break,
+                other => before.push(other),
+            }
+        }
+        before.into_iter().rev().for_each(|packet| self.decoded.push_front(packet));
     }
 
     pub(crate) async fn next(&mut self) -> Packet {

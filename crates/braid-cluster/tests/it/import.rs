@@ -68,7 +68,7 @@ fn message(lsn: u64, topic: &str, payload: &str) -> Value {
 fn queued(session: u64, lsn: u64, message: u64, qos: u8, sent: Option<(u16, u64)>) -> Value {
     let sent = sent.map(|(packet_id, step)| json!({"packet_id": packet_id, "step": step}));
     json!({"type": "queued", "session": session, "lsn": lsn, "message": message, "qos": qos, "retain": false,
-        "subscription_ids": [7], "priority": 0, "shared": null, "sent": sent})
+        "subscription_ids": [7], "priority": 100, "shared": null, "sent": sent})
 }
 
 /// One server, which tests may use for what does not depend on replicas.
@@ -137,7 +137,7 @@ async fn an_imported_session_goes_on_at_any_node() {
     publisher.publish("s/1", "shared", false).await;
     let (mut c1, is_present) = a.connect("c1").await;
     assert!(is_present);
-    let sent = ["m2 q1 4 dup #7", "m1 q2 3 dup #7", "Pubrel 5 Success"];
+    let sent = ["Pubrel 5 Success", "m2 q1 4 dup #7", "m1 q2 3 dup #7"];
     assert_eq!(c1.texts(3).await, sent);
     let waiting = ["m4 q1 1 #7", "m5 q2 2 #7", "new q1 6 #7"];
     let mut texts = c1.texts(4).await;

@@ -60,8 +60,8 @@ async fn a_retained_message_is_removed_everywhere_and_its_copy_too() {
     assert!(a.handle.delete_retained(&topic).await.unwrap());
     publisher.publish("r/3", "three", false).await;
     assert_eq!(subscriber.text().await, "three q0 0", "subscribers hear nothing of the removal");
-    for node in [&a, &b] {
-        let (mut late, _) = node.connect("late").await;
+    for (node, name) in [(&a, "late-a"), (&b, "late-b")] {
+        let (mut late, _) = node.connect(name).await;
         late.subscribe("r/#", QoS::AtMostOnce).await;
         assert_eq!(late.text().await, "two q0 0 retain");
     }
@@ -83,10 +83,18 @@ async fn a_retained_message_is_removed_everywhere_and_its_copy_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_of_absent_clients_hold_the_log_only_where_they_need_it() {
-    let upkeep =
-        Upkeep { trim: Duration::from_secs(1), behind: 1, rest: Duration::from_secs(0), ..Upkeep::default() };
+    let upkeep = Upkeep {
+        trim: Duration::from_secs(1),
+        behind: 1,
+        record_after: 1,
+        rest: Duration::ZERO,
+        ..Upkeep::default()
+    };
     let (_servers, options, jetstream) = one_server(upkeep).await;
     let node = BrokerNode::start(&options).await;
+    let other = BrokerNode::start(&second(&options)).await;
+    // Their nodes write where they are.
+    let (_here, _there) = (node.connect("here").await, other.connect("there").await);
     for (client, filter, qos) in [
         ("idle", "idle/#", QoS::AtLeastOnce),
         ("zero", "t/#", QoS::AtMostOnce),
@@ -128,4 +136,5 @@ async fn sessions_of_absent_clients_hold_the_log_only_where_they_need_it() {
     drop(waits);
     until(&jetstream, "test-m-0", |state| state.first_sequence == 31).await;
     node.stop().await;
+    other.stop().await;
 }
