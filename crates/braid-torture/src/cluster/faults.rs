@@ -116,9 +116,12 @@ impl Injector<'_> {
 
     fn kill(&mut self, kind: Kind, members: &[Member]) -> Result<(), String> {
         self.during(kind, members, |this| {
-            for member in members {
-                this.kill_one(*member)?;
-                if members.len() > 1 {
+            if let [one] = members {
+                this.kill_one(*one)?;
+            } else {
+                // Clients have nowhere to go: that is no failover.
+                for member in members {
+                    this.testbed.kill(*member);
                     this.pause(APART);
                 }
             }
