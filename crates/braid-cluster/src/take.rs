@@ -107,10 +107,15 @@ impl Taker {
             if let Some(owner) = &found.record.owner
                 && (*owner != self.state.node || found.record.run != *self.state.run)
             {
-                self.release(&owner.clone(), &found).await?;
+                let (owner, run) = (owner.clone(), found.record.run.clone());
+                self.release(&owner, &found).await?;
                 match self.read(&found.client_id).await? {
                     Some(again) => found = again,
                     None => return Ok(None),
+                }
+                // Another node has claimed it meanwhile, and delivers until it is asked in its turn.
+                if found.record.owner.as_ref().is_some_and(|now| *now != owner || found.record.run != run) {
+                    continue;
                 }
             }
             self.catch_up(&found.record).await?;
