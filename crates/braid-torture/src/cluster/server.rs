@@ -80,7 +80,7 @@ fn text(node: usize, store: &Path) -> String {
         .collect();
     format!(
         "server_name: {}\nlisten: \"{address}:{PORT}\"\nhttp: \"{address}:{MONITOR}\"\nmax_payload: 8MB\n\
-         jetstream {{ store_dir: {store:?}, sync_interval: always, max_mem: 64MB, max_file: 16GB }}\n\
+         jetstream {{ store_dir: {store:?}, sync_interval: always, max_mem: 64MB, max_file: 64GB }}\n\
          cluster {{ name: torture, listen: \"{address}:{ROUTES}\", routes: [{}] }}\n",
         NODES[node],
         routes.join(", ")
