@@ -228,7 +228,7 @@ impl<'a> Testbed<'a> {
         let all: Vec<_> = self.nodes.iter().map(|node| format!("\"nats://{}\"", node.routes)).collect();
         format!(
             "server_name: {}\nlisten: \"{client}\"\nhttp: \"{monitor}\"\nmax_payload: 8MB\n\
-             jetstream {{ store_dir: {:?}, sync_interval: always, max_mem: 64MB, max_file: 16GB }}\n\
+             jetstream {{ store_dir: {:?}, sync_interval: always, max_mem: 64MB, max_file: 64GB }}\n\
              cluster {{ name: bench, listen: \"{routes}\", routes: [{}] }}\n",
             server_name(node),
             self.file(&server_name(node), "store"),
