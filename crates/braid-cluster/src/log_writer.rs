@@ -122,7 +122,8 @@ impl LogWriter {
 
     /// Appends a group, however long it takes, and tells its parts.
     async fn append(&mut self, mut group: Vec<Append>) {
-        let mut id = self.next_id();
+        // One for all tries: a try that is refused may follow one without an answer that is still on its way.
+        let id = self.next_id();
         let mut give_up = Instant::now() + PATIENCE;
         let mut reason = String::new();
         while !group.is_empty() {
@@ -142,7 +143,6 @@ impl LogWriter {
             match tried {
                 // The record of exchanges of some session is another one: it is read again.
                 Tried::Refused => {
-                    id = self.next_id();
                     give_up = Instant::now() + PATIENCE;
                     for append in &group {
                         if let (Some(session), Some(_)) = (append.session, &append.exchanges)
