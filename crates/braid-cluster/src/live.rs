@@ -186,15 +186,9 @@ impl LiveReader {
         let mut marker = Marker::new(self.state.clone(), self.client.clone(), kinds, false);
         loop {
             tokio::select! {
-                change = interest.recv() => {
-                    let change = match change {
-                        Some(Interest::Change(change)) => change,
-                        Some(Interest::Mark(part)) => {
-                            marker.mark(part);
-                            continue;
-                        }
-                        None => return,
-                    };
+                command = interest.recv() => {
+                    let Some(command) = command else { return };
+                    let Some(change) = marker.accept(command) else { continue };
                     if change.filter.is_shared() {
                         continue;
                     }

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
@@ -70,7 +69,7 @@ pub(crate) struct LogWriter {
     /// Process of this node.
     pub(crate) run: Arc<str>,
     pub(crate) outcomes: Arc<dyn Outcomes>,
-    next_group: AtomicU64,
+    next_group: u64,
     exchanges: HashMap<SessionId, Exchanges>,
     /// Sessions whose exchanges are not known any more.
     failed: HashSet<SessionId>,
@@ -86,8 +85,7 @@ impl LogWriter {
         outcomes: Arc<dyn Outcomes>,
     ) -> Self {
         let (exchanges, failed) = (HashMap::new(), HashSet::new());
-        let next_group = AtomicU64::new(1);
-        Self { jetstream, stream, layout, shard, run, outcomes, next_group, exchanges, failed }
+        Self { jetstream, stream, layout, shard, run, outcomes, next_group: 1, exchanges, failed }
     }
 
     /// Carries out commands until their senders are gone.
@@ -171,8 +169,10 @@ impl LogWriter {
         }
     }
 
-    fn next_id(&self) -> String {
-        format!("{}.{:?}.{}", self.run, self.shard, self.next_group.fetch_add(1, Ordering::Relaxed))
+    fn next_id(&mut self) -> String {
+        let group = self.next_group;
+        self.next_group += 1;
+        format!("{}.{:?}.{group}", self.run, self.shard)
     }
 
     /// Messages of a group, then the records of exchanges of its sessions as they will be.

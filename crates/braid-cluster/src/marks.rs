@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use crate::commit::CommitPart;
+use crate::interest::{Interest, InterestChange};
 use crate::store::NodeState;
 
 /// Time for a node to answer a mark. Afterwards its messages of QoS 0 may be missed.
@@ -41,10 +42,16 @@ impl Marker {
         Self { state, client, kinds, is_for_own, waiting: Vec::new(), running: JoinSet::new() }
     }
 
-    /// Sends a mark, now or after the one that is on its way.
-    pub(crate) fn mark(&mut self, part: CommitPart) {
-        self.waiting.push(part);
-        self.begin();
+    /// The change of a command. For a mark, which has none, it sends one now or after the one that is on its way.
+    pub(crate) fn accept(&mut self, command: Interest) -> Option<Arc<InterestChange>> {
+        match command {
+            Interest::Change(change) => Some(change),
+            Interest::Mark(part) => {
+                self.waiting.push(part);
+                self.begin();
+                None
+            }
+        }
     }
 
     fn begin(&mut self) {

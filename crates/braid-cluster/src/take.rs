@@ -19,7 +19,7 @@ use crate::layout::LEASE;
 use crate::log_writer::Command;
 use crate::name::Name;
 use crate::nodes::NodeRecord;
-use crate::publish::{Tried, last_message, next_message, send};
+use crate::publish::{Outgoing, Tried, last_message, next_message, send};
 use crate::record::Record;
 use crate::sessions::OwnSession;
 use crate::store::NodeState;
@@ -213,18 +213,21 @@ impl Taker {
             is_clean: false,
             ..found.record.clone()
         };
-        let message = crate::publish::Outgoing::new(layout.session(&found.client_id), record.write())
+        let message = Outgoing::new(layout.session(&found.client_id), record.write())
             .expecting(found.revision)
             .with_id(format!("{run}.{id}.t{}", found.revision));
-        let tried = self
-            .patiently(|| async {
-                match send(&self.client, message.clone()).await {
-                    Tried::Unknown(reason) => Err(reason),
-                    tried => Ok(tried),
-                }
-            })
-            .await?;
-        Ok(if let Tried::Stored(revision) = tried { revision } else { None })
+        self.append(&message).await
+    }
+
+    /// Appends a message with a condition: its sequence number. `None`: the condition does not hold.
+    async fn append(&self, message: &Outgoing) -> Result<Option<u64>, StoreError> {
+        let tried = self.patiently(|| async {
+            match send(&self.client, message.clone()).await {
+                Tried::Unknown(reason) => Err(reason),
+                tried => Ok(tried),
+            }
+        });
+        Ok(if let Tried::Stored(sequence) = tried.await? { sequence } else { None })
     }
 
     /// Makes a claimed session one of this node. Exchanges of QoS 2 that its last node may still be writing are fenced.
@@ -272,15 +275,7 @@ impl Taker {
         for number in 0..TRIES {
             let message =
                 exchanges.outgoing(run).with_id(format!("{run}.f{}.{number}.{:x}", index, fastrand::u64(..)));
-            let tried = self
-                .patiently(|| async {
-                    match send(&self.client, message.clone()).await {
-                        Tried::Unknown(reason) => Err(reason),
-                        tried => Ok(tried),
-                    }
-                })
-                .await?;
-            if let Tried::Stored(Some(sequence)) = tried {
+            if let Some(sequence) = self.append(&message).await? {
                 exchanges.set_last(Last::Known(sequence));
                 return Ok(exchanges);
             }
