@@ -143,10 +143,14 @@ async fn clients_that_move_stay_at_their_nodes() {
 
 #[tokio::test]
 async fn new_clients_avoid_a_dead_node() {
-    let mut dead = Vec::new();
+    let (mut sockets, mut dead) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         let socket = UdpSocket::bind(loopback()).await.expect("bind");
-        dead.push(socket.local_addr().expect("address"));
+        let address = socket.local_addr().expect("address");
+        // Refuses what others send, and keeps the port from tests that run beside this one.
+        socket.connect(address).await.expect("connect");
+        dead.push(address);
+        sockets.push(socket);
     }
     let cluster = Cluster::start(1000, &dead).await;
     for _ in 0..6 {
