@@ -62,6 +62,12 @@ impl Persist {
         NonZeroU64::new(self.next_lsn.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU64::MAX)
     }
 
+    /// Gives no number up to `lsn` any more: a session that comes from another node may have numbers of that node in its
+    /// queue.
+    fn skip_to(&self, lsn: Lsn) {
+        self.next_lsn.fetch_max(lsn.value().saturating_add(1), Ordering::Relaxed);
+    }
+
     /// The sequence number under which the message is or will be stored, and whether it is new.
     fn name(&self, message: &Message) -> (NonZeroU64, bool) {
         if let Some(number) = message.lsn() {

@@ -103,6 +103,7 @@ pub(crate) async fn taken(
     loader: &mut MessageLoader,
 ) -> Result<RecoveredSession, StoreError> {
     let id = recovered.record.id;
+    recovered.queue.iter().map(|(lsn, _)| *lsn).max().into_iter().for_each(|last| persist.skip_to(last));
     let wanted: Vec<_> = recovered.queue.iter().filter_map(|(_, entry)| entry.message()).collect();
     let read = persist.read(wanted.clone(), loader).await?;
     let wanted: HashMap<_, _> =
@@ -389,5 +390,41 @@ impl MessageLoader {
         if messages > 0 {
             tracing::warn!(messages, bytes, "large messages are in memory: the spool has no room for them");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_proto::packet::ClientId;
+    use braid_proto::session::SessionExpiry;
+    use braid_store::MemoryStore;
+
+    use super::*;
+
+    // The node before numbered copies as this one does: the next copy must not take the place of one in flight.
+    #[tokio::test]
+    async fn numbers_of_a_session_that_was_taken_are_not_given_again() {
+        let persist = Persist::new(Arc::new(MemoryStore::new()), Lsn::new(100));
+        let record = SessionRecord {
+            id: SessionId::new(1),
+            client_id: ClientId::from("c"),
+            identity: None,
+            expiry: SessionExpiry::NEVER,
+            parked_at: None,
+        };
+        let recovered = braid_store::RecoveredSession {
+            record,
+            claim: Claim::new(1),
+            subscriptions: BTreeMap::new(),
+            will: None,
+            received: BTreeMap::new(),
+            queue: [(102, PacketId::FIRST), (7, PacketId::FIRST.next())]
+                .map(|(lsn, packet_id)| (Lsn::new(lsn), QueueEntry::Released(packet_id)))
+                .into(),
+        };
+        let memory = Arc::new(Memory::new(&crate::config::LimitsConfig::default()));
+        let mut loader = MessageLoader::new(None, &memory);
+        taken(&persist, recovered, super::super::now(), &mut loader).await.expect("no store is asked");
+        assert_eq!(persist.next_number().get(), 103);
     }
 }
