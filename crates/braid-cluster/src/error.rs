@@ -104,6 +104,25 @@ pub enum ClusterError {
         /// True: that of the server is later.
         is_ahead: bool,
     },
+    /// The disk of a server does not hold the log.
+    #[error(
+        "the streams of {server} may have {storage} bytes, and {shards} shards of {log_bytes} may need {needed}: set max_file: \
+         {needed} or more in the jetstream part of its configuration, or lower cluster.log_bytes to {most}"
+    )]
+    Storage {
+        /// The server.
+        server: String,
+        /// Bytes that all its streams together may have.
+        storage: u64,
+        /// Shards, the urgent one included.
+        shards: usize,
+        /// Largest size of a shard.
+        log_bytes: u64,
+        /// Bytes that the shards may have on this server.
+        needed: u64,
+        /// Largest size of a shard that fits.
+        most: u64,
+    },
     /// Messages that the broker accepts are larger than those that NATS carries.
     #[error(
         "NATS takes payloads of {max_payload} bytes, and mqtt.maximum_packet_size is {packet}: set max_payload: {packet} or \

@@ -84,20 +84,21 @@ impl Node {
 /// Connects, checks the servers, and makes or checks the streams.
 pub(crate) async fn prepare(options: &ClusterOptions) -> Result<(Connections, Layout), ClusterError> {
     let connections = Connections::open(options).await?;
-    check_servers(options).await?;
     let layout = Layout::new(options.cluster.clone(), options.dimensions);
+    check_servers(options, &layout).await?;
     ensure(&connections.ordinary, &layout).await?;
     Ok((connections, layout))
 }
 
 /// Checks the servers whose monitoring ports are known.
-async fn check_servers(options: &ClusterOptions) -> Result<(), ClusterError> {
+async fn check_servers(options: &ClusterOptions, layout: &Layout) -> Result<(), ClusterError> {
     if options.monitors.is_empty() && !options.accepted.contains(&Risk::Unchecked) {
         return Err(unchecked());
     }
     for monitor in &options.monitors {
         let facts = ServerFacts::ask(monitor, &options.ca_files).await?;
         facts.check(options.dimensions.replicas, SystemTime::now(), &options.accepted)?;
+        facts.check_room(layout)?;
         tracing::debug!(server = facts.server, version = facts.version, "checked a NATS server");
     }
     Ok(())

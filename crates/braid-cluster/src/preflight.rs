@@ -10,6 +10,7 @@ use braid_access::http::{Endpoint, HttpClient, HttpOptions};
 use serde::Deserialize;
 
 use crate::error::{ClusterError, Risk};
+use crate::layout::{Dimensions, Layout};
 
 /// First version whose replicas sync together, with the repairs that Jepsen's tests of 2.12 led to.
 pub const OLDEST: Version = Version([2, 15, 2]);
@@ -53,6 +54,8 @@ pub struct ServerFacts {
     pub syncs_always: bool,
     /// Servers of its cluster, as its JetStream knows them.
     pub servers: usize,
+    /// Bytes that all its streams together may have on disk; 0: it does not tell.
+    pub storage: u64,
     /// Its wall clock.
     pub now: SystemTime,
 }
@@ -78,6 +81,7 @@ struct VarzJetStream {
 #[serde(default)]
 struct JetStreamConfig {
     sync_always: bool,
+    max_storage: u64,
 }
 
 #[derive(Default, Deserialize)]
@@ -114,6 +118,7 @@ impl ServerFacts {
             version: varz.version,
             syncs_always: jetstream.config.sync_always,
             servers: jetstream.meta.cluster_size,
+            storage: jetstream.config.max_storage,
             now: now.into(),
         })
     }
@@ -154,6 +159,26 @@ impl ServerFacts {
         }
         Ok(())
     }
+
+    /// Tests whether the shards fit on the disk of this server when each is as large as it may be. Without room for
+    /// them the servers make streams with fewer replicas, or none.
+    ///
+    /// # Errors
+    /// They do not fit.
+    pub fn check_room(&self, layout: &Layout) -> Result<(), ClusterError> {
+        let Dimensions { replicas, log_bytes, .. } = layout.dimensions();
+        // Servers have equal shares of the replicas.
+        let (copies, servers) = ((layout.parts() * replicas) as u64, self.servers.max(1) as u64);
+        let needed = u64::try_from(u128::from(log_bytes) * u128::from(copies) / u128::from(servers));
+        let needed = needed.unwrap_or(u64::MAX);
+        if self.storage == 0 || needed <= self.storage {
+            return Ok(());
+        }
+        let most = u64::try_from(u128::from(self.storage) * u128::from(servers) / u128::from(copies));
+        let (server, storage, shards) = (self.server.clone(), self.storage, layout.parts());
+        let most = most.unwrap_or(u64::MAX);
+        Err(ClusterError::Storage { server, storage, shards, log_bytes, needed, most })
+    }
 }
 
 /// The error for servers about which nothing is known.
@@ -190,7 +215,11 @@ mod tests {
     fn facts() -> ServerFacts {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let (server, version) = ("n1".to_owned(), OLDEST.to_string());
-        ServerFacts { server, version, syncs_always: true, servers: 3, now }
+        ServerFacts { server, version, syncs_always: true, servers: 3, storage: 40 << 30, now }
+    }
+
+    fn layout() -> Layout {
+        Layout::new("c".parse().unwrap(), Dimensions { shards: 3, replicas: 3, log_bytes: 10 << 30 })
     }
 
     #[test]
@@ -233,16 +262,34 @@ mod tests {
     }
 
     #[test]
+    fn all_shards_fit_on_the_disk() {
+        for (servers, storage, fits) in [
+            (3, 40 << 30, true),
+            (3, (40 << 30) - 1, false),
+            (6, 20 << 30, true),
+            (6, 19 << 30, false),
+            (3, 0, true),
+        ] {
+            let facts = ServerFacts { servers, storage, ..facts() };
+            assert_eq!(facts.check_room(&layout()).is_ok(), fits, "{servers} {storage}");
+        }
+        let error = ServerFacts { storage: 4000, ..facts() }.check_room(&layout()).unwrap_err();
+        let expected = "the streams of n1 may have 4000 bytes, and 4 shards of 10737418240 may need 42949672960: set max_file: \
+                        42949672960 or more in the jetstream part of its configuration, or lower cluster.log_bytes to 1000";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
     fn facts_are_those_of_the_monitoring_port() {
         let varz = br#"{"server_id": "ABC", "server_name": "n1", "version": "2.15.2", "now": "2026-11-26T11:00:00.5Z", "x": 1,
-            "jetstream": {"config": {"sync_always": true, "max_memory": 1}, "meta": {"cluster_size": 3}}}"#;
+            "jetstream": {"config": {"sync_always": true, "max_memory": 1, "max_storage": 9}, "meta": {"cluster_size": 3}}}"#;
         let facts = ServerFacts::parse(varz).unwrap();
-        assert_eq!((&*facts.server, facts.syncs_always, facts.servers), ("n1", true, 3));
+        assert_eq!((&*facts.server, facts.syncs_always, facts.servers, facts.storage), ("n1", true, 3, 9));
         let since = facts.now.duration_since(SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(since, Duration::from_millis(1_795_690_800_500));
         let bare = br#"{"server_id": "ABC", "version": "2.15.2", "now": "2026-11-26T11:00:00Z"}"#;
         let facts = ServerFacts::parse(bare).unwrap();
-        assert_eq!((&*facts.server, facts.syncs_always, facts.servers), ("ABC", false, 0));
+        assert_eq!((&*facts.server, facts.syncs_always, facts.servers, facts.storage), ("ABC", false, 0, 0));
         for text in ["", "{}", "[]", r#"{"server_id": "a", "version": "2", "now": "yesterday"}"#] {
             assert!(ServerFacts::parse(text.as_bytes()).is_err(), "{text}");
         }

@@ -102,7 +102,7 @@ fn servers(ports: &Ports, data_dir: &Path, home: &Path) -> Result<Vec<Process>, 
         let store = data_dir.join(&name);
         let config = format!(
             "server_name: {name}\nlisten: \"{address}:{}\"\nhttp: \"{address}:{}\"\nmax_payload: 8MB\n\
-             jetstream {{ store_dir: {store:?}, sync_interval: always, max_mem: 64MB, max_file: 10GB }}\n\
+             jetstream {{ store_dir: {store:?}, sync_interval: always, max_mem: 64MB, max_file: 64GB }}\n\
              cluster {{ name: peers, listen: \"{address}:{}\", routes: [{routes}] }}\n",
             nats.clients, nats.monitor, nats.routes
         );
