@@ -1,13 +1,13 @@
 //! Messages of QoS 0 between nodes: by subject, without a log.
 //!
-//! A node has a subscription for each filter of its clients. NATS delivers a message for each of them that matches: one
+//! A node has a subscription for each filter of its clients. NATS delivers a batch for each of them that matches: one
 //! that came before is known by the number that its node gave it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use async_nats::{Client, HeaderMap, Subscriber};
+use async_nats::{Client, Subscriber};
 use braid_broker::cluster::ArrivedMessage;
 use braid_broker::node_handle::{DeliveryRoutes, NodeHandle};
 use braid_proto::message::Message;
@@ -17,6 +17,7 @@ use futures_util::stream::{AbortHandle, Abortable, SelectAll};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::batch::{Batch, BatchWriter};
 use crate::interest::Interest;
 use crate::layout::Layout;
 use crate::logged::now;
@@ -24,9 +25,6 @@ use crate::marks::Marker;
 use crate::message::LoggedMessage;
 use crate::store::NodeState;
 use crate::subject::{SUBJECT_MAX, parse_topic};
-
-/// Header with the process and number of a message.
-const NUMBER: &str = "Braidmq-N";
 
 /// Bytes of messages that wait to be sent to other nodes; beyond them messages are dropped.
 const WAITING_BYTES: usize = 64 << 20;
@@ -107,20 +105,30 @@ async fn send_all(
     waiting: Arc<AtomicUsize>,
     kind: &str,
 ) {
-    let mut number = 0_u64;
-    while let Some(message) = messages.recv().await {
-        let bytes = message.bytes();
-        number += 1;
-        let LiveMessage { is_urgent, topic, logged } = message;
-        let (mut headers, payload) = logged.write();
-        headers.insert(NUMBER, format!("{kind}{} {number}", state.run));
-        // A message of QoS 0 may be lost.
-        let _ = client.publish_with_headers(state.layout.live(is_urgent, &topic), headers, payload).await;
-        waiting.fetch_sub(bytes, Ordering::Relaxed);
+    let origin = format!("{kind}{}", state.run);
+    let (mut number, mut taken) = (0_u64, Vec::new());
+    while messages.recv_many(&mut taken, AT_ONCE).await > 0 {
+        let mut taken = taken.drain(..).peekable();
+        while let Some(first) = taken.next() {
+            number += 1;
+            let mut bytes = first.bytes();
+            let mut batch = BatchWriter::new(&origin, number, &first.logged);
+            let joins = |batch: &BatchWriter, next: &LiveMessage| {
+                next.topic == first.topic && batch.takes(&next.logged)
+            };
+            while let Some(next) = taken.next_if(|next| joins(&batch, next)) {
+                bytes += next.bytes();
+                batch.push(&next.logged);
+            }
+            // Messages of QoS 0 may be lost.
+            let subject = state.layout.live(first.is_urgent, &first.topic);
+            let _ = client.publish(subject, batch.finish()).await;
+            waiting.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 }
 
-/// Numbers of the last messages of each node.
+/// Numbers of the last batches of each node.
 #[derive(Default)]
 struct Seen(HashMap<String, SeenNumbers>);
 
@@ -133,7 +141,7 @@ struct SeenNumbers {
 }
 
 impl Seen {
-    /// Notes a message: the place of its node; `None` if it came before.
+    /// Notes a batch: the place of its node; `None` if it came before.
     fn note(&mut self, origin: &str, number: u64) -> Option<usize> {
         if !self.0.contains_key(origin) {
             let origins = self.0.len();
@@ -153,7 +161,7 @@ impl Seen {
     }
 }
 
-/// Message with the place of its node and its number there.
+/// Message with the place of its node and the number of its batch there.
 struct Numbered {
     origin: usize,
     number: u64,
@@ -163,6 +171,7 @@ struct Numbered {
 /// Messages in the order in which each node sent them. They came by several subscriptions, which are read in turn:
 /// without it one of another topic could overtake.
 fn in_order(mut arrived: Vec<Numbered>) -> Vec<ArrivedMessage> {
+    // Stable: messages of a batch keep their order.
     arrived.sort_by_key(|one| (one.origin, one.number));
     arrived.into_iter().map(|one| one.message).collect()
 }
@@ -207,11 +216,11 @@ impl LiveReader {
                 () = marker.ended() => {}
                 Some(first) = streams.next() => {
                     let mut arrived = Vec::new();
-                    arrived.extend(self.read(first, &mut seen));
+                    self.read(first, &mut seen, &mut arrived);
                     while arrived.len() < AT_ONCE
                         && let Some(Some(next)) = streams.next().now_or_never()
                     {
-                        arrived.extend(self.read(next, &mut seen));
+                        self.read(next, &mut seen, &mut arrived);
                     }
                     self.handle.deliver(&mut routes, in_order(arrived));
                 }
@@ -238,37 +247,32 @@ impl LiveReader {
         Some(handle)
     }
 
-    fn read(&self, message: async_nats::Message, seen: &mut Seen) -> Option<Numbered> {
-        let async_nats::Message { subject, headers, payload, .. } = message;
-        let headers: HeaderMap = headers?;
-        let number = headers.get(NUMBER)?.as_str();
-        let (origin, number) = number.split_once(' ')?;
-        let number = number.parse().ok()?;
-        let origin = seen.note(origin, number)?;
-        let message = arrived(&self.state.layout, &subject, &headers, payload)?;
-        Some(Numbered { origin, number, message })
+    /// Messages of a batch that did not come before.
+    fn read(&self, message: async_nats::Message, seen: &mut Seen, into: &mut Vec<Numbered>) {
+        let Some(batch) = Batch::read(message.payload) else { return };
+        let number = batch.number;
+        let Some(origin) = seen.note(&batch.origin, number) else { return };
+        let messages = arrived(&self.state.layout, &message.subject, batch);
+        into.extend(messages.into_iter().map(|message| Numbered { origin, number, message }));
     }
 }
 
-/// Message of QoS 0 of another node. `None`: it cannot be read.
-pub(crate) fn arrived(
-    layout: &Layout,
-    subject: &str,
-    headers: &HeaderMap,
-    payload: bytes::Bytes,
-) -> Option<ArrivedMessage> {
-    let topic = parse_topic(layout.live_topic(subject)?)?;
-    let logged = LoggedMessage::read(Some(headers), payload).ok()?;
-    let mut message = Message::new(topic, logged.payload, logged.qos, false);
-    message.properties = logged.properties;
+/// Messages of a batch of another node. Without any: it is not of a cluster.
+pub(crate) fn arrived(layout: &Layout, subject: &str, batch: Batch) -> Vec<ArrivedMessage> {
+    let Some(topic) = layout.live_topic(subject).and_then(parse_topic) else { return Vec::new() };
     let now = now();
-    message.expires_at = logged
-        .expires_at
-        .map(|at| at.duration_since(now.system).unwrap_or_default())
-        .and_then(|left| now.instant.checked_add(left));
-    let publisher = Some(logged.publisher).filter(|client| !client.is_empty());
-    let publisher = publisher.map(|client| ClientId::from(&*client));
-    Some(ArrivedMessage { message, publisher, retained_by: None, is_withheld: false })
+    let arrived = batch.map(|logged| {
+        let mut message = Message::new(topic.clone(), logged.payload, logged.qos, false);
+        message.properties = logged.properties;
+        message.expires_at = logged
+            .expires_at
+            .map(|at| at.duration_since(now.system).unwrap_or_default())
+            .and_then(|left| now.instant.checked_add(left));
+        let publisher = Some(logged.publisher).filter(|client| !client.is_empty());
+        let publisher = publisher.map(|client| ClientId::from(&*client));
+        ArrivedMessage { message, publisher, retained_by: None, is_withheld: false }
+    });
+    arrived.collect()
 }
 
 #[cfg(test)]

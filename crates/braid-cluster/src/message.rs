@@ -104,7 +104,8 @@ impl LoggedMessage {
         (headers, payload.into())
     }
 
-    fn head(&self) -> String {
+    /// Everything but topic, RETAIN and payload, as JSON.
+    pub(crate) fn head(&self) -> String {
         let millis = |at: SystemTime| {
             let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -129,7 +130,12 @@ impl LoggedMessage {
         let missing = || Unreadable(format!("it has no header {HEADER}"));
         let head = headers.and_then(|headers| headers.get(HEADER)).ok_or_else(missing)?;
         let (head, payload) = split(head.as_str(), payload)?;
-        let head: Head = serde_json::from_slice(&head).map_err(|error| Unreadable(error.to_string()))?;
+        Self::of_head(&head, payload)
+    }
+
+    /// The message with a head, as [`head`](Self::head) has written it.
+    pub(crate) fn of_head(head: &[u8], payload: Bytes) -> Result<Self, Unreadable> {
+        let head: Head = serde_json::from_slice(head).map_err(|error| Unreadable(error.to_string()))?;
         let qos = QoS::from_bits(head.qos).ok_or_else(|| Unreadable(format!("QoS {}", head.qos)))?;
         let expires_at = head
             .expires_at
