@@ -14,7 +14,7 @@ use crate::commit::CommitPart;
 use crate::exchanges::ExchangeUpdate;
 use crate::interest::{Interest, InterestChange};
 use crate::live::{LiveMessage, LiveOutlet};
-use crate::log_writer::{Append, Command};
+use crate::log_writer::{APPEND_MESSAGES, Append, Command};
 use crate::message::LoggedMessage;
 use crate::publish::Outgoing;
 use crate::reads::MessageReader;
@@ -130,7 +130,8 @@ impl NatsCluster {
         let messages = publication.messages;
         let mut opened = opened(messages, changes).into_iter();
         let mut retained_by = publication.retained_by.iter();
-        let mut shards: Vec<(Vec<Outgoing>, ExchangeUpdate, usize)> = Vec::new();
+        // Batches of each shard, in their order.
+        let mut shards: Vec<Vec<(Vec<Outgoing>, ExchangeUpdate)>> = Vec::new();
         shards.resize_with(layout.parts(), Default::default);
         let mut sessions = self.state.sessions();
         let mut own = publication.publisher.and_then(|(_, id)| sessions.own.get_mut(&id));
@@ -146,7 +147,11 @@ impl NatsCluster {
             if let Some(at) = logged.expires_at {
                 outgoing = outgoing.with_ttl(at.duration_since(SystemTime::now()).unwrap_or_default());
             }
-            let (outgoings, update, _) = &mut shards[index];
+            let shard = &mut shards[index];
+            if shard.last().is_none_or(|(outgoings, _)| outgoings.len() >= APPEND_MESSAGES) {
+                shard.push(Default::default());
+            }
+            let Some((outgoings, update)) = shard.last_mut() else { continue };
             outgoings.push(outgoing);
             if message.qos == QoS::ExactlyOnce
                 && let Some(packet_id) = opened.next()
@@ -156,22 +161,21 @@ impl NatsCluster {
                 update.opened.push(packet_id);
             }
         }
-        let parts = shards.iter().filter(|(outgoings, ..)| !outgoings.is_empty()).count();
+        let parts = shards.iter().map(Vec::len).sum();
         if let Some(session) = own {
             session.write.appending += parts;
         }
         drop(sessions);
         let (part, commit) = CommitPart::join(parts);
-        for (index, (messages, update, _)) in shards.into_iter().enumerate() {
-            if messages.is_empty() {
-                continue;
+        let session = publication.publisher.map(|(_, id)| id);
+        for (writer, batches) in self.state.outlets.writers.iter().zip(shards) {
+            for (messages, update) in batches {
+                let is_once = !update.opened.is_empty();
+                let client = publication.publisher.map(|(client, _)| client.clone()).filter(|_| is_once);
+                let exchanges = client.map(|client| (client, update));
+                let append = Append { session, messages, exchanges, part: part.clone() };
+                let _ = writer.send(Command::Append(append));
             }
-            let session = publication.publisher.map(|(_, id)| id);
-            let is_once = !update.opened.is_empty();
-            let client = publication.publisher.map(|(client, _)| client.clone()).filter(|_| is_once);
-            let exchanges = client.map(|client| (client, update));
-            let append = Append { session, messages, exchanges, part: part.clone() };
-            let _ = self.state.outlets.writers[index].send(Command::Append(append));
         }
         commit
     }

@@ -1,7 +1,8 @@
 //! Writer of a shard of the log: appends in groups, each of them whole, one after the other.
 //!
 //! A group is sent again until the servers have it, before the next one is: so messages keep their order while leaders
-//! change. While one is on its way, others join the next.
+//! change. While one is on its way, others join the next, as do those that its acknowledgements call forth
+//! ([`Gather`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,17 +13,21 @@ use async_nats::jetstream::stream::Stream;
 use braid_proto::packet::ClientId;
 use braid_store::{SessionId, StoreError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::commit::CommitPart;
 use crate::exchanges::{ExchangeUpdate, Exchanges, Last};
+use crate::gather::Gather;
 use crate::layout::{Layout, Shard};
 use crate::publish::{Outgoing, Tried, append, last_message};
 
-/// Messages of one group: the servers take a thousand, those of exchanges included.
-const GROUP_MESSAGES: usize = 400;
+/// Messages of one group, records of exchanges included: the servers take a thousand.
+const GROUP_MESSAGES: usize = 900;
 
-/// Payloads of one group, bytes; the last message may exceed it.
+/// Messages of one [`Append`]. A client may send more of them at once.
+pub(crate) const APPEND_MESSAGES: usize = 400;
+
+/// Payloads of one group, bytes; a message that is larger is a group of its own.
 const GROUP_BYTES: usize = 4 << 20;
 
 /// Time for which a group is tried: longer than an election of a leader takes.
@@ -39,6 +44,17 @@ pub(crate) struct Append {
     /// Change of the exchanges of QoS 2 of the session.
     pub(crate) exchanges: Option<(ClientId, ExchangeUpdate)>,
     pub(crate) part: CommitPart,
+}
+
+impl Append {
+    /// Messages, the record of exchanges included.
+    fn len(&self) -> usize {
+        self.messages.len() + usize::from(self.exchanges.is_some())
+    }
+
+    fn bytes(&self) -> usize {
+        self.messages.iter().map(|one| one.payload.len()).sum()
+    }
 }
 
 /// Command to a writer, in the order of the commands.
@@ -58,6 +74,35 @@ pub(crate) trait Outcomes: Send + Sync + 'static {
     fn note_lost(&self, session: SessionId);
     /// The servers do not answer: it is not known which messages of the session they have.
     fn note_unavailable(&self, session: SessionId);
+}
+
+/// Batches that are appended together.
+#[derive(Default)]
+struct Group {
+    appends: Vec<Append>,
+    /// Messages, records of exchanges included.
+    messages: usize,
+    /// Bytes of payloads.
+    bytes: usize,
+}
+
+impl Group {
+    fn takes(&self, append: &Append) -> bool {
+        self.appends.is_empty()
+            || self.messages + append.len() <= GROUP_MESSAGES && self.bytes + append.bytes() <= GROUP_BYTES
+    }
+
+    fn push(&mut self, append: Append) {
+        self.messages += append.len();
+        self.bytes += append.bytes();
+        self.appends.push(append);
+    }
+}
+
+/// Messages of commands that wait.
+fn count(commands: &[Command]) -> usize {
+    let of = |command: &Command| if let Command::Append(append) = command { append.len() } else { 0 };
+    commands.iter().map(of).sum()
 }
 
 /// Writer of a shard.
@@ -90,31 +135,39 @@ impl LogWriter {
 
     /// Carries out commands until their senders are gone.
     pub(crate) async fn run(mut self, mut commands: UnboundedReceiver<Command>) {
-        let mut waiting = Vec::new();
-        while commands.recv_many(&mut waiting, GROUP_MESSAGES).await > 0 {
-            let mut group = Vec::new();
-            let (mut messages, mut bytes) = (0, 0);
+        let (mut waiting, mut gather) = (Vec::new(), Gather::default());
+        while !waiting.is_empty() || commands.recv_many(&mut waiting, GROUP_MESSAGES).await > 0 {
+            while let Some(until) = gather.waits_until(count(&waiting), Instant::now()) {
+                match timeout_at(until, commands.recv_many(&mut waiting, GROUP_MESSAGES)).await {
+                    Ok(0) => break,
+                    Ok(_) | Err(_) => {}
+                }
+            }
+            let mut group = Group::default();
             for command in waiting.drain(..) {
                 match command {
                     Command::Append(append) => {
-                        messages += append.messages.len() + 1;
-                        bytes += append.messages.iter().map(|one| one.payload.len()).sum::<usize>();
-                        group.push(append);
-                        if messages >= GROUP_MESSAGES || bytes >= GROUP_BYTES {
-                            self.append(std::mem::take(&mut group)).await;
-                            (messages, bytes) = (0, 0);
+                        if !group.takes(&append) {
+                            self.append(std::mem::take(&mut group).appends).await;
                         }
+                        group.push(append);
                     }
                     Command::Adopt(session, exchanges) => drop(self.exchanges.insert(session, exchanges)),
                     Command::Forget(session) => {
-                        self.append(std::mem::take(&mut group)).await;
-                        (messages, bytes) = (0, 0);
+                        self.append(std::mem::take(&mut group).appends).await;
                         self.exchanges.remove(&session);
                         self.failed.remove(&session);
                     }
                 }
             }
-            self.append(group).await;
+            let (began, messages) = (Instant::now(), group.messages);
+            self.append(group.appends).await;
+            while waiting.len() < GROUP_MESSAGES
+                && let Ok(command) = commands.try_recv()
+            {
+                waiting.push(command);
+            }
+            gather.note_stored(messages, count(&waiting), began.elapsed(), Instant::now());
         }
     }
 
@@ -172,7 +225,7 @@ impl LogWriter {
     fn next_id(&mut self) -> String {
         let group = self.next_group;
         self.next_group += 1;
-        format!("{}.{:?}.{group}", self.run, self.shard)
+        format!("{}.{}.{group}", self.run, self.layout.index_of(self.shard))
     }
 
     /// Messages of a group, then the records of exchanges of its sessions as they will be.
