@@ -12,12 +12,15 @@
 //! - [`ClusterStatus`]: nodes, leaders, replicas and sessions, for people and scripts
 
 mod advance;
+mod batch;
 mod calls;
 mod cluster;
 mod commit;
 mod connect;
 mod error;
 mod exchanges;
+mod gather;
+mod groups;
 pub mod import;
 mod interest;
 mod layout;

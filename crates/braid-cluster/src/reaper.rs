@@ -1,7 +1,7 @@
 //! Sessions that no node has: the live node with the lowest name carries out their Wills and their end, takes over
 //! those of nodes that died, moves positions of the others forward, and trims the log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,12 +16,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::advance::{Advancer, Needs};
+use crate::groups::Groups;
 use crate::layout::Layout;
 use crate::nodes::{NodeRecord, live_nodes};
 use crate::options::Upkeep;
 use crate::ordered::ordered;
-use crate::record::{Record, millis};
+use crate::publish::last_message;
+use crate::record::{Record, RecordedSubscription, millis};
 use crate::removals::{Removals, is_removal};
+use crate::shared::group_name;
 use crate::store::NodeState;
 use crate::subject::parse_token;
 
@@ -75,6 +78,8 @@ struct Watched {
     parked_at: Option<SystemTime>,
     /// Number of its subscriptions.
     filters: usize,
+    /// Names of the groups whose member it is.
+    groups: Vec<String>,
     /// Message behind which it was not moved, in each shard.
     needs: Needs,
 }
@@ -94,8 +99,19 @@ impl Watched {
                 *done = (*done).min(sequence.saturating_sub(1));
             }
         }
+        let filters = record.subscriptions.iter().filter_map(RecordedSubscription::read);
+        let groups = filters.filter(|(filter, ..)| filter.is_shared());
+        let groups = groups.map(|(filter, ..)| group_name(&filter)).collect();
         let (parked_at, filters) = (record.parked_at(), record.subscriptions.len());
-        Self { owner, due, done, parked_at, filters, needs: Vec::new() }
+        Self { owner, due, done, parked_at, filters, groups, needs: Vec::new() }
+    }
+
+    /// Whether its Will or its end is due, or its node is not there any more.
+    fn is_due(&self, nodes: &BTreeMap<String, NodeRecord>, now: SystemTime) -> bool {
+        match &self.owner {
+            Some((owner, run)) => nodes.get(owner).is_none_or(|node| node.run != *run),
+            None => self.due.is_some_and(|due| due <= now),
+        }
     }
 
     /// Lowest position that can be moved, of the shards where it holds the log. `None`: there is none.
@@ -127,11 +143,13 @@ impl Targets {
     /// Notes positions that all nodes have reached now, and the shards whose log is long. Sessions are moved up to the
     /// positions of the time before: their messages are known to the leader of the log, even to one that a majority
     /// does not follow any more, as that does not lead for as long.
-    fn note(&mut self, reached: Vec<u64>, is_long: &[bool]) {
+    /// Returns those of the time before.
+    fn note(&mut self, reached: Vec<u64>, is_long: &[bool]) -> Vec<u64> {
         let before = std::mem::replace(&mut self.reached, reached);
-        let until = before.into_iter().zip(is_long).map(|(at, is_long)| is_long.then_some(at));
+        let until = before.iter().zip(is_long).map(|(at, is_long)| is_long.then_some(*at));
         self.until = until.collect();
         self.cuts += 1;
+        before
     }
 
     /// Whether it is time to look again at sessions that need a message, which may have expired.
@@ -183,6 +201,7 @@ impl Reaper {
         let mut copies = self.retained.create_consumer(config).await?.messages().await?;
         let (mut watch, mut removals, mut targets) =
             (Watch::default(), Removals::default(), Targets::default());
+        let mut groups = Groups::default();
         let mut advances: JoinSet<Vec<(ClientId, Needs)>> = JoinSet::new();
         let (mut last_look, mut trim_at) = (Instant::now(), Instant::now() + self.upkeep.trim);
         let layout = &self.state.layout;
@@ -215,7 +234,7 @@ impl Reaper {
                     last_look = Instant::now();
                     if Instant::now() >= trim_at {
                         trim_at = Instant::now() + self.upkeep.trim;
-                        self.trim(&watch, &nodes, &mut targets).await?;
+                        self.trim(&watch, &nodes, &mut targets, &mut groups).await?;
                         if targets.renews() {
                             watch.sessions.values_mut().for_each(|watched| watched.needs.clear());
                         }
@@ -235,21 +254,32 @@ impl Reaper {
         let now = SystemTime::now();
         watch.next_due =
             watch.sessions.values().filter_map(|watched| watched.due).filter(|due| *due > now).min();
-        let is_due = |watched: &Watched| match &watched.owner {
-            Some((owner, run)) => nodes.get(owner).is_none_or(|node| node.run != *run),
-            None => watched.due.is_some_and(|due| due <= now),
-        };
-        let due =
-            watch.sessions.iter().filter(|(_, watched)| is_due(watched)).map(|(client, _)| client.clone());
-        let due: Vec<_> = due.collect();
+        let due = watch.sessions.iter().filter(|(_, watched)| watched.is_due(nodes, now));
+        let due: Vec<_> = due.map(|(client, _)| client.clone()).collect();
         let adopted = futures_util::stream::iter(due)
             .map(|client| async move {
-                if let Err(reason) = self.handle.adopt_session(&client).await {
-                    tracing::debug!(client = client.as_str(), %reason, "a session was not taken over");
+                if let Err(reason) = self.adopt_one(&client, nodes, now).await {
+                    tracing::debug!(client = client.as_str(), reason, "a session was not taken over");
                 }
             })
             .buffer_unordered(AT_ONCE);
         adopted.collect::<()>().await;
+    }
+
+    /// Takes over a session, if that is due by its record as it is now: a live node may have it by then.
+    async fn adopt_one(
+        &self,
+        client: &ClientId,
+        nodes: &BTreeMap<String, NodeRecord>,
+        now: SystemTime,
+    ) -> Result<(), String> {
+        let layout = &self.state.layout;
+        let record = last_message(&self.sessions, &layout.session(client)).await?;
+        let record = record.and_then(|(payload, _)| Record::read(&payload));
+        if record.is_some_and(|record| Watched::of(layout, &record).is_due(nodes, now)) {
+            self.handle.adopt_session(client).await.map_err(|reason| reason.to_string())?;
+        }
+        Ok(())
     }
 
     /// Removes copies of messages that have removed what was retained. A node that starts meanwhile finds those
@@ -276,6 +306,7 @@ impl Reaper {
         watch: &Watch,
         nodes: &BTreeMap<String, NodeRecord>,
         targets: &mut Targets,
+        groups: &mut Groups,
     ) -> Result<(), async_nats::Error> {
         let copies = self.retained.get_info().await?.sources;
         let layout = &self.state.layout;
@@ -285,16 +316,27 @@ impl Reaper {
             reached.push(positions.min().unwrap_or(0));
             is_long.push(stream.get_info().await?.state.bytes >= self.upkeep.behind);
         }
-        targets.note(reached, &is_long);
+        let settled = targets.note(reached, &is_long);
+        let wanted = watch.sessions.values().flat_map(|watched| &watched.groups);
+        let wanted: HashSet<&str> = wanted.map(String::as_str).collect();
+        let is_wanted = |name: &str| wanted.contains(name);
         for (index, stream) in self.streams.iter().enumerate() {
             // Messages with RETAIN are needed until the servers have copied them.
             let name = layout.messages_stream(layout.shard_at(index));
             if !copies.iter().any(|source| source.name == name && source.lag == 0) {
                 continue;
             }
+            let settled = settled.get(index).copied().unwrap_or(0);
+            let of_groups = match groups.look(index, stream, is_wanted, settled).await {
+                Ok(completed) => completed,
+                Err(error) => {
+                    tracing::debug!(%error, "the log is not trimmed: a shared group cannot be looked at");
+                    continue;
+                }
+            };
             let of_nodes = nodes.values().map(|node| node.positions.get(index).copied().unwrap_or(0));
             let of_sessions = watch.sessions.values().filter_map(|watched| watched.done.get(index).copied());
-            let Some(done) = of_nodes.chain(of_sessions).min() else { continue };
+            let Some(done) = of_nodes.chain(of_sessions).chain(of_groups).min() else { continue };
             if done > 0 {
                 stream.purge().sequence(done + 1).await?;
             }

@@ -15,7 +15,7 @@ use crate::commit::CommitPart;
 use crate::log_writer::PATIENCE;
 use crate::publish::{Outgoing, Tried, last_message, send};
 use crate::record::Record;
-use crate::sessions::{OwnSession, Revision};
+use crate::sessions::{OwnSession, Revision, SharedMessage};
 use crate::store::{NodeState, SessionEvent};
 
 /// Writes at a time.
@@ -50,6 +50,8 @@ struct Write {
     revision: Revision,
     ends: bool,
     parks: bool,
+    /// Messages of shared subscriptions that are the session's alone with this record.
+    claimed: Vec<SharedMessage>,
     waiters: Vec<CommitPart>,
 }
 
@@ -134,12 +136,13 @@ impl RecordWriter {
             revision: session.revision,
             ends,
             parks: !session.is_connected() && !ends,
+            claimed: if ends { Vec::new() } else { session.claim_shared() },
             waiters: std::mem::take(&mut session.write.waiters),
         })
     }
 
     async fn carry_out(&self, write: Write) {
-        let Write { id, message, revision, ends, parks, waiters } = write;
+        let Write { id, message, revision, ends, parks, claimed, waiters } = write;
         let written = self.write(message, revision).await;
         let outcome = match &written {
             Written::Stored(_) => Ok(()),
@@ -157,6 +160,8 @@ impl RecordWriter {
             is_due_again = session.write.is_due && !session.is_lost;
         }
         drop(sessions);
+        // Without the record the client was not sent them.
+        claimed.into_iter().for_each(|message| self.state.end_shared(message, outcome.is_ok()));
         match &outcome {
             Ok(()) if ends => drop(self.state.drop_session(id)),
             Ok(()) if is_due_again => self.state.note_due(id),

@@ -343,23 +343,30 @@ impl OwnSession {
         Some((filter, message))
     }
 
-    /// Messages of shared subscriptions that are not completed, which another member can have, and those that only this
-    /// session can complete.
-    pub(crate) fn take_shared(&mut self) -> (Vec<SharedMessage>, Vec<SharedMessage>) {
-        let (mut others, mut own) = (Vec::new(), Vec::new());
-        let shared = std::mem::take(&mut self.shared);
-        for (lsn, filter) in shared {
-            let Some(queued) = self.queue.get(&lsn) else { continue };
-            let is_once = matches!(&queued.entry, QueueEntry::Sent(_, one) if one.qos == QoS::ExactlyOnce);
-            let Some(message) = queued.entry.message() else { continue };
-            if is_once && self.expiry.outlives_connection() {
-                own.push((filter, message)); // [MQTT-4.8.2-4]
-            } else {
-                self.queue.remove(&lsn);
-                others.push((filter, message));
-            }
+    /// Messages of shared subscriptions that are over for their groups once the record is written as it is now: only
+    /// this session can complete them, at whichever node [MQTT-4.8.2-4].
+    pub(crate) fn claim_shared(&mut self) -> Vec<SharedMessage> {
+        if !self.outlives_connection() {
+            return Vec::new();
         }
-        (others, own)
+        let queue = &self.queue;
+        let claimed = self.shared.extract_if(|lsn, _| queue.get(lsn).is_some_and(is_sent_once));
+        claimed.filter_map(|(lsn, filter)| Some((filter, queue.get(&lsn)?.entry.message()?))).collect()
+    }
+
+    /// Messages of shared subscriptions that leave a session without a connection, and whether no other member may have
+    /// them [MQTT-4.8.2-5]. Those that its next record claims stay if it `goes_on`.
+    pub(crate) fn take_shared(&mut self, goes_on: bool) -> Vec<(SharedMessage, bool)> {
+        let (queue, outlives) = (&mut self.queue, self.expiry.outlives_connection());
+        let is_claimed = |queued: &Queued| outlives && is_sent_once(queued);
+        let leaving = self.shared.extract_if(|lsn, _| !(goes_on && queue.get(lsn).is_some_and(is_claimed)));
+        let leaving: Vec<_> = leaving.collect();
+        let taken = leaving.into_iter().filter_map(|(lsn, filter)| {
+            let queued = queue.remove(&lsn)?;
+            let is_over = !outlives && is_sent_once(&queued);
+            Some(((filter, queued.entry.message()?), is_over))
+        });
+        taken.collect()
     }
 
     /// An exchange of QoS 2 of the client begins in a shard.
@@ -381,6 +388,11 @@ impl OwnSession {
     pub(crate) fn exchanges(&self, packet_id: PacketId) -> usize {
         self.received.get(&packet_id).map_or(0, Vec::len)
     }
+}
+
+/// Tests whether a PUBLISH of QoS 2 was sent, or is about to be, and is not released.
+fn is_sent_once(queued: &Queued) -> bool {
+    matches!(&queued.entry, QueueEntry::Sent(_, delivery) if delivery.qos == QoS::ExactlyOnce)
 }
 
 const fn is_inflight(entry: &QueueEntry) -> bool {
@@ -587,9 +599,34 @@ mod tests {
             1,
             "another member gets the others"
         );
-        let (mut others, kept) = session.take_shared();
-        others.sort_by_key(|(_, message)| *message);
-        assert_eq!(others, [(filter.clone(), Lsn::new(2)), (filter.clone(), Lsn::new(6))]);
-        assert_eq!(kept, [(filter, Lsn::new(4))]);
+        let messages = |taken: Vec<(SharedMessage, bool)>| {
+            assert!(taken.iter().all(|((of, _), is_over)| *of == filter && !is_over));
+            taken.iter().map(|((_, message), _)| message.value()).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(messages(session.take_shared(true)), [2, 6].into());
+        assert_eq!(session.claim_shared(), [(filter.clone(), Lsn::new(4))]);
+        assert!(session.claim_shared().is_empty() && session.take_shared(false).is_empty(), "once");
+        assert_eq!(session.record(&layout, &[9, 9], "a", "1").queue.len(), 1, "it stays in flight");
+    }
+
+    #[test]
+    fn a_message_that_a_session_took_with_it_goes_to_no_other_member() {
+        let layout = layout();
+        let expiry = SessionExpiry::WITH_CONNECTION;
+        let mut session = OwnSession::new(&layout, ClientId::from("c"), None, expiry, Claim::new(1), &[]);
+        let filter = Arc::new(TopicFilter::parse("$share/g/a").unwrap());
+        let own = |number| Lsn::new(OWN_NUMBERS.value() + number);
+        for number in [1, 2] {
+            let shared = Some(filter.clone());
+            let delivery =
+                StoredDelivery { shared, ..StoredDelivery::new(Lsn::new(number), QoS::ExactlyOnce) };
+            session.queue(&layout, own(number), delivery);
+        }
+        session.send(own(1), PacketId::FIRST);
+        assert!(session.claim_shared().is_empty(), "its record has no queue");
+        let mut taken = session.take_shared(false);
+        taken.sort_by_key(|((_, message), _)| *message);
+        let over: Vec<_> = taken.iter().map(|((_, message), is_over)| (message.value(), *is_over)).collect();
+        assert_eq!(over, [(1, true), (2, false)], "[MQTT-4.8.2-5]");
     }
 }

@@ -20,8 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{interval, sleep};
 
+use crate::batch::Batch;
 use crate::interest::{Interest, InterestChange};
-use crate::layout::Layout;
+use crate::layout::{LEASE, Layout};
 use crate::live::arrived;
 use crate::logged::{now, read};
 use crate::marks::Marker;
@@ -34,8 +35,12 @@ const WINDOW: usize = 256;
 /// Messages of a group that all members together have not completed.
 const WINDOW_OF_ALL: i64 = 10_000;
 
-/// Time after which the servers give a message to another node, unless this one says that it has it still.
-const HELD: Duration = Duration::from_secs(30);
+/// Time after which the servers give a message to another node, unless this one says that it has it still: then it is
+/// dead, or may not deliver any more.
+const HELD: Duration = LEASE;
+
+/// Beginning of the names of consumers.
+pub(crate) const GROUP: &str = "g-";
 
 /// Longest time between two tries.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -55,12 +60,12 @@ pub(crate) struct SharedGroups {
 
 /// Name of a group as a consumer and a queue: two hashes of its filter, as filters have characters that names must not
 /// have.
-fn group_name(filter: &TopicFilter) -> String {
+pub(crate) fn group_name(filter: &TopicFilter) -> String {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let bytes = || filter.as_str().bytes();
     let first = bytes().fold(0xcbf2_9ce4_8422_2325, fold);
     let second = bytes().rev().fold(0x8422_2325_cbf2_9ce4, fold);
-    format!("g-{first:016x}{second:016x}")
+    format!("{GROUP}{first:016x}{second:016x}")
 }
 
 /// Opens the consumer of a group in a shard, which begins after `since` if it is made now.
@@ -103,7 +108,7 @@ impl SharedGroups {
     ) {
         let this = Arc::new(self);
         let mut groups: HashMap<TopicFilter, Vec<AbortHandle>> = HashMap::new();
-        let mut held = interval(HELD / 3);
+        let mut held = interval(HELD / 4);
         let mut marker = Marker::new(this.state.clone(), this.client.clone(), &[false, true], true);
         loop {
             tokio::select! {
@@ -139,12 +144,12 @@ impl SharedGroups {
         let mut tasks = Vec::new();
         for index in 0..self.streams.len() {
             let (this, filter, window) = (self.clone(), change.filter.clone(), window.clone());
-            let since = change.since.get(index).copied().unwrap_or(0);
+            let mut since = change.since.get(index).copied().unwrap_or(0);
             let pull = async move {
                 // A new consumer takes requests a short time after it was made.
                 let mut pause = AGAIN / 32;
                 loop {
-                    if let Err(error) = this.pull(&filter, index, since, &window).await {
+                    if let Err(error) = this.pull(&filter, index, &mut since, &window).await {
                         tracing::debug!(%error, %filter, "a shared subscription is read again");
                     }
                     sleep(pause).await;
@@ -167,16 +172,17 @@ impl SharedGroups {
         tasks
     }
 
-    /// Pulls messages of the log for the members at this node.
+    /// Pulls messages of the log for the members at this node. A consumer that was removed meanwhile is made anew behind
+    /// `since`: it had nothing that was not completed.
     async fn pull(
         &self,
         filter: &TopicFilter,
         index: usize,
-        since: u64,
+        since: &mut u64,
         window: &Arc<Semaphore>,
     ) -> Result<(), async_nats::Error> {
         let layout = &self.state.layout;
-        let consumer = open_group(layout, &self.streams[index], filter, index, since).await?;
+        let consumer = open_group(layout, &self.streams[index], filter, index, *since).await?;
         // Without a heartbeat a request that a server took to its grave would be missed after 35 s.
         let pull = consumer.stream().max_messages_per_batch(64).expires(EXPIRES).heartbeat(EXPIRES / 2);
         let mut messages = pull.messages().await?;
@@ -184,6 +190,7 @@ impl SharedGroups {
             let received = received?;
             let permit = window.clone().acquire_owned().await?;
             let sequence = received.info()?.stream_sequence;
+            *since = sequence.max(*since);
             let async_nats::Message { subject, headers, payload, .. } = &received.message;
             let read = read(layout, index, sequence, subject, headers.as_ref(), payload.clone());
             let read = read.filter(|logged| !logged.is_withheld);
@@ -207,8 +214,8 @@ impl SharedGroups {
     async fn listen(&self, filter: &TopicFilter, mut messages: Subscriber) {
         let layout = &self.state.layout;
         while let Some(message) = messages.next().await {
-            let headers = message.headers.unwrap_or_default();
-            if let Some(arrived) = arrived(layout, &message.subject, &headers, message.payload) {
+            let Some(batch) = Batch::read(message.payload) else { continue };
+            for arrived in arrived(layout, &message.subject, batch) {
                 // Without a member that takes it, it is lost, as QoS 0 permits.
                 let _ = self.handle.deliver_shared(filter, arrived.message);
             }

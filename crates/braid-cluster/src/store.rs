@@ -201,7 +201,7 @@ impl NodeState {
         let mut sessions = self.sessions();
         let mut session = sessions.remove(id)?;
         drop(sessions);
-        self.return_shared(&mut session);
+        self.return_shared(&mut session, false);
         for part in session.write.waiters {
             part.complete(&Err(StoreError::Fenced { session: id }));
         }
@@ -214,13 +214,16 @@ impl NodeState {
         Some(session.client_id)
     }
 
-    /// Gives messages of shared subscriptions back.
-    pub(crate) fn return_shared(&self, session: &mut OwnSession) {
-        let (others, own) = session.take_shared();
-        let outcomes = others.into_iter().map(|message| (message, false));
-        for (message, is_complete) in outcomes.chain(own.into_iter().map(|message| (message, true))) {
-            let _ = self.outlets.shared.send(SharedOutcome { message, is_complete });
+    /// Gives messages of shared subscriptions back that a session does not keep. `goes_on`: it is here still.
+    pub(crate) fn return_shared(&self, session: &mut OwnSession, goes_on: bool) {
+        for (message, is_complete) in session.take_shared(goes_on) {
+            self.end_shared(message, is_complete);
         }
+    }
+
+    /// Ends a message of a shared subscription at this node.
+    pub(crate) fn end_shared(&self, message: SharedMessage, is_complete: bool) {
+        let _ = self.outlets.shared.send(SharedOutcome { message, is_complete });
     }
 
     /// Ends an exchange of QoS 2 in the log. `None`: it is not known.
@@ -409,12 +412,12 @@ impl ClusterStore {
             }
             Change::Parked { at, expiry, .. } => {
                 session.park(at, expiry);
-                self.0.return_shared(session);
+                self.0.return_shared(session, true);
                 Effect::Write
             }
             Change::Closed { .. } => {
                 (session.write.ends, session.write.holds) = (true, true);
-                self.0.return_shared(session);
+                self.0.return_shared(session, false);
                 Effect::Write
             }
             Change::WillSet { will, .. } => {
@@ -441,7 +444,7 @@ impl ClusterStore {
             Change::Released { lsn, packet_id, .. } => due_if(session.release(lsn, packet_id)),
             Change::Completed { lsn, .. } => {
                 if let Some(message) = session.complete(layout, lsn) {
-                    let _ = outlets.shared.send(SharedOutcome { message, is_complete: true });
+                    self.0.end_shared(message, true);
                 }
                 if outlives { Effect::Late } else { Effect::Nothing }
             }

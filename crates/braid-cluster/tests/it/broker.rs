@@ -10,7 +10,7 @@ use braid_cluster::{ClusterNode, ClusterOptions, RunningNode};
 use braid_proto::decoder::Decoder;
 use braid_proto::packet::{
     Ack, AckKind, Connect, Packet, PacketId, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry,
-    UserProperties,
+    Unsubscribe, UserProperties,
 };
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::RetainHandling;
@@ -140,6 +140,14 @@ impl Client {
             }
         }
         before.into_iter().rev().for_each(|packet| self.decoded.push_front(packet));
+    }
+
+    /// Unsubscribes, and waits for UNSUBACK.
+    pub(crate) async fn unsubscribe(&mut self, filter: &str) {
+        let filters = vec![TopicFilter::parse(filter)];
+        let unsubscribe = Unsubscribe { packet_id: packet_id(1), user: UserProperties::new(), filters };
+        self.send(Packet::Unsubscribe(Box::new(unsubscribe))).await;
+        assert!(matches!(self.next().await, Packet::Unsuback(_)));
     }
 
     pub(crate) async fn next(&mut self) -> Packet {

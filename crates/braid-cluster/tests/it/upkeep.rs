@@ -7,6 +7,7 @@ use async_nats::jetstream::stream::State;
 use braid_cluster::{ClusterOptions, Risk, Upkeep};
 use braid_proto::packet::QoS;
 use braid_proto::topic::TopicName;
+use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
 use super::broker::{BrokerNode, PATIENCE};
@@ -137,4 +138,63 @@ async fn sessions_of_absent_clients_hold_the_log_only_where_they_need_it() {
     until(&jetstream, "test-m-0", |state| state.first_sequence == 31).await;
     node.stop().await;
     other.stop().await;
+}
+
+/// Groups that have a consumer in the first shard.
+async fn groups(jetstream: &Context) -> usize {
+    let stream = jetstream.get_stream("test-m-0").await.unwrap();
+    let names: Vec<String> = stream.consumer_names().try_collect().await.unwrap();
+    names.iter().filter(|name| name.starts_with("g-")).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_group_holds_the_log_and_goes_with_its_last_member() {
+    let upkeep = Upkeep { trim: Duration::from_millis(200), behind: 1, record_after: 1, ..Upkeep::default() };
+    let (_servers, options, jetstream) = one_server(upkeep).await;
+    let node = BrokerNode::start(&options).await;
+    let (mut member, _) = node.connect("member").await;
+    member.subscribe("$share/g/t/#", QoS::AtLeastOnce).await;
+    let (mut publisher, _) = node.connect("publisher").await;
+    let publish = async |publisher: &mut super::broker::Client, number: u64| {
+        publisher.publish(&format!("t/{number}"), number.to_string(), false).await;
+    };
+    for number in 1..=3 {
+        publish(&mut publisher, number).await;
+        assert_eq!(member.text().await, format!("{number} q1 {number}"));
+    }
+    member.acknowledge(braid_proto::packet::AckKind::Puback, 1).await;
+    until(&jetstream, "test-m-0", |state| state.first_sequence == 2).await;
+    member.acknowledge(braid_proto::packet::AckKind::Puback, 3).await;
+    member.acknowledge(braid_proto::packet::AckKind::Puback, 2).await;
+    until(&jetstream, "test-m-0", |state| state.first_sequence == 4).await;
+    // Messages wait in the log for a group whose members are away.
+    drop(member);
+    for number in 4..=5 {
+        publish(&mut publisher, number).await;
+    }
+    publisher.publish("u", "of nobody", false).await;
+    let (mut member, is_present) = node.connect("member").await;
+    assert!(is_present);
+    // In any order: one that found no member comes again later.
+    let mut texts = member.texts(2).await;
+    texts.sort_unstable();
+    assert!(texts[0].starts_with("4 q1 ") && texts[1].starts_with("5 q1 "), "{texts:?}");
+    assert_eq!(state(&jetstream, "test-m-0").await.first_sequence, 4);
+    for id in [1, 2] {
+        member.acknowledge(braid_proto::packet::AckKind::Puback, id).await;
+    }
+    until(&jetstream, "test-m-0", |state| state.first_sequence == 7).await;
+    assert_eq!(groups(&jetstream).await, 1);
+    member.unsubscribe("$share/g/t/#").await;
+    let give_up = Instant::now() + PATIENCE;
+    while groups(&jetstream).await > 0 {
+        assert!(Instant::now() < give_up);
+        tokio::task::yield_now().await;
+    }
+    // A member that comes later gets what comes later.
+    publish(&mut publisher, 7).await;
+    member.subscribe("$share/g/t/#", QoS::AtLeastOnce).await;
+    publish(&mut publisher, 8).await;
+    assert!(member.text().await.starts_with("8 q1 "));
+    node.stop().await;
 }
