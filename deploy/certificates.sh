@@ -5,6 +5,7 @@
 #   nats-N.pem, nats-N-key.pem       server nats-N.DOMAIN, also for its connections to the other servers
 #   node-N.pem, node-N-key.pem       broker: all have the subject that account.conf permits
 #   operator.pem, operator-key.pem   for `nats server ...`
+#   streams.pem, streams-key.pem     for `nats stream ...`
 #
 # Files that exist are kept, so that a second run adds what is missing. They are valid for two years; the authority for ten.
 set -eu
@@ -43,7 +44,8 @@ extendedKeyUsage=serverAuth,clientAuth"
   issue "node-$number" "/CN=braidmq-node" "extendedKeyUsage=clientAuth"
 done
 issue operator "/CN=nats-operator" "extendedKeyUsage=clientAuth"
+issue streams "/CN=braidmq-operator" "extendedKeyUsage=clientAuth"
 # Certificates are public, keys are not.
-for certificate in ca nats-1 nats-2 nats-3 node-1 node-2 node-3 operator; do
+for certificate in ca nats-1 nats-2 nats-3 node-1 node-2 node-3 operator streams; do
   chmod 0644 "$certificate.pem"
 done

@@ -32,7 +32,7 @@ pub(crate) struct Advancer {
     pub(crate) client: Client,
     pub(crate) layout: Layout,
     pub(crate) sessions: Stream<()>,
-    /// Streams of the shards, by their place.
+    /// Streams of the shards, by index.
     pub(crate) streams: Vec<Stream<()>>,
 }
 

@@ -20,7 +20,7 @@ const ANSWER: Duration = Duration::from_millis(500);
 const IN_FLIGHT: usize = 1024;
 
 /// Bytes that a message takes beside its payload: properties as headers, and what the log needs.
-const OVERHEAD: usize = 64 << 10;
+pub const OVERHEAD: usize = 64 << 10;
 
 /// Connections to the servers, and their JetStream.
 #[derive(Clone, Debug)]
@@ -44,8 +44,9 @@ impl Connections {
         let ordinary = connect(options, "").await?;
         let max_payload = ordinary.max_payload();
         if options.largest_packet.saturating_add(OVERHEAD) > max_payload {
-            let (packet, most) = (options.largest_packet, max_payload.saturating_sub(OVERHEAD));
-            return Err(ClusterError::Payload { max_payload, packet: packet.saturating_add(OVERHEAD), most });
+            let packet = options.largest_packet;
+            let (needed, most) = (packet.saturating_add(OVERHEAD), max_payload.saturating_sub(OVERHEAD));
+            return Err(ClusterError::Payload { max_payload, packet, needed, most });
         }
         let largest_packet = max_payload.saturating_sub(OVERHEAD);
         let urgent = connect(options, " urgent").await?;

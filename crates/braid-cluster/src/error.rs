@@ -125,14 +125,16 @@ pub enum ClusterError {
     },
     /// Messages that the broker accepts are larger than those that NATS carries.
     #[error(
-        "NATS takes payloads of {max_payload} bytes, and mqtt.maximum_packet_size is {packet}: set max_payload: {packet} or \
-         more in the configuration of NATS (8MB at most are advised), or lower mqtt.maximum_packet_size to {most}"
+        "NATS takes payloads of {max_payload} bytes, too few for mqtt.maximum_packet_size = {packet}: lower that key to {most}, \
+         or set max_payload: {needed} or more in the configuration of NATS"
     )]
     Payload {
         /// Limit of the servers.
         max_payload: usize,
         /// Largest packet of the broker.
         packet: usize,
+        /// Payload that it may need.
+        needed: usize,
         /// Largest packet that fits.
         most: usize,
     },
@@ -170,7 +172,10 @@ pub enum ClusterError {
         remedy: &'static str,
     },
     /// A stream cannot be made.
-    #[error("the stream {stream} cannot be made: {reason}")]
+    #[error(
+        "the stream {stream} cannot be made: {reason}. Give at least cluster.replicas servers room for it, and choose another \
+         cluster.name if other streams have its subjects"
+    )]
     Stream {
         /// Name of the stream.
         stream: String,

@@ -1,4 +1,4 @@
-//! Size of groups: a wait for the messages that acknowledgements call forth.
+//! Size of groups: a wait for the messages that follow acknowledgements.
 //!
 //! A publisher with a full window sends its next messages when the last ones are acknowledged. They come a moment after
 //! the next group would have left without them, so that half of the window would wait while the other half is on its

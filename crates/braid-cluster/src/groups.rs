@@ -9,16 +9,16 @@ use futures_util::TryStreamExt;
 
 use crate::shared::GROUP;
 
-/// Groups that nobody used when they were looked at.
+/// Groups without a reader when they were looked at.
 #[derive(Default)]
 pub(crate) struct Groups {
-    /// Place of their shard, and their name.
+    /// Index of their shard, and their name.
     unused: HashSet<(usize, String)>,
 }
 
 impl Groups {
     /// Position in a shard up to which its groups have completed all; `None`: there are no groups. Removes those that
-    /// nobody uses for the second time: `is_wanted` tells whether some session has a subscription with this name.
+    /// are without a reader for the second time: `is_wanted` tells whether some session has a subscription with this name.
     /// `settled`: a position up to which each server knows the log.
     pub(crate) async fn look(
         &mut self,

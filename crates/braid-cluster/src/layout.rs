@@ -35,10 +35,10 @@ pub const LEASE: Duration = Duration::from_secs(10);
 /// Time for which a server knows the identifier of a message, and refuses to append it again.
 const DUPLICATES: Duration = Duration::from_secs(120);
 
-/// Part of the messages: one of the shards, by their publisher, or that of urgent topics.
+/// Part of the messages: one of the shards, by their topic, or that of urgent topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shard {
-    /// Messages of the publishers with this hash.
+    /// Messages of the topics with this hash.
     Ordinary(u16),
     /// Messages of urgent topics.
     Urgent,
@@ -106,7 +106,7 @@ impl Layout {
         usize::from(self.dimensions.shards) + 1
     }
 
-    /// Place of a shard among all, from 0 on.
+    /// Index of a shard among all, from 0 on.
     #[must_use]
     pub fn index_of(&self, shard: Shard) -> usize {
         match shard {
@@ -115,7 +115,7 @@ impl Layout {
         }
     }
 
-    /// Shard at a place.
+    /// Shard with an index.
     #[must_use]
     pub fn shard_at(&self, index: usize) -> Shard {
         u16::try_from(index)
@@ -130,7 +130,7 @@ impl Layout {
         Lsn::new(sequence.saturating_mul(self.parts() as u64).saturating_add(index as u64))
     }
 
-    /// Place of the shard, and sequence number in its stream, of a message of the log; `None` for a number that is of
+    /// Index of the shard, and sequence number in its stream, of a message of the log; `None` for a number that is of
     /// this node only.
     #[must_use]
     pub fn position(&self, lsn: Lsn) -> Option<(usize, u64)> {

@@ -55,7 +55,7 @@ mod streams;
 pub mod subject;
 mod take;
 
-pub use connect::Connections;
+pub use connect::{Connections, OVERHEAD};
 pub use error::{ClusterError, Risk, UnknownRisk};
 pub use layout::{Dimensions, FORMAT, LEASE, Layout, OWN_NUMBERS, Shard};
 pub use message::{HEADER, LoggedMessage, Unreadable};

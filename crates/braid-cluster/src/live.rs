@@ -52,7 +52,7 @@ impl LiveMessage {
     }
 }
 
-/// Way of messages to other nodes, with bounded buffers.
+/// Sender of messages of QoS 0 to other nodes, with bounded buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveOutlet {
     waiting: Arc<AtomicUsize>,

@@ -38,7 +38,7 @@ pub(crate) struct Found {
 pub(crate) struct LogSource {
     pub(crate) client: Client,
     pub(crate) layout: Layout,
-    /// Streams of the shards, by their place.
+    /// Streams of the shards, by index.
     pub(crate) streams: Vec<Stream<()>>,
 }
 

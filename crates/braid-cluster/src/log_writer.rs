@@ -1,7 +1,7 @@
 //! Writer of a shard of the log: appends in groups, each of them whole, one after the other.
 //!
 //! A group is sent again until the servers have it, before the next one is: so messages keep their order while leaders
-//! change. While one is on its way, others join the next, as do those that its acknowledgements call forth
+//! change. While one is on its way, others join the next, as do those that follow its acknowledgements
 //! ([`Gather`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -138,9 +138,9 @@ impl LogWriter {
         let (mut waiting, mut gather) = (Vec::new(), Gather::default());
         while !waiting.is_empty() || commands.recv_many(&mut waiting, GROUP_MESSAGES).await > 0 {
             while let Some(until) = gather.waits_until(count(&waiting), Instant::now()) {
-                match timeout_at(until, commands.recv_many(&mut waiting, GROUP_MESSAGES)).await {
-                    Ok(0) => break,
-                    Ok(_) | Err(_) => {}
+                let received = timeout_at(until, commands.recv_many(&mut waiting, GROUP_MESSAGES)).await;
+                if received == Ok(0) {
+                    break;
                 }
             }
             let mut group = Group::default();

@@ -54,7 +54,7 @@ const CONNECTION_LOOK: Duration = Duration::from_millis(250);
 const CONNECTION_LOST: u32 = 3;
 
 /// Time to give the name of the node back.
-const GIVE_BACK: Duration = Duration::from_secs(2);
+const GIVE_BACK: Duration = Duration::from_secs(1);
 
 /// Node that has joined its cluster, without its broker.
 #[derive(Debug)]
@@ -95,13 +95,28 @@ async fn check_servers(options: &ClusterOptions, layout: &Layout) -> Result<(), 
     if options.monitors.is_empty() && !options.accepted.contains(&Risk::Unchecked) {
         return Err(unchecked());
     }
+    let (mut silent, mut first_error) = (0, None);
     for monitor in &options.monitors {
-        let facts = ServerFacts::ask(monitor, &options.ca_files).await?;
+        let facts = match ServerFacts::ask(monitor, &options.ca_files).await {
+            Ok(facts) => facts,
+            // One server may be down when a node starts.
+            Err(ClusterError::Monitor(error)) => {
+                tracing::warn!(monitor, %error, "a NATS server does not answer, and is not checked");
+                silent += 1;
+                first_error.get_or_insert(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         facts.check(options.dimensions.replicas, SystemTime::now(), &options.accepted)?;
         facts.check_room(layout)?;
         tracing::debug!(server = facts.server, version = facts.version, "checked a NATS server");
     }
-    Ok(())
+    match first_error {
+        // Without a majority there is no JetStream either.
+        Some(error) if silent * 2 >= options.monitors.len() => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Receivers of what the store and the cluster of a node send.
@@ -131,7 +146,7 @@ pub(crate) struct NodeStreams {
     pub(crate) nodes: Stream<()>,
     pub(crate) sessions: Stream<()>,
     pub(crate) retained: Stream<()>,
-    /// Streams of the shards, by their place.
+    /// Streams of the shards, by index.
     pub(crate) messages: Vec<Stream<()>>,
 }
 

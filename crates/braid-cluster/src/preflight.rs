@@ -167,16 +167,14 @@ impl ServerFacts {
     /// They do not fit.
     pub fn check_room(&self, layout: &Layout) -> Result<(), ClusterError> {
         let Dimensions { replicas, log_bytes, .. } = layout.dimensions();
+        let shards = layout.parts();
         // Servers have equal shares of the replicas.
-        let (copies, servers) = ((layout.parts() * replicas) as u64, self.servers.max(1) as u64);
-        let needed = u64::try_from(u128::from(log_bytes) * u128::from(copies) / u128::from(servers));
-        let needed = needed.unwrap_or(u64::MAX);
+        let copies = (shards * replicas).div_ceil(self.servers.max(1)).max(1) as u64;
+        let needed = log_bytes.saturating_mul(copies);
         if self.storage == 0 || needed <= self.storage {
             return Ok(());
         }
-        let most = u64::try_from(u128::from(self.storage) * u128::from(servers) / u128::from(copies));
-        let (server, storage, shards) = (self.server.clone(), self.storage, layout.parts());
-        let most = most.unwrap_or(u64::MAX);
+        let (server, storage, most) = (self.server.clone(), self.storage, self.storage / copies);
         Err(ClusterError::Storage { server, storage, shards, log_bytes, needed, most })
     }
 }
@@ -268,6 +266,8 @@ mod tests {
             (3, (40 << 30) - 1, false),
             (6, 20 << 30, true),
             (6, 19 << 30, false),
+            (5, 30 << 30, true),
+            (5, 29 << 30, false),
             (3, 0, true),
         ] {
             let facts = ServerFacts { servers, storage, ..facts() };

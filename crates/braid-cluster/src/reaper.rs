@@ -25,6 +25,7 @@ use crate::publish::last_message;
 use crate::record::{Record, RecordedSubscription, millis};
 use crate::removals::{Removals, is_removal};
 use crate::shared::group_name;
+use crate::status::StreamState;
 use crate::store::NodeState;
 use crate::subject::parse_token;
 
@@ -61,7 +62,7 @@ pub(crate) struct Reaper {
     pub(crate) nodes: Stream<()>,
     pub(crate) sessions: Stream<()>,
     pub(crate) retained: Stream<()>,
-    /// Streams of the shards, by their place.
+    /// Streams of the shards, by index.
     pub(crate) streams: Vec<Stream<()>>,
     pub(crate) handle: NodeHandle,
     pub(crate) advancer: Advancer,
@@ -314,7 +315,11 @@ impl Reaper {
         for (index, stream) in self.streams.iter().enumerate() {
             let positions = nodes.values().map(|node| node.positions.get(index).copied().unwrap_or(0));
             reached.push(positions.min().unwrap_or(0));
-            is_long.push(stream.get_info().await?.state.bytes >= self.upkeep.behind);
+            let state = StreamState::of(&stream.get_info().await?);
+            is_long.push(state.bytes >= self.upkeep.behind);
+            if let Some(problem) = state.fullness(&layout.messages_stream(layout.shard_at(index))) {
+                tracing::warn!("{problem}");
+            }
         }
         let settled = targets.note(reached, &is_long);
         let wanted = watch.sessions.values().flat_map(|watched| &watched.groups);
@@ -330,7 +335,7 @@ impl Reaper {
             let of_groups = match groups.look(index, stream, is_wanted, settled).await {
                 Ok(completed) => completed,
                 Err(error) => {
-                    tracing::debug!(%error, "the log is not trimmed: a shared group cannot be looked at");
+                    tracing::warn!(%error, "the log is not trimmed: the consumers of shared groups cannot be read");
                     continue;
                 }
             };

@@ -55,7 +55,7 @@ pub(crate) struct OwnSession {
     progress: Vec<Progress>,
     /// Progress as it was found, until the messages behind it are queued here.
     found: Option<Vec<Checkpoint>>,
-    /// Place of the shard of each open exchange of QoS 2.
+    /// Index of the shard of each open exchange of QoS 2.
     received: BTreeMap<PacketId, Vec<usize>>,
     next_step: u64,
     pub(crate) write: WriteState,
@@ -374,7 +374,7 @@ impl OwnSession {
         self.received.entry(packet_id).or_default().push(index);
     }
 
-    /// An exchange ends: the place of its shard.
+    /// An exchange ends: the index of its shard.
     pub(crate) fn close_exchange(&mut self, packet_id: PacketId) -> Option<usize> {
         let shards = self.received.get_mut(&packet_id)?;
         let index = shards.pop();

@@ -52,7 +52,7 @@ pub(crate) struct SharedGroups {
     pub(crate) state: Arc<NodeState>,
     /// Connection that gets messages of QoS 0 of this node too.
     pub(crate) client: Client,
-    /// Streams of the shards, by their place.
+    /// Streams of the shards, by index.
     pub(crate) streams: Vec<Stream<()>>,
     pub(crate) handle: NodeHandle,
     pending: Pending,
@@ -183,7 +183,7 @@ impl SharedGroups {
     ) -> Result<(), async_nats::Error> {
         let layout = &self.state.layout;
         let consumer = open_group(layout, &self.streams[index], filter, index, *since).await?;
-        // Without a heartbeat a request that a server took to its grave would be missed after 35 s.
+        // Without a heartbeat a request that was lost with its server would be missed after 35 s.
         let pull = consumer.stream().max_messages_per_batch(64).expires(EXPIRES).heartbeat(EXPIRES / 2);
         let mut messages = pull.messages().await?;
         while let Some(received) = messages.next().await {

@@ -34,6 +34,9 @@ const UNSEEN: Duration = Duration::from_secs(10);
 /// Operations by which a replica may be behind under load.
 const LAG: u64 = 1000;
 
+/// Percentage of its bytes from which on a stream is nearly full.
+const FULL: u64 = 90;
+
 /// State of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterStatus {
@@ -93,6 +96,8 @@ pub struct StreamState {
     pub messages: u64,
     /// Bytes of these messages.
     pub bytes: u64,
+    /// Bytes beyond which the oldest messages go; `None`: it is not bounded.
+    pub most_bytes: Option<u64>,
     /// Sequence number of the oldest message.
     pub first: u64,
     /// Sequence number of the last message.
@@ -256,7 +261,18 @@ impl ClusterStatus {
 }
 
 impl StreamState {
+    /// A line about a stream that is nearly full.
+    pub(crate) fn fullness(&self, name: &str) -> Option<String> {
+        let most = self.most_bytes.filter(|most| self.bytes >= most / 100 * FULL)?;
+        Some(format!(
+            "the stream {name} has {} of {most} bytes, beyond which the oldest messages go, also those that sessions have not \
+             got: let sessions expire sooner, or raise max_bytes of the stream and cluster.log_bytes",
+            self.bytes
+        ))
+    }
+
     fn problems(&self, name: &str, problems: &mut Vec<String>) {
+        problems.extend(self.fullness(name));
         if self.leader.is_none() {
             problems.push(format!("the stream {name} has no leader: a majority of its servers must run"));
         } else {
@@ -339,12 +355,13 @@ async fn stream(jetstream: &Context, name: &str) -> (Result<StreamState, StreamP
 }
 
 impl StreamState {
-    fn of(info: &Info) -> Self {
+    pub(crate) fn of(info: &Info) -> Self {
         let state = &info.state;
         let mut found = Self {
             wanted: info.config.num_replicas,
             messages: state.messages,
             bytes: state.bytes,
+            most_bytes: u64::try_from(info.config.max_bytes).ok().filter(|most| *most > 0),
             first: state.first_sequence,
             last: state.last_sequence,
             uncopied: info.sources.iter().map(|source| source.lag).sum(),
@@ -474,7 +491,7 @@ mod tests {
         fn state(status: &mut ClusterStatus) -> &mut StreamState {
             status.streams[0].state.as_mut().unwrap()
         }
-        let cases: [(Change, &[&str]); 13] = [
+        let cases: [(Change, &[&str]); 15] = [
             (|status| status.nodes = Ok(Vec::new()), &["no node is running"]),
             (|status| status.nodes = Err("x".to_owned()), &["the nodes cannot be read: x"]),
             (
@@ -513,6 +530,14 @@ mod tests {
             (
                 |status| state(status).uncopied = 1001,
                 &["the stream x-m-0 is 1001 messages behind those that it copies"],
+            ),
+            (|status| (state(status).most_bytes, state(status).bytes) = (Some(1000), 899), &[]),
+            (
+                |status| (state(status).most_bytes, state(status).bytes) = (Some(1000), 900),
+                &[
+                    "the stream x-m-0 has 900 of 1000 bytes, beyond which the oldest messages go, also those that sessions have \
+                     not got: let sessions expire sooner, or raise max_bytes of the stream and cluster.log_bytes",
+                ],
             ),
             (
                 |status| status.sessions.as_mut().unwrap().unreadable = 2,

@@ -23,8 +23,9 @@ use crate::position::ReadPosition;
 use crate::retained::RetainedMessage;
 use crate::sessions::{OwnSession, SharedMessage};
 
-/// Longest wait for writes at the end of a node.
-const SETTLE: Duration = Duration::from_secs(5);
+/// Longest wait for writes at the end of a node: with the five seconds in which connections end, and two for the lease,
+/// it leaves in ten.
+const SETTLE: Duration = Duration::from_secs(3);
 
 /// Time between two looks at the writes.
 const LOOK: Duration = Duration::from_millis(20);
@@ -58,7 +59,7 @@ pub(crate) struct Outlets {
     /// Reads of messages.
     pub(crate) reads: UnboundedSender<ReadRequest>,
     pub(crate) interest: UnboundedSender<Interest>,
-    /// Writers of the shards, by their place.
+    /// Writers of the shards, by index.
     pub(crate) writers: Vec<Commands>,
 }
 
@@ -76,7 +77,7 @@ pub(crate) struct NodeState {
     pub(crate) node: String,
     pub(crate) run: Arc<str>,
     pub(crate) outlets: Outlets,
-    /// Readers of the shards, by their place.
+    /// Readers of the shards, by index.
     pub(crate) positions: Vec<ReadPosition>,
     sessions: Mutex<Sessions>,
     retained: Mutex<Vec<RetainedMessage>>,

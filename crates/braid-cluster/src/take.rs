@@ -50,7 +50,7 @@ pub(crate) struct Taker {
     pub(crate) client: Client,
     pub(crate) sessions: Stream<()>,
     pub(crate) nodes: Stream<()>,
-    /// Streams of the shards, by their place.
+    /// Streams of the shards, by index.
     pub(crate) streams: Vec<Stream<()>>,
 }
 

@@ -32,7 +32,12 @@ async fn a_node_joins_and_what_does_not_fit_is_refused() {
     let mut other = servers.options("b", "2");
     other.largest_packet = 8 << 20;
     let error = refused(&other).await;
-    assert!(error.contains("max_payload: 8454144") && error.contains("to 8323072"), "{error}");
+    assert!(
+        error.contains(
+            "maximum_packet_size = 8388608: lower that key to 8323072, or set max_payload: 8454144 "
+        ),
+        "{error}"
+    );
     let mut other = servers.options("b", "2");
     other.monitors.clear();
     let error = refused(&other).await;

@@ -212,10 +212,11 @@ pub(super) fn json(status: &ClusterStatus) -> Value {
 }
 
 fn stream(StreamStatus { name, state }: &StreamStatus) -> Value {
-    let StreamState { leader, replicas, wanted, messages, bytes, first, last, uncopied } = match state {
+    let state = match state {
         Ok(state) => state,
         Err(problem) => return json!({ "name": name, "problem": problem.to_string() }),
     };
+    let StreamState { leader, replicas, wanted, messages, bytes, most_bytes, first, last, uncopied } = state;
     let replica = |replica: &Replica| {
         json!({
             "server": replica.server,
@@ -232,6 +233,7 @@ fn stream(StreamStatus { name, state }: &StreamStatus) -> Value {
         "replicas": replicas.iter().map(replica).collect::<Vec<_>>(),
         "messages": messages,
         "bytes": bytes,
+        "most_bytes": most_bytes,
         "first": first,
         "last": last,
         "uncopied": uncopied,
@@ -274,6 +276,7 @@ mod tests {
             wanted: 3,
             messages: 1_234_567,
             bytes: 3 << 29,
+            most_bytes: Some(10 << 30),
             first: 1,
             last: 1_234_567,
             uncopied: 0,

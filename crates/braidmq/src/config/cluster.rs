@@ -13,7 +13,7 @@ use super::http::{parsed, text};
 use super::{Config, ConfigError, StoreConfig};
 
 /// Bytes that a message takes in the log beside its packet.
-const OVERHEAD: u64 = 64 << 10;
+const OVERHEAD: u64 = braid_cluster::OVERHEAD as u64;
 
 /// Cluster on NATS. It is in force when `nats` is not empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -25,7 +25,7 @@ pub(crate) use http::FrontConfig;
 pub(crate) use listener::ListenerConfig;
 pub(crate) use merge::{Layers, environment, merge};
 pub(crate) use parse::ConfigError;
-pub(crate) use quic::QuicConfig;
+pub(crate) use quic::{QuicConfig, QuicLbConfig, nonce_bytes};
 
 /// Configuration of `braidmq serve`. All keys are optional.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -67,7 +67,8 @@ pub(crate) struct QuicLbConfig {
     pub(crate) key_file: Option<PathBuf>,
 }
 
-const fn nonce_bytes() -> usize {
+/// Default length of the nonce.
+pub(crate) const fn nonce_bytes() -> usize {
     8
 }
 
