@@ -52,6 +52,7 @@ impl BrokerNode {
     }
 
     pub(crate) async fn stop(self) {
+        self.running.find_successors().await;
         self.handle.stop();
         self.task.await.unwrap().unwrap();
         self.running.leave().await;
@@ -59,6 +60,18 @@ impl BrokerNode {
 
     /// A client whose session lasts for an hour, and whether it had one.
     pub(crate) async fn connect(&self, client_id: &str) -> (Client, bool) {
+        match self.try_connect(client_id).await {
+            (client, ReasonCode::Success, is_present) => (client, is_present),
+            (_, reason, _) => panic!("CONNECT is refused: {reason:?}"),
+        }
+    }
+
+    /// Reason code with which a client is refused.
+    pub(crate) async fn refused(&self, client_id: &str) -> ReasonCode {
+        self.try_connect(client_id).await.1
+    }
+
+    async fn try_connect(&self, client_id: &str) -> (Client, ReasonCode, bool) {
         let Link::Single(single) = self.connector.connect().await.unwrap() else { panic!("one stream") };
         let decoder = Decoder::new(ProtocolVersion::V5, 268_435_460);
         let mut client = Client { io: single.io, decoder, decoded: VecDeque::new() };
@@ -67,9 +80,7 @@ impl BrokerNode {
         connect.properties.session_expiry = Some(3600);
         client.send(Packet::Connect(Box::new(connect))).await;
         match client.next().await {
-            Packet::Connack(connack) if connack.reason == ReasonCode::Success => {
-                (client, connack.session_present)
-            }
+            Packet::Connack(connack) => (client, connack.reason, connack.session_present),
             other => panic!("CONNACK expected, not {other:?}"),
         }
     }
@@ -99,12 +110,21 @@ impl Client {
 
     /// Publishes with QoS 1, and waits for PUBACK.
     pub(crate) async fn publish(&mut self, topic: &str, payload: impl Into<Bytes>, retain: bool) {
+        self.send_message(topic, payload, QoS::AtLeastOnce, retain).await;
+        assert!(self.text().await.starts_with("Puback 1 "));
+    }
+
+    pub(crate) async fn send_publish(&mut self, topic: &str, payload: impl Into<Bytes>, qos: QoS) {
+        self.send_message(topic, payload, qos, false).await;
+    }
+
+    async fn send_message(&mut self, topic: &str, payload: impl Into<Bytes>, qos: QoS, retain: bool) {
         self.send(Packet::Publish(Publish {
             dup: false,
-            qos: QoS::AtLeastOnce,
+            qos,
             retain,
             topic: Some(TopicName::parse(topic).unwrap()),
-            packet_id: Some(packet_id(1)),
+            packet_id: (qos > QoS::AtMostOnce).then(|| packet_id(1)),
             topic_alias: None,
             subscription_ids: Vec::new(),
             properties: None,
@@ -112,7 +132,6 @@ impl Client {
             spooled: false,
         }))
         .await;
-        assert!(self.text().await.starts_with("Puback 1 "));
     }
 
     /// Subscribes, and waits for SUBACK.

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use braid_cluster::status::{ClusterStatus, Stage};
-use braid_cluster::{ClusterOptions, Layout, Node};
-use braid_proto::packet::ClientId;
+use braid_cluster::{ClusterOptions, Layout, Node, Upkeep};
+use braid_proto::packet::{AckKind, ClientId, QoS};
+use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
+use super::broker::{BrokerNode, PATIENCE};
 use super::certificates::Authority;
 use super::servers::{ServerPorts, Servers};
 
@@ -67,9 +69,15 @@ async fn the_state_is_that_of_nodes_streams_and_sessions() {
     assert!(records.leader.is_some() && records.bytes > 0);
     assert!(status.servers.iter().all(|server| server.syncs_always == Some(true)));
 
-    // Two of three are gone.
+    // A node starts while one of three is gone.
     servers.kill(1);
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = Node::join(&servers.options("c", "3"), "1.1").await {
+        assert!(Instant::now() < give_up, "{error}");
+    }
     servers.kill(2);
+    let error = Node::join(&servers.options("d", "4"), "1.1").await.map(drop).unwrap_err().to_string();
+    assert!(error.starts_with("cluster.monitor: "), "{error}");
     let give_up = Instant::now() + Duration::from_secs(60);
     options.servers.truncate(1);
     loop {
@@ -110,8 +118,47 @@ fn deployed(of: &ServerPorts<'_>, authority: &Authority) -> String {
     text
 }
 
+/// A broker with a shared group, an absent session and a retained message that goes: the caretaker trims the log.
+async fn serve(options: &ClusterOptions, jetstream: &Context) {
+    let upkeep = Upkeep {
+        trim: Duration::from_millis(500),
+        removals: Duration::from_secs(1),
+        behind: 1,
+        record_after: 1,
+        rest: Duration::ZERO,
+    };
+    let options = ClusterOptions { upkeep, ..options.clone() };
+    let node = BrokerNode::start(&options).await;
+    let (mut absent, _) = node.connect("absent").await;
+    absent.subscribe("idle", QoS::AtLeastOnce).await;
+    drop(absent);
+    let (mut member, _) = node.connect("member").await;
+    member.subscribe("$share/g/t", QoS::AtLeastOnce).await;
+    let (mut publisher, _) = node.connect("publisher").await;
+    publisher.publish("r", "x", true).await;
+    publisher.publish("r", "", true).await;
+    publisher.publish("t", "y", false).await;
+    assert_eq!(member.text().await, "y q1 1");
+    member.acknowledge(AckKind::Puback, 1).await;
+    member.unsubscribe("$share/g/t").await;
+    let give_up = Instant::now() + PATIENCE;
+    let stream = |name: &'static str| async move { jetstream.get_stream(name).await.unwrap() };
+    loop {
+        let log = stream("braidmq-m-0").await;
+        let groups: Vec<String> = log.consumer_names().try_collect().await.unwrap();
+        let has_groups = groups.iter().any(|name| name.starts_with("g-"));
+        let (log, copies) = (log.cached_info().state.clone(), stream("braidmq-r").await);
+        if log.first_sequence == 4 && copies.cached_info().state.messages == 0 && !has_groups {
+            break;
+        }
+        assert!(Instant::now() < give_up, "{log:?} {has_groups}");
+        tokio::task::yield_now().await;
+    }
+    node.stop().await;
+}
+
 /// The servers of `deploy/nats` accept a node with its certificate, permit what it needs, and nothing that it does not.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_example_for_servers_permits_a_node_what_it_needs() {
     let authority = Authority::new();
     authority.issue("nats", "nats", &["127.0.0.1", "localhost"]);
@@ -140,9 +187,9 @@ async fn the_example_for_servers_permits_a_node_what_it_needs() {
     assert_eq!(status.sessions.unwrap().by_node.get("a"), Some(&1));
     joined.lease.give_back().await;
     assert_eq!(ask(&options).await.problems(), ["no node is running"], "the purge is permitted");
+    serve(&options, jetstream).await;
 
-    // Refused: other subjects, and what removes or changes a stream.
-    assert!(jetstream.publish("other.x", "x".into()).await.unwrap().await.is_err());
+    // Refused: what removes or changes a stream.
     assert!(jetstream.delete_stream(layout.sessions_stream()).await.is_err());
     let mut changed = layout.streams().remove(0);
     changed.max_bytes = 5 << 20;

@@ -1,0 +1,68 @@
+//! Reason codes for clients whose session moves, whose node stops, or whose node has no majority of the servers.
+
+use braid_cluster::{ClusterOptions, Risk};
+use braid_proto::packet::{Packet, QoS};
+use braid_proto::reason::ReasonCode;
+use tokio::time::Instant;
+
+use super::broker::{BrokerNode, Client, PATIENCE};
+use super::servers::{Servers, Settings};
+
+/// Options of the node `b` beside those of `a`, with addresses for clients.
+fn pair(servers: &Servers) -> [ClusterOptions; 2] {
+    [("a", "1"), ("b", "2")].map(|(node, instance)| {
+        let mut options = servers.options(node, instance);
+        options.accepted = vec![Risk::Replicas];
+        (options.dimensions.replicas, options.dimensions.shards) = (1, 1);
+        options.address = format!("{node}.example:8883");
+        options
+    })
+}
+
+async fn disconnected(client: &mut Client) -> (ReasonCode, Option<Box<str>>) {
+    match client.next().await {
+        Packet::Disconnect(disconnect) => (disconnect.reason, disconnect.server_reference),
+        other => panic!("DISCONNECT expected, not {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_told_why_their_connection_ends() {
+    let mut servers = Servers::start(1, &Settings::default()).await;
+    let [a, b] = pair(&servers);
+    let (a, b) = (BrokerNode::start(&a).await, BrokerNode::start(&b).await);
+    let (mut moves, is_present) = a.connect("moves").await;
+    assert!(!is_present);
+    moves.subscribe("t", QoS::AtLeastOnce).await;
+    let (mut moved, is_present) = b.connect("moves").await;
+    assert!(is_present);
+    assert_eq!(disconnected(&mut moves).await, (ReasonCode::SessionTakenOver, None)); // [MQTT-3.1.4-3]
+    let (mut publisher, _) = b.connect("publisher").await;
+    publisher.publish("t", "x", false).await;
+    assert_eq!(moved.text().await, "x q1 1");
+
+    b.stop().await;
+    for client in [&mut moved, &mut publisher] {
+        let expected = (ReasonCode::ServerMoved, Some("a.example:8883".into()));
+        assert_eq!(disconnected(client).await, expected);
+    }
+
+    // QoS 0 goes on without the servers, and nothing is acknowledged.
+    let (mut publisher, _) = a.connect("publisher").await;
+    let (mut subscriber, _) = a.connect("moves").await;
+    assert_eq!(subscriber.text().await, "x q1 1 dup");
+    subscriber.subscribe("zero", QoS::AtMostOnce).await;
+    servers.kill(0);
+    publisher.send_publish("zero", "y", QoS::AtMostOnce).await;
+    assert_eq!(subscriber.text().await, "y q0 0");
+    let monitor = a.handle.health_monitor();
+    let give_up = Instant::now() + PATIENCE;
+    while monitor.health().status.takes_clients() {
+        assert!(Instant::now() < give_up);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(a.refused("new").await, ReasonCode::ServerUnavailable);
+    publisher.send_publish("t", "z", QoS::AtLeastOnce).await;
+    assert_eq!(disconnected(&mut publisher).await, (ReasonCode::ServerBusy, None));
+    drop(a);
+}
