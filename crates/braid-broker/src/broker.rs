@@ -435,7 +435,7 @@ mod tests {
                 properties: None,
             };
             let end = End { cause: Cause::Lost, session: Some(session), will: Some(will) };
-            core.sessions.release(&claim.entry, connection, end, VecDeque::new(), Vec::new());
+            core.sessions.release(&claim.entry, connection, end, VecDeque::new(), Vec::new(), true);
         }
         tokio::time::advance(Duration::from_secs(1)).await;
         let mut timers = pin!(run_timers(core.clone()));

@@ -12,6 +12,7 @@ use braid_auth::publisher::Publisher;
 use braid_proto::decoder::Spool;
 use braid_proto::message::Message;
 use braid_proto::packet::ClientId;
+use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{Change, Commit, Lsn, RecoveredSession, SessionId, Store, StoreError, StoredMessage};
 
@@ -31,8 +32,14 @@ pub trait Cluster: Send + Sync + 'static {
     /// topic has a priority above the default. `None`: there are no other nodes, and the caller removes it.
     fn remove_retained(&self, topic: &TopicName, is_urgent: bool) -> Option<Commit>;
 
-    /// Tests whether a topic has a name that all nodes can use.
-    fn takes_topic(&self, topic: &TopicName) -> bool;
+    /// Tests whether all nodes can have a message of a client.
+    ///
+    /// # Errors
+    /// The Reason Code of its acknowledgement.
+    fn check(&self, message: &Message) -> Result<(), ReasonCode>;
+
+    /// Tests whether all nodes can use a Topic Filter.
+    fn takes_filter(&self, filter: &TopicFilter) -> bool;
 
     /// Tests whether a Client Identifier can be used by all nodes.
     fn takes_client(&self, client_id: &ClientId) -> bool;
@@ -165,7 +172,11 @@ impl Cluster for SingleNode {
         None
     }
 
-    fn takes_topic(&self, _topic: &TopicName) -> bool {
+    fn check(&self, _message: &Message) -> Result<(), ReasonCode> {
+        Ok(())
+    }
+
+    fn takes_filter(&self, _filter: &TopicFilter) -> bool {
         true
     }
 

@@ -24,6 +24,9 @@ pub enum CommandError {
     /// The broker stops.
     #[error("the broker is stopping")]
     Stopping,
+    /// Nodes of a cluster cannot have the message.
+    #[error("the message is refused: {0}. Its topic or its properties are too long for a cluster")]
+    Refused(ReasonCode),
     /// Memory is above the high mark.
     #[error("memory is above limits.memory_high: nothing is published until messages are delivered")]
     Overloaded,
@@ -68,6 +71,7 @@ impl Handle {
         if let Some(error) = self.core.persist.failure() {
             return Err(error.into());
         }
+        self.core.dispatcher.check(&message).map_err(CommandError::Refused)?;
         let published = self.core.dispatcher.publish_for_operator(message);
         let receivers = published.receivers;
         for commit in published.commits.into_iter().flatten() {

@@ -85,13 +85,7 @@ impl Dispatcher {
                 publishers.push_back(client.publisher(&message.topic, generation));
             }
             // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
-            if !is_permitted {
-                Some(ReasonCode::NotAuthorized)
-            } else if !self.routing.cluster().takes_topic(&message.topic) {
-                Some(ReasonCode::TopicNameInvalid)
-            } else {
-                None
-            }
+            if is_permitted { self.check(message).err() } else { Some(ReasonCode::NotAuthorized) }
         });
         let mut retention = Retention::default();
         // The lock is held from the first message with RETAIN on.
@@ -113,6 +107,11 @@ impl Dispatcher {
         self.statistics.add(Counter::MessagesDropped, (received - messages.len()) as u64);
         retention.commit = retaining.and_then(Retaining::commit);
         retention
+    }
+
+    /// See [`Cluster::check`](crate::cluster::Cluster::check).
+    pub(crate) fn check(&self, message: &Message) -> Result<(), ReasonCode> {
+        self.routing.cluster().check(message)
     }
 
     /// Retains a message.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use braid_broker::cluster::{Answer, Cluster, Forwarded, Publication, RemoteSession, ReplayLimits, Replayed};
 use braid_proto::message::Message;
 use braid_proto::packet::{ClientId, PacketId, QoS};
+use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{Change, Commit, RecoveredSession, SessionId};
 use bytes::Bytes;
@@ -13,14 +14,18 @@ use bytes::Bytes;
 use crate::commit::CommitPart;
 use crate::exchanges::ExchangeUpdate;
 use crate::interest::{Interest, InterestChange};
+use crate::layout::Shard;
 use crate::live::{LiveMessage, LiveOutlet};
 use crate::log_writer::{APPEND_MESSAGES, Append, Command};
-use crate::message::LoggedMessage;
+use crate::message::{LoggedMessage, largest_head};
 use crate::publish::Outgoing;
 use crate::reads::MessageReader;
 use crate::store::{NodeState, SessionEvent};
-use crate::subject::{takes_client, takes_topic};
+use crate::subject::{SUBJECT_MAX, takes_client, takes_topic};
 use crate::take::Taker;
+
+/// Bytes of a message of NATS beside properties and payload.
+const HEADERS: usize = 16 << 10;
 
 /// Topics of the broker itself, which each node has for itself.
 const BROKER_TOPICS: &str = "$SYS/";
@@ -31,6 +36,8 @@ pub(crate) struct NatsCluster {
     pub(crate) taker: Taker,
     pub(crate) reader: MessageReader,
     pub(crate) live: LiveOutlet,
+    /// Largest message of NATS, bytes.
+    pub(crate) max_payload: usize,
 }
 
 impl Cluster for NatsCluster {
@@ -69,13 +76,28 @@ impl Cluster for NatsCluster {
         let subject = layout.message(shard, true, topic);
         let messages = vec![Outgoing { subject, headers, payload }];
         let (part, commit) = CommitPart::join(1);
-        let append = Append { session: None, messages, exchanges: None, part };
+        let charge = self.state.appending.charge(0);
+        let append = Append { session: None, messages, exchanges: None, part, charge };
         let _ = self.state.outlets.writers[layout.index_of(shard)].send(Command::Append(append));
         Some(commit)
     }
 
-    fn takes_topic(&self, topic: &TopicName) -> bool {
-        takes_topic(topic)
+    fn check(&self, message: &Message) -> Result<(), ReasonCode> {
+        if !takes_topic(&message.topic) {
+            Err(ReasonCode::TopicNameInvalid)
+        } else if message.properties.as_deref().is_some_and(|properties| {
+            largest_head(properties) + message.payload.len() + HEADERS > self.max_payload
+        }) {
+            Err(ReasonCode::ImplementationSpecificError)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn takes_filter(&self, filter: &TopicFilter) -> bool {
+        let layout = &self.state.layout;
+        // Others are read from the log without a subject of their own.
+        !filter.is_shared() || layout.messages(Shard::Urgent, filter).len() <= SUBJECT_MAX
     }
 
     fn takes_client(&self, client_id: &ClientId) -> bool {
@@ -136,6 +158,11 @@ impl NatsCluster {
         let mut sessions = self.state.sessions();
         let mut own = publication.publisher.and_then(|(_, id)| sessions.own.get_mut(&id));
         for (message, _) in messages.iter().zip(here).filter(|(_, is_here)| !**is_here) {
+            // Publishers of QoS 1 and 2 wait for their acknowledgements.
+            if message.qos == QoS::AtMostOnce && self.state.appending.is_full() {
+                retained_by.next();
+                continue;
+            }
             let identity = if message.retain { retained_by.next().cloned().flatten() } else { None };
             let shard = layout.shard_of(&message.topic, (publication.is_urgent)(&message.topic));
             let index = layout.index_of(shard);
@@ -173,7 +200,9 @@ impl NatsCluster {
                 let is_once = !update.opened.is_empty();
                 let client = publication.publisher.map(|(client, _)| client.clone()).filter(|_| is_once);
                 let exchanges = client.map(|client| (client, update));
-                let append = Append { session, messages, exchanges, part: part.clone() };
+                let bytes = messages.iter().map(|one| one.payload.len() + one.subject.len()).sum();
+                let charge = self.state.appending.charge(bytes);
+                let append = Append { session, messages, exchanges, part: part.clone(), charge };
                 let _ = writer.send(Command::Append(append));
             }
         }

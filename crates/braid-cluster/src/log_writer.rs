@@ -20,6 +20,7 @@ use crate::exchanges::{ExchangeUpdate, Exchanges, Last};
 use crate::gather::Gather;
 use crate::layout::{Layout, Shard};
 use crate::publish::{Outgoing, Tried, append, last_message};
+use crate::store::Charge;
 
 /// Messages of one group, records of exchanges included: the servers take a thousand.
 const GROUP_MESSAGES: usize = 900;
@@ -27,7 +28,7 @@ const GROUP_MESSAGES: usize = 900;
 /// Messages of one [`Append`]. A client may send more of them at once.
 pub(crate) const APPEND_MESSAGES: usize = 400;
 
-/// Payloads of one group, bytes; a message that is larger is a group of its own.
+/// Payloads and subjects of one group, bytes; a message that is larger is a group of its own.
 const GROUP_BYTES: usize = 4 << 20;
 
 /// Time for which a group is tried: longer than an election of a leader takes.
@@ -44,16 +45,13 @@ pub(crate) struct Append {
     /// Change of the exchanges of QoS 2 of the session.
     pub(crate) exchanges: Option<(ClientId, ExchangeUpdate)>,
     pub(crate) part: CommitPart,
+    pub(crate) charge: Charge,
 }
 
 impl Append {
     /// Messages, the record of exchanges included.
     fn len(&self) -> usize {
         self.messages.len() + usize::from(self.exchanges.is_some())
-    }
-
-    fn bytes(&self) -> usize {
-        self.messages.iter().map(|one| one.payload.len()).sum()
     }
 }
 
@@ -82,19 +80,20 @@ struct Group {
     appends: Vec<Append>,
     /// Messages, records of exchanges included.
     messages: usize,
-    /// Bytes of payloads.
+    /// Bytes of payloads and subjects.
     bytes: usize,
 }
 
 impl Group {
     fn takes(&self, append: &Append) -> bool {
         self.appends.is_empty()
-            || self.messages + append.len() <= GROUP_MESSAGES && self.bytes + append.bytes() <= GROUP_BYTES
+            || self.messages + append.len() <= GROUP_MESSAGES
+                && self.bytes + append.charge.bytes() <= GROUP_BYTES
     }
 
     fn push(&mut self, append: Append) {
         self.messages += append.len();
-        self.bytes += append.bytes();
+        self.bytes += append.charge.bytes();
         self.appends.push(append);
     }
 }
@@ -209,11 +208,12 @@ impl LogWriter {
             if Instant::now() >= give_up {
                 tracing::warn!(reason, messages = group.len(), "NATS does not take messages");
                 for append in &group {
-                    if let (Some(session), Some(_)) = (append.session, &append.exchanges) {
+                    let Some(session) = append.session else { continue };
+                    if append.exchanges.is_some() {
                         self.exchanges.remove(&session);
                         self.failed.insert(session);
-                        self.outcomes.note_unavailable(session);
                     }
+                    self.outcomes.note_unavailable(session);
                 }
                 let error = StoreError::Unavailable { reason: reason.into() };
                 return self.complete(group, &Err(error));

@@ -146,6 +146,15 @@ impl LoggedMessage {
     }
 }
 
+/// Upper bound of the bytes of properties in a head: JSON takes six for a control character.
+pub(crate) fn largest_head(properties: &MessageProperties) -> usize {
+    let MessageProperties { content_type, response_topic, correlation_data, user, .. } = properties;
+    let texts = content_type.as_deref().map_or(0, str::len)
+        + response_topic.as_ref().map_or(0, |topic| topic.as_str().len())
+        + user.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>();
+    6 * texts + 2 * correlation_data.as_ref().map_or(0, Bytes::len)
+}
+
 /// Bytes before the payload of MQTT in that of NATS, by the headers of a message; `None`: it is none of a cluster.
 pub(crate) fn payload_at(headers: &HeaderMap) -> Option<usize> {
     match headers.get(HEADER)?.as_str().strip_prefix(LENGTH_MARK) {
@@ -265,6 +274,9 @@ mod tests {
                 payload: Bytes::from_static(b"\r\n\0"),
             };
             let (headers, payload) = message.write();
+            let properties = message.properties.as_deref().unwrap();
+            let head = serde_json::to_string(&Properties::of(properties)).unwrap();
+            prop_assert!(head.len() <= largest_head(properties) + 100, "{}", head);
             prop_assert!(!headers.get(HEADER).unwrap().as_str().contains(['\r', '\n']));
             prop_assert_eq!(LoggedMessage::read(Some(&headers), payload).unwrap(), message);
         }

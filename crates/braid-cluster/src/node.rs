@@ -1,6 +1,6 @@
 //! Node of a cluster, from its checks to its end.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +10,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Stream;
 use braid_broker::cluster::Cluster;
 use braid_broker::node_handle::NodeHandle;
+use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 use braid_store::Store;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -164,6 +165,7 @@ impl ClusterNode {
     pub async fn join(options: &ClusterOptions, version: &str) -> Result<Self, ClusterError> {
         let node = Node::join(options, version).await?;
         let Node { connections, layout, lease } = &node;
+        let max_payload = connections.ordinary.client().max_payload();
         let streams = NodeStreams::open(connections, layout).await?;
         let client = connections.ordinary.client();
         let log =
@@ -188,7 +190,7 @@ impl ClusterNode {
             streams: messages,
         };
         let reader = MessageReader { state: state.clone(), log };
-        let cluster = Arc::new(NatsCluster { state: state.clone(), taker, reader, live });
+        let cluster = Arc::new(NatsCluster { state: state.clone(), taker, reader, live, max_payload });
         let inlets = Inlets {
             due: from_due,
             events: from_events,
@@ -249,7 +251,8 @@ impl ClusterNode {
         };
         tasks.spawn(records.run(inlets.due));
         tasks.spawn(cluster.reader.clone().run(inlets.reads));
-        tasks.spawn(handle_events(state.clone(), handle.clone(), inlets.events));
+        let taker = &cluster.taker;
+        tasks.spawn(handle_events(state.clone(), handle.clone(), taker.clone(), inlets.events));
         let urgent = connections.urgent.client();
         tasks.spawn(inlets.live.run(state.clone(), client.clone(), urgent.clone()));
         let mut interests = Vec::new();
@@ -288,6 +291,7 @@ impl ClusterNode {
             retained: streams.retained,
             streams: streams.messages,
             handle: handle.clone(),
+            taker: taker.clone(),
             advancer,
             upkeep,
         };
@@ -297,7 +301,8 @@ impl ClusterNode {
         handle.set_owns_until(until.into_std());
         let owned_until = Arc::new(Mutex::new(until));
         tasks.spawn(watch_connection(connections.ordinary.client(), handle.clone(), owned_until.clone()));
-        let watcher = Renewals { state: state.clone(), handle: handle.clone(), owned_until };
+        let is_verifying = Arc::default();
+        let watcher = Renewals { state: state.clone(), handle: handle.clone(), owned_until, is_verifying };
         let renewal = tokio::spawn(keep_lease(lease, watcher, left, lost));
         RunningNode { state, handle: handle.clone(), nodes, is_lost, leaving, renewal, tasks }
     }
@@ -343,6 +348,7 @@ async fn distribute(mut changes: UnboundedReceiver<Interest>, to: Vec<UnboundedS
 async fn handle_events(
     state: Arc<NodeState>,
     handle: NodeHandle,
+    taker: Taker,
     mut events: UnboundedReceiver<SessionEvent>,
 ) {
     while let Some(event) = events.recv().await {
@@ -362,15 +368,23 @@ async fn handle_events(
             SessionEvent::Unavailable(id) => {
                 handle.lose_session(id, ReasonCode::ServerBusy);
                 if let Some(client_id) = state.drop_session(id) {
-                    tokio::spawn(async move {
-                        // The record may name this node, which nothing would change until the client returns.
-                        while handle.adopt_session(&client_id).await.is_err() {
-                            tokio::time::sleep(AGAIN).await;
-                        }
-                    });
+                    tokio::spawn(give_back(taker.clone(), handle, client_id));
                 }
             }
+            SessionEvent::Verified(told) => drop(told.send(())),
         }
+    }
+}
+
+/// Gives a session back whose record may name this process, which nothing would change until the client returns.
+async fn give_back(taker: Taker, handle: NodeHandle, client_id: ClientId) {
+    loop {
+        match taker.is_own(&client_id).await {
+            Ok(true) if handle.adopt_session(&client_id).await.is_err() => {}
+            Ok(_) => return,
+            Err(_) => {}
+        }
+        tokio::time::sleep(AGAIN).await;
     }
 }
 
@@ -392,6 +406,8 @@ struct Renewals {
     state: Arc<NodeState>,
     handle: NodeHandle,
     owned_until: Arc<Mutex<Instant>>,
+    /// It is being found out which sessions other nodes have taken over.
+    is_verifying: Arc<AtomicBool>,
 }
 
 /// Ends the certainty of this node about its sessions while it has no connection to NATS: another node that finds no
@@ -422,15 +438,20 @@ impl LeaseWatcher for Renewals {
         let mut owned_until = self.owned_until.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *owned_until, until);
         drop(owned_until);
-        if now < before {
+        if now < before && !self.is_verifying.load(Ordering::Acquire) {
             return self.handle.set_owns_until(until.into_std());
+        }
+        if self.is_verifying.swap(true, Ordering::AcqRel) {
+            return;
         }
         // Other nodes may have taken over sessions: writes of their records are refused, and their connections closed,
         // before anything is delivered to them.
         let (state, handle) = (self.state.clone(), self.handle.clone());
+        let (owned_until, is_verifying) = (self.owned_until.clone(), self.is_verifying.clone());
         tokio::spawn(async move {
-            state.write_all();
-            state.settle().await;
+            state.verify_all().await;
+            is_verifying.store(false, Ordering::Release);
+            let until = *owned_until.lock().unwrap_or_else(PoisonError::into_inner);
             handle.set_owns_until(until.into_std());
         });
     }

@@ -112,22 +112,33 @@ impl Progress {
         self.outstanding.iter().copied().chain(complete).collect()
     }
 
-    /// The progress for the record, where everything up to `seen` has been queued.
+    /// The progress for the record, where everything up to `seen` has been queued. It has no more ranges than messages
+    /// that are not complete, however many are complete behind them.
     #[must_use]
     pub fn checkpoint_at(&self, seen: u64) -> Checkpoint {
-        let checkpoint = self.checkpoint();
-        let done = if self.outstanding.is_empty() { checkpoint.done.max(seen) } else { checkpoint.done };
-        Checkpoint { done, ..checkpoint }
+        let seen = self.seen.max(seen);
+        let Some(first) = self.outstanding.first().copied() else {
+            return Checkpoint { done: seen, beyond: Vec::new() };
+        };
+        let mut beyond = Vec::new();
+        let mut after = first;
+        let open = self.outstanding.range(first.saturating_add(1)..).copied();
+        for next in open.take_while(|next| *next <= seen).chain([seen.saturating_add(1)]) {
+            if next > after + 1 {
+                beyond.push((after + 1, next - 1));
+            }
+            after = after.max(next);
+        }
+        // Of what is being delivered now.
+        let later = self.complete.iter().filter(|(_, last)| **last > seen);
+        beyond.extend(later.map(|(first, last)| ((*first).max(seen + 1), *last)));
+        Checkpoint { done: first - 1, beyond }
     }
 
     /// The progress for the record.
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
-        let Some(first) = self.outstanding.first() else {
-            return Checkpoint { done: self.seen, beyond: Vec::new() };
-        };
-        let beyond = self.complete.range(first..).map(|(first, last)| (*first, *last));
-        Checkpoint { done: first - 1, beyond: beyond.collect() }
+        self.checkpoint_at(0)
     }
 }
 
@@ -142,11 +153,11 @@ mod tests {
         let mut progress = Progress::default();
         [5, 7, 8, 9, 20].into_iter().for_each(|sequence| progress.queue(sequence));
         progress.see(30);
-        assert_eq!(progress.checkpoint(), Checkpoint { done: 4, beyond: vec![] });
+        assert_eq!(progress.checkpoint().beyond, [(6, 6), (10, 19), (21, 30)]);
         [8, 7, 20].into_iter().for_each(|sequence| progress.complete(sequence));
-        assert_eq!(progress.checkpoint(), Checkpoint { done: 4, beyond: vec![(7, 8), (20, 20)] });
+        assert_eq!(progress.checkpoint(), Checkpoint { done: 4, beyond: vec![(6, 8), (10, 30)] });
         progress.complete(5);
-        assert_eq!(progress.checkpoint(), Checkpoint { done: 8, beyond: vec![(20, 20)] });
+        assert_eq!(progress.checkpoint(), Checkpoint { done: 8, beyond: vec![(10, 30)] });
         progress.complete(9);
         assert_eq!(progress.checkpoint(), Checkpoint { done: 30, beyond: vec![] });
     }

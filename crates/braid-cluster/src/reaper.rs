@@ -21,13 +21,13 @@ use crate::layout::Layout;
 use crate::nodes::{NodeRecord, live_nodes};
 use crate::options::Upkeep;
 use crate::ordered::ordered;
-use crate::publish::last_message;
 use crate::record::{Record, RecordedSubscription, millis};
 use crate::removals::{Removals, is_removal};
 use crate::shared::group_name;
 use crate::status::StreamState;
 use crate::store::NodeState;
 use crate::subject::parse_token;
+use crate::take::Taker;
 
 /// Longest time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -65,6 +65,7 @@ pub(crate) struct Reaper {
     /// Streams of the shards, by index.
     pub(crate) streams: Vec<Stream<()>>,
     pub(crate) handle: NodeHandle,
+    pub(crate) taker: Taker,
     pub(crate) advancer: Advancer,
     pub(crate) upkeep: Upkeep,
 }
@@ -196,7 +197,10 @@ impl Reaper {
         }
         let subject = format!("{}.s.*", self.state.layout.cluster());
         let config = ordered(subject, DeliverPolicy::LastPerSubject);
-        let mut records = self.sessions.create_consumer(config).await?.messages().await?;
+        let consumer = self.sessions.create_consumer(config).await?;
+        // Records that are not read yet: until then nothing is known of what their sessions need.
+        let mut unread = consumer.cached_info().num_pending;
+        let mut records = consumer.messages().await?;
         let subject = format!("{}.r.>", self.state.layout.cluster());
         let config = OrderedConfig { headers_only: true, ..ordered(subject, DeliverPolicy::LastPerSubject) };
         let mut copies = self.retained.create_consumer(config).await?.messages().await?;
@@ -212,9 +216,11 @@ impl Reaper {
                 record = records.next() => {
                     let Some(record) = record else { return Ok(()) };
                     watch.note(layout, &prefix, &record?.message);
+                    unread = unread.saturating_sub(1);
                     for _ in 0..RECORDS_AT_ONCE {
                         let Some(Some(record)) = records.next().now_or_never() else { break };
                         watch.note(layout, &prefix, &record?.message);
+                        unread = unread.saturating_sub(1);
                     }
                 }
                 copy = copies.next() => {
@@ -233,7 +239,7 @@ impl Reaper {
                     }
                     self.adopt(&mut watch, &nodes).await;
                     last_look = Instant::now();
-                    if Instant::now() >= trim_at {
+                    if unread == 0 && Instant::now() >= trim_at {
                         trim_at = Instant::now() + self.upkeep.trim;
                         self.trim(&watch, &nodes, &mut targets, &mut groups).await?;
                         if targets.renews() {
@@ -259,7 +265,7 @@ impl Reaper {
         let due: Vec<_> = due.map(|(client, _)| client.clone()).collect();
         let adopted = futures_util::stream::iter(due)
             .map(|client| async move {
-                if let Err(reason) = self.adopt_one(&client, nodes, now).await {
+                if let Err(reason) = self.adopt_one(&client, now).await {
                     tracing::debug!(client = client.as_str(), reason, "a session was not taken over");
                 }
             })
@@ -267,17 +273,20 @@ impl Reaper {
         adopted.collect::<()>().await;
     }
 
-    /// Takes over a session, if that is due by its record as it is now: a live node may have it by then.
-    async fn adopt_one(
-        &self,
-        client: &ClientId,
-        nodes: &BTreeMap<String, NodeRecord>,
-        now: SystemTime,
-    ) -> Result<(), String> {
-        let layout = &self.state.layout;
-        let record = last_message(&self.sessions, &layout.session(client)).await?;
-        let record = record.and_then(|(payload, _)| Record::read(&payload));
-        if record.is_some_and(|record| Watched::of(layout, &record).is_due(nodes, now)) {
+    /// Takes over a session, if that is due by its record and the lease of its node as they are now: a live node may
+    /// have it by then.
+    async fn adopt_one(&self, client: &ClientId, now: SystemTime) -> Result<(), String> {
+        let record = self.taker.record(client).await.map_err(|error| error.to_string())?;
+        let Some(watched) = record.map(|record| Watched::of(&self.state.layout, &record)) else {
+            return Ok(());
+        };
+        let is_due = match &watched.owner {
+            Some((owner, run)) => {
+                !self.taker.has_lease(owner, run).await.map_err(|error| error.to_string())?
+            }
+            None => watched.due.is_some_and(|due| due <= now),
+        };
+        if is_due {
             self.handle.adopt_session(client).await.map_err(|reason| reason.to_string())?;
         }
         Ok(())
@@ -339,9 +348,9 @@ impl Reaper {
                     continue;
                 }
             };
-            let of_nodes = nodes.values().map(|node| node.positions.get(index).copied().unwrap_or(0));
             let of_sessions = watch.sessions.values().filter_map(|watched| watched.done.get(index).copied());
-            let Some(done) = of_nodes.chain(of_sessions).chain(of_groups).min() else { continue };
+            // Sessions that began since then may be unknown here: they need nothing before it.
+            let done = of_sessions.chain(of_groups).fold(settled, u64::min);
             if done > 0 {
                 stream.purge().sequence(done + 1).await?;
             }

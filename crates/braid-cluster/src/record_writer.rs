@@ -96,10 +96,9 @@ impl RecordWriter {
         };
         let behind = sessions.own.iter().filter(|(_, session)| is_behind(session)).map(|(id, _)| *id);
         let behind: Vec<_> = behind.take(LATE_AT_ONCE).collect();
-        sessions.lazy.extend(behind);
-        let some: Vec<_> = sessions.lazy.iter().copied().take(LATE_AT_ONCE).collect();
-        for id in some {
-            sessions.lazy.remove(&id);
+        behind.into_iter().for_each(|id| sessions.lazy.insert(id));
+        for _ in 0..LATE_AT_ONCE {
+            let Some(id) = sessions.lazy.pop() else { break };
             if let Some(session) = sessions.own.get_mut(&id) {
                 session.write.is_due = true;
                 self.state.note_due(id);
@@ -112,7 +111,7 @@ impl RecordWriter {
         let NodeState { layout, node, run, .. } = &*self.state;
         let positions = self.state.positions();
         let mut sessions = self.state.sessions();
-        sessions.lazy.remove(&id);
+        sessions.lazy.remove(id);
         let session = sessions.own.get_mut(&id)?;
         let waits = session.write.holds && session.write.appending > 0;
         if !session.write.is_due || session.write.is_running || session.is_lost || waits {

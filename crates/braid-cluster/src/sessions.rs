@@ -50,13 +50,15 @@ pub(crate) struct OwnSession {
     subscriptions: BTreeMap<TopicFilter, (StoredSubscription, Arc<[u64]>)>,
     will: Option<Arc<Will>>,
     queue: BTreeMap<Lsn, Queued>,
-    /// Filters of the shared subscriptions by which entries of the queue came.
-    shared: HashMap<Lsn, Arc<TopicFilter>>,
+    /// Entries of the queue that came by shared subscriptions.
+    shared: HashMap<Lsn, SharedMessage>,
     progress: Vec<Progress>,
     /// Progress as it was found, until the messages behind it are queued here.
     found: Option<Vec<Checkpoint>>,
     /// Index of the shard of each open exchange of QoS 2.
     received: BTreeMap<PacketId, Vec<usize>>,
+    /// Exchanges as they were when nothing was being appended: the messages of all of them are in the log.
+    decided: BTreeMap<PacketId, Vec<usize>>,
     next_step: u64,
     pub(crate) write: WriteState,
     /// Another node has the session.
@@ -111,6 +113,7 @@ impl OwnSession {
             progress: (0..layout.parts()).map(|index| Progress::resume(&at(index))).collect(),
             found: None,
             received: BTreeMap::new(),
+            decided: BTreeMap::new(),
             next_step: 0,
             write: WriteState::default(),
             is_lost: false,
@@ -143,6 +146,7 @@ impl OwnSession {
         session.parked_at = record.parked_at();
         session.is_connected = false;
         session.received = received;
+        session.note_decided();
         session.will = record.will.as_ref().and_then(RecordedWill::read).map(Arc::new);
         let subscriptions = record.subscriptions.iter().filter_map(RecordedSubscription::read);
         session.subscriptions = subscriptions.map(|(filter, one, since)| (filter, (one, since))).collect();
@@ -194,7 +198,8 @@ impl OwnSession {
         let mut queue: Vec<_> = self.queue.iter().filter(|(lsn, queued)| is_kept(**lsn, queued)).collect();
         queue.sort_by_key(|(lsn, queued)| (!is_inflight(&queued.entry), queued.step, **lsn));
         let subscriptions = self.subscriptions.iter();
-        let received = self.received.iter().flat_map(|(id, shards)| {
+        // The shards have the others once they have their messages.
+        let received = self.decided.iter().flat_map(|(id, shards)| {
             let mut counts: BTreeMap<usize, u16> = BTreeMap::new();
             shards.iter().for_each(|shard| *counts.entry(*shard).or_default() += 1);
             counts.into_iter().map(move |(shard, count)| (id.value(), count, shard))
@@ -300,7 +305,7 @@ impl OwnSession {
 
     pub(crate) fn queue(&mut self, layout: &Layout, lsn: Lsn, delivery: StoredDelivery) {
         if let Some(filter) = &delivery.shared {
-            self.shared.insert(lsn, filter.clone());
+            self.shared.insert(lsn, (filter.clone(), delivery.message));
         } else if !self.outlives_connection() {
             return;
         }
@@ -330,17 +335,15 @@ impl OwnSession {
         self.outlives_connection()
     }
 
-    /// A delivery is over. Returns the shared subscription by which it came.
+    /// A delivery is over. Returns its message if it came by a shared subscription.
     pub(crate) fn complete(&mut self, layout: &Layout, lsn: Lsn) -> Option<SharedMessage> {
-        let queued = self.queue.remove(&lsn);
+        self.queue.remove(&lsn);
         if let Some((index, sequence)) = layout.position(lsn)
             && let Some(progress) = self.progress.get_mut(index)
         {
             progress.complete(sequence);
         }
-        let filter = self.shared.remove(&lsn)?;
-        let message = queued?.entry.message()?;
-        Some((filter, message))
+        self.shared.remove(&lsn)
     }
 
     /// Messages of shared subscriptions that are over for their groups once the record is written as it is now: only
@@ -351,7 +354,7 @@ impl OwnSession {
         }
         let queue = &self.queue;
         let claimed = self.shared.extract_if(|lsn, _| queue.get(lsn).is_some_and(is_sent_once));
-        claimed.filter_map(|(lsn, filter)| Some((filter, queue.get(&lsn)?.entry.message()?))).collect()
+        claimed.map(|(_, message)| message).collect()
     }
 
     /// Messages of shared subscriptions that leave a session without a connection, and whether no other member may have
@@ -361,12 +364,16 @@ impl OwnSession {
         let is_claimed = |queued: &Queued| outlives && is_sent_once(queued);
         let leaving = self.shared.extract_if(|lsn, _| !(goes_on && queue.get(lsn).is_some_and(is_claimed)));
         let leaving: Vec<_> = leaving.collect();
-        let taken = leaving.into_iter().filter_map(|(lsn, filter)| {
-            let queued = queue.remove(&lsn)?;
-            let is_over = !outlives && is_sent_once(&queued);
-            Some(((filter, queued.entry.message()?), is_over))
+        let taken = leaving.into_iter().map(|(lsn, message)| {
+            let queued = queue.remove(&lsn);
+            (message, !outlives && queued.is_some_and(|queued| is_sent_once(&queued)))
         });
         taken.collect()
+    }
+
+    /// Notes that each batch of messages so far is in the log, or will not be.
+    pub(crate) fn note_decided(&mut self) {
+        self.decided.clone_from(&self.received);
     }
 
     /// An exchange of QoS 2 of the client begins in a shard.
@@ -390,9 +397,13 @@ impl OwnSession {
     }
 }
 
-/// Tests whether a PUBLISH of QoS 2 was sent, or is about to be, and is not released.
+/// Tests whether a PUBLISH of QoS 2 was sent, or is about to be.
 fn is_sent_once(queued: &Queued) -> bool {
-    matches!(&queued.entry, QueueEntry::Sent(_, delivery) if delivery.qos == QoS::ExactlyOnce)
+    match &queued.entry {
+        QueueEntry::Sent(_, delivery) => delivery.qos == QoS::ExactlyOnce,
+        QueueEntry::Released(_) => true,
+        QueueEntry::Waiting(_) => false,
+    }
 }
 
 const fn is_inflight(entry: &QueueEntry) -> bool {
@@ -616,17 +627,24 @@ mod tests {
         let mut session = OwnSession::new(&layout, ClientId::from("c"), None, expiry, Claim::new(1), &[]);
         let filter = Arc::new(TopicFilter::parse("$share/g/a").unwrap());
         let own = |number| Lsn::new(OWN_NUMBERS.value() + number);
-        for number in [1, 2] {
+        for number in 1..=4 {
             let shared = Some(filter.clone());
             let delivery =
                 StoredDelivery { shared, ..StoredDelivery::new(Lsn::new(number), QoS::ExactlyOnce) };
             session.queue(&layout, own(number), delivery);
         }
-        session.send(own(1), PacketId::FIRST);
+        for number in [1, 3, 4] {
+            let packet_id = PacketId::new(u16::try_from(number).unwrap()).unwrap();
+            session.send(own(number), packet_id);
+            if number > 1 {
+                session.release(own(number), packet_id);
+            }
+        }
+        assert_eq!(session.complete(&layout, own(4)), Some((filter, Lsn::new(4))));
         assert!(session.claim_shared().is_empty(), "its record has no queue");
         let mut taken = session.take_shared(false);
         taken.sort_by_key(|((_, message), _)| *message);
         let over: Vec<_> = taken.iter().map(|((_, message), is_over)| (message.value(), *is_over)).collect();
-        assert_eq!(over, [(1, true), (2, false)], "[MQTT-4.8.2-5]");
+        assert_eq!(over, [(1, true), (2, false), (3, true)], "[MQTT-4.8.2-5]");
     }
 }

@@ -39,6 +39,10 @@ const WINDOW_OF_ALL: i64 = 10_000;
 /// dead, or may not deliver any more.
 const HELD: Duration = LEASE;
 
+/// Times that the nodes are given a message which none of their members takes, because no rule permits it: it would
+/// come for ever. A node whose members are away stops to ask for messages before.
+const DELIVERIES: i64 = 100;
+
 /// Beginning of the names of consumers.
 pub(crate) const GROUP: &str = "g-";
 
@@ -189,7 +193,8 @@ impl SharedGroups {
         while let Some(received) = messages.next().await {
             let received = received?;
             let permit = window.clone().acquire_owned().await?;
-            let sequence = received.info()?.stream_sequence;
+            let (sequence, deliveries) =
+                received.info().map(|info| (info.stream_sequence, info.delivered))?;
             *since = sequence.max(*since);
             let async_nats::Message { subject, headers, payload, .. } = &received.message;
             let read = read(layout, index, sequence, subject, headers.as_ref(), payload.clone());
@@ -204,6 +209,10 @@ impl SharedGroups {
             match self.handle.deliver_shared(filter, message) {
                 Some(QoS::AtMostOnce) => self.end(filter.clone(), lsn, true),
                 Some(_) => {}
+                None if deliveries >= DELIVERIES => {
+                    tracing::debug!(%filter, "a message that no member may receive is dropped");
+                    self.end(filter.clone(), lsn, true);
+                }
                 None => self.end(filter.clone(), lsn, false),
             }
         }

@@ -1,8 +1,8 @@
 //! Store of a node: records of its sessions, whose queues are parts of the log.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use braid_store::{
     StoreError, StoredMessage,
 };
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
 use crate::commit::CommitPart;
 use crate::exchanges::{ExchangeUpdate, Exchanges};
@@ -22,6 +23,9 @@ use crate::name::Name;
 use crate::position::ReadPosition;
 use crate::retained::RetainedMessage;
 use crate::sessions::{OwnSession, SharedMessage};
+
+/// Bytes of messages that wait for the log, from which on those of QoS 0 with RETAIN are dropped.
+const APPENDING_BYTES: usize = 64 << 20;
 
 /// Longest wait for writes at the end of a node: with the five seconds in which connections end, and two for the lease,
 /// it leaves in ten.
@@ -39,6 +43,8 @@ pub(crate) enum SessionEvent {
     Lost(SessionId),
     /// The servers do not answer, and its state there is not known.
     Unavailable(SessionId),
+    /// None: the events before are carried out.
+    Verified(oneshot::Sender<()>),
 }
 
 /// Message of a shared subscription that is over at this node.
@@ -86,6 +92,43 @@ pub(crate) struct NodeState {
     live_nodes: Mutex<Arc<[Name]>>,
     /// The servers take messages.
     pub(crate) is_reachable: AtomicBool,
+    pub(crate) appending: Appending,
+}
+
+/// Bytes of messages that wait for the log.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Appending(Arc<AtomicUsize>);
+
+impl Appending {
+    /// Tests whether further messages of QoS 0 are dropped.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > APPENDING_BYTES
+    }
+
+    /// Adds bytes, until the charge is dropped.
+    pub(crate) fn charge(&self, bytes: usize) -> Charge {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Charge { of: self.clone(), bytes }
+    }
+}
+
+/// Bytes of a batch that waits for the log.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    of: Appending,
+    bytes: usize,
+}
+
+impl Charge {
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.of.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -93,7 +136,36 @@ pub(crate) struct Sessions {
     pub(crate) own: HashMap<SessionId, OwnSession>,
     by_client: HashMap<ClientId, SessionId>,
     /// Sessions whose record may be written late.
-    pub(crate) lazy: HashSet<SessionId>,
+    pub(crate) lazy: Lazy,
+}
+
+/// Sessions in turn, each once.
+#[derive(Default)]
+pub(crate) struct Lazy {
+    members: HashSet<SessionId>,
+    /// In their order, and some that are no members any more.
+    order: VecDeque<SessionId>,
+}
+
+impl Lazy {
+    pub(crate) fn insert(&mut self, id: SessionId) {
+        if self.members.insert(id) {
+            self.order.push_back(id);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: SessionId) {
+        self.members.remove(&id);
+        if self.members.is_empty() {
+            self.order.clear();
+        }
+    }
+
+    /// The session that waits for longest.
+    pub(crate) fn pop(&mut self) -> Option<SessionId> {
+        let members = &mut self.members;
+        std::iter::from_fn(|| self.order.pop_front()).find(|id| members.remove(id))
+    }
 }
 
 impl Sessions {
@@ -108,7 +180,7 @@ impl Sessions {
     }
 
     fn remove(&mut self, id: SessionId) -> Option<OwnSession> {
-        self.lazy.remove(&id);
+        self.lazy.remove(id);
         let session = self.own.remove(&id)?;
         if self.by_client.get(&session.client_id) == Some(&id) {
             self.by_client.remove(&session.client_id);
@@ -137,6 +209,7 @@ impl NodeState {
             next_claim: AtomicU64::new(1),
             live_nodes: Mutex::default(),
             is_reachable: AtomicBool::new(true),
+            appending: Appending::default(),
         }
     }
 
@@ -173,13 +246,29 @@ impl NodeState {
         let _ = self.outlets.due.send(session);
     }
 
-    /// Writes all records: those of sessions that other nodes have taken over meanwhile are refused.
-    pub(crate) fn write_all(&self) {
+    /// Writes all records: those of sessions that other nodes have taken over meanwhile are refused. Returns when each is
+    /// decided, and the broker knows which sessions it has lost.
+    pub(crate) async fn verify_all(&self) {
+        for decision in self.write_all() {
+            // A session that is lost is told by an event.
+            let _ = decision.await;
+        }
+        let (told, is_told) = oneshot::channel();
+        self.tell(SessionEvent::Verified(told));
+        let _ = is_told.await;
+    }
+
+    fn write_all(&self) -> Vec<Commit> {
         let mut sessions = self.sessions();
-        for (id, session) in &mut sessions.own {
+        let own = sessions.own.iter_mut().filter(|(_, session)| !session.is_lost);
+        let decisions = own.map(|(id, session)| {
+            let (part, decision) = CommitPart::join(1);
+            session.write.waiters.push(part);
             session.write.is_due = true;
             self.note_due(*id);
-        }
+            decision
+        });
+        decisions.collect()
     }
 
     /// Waits until nothing is due any more, for a bounded time.
@@ -242,7 +331,8 @@ impl NodeState {
         let update = ExchangeUpdate { opened: Vec::new(), released: vec![packet_id] };
         let exchanges = Some((session.client_id.clone(), update));
         let (part, _) = CommitPart::join(1);
-        Some((index, Append { session: Some(id), messages: Vec::new(), exchanges, part }))
+        let charge = self.appending.charge(0);
+        Some((index, Append { session: Some(id), messages: Vec::new(), exchanges, part, charge }))
     }
 }
 
@@ -251,6 +341,9 @@ impl Outcomes for NodeState {
         let mut sessions = self.sessions();
         let Some(own) = sessions.own.get_mut(&session) else { return };
         own.write.appending = own.write.appending.saturating_sub(1);
+        if own.write.appending == 0 {
+            own.note_decided();
+        }
         let is_due = own.write.appending == 0 && own.write.holds && own.write.is_due;
         drop(sessions);
         if is_due {
@@ -263,6 +356,10 @@ impl Outcomes for NodeState {
     }
 
     fn note_unavailable(&self, session: SessionId) {
+        // At once: no record is written any more that says that the messages, such as a Will, are published.
+        if let Some(own) = self.sessions().own.get_mut(&session) {
+            own.is_lost = true;
+        }
         self.tell(SessionEvent::Unavailable(session));
     }
 }
@@ -334,7 +431,7 @@ impl Store for ClusterStore {
             let Some(id) = session_of(&change) else { continue };
             match self.apply(&mut sessions, id, change, &positions) {
                 Effect::Nothing => {}
-                Effect::Late => drop(sessions.lazy.insert(id)),
+                Effect::Late => sessions.lazy.insert(id),
                 Effect::Write => due.push(id),
                 Effect::Append(index, append) => appends.push((index, append)),
                 Effect::Fenced => fenced = Some(id),
@@ -343,7 +440,7 @@ impl Store for ClusterStore {
         due.sort_unstable();
         due.dedup();
         if is_lazy {
-            sessions.lazy.extend(due.drain(..));
+            due.drain(..).for_each(|id| sessions.lazy.insert(id));
         }
         let parts = due.len() + appends.len() + marks;
         let (part, commit) = CommitPart::join(parts.max(1));
@@ -396,11 +493,19 @@ impl ClusterStore {
             sessions.insert(id, session);
             return Effect::Write;
         }
-        let Some(session) = sessions.own.get_mut(&id) else { return Effect::Nothing };
-        if session.is_lost {
-            // Others of the batch are not concerned.
-            return if is_of_queue(&change) { Effect::Nothing } else { Effect::Fenced };
-        }
+        let session = match sessions.own.get_mut(&id) {
+            Some(session) if !session.is_lost => session,
+            lost => {
+                if let Change::Queued { delivery, .. } = &change
+                    && let Some(filter) = &delivery.shared
+                {
+                    self.0.end_shared((filter.clone(), delivery.message), false);
+                }
+                // Others of the batch are not concerned.
+                let is_refused = lost.is_some() && !is_of_queue(&change);
+                return if is_refused { Effect::Fenced } else { Effect::Nothing };
+            }
+        };
         let outlives = session.outlives_connection();
         let due_if = |is_due: bool| if is_due { Effect::Write } else { Effect::Late };
         match change {

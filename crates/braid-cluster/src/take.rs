@@ -71,6 +71,27 @@ impl Taker {
         }))
     }
 
+    /// Record of a client, from the leader of the stream.
+    pub(crate) async fn record(&self, client_id: &ClientId) -> Result<Option<Record>, StoreError> {
+        Ok(self.read(client_id).await?.map(|found| found.record))
+    }
+
+    /// Whether the record of a client names this process.
+    pub(crate) async fn is_own(&self, client_id: &ClientId) -> Result<bool, StoreError> {
+        let NodeState { node, run, .. } = &*self.state;
+        let record = self.record(client_id).await?;
+        Ok(record.is_some_and(|record| record.owner.as_ref() == Some(node) && record.run == **run))
+    }
+
+    /// Whether a process of a node has its lease, and with it its sessions.
+    pub(crate) async fn has_lease(&self, node: &str, run: &str) -> Result<bool, StoreError> {
+        let Ok(name) = node.parse::<Name>() else { return Ok(false) };
+        let subject = self.state.layout.node(&name);
+        let lease = self.patiently(|| last_message(&self.nodes, &subject)).await?;
+        let record = lease.and_then(|(payload, _)| serde_json::from_slice::<NodeRecord>(&payload).ok());
+        Ok(record.is_some_and(|record| record.run == run))
+    }
+
     async fn read(&self, client_id: &ClientId) -> Result<Option<FoundRecord>, StoreError> {
         let subject = self.state.layout.session(client_id);
         let last = self.patiently(|| last_message(&self.sessions, &subject)).await?;
@@ -144,12 +165,16 @@ impl Taker {
         let give_up = Instant::now() + LEASE + RELEASE;
         let mut gone = 0;
         while Instant::now() < give_up {
+            if !self.has_lease(owner, &found.record.run).await? {
+                tracing::info!(client, node = %name, "taken from a node without a lease");
+                return Ok(());
+            }
             let request = Request::new().payload(call.write()).timeout(Some(RELEASE));
-            let error = match self.client.send_request(self.state.layout.calls(&name), request).await {
+            match self.client.send_request(self.state.layout.calls(&name), request).await {
                 Ok(answer) if Reply::read(&answer.payload).is_some_and(|reply| reply.is_done) => {
                     return Ok(());
                 }
-                Ok(_) => "it cannot release the session".to_owned(),
+                Ok(_) => tracing::debug!(client, node = %name, "it cannot release the session"),
                 Err(error) if error.kind() == RequestErrorKind::NoResponders => {
                     gone += 1;
                     if gone == GONE {
@@ -157,16 +182,8 @@ impl Taker {
                         return Ok(());
                     }
                     sleep(GONE_LOOK).await;
-                    continue;
                 }
-                Err(error) => error.to_string(),
-            };
-            let subject = self.state.layout.node(&name);
-            let lease = self.patiently(|| last_message(&self.nodes, &subject)).await?;
-            let record = lease.and_then(|(payload, _)| serde_json::from_slice::<NodeRecord>(&payload).ok());
-            if record.is_none_or(|record| record.run != found.record.run) {
-                tracing::info!(client, node = %name, error, "taken from a node without a lease");
-                return Ok(());
+                Err(error) => tracing::debug!(client, node = %name, %error, "it does not answer"),
             }
         }
         Err(StoreError::Unavailable {

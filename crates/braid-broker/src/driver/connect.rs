@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use braid_auth::identity::Identity;
 use braid_proto::connection::{Acceptance, Server};
+use braid_proto::message::Message;
 use braid_proto::packet::{ClientId, Connect, Will};
 use braid_proto::reason::ReasonCode;
 use braid_store::StoreError;
@@ -13,6 +14,7 @@ use braid_transport::{Incoming, Link, Peer};
 use super::bans::{check_bans, note_connect};
 use super::subscribe::{FilterProgress, Recheck};
 use crate::auth::{Authentication, ClientAccess, Credential, Exchange, ExpiryTimer, Grant, Outcome, Refusal};
+use crate::clock;
 use crate::connection_guard::note_limit;
 use crate::core::Core;
 use crate::limit::Limit;
@@ -205,8 +207,11 @@ pub(super) async fn claim_session(
     let Admitted { connect, grant, client_id, assigned } = admitted;
     let access = core.access.client(grant.identity.clone(), client_id);
     check_bans(core, client_id, access.identity(), peer.address)?;
-    if server.offer().and_then(|(_, will)| will).is_some_and(|will| !access.may_set_will(&will.topic)) {
-        return Err(ReasonCode::NotAuthorized.into());
+    if let Some(will) = server.offer().and_then(|(_, will)| will) {
+        if !access.may_set_will(&will.topic) {
+            return Err(ReasonCode::NotAuthorized.into());
+        }
+        core.dispatcher.check(&Message::from_will(will.clone(), clock::now()))?;
     }
     if !core.sessions.registry.has_room_for(client_id, core.config.limits.sessions) {
         note_limit(core, Some(client_id), Some(access.identity()), peer.address, Limit::Sessions);

@@ -412,7 +412,8 @@ impl Driver {
             entry.set_holdings(0, 0);
             let (deliveries, retained) = (self.egress.drain(), self.retained.take());
             let (cause, address) = (end.cause, self.link.peer().address);
-            self.core.sessions.release(&entry, self.session.connection, end, deliveries, retained);
+            let owns = self.core.lifecycle.owns_sessions(clock::now());
+            self.core.sessions.release(&entry, self.session.connection, end, deliveries, retained, owns);
             // Now that others find the client disconnected.
             self.core.lifecycle.events.record(|| {
                 let client = (&entry.client_id).into();

@@ -236,6 +236,10 @@ impl SubscriptionHandler<'_> {
                 codes.push(ReasonCode::NotAuthorized);
                 continue;
             }
+            if !self.core.routing.cluster().takes_filter(filter) {
+                codes.push(ReasonCode::TopicFilterInvalid);
+                continue;
+            }
             let subscription =
                 Subscription { priority: granted_priority(self.access, filter, priority), ..subscription };
             let limit = if subscriptions.len() >= most {

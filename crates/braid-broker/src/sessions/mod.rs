@@ -276,7 +276,7 @@ impl SessionManager {
     // -- Release -----------------------------------------------------------------------------------
 
     /// Takes back the session of a connection that has ended: it is parked, handed over or ended, and its Will is
-    /// published now, later or never.
+    /// published now, later or never. `owns`: no other node may have the session.
     pub(crate) fn release(
         &self,
         entry: &Arc<SessionEntry>,
@@ -284,8 +284,15 @@ impl SessionManager {
         end: End,
         leftover: VecDeque<Delivery>,
         mut pending_retained: Vec<RetainedCursor>,
+        owns: bool,
     ) {
         let Some(mut session) = end.session else { return };
+        // Otherwise the Will would be published by this node and by another one: the one that claims the session does.
+        let is_abandoned = !owns && end.will.is_some() && !entry.is_lost();
+        if is_abandoned {
+            entry.set_lost();
+            self.routing.cluster().abandon(entry.id());
+        }
         if entry.is_lost() {
             let owner = std::mem::replace(&mut *entry.owner(), SessionOwner::Ended);
             self.discard(entry, &session);

@@ -111,6 +111,7 @@ impl From<CommandError> for Refused {
             CommandError::Stopping | CommandError::Overloaded | CommandError::Busy => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
+            CommandError::Refused(_) => StatusCode::BAD_REQUEST,
             CommandError::NotRetained { .. } => StatusCode::INSUFFICIENT_STORAGE,
             CommandError::NotDurable { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             // The reason names files of the host.
