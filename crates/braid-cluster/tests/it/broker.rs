@@ -9,8 +9,8 @@ use braid_broker::{Anonymous, Broker, BrokerConfig, Handle, LimitsConfig, Permit
 use braid_cluster::{ClusterNode, ClusterOptions, RunningNode};
 use braid_proto::decoder::Decoder;
 use braid_proto::packet::{
-    Ack, AckKind, Connect, Packet, PacketId, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry,
-    Unsubscribe, UserProperties,
+    Ack, AckKind, Connect, MessageProperties, Packet, PacketId, ProtocolVersion, Publish, QoS, Subscribe,
+    SubscribeEntry, Unsubscribe, UserProperties, Will,
 };
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::RetainHandling;
@@ -60,22 +60,36 @@ impl BrokerNode {
 
     /// A client whose session lasts for an hour, and whether it had one.
     pub(crate) async fn connect(&self, client_id: &str) -> (Client, bool) {
-        match self.try_connect(client_id).await {
+        match self.try_connect(client_id, None).await {
             (client, ReasonCode::Success, is_present) => (client, is_present),
             (_, reason, _) => panic!("CONNECT is refused: {reason:?}"),
         }
     }
 
-    /// Reason code with which a client is refused.
-    pub(crate) async fn refused(&self, client_id: &str) -> ReasonCode {
-        self.try_connect(client_id).await.1
+    /// Reason code for a client with a Will to this topic.
+    pub(crate) async fn connect_with_will(&self, client_id: &str, topic: &str) -> (Client, ReasonCode) {
+        let will = Will {
+            topic: TopicName::parse(topic).unwrap(),
+            payload: "will".into(),
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            delay: 0,
+            properties: None,
+        };
+        let (client, reason, _) = self.try_connect(client_id, Some(will)).await;
+        (client, reason)
     }
 
-    async fn try_connect(&self, client_id: &str) -> (Client, ReasonCode, bool) {
+    /// Reason code with which a client is refused.
+    pub(crate) async fn refused(&self, client_id: &str) -> ReasonCode {
+        self.try_connect(client_id, None).await.1
+    }
+
+    async fn try_connect(&self, client_id: &str, will: Option<Will>) -> (Client, ReasonCode, bool) {
         let Link::Single(single) = self.connector.connect().await.unwrap() else { panic!("one stream") };
         let decoder = Decoder::new(ProtocolVersion::V5, 268_435_460);
         let mut client = Client { io: single.io, decoder, decoded: VecDeque::new() };
-        let mut connect = Connect { keep_alive: 0, ..Connect::new(ProtocolVersion::V5, client_id) };
+        let mut connect = Connect { keep_alive: 0, will, ..Connect::new(ProtocolVersion::V5, client_id) };
         connect.clean_start = false;
         connect.properties.session_expiry = Some(3600);
         client.send(Packet::Connect(Box::new(connect))).await;
@@ -95,6 +109,21 @@ pub(crate) struct Client {
 
 fn packet_id(value: u16) -> PacketId {
     PacketId::new(value).unwrap()
+}
+
+fn publish(topic: &str, payload: Bytes, qos: QoS) -> Publish {
+    Publish {
+        dup: false,
+        qos,
+        retain: false,
+        topic: Some(TopicName::parse(topic).unwrap()),
+        packet_id: (qos > QoS::AtMostOnce).then(|| packet_id(1)),
+        topic_alias: None,
+        subscription_ids: Vec::new(),
+        properties: None,
+        payload,
+        spooled: false,
+    }
 }
 
 impl Client {
@@ -119,23 +148,18 @@ impl Client {
     }
 
     async fn send_message(&mut self, topic: &str, payload: impl Into<Bytes>, qos: QoS, retain: bool) {
-        self.send(Packet::Publish(Publish {
-            dup: false,
-            qos,
-            retain,
-            topic: Some(TopicName::parse(topic).unwrap()),
-            packet_id: (qos > QoS::AtMostOnce).then(|| packet_id(1)),
-            topic_alias: None,
-            subscription_ids: Vec::new(),
-            properties: None,
-            payload: payload.into(),
-            spooled: false,
-        }))
-        .await;
+        let publish = publish(topic, payload.into(), qos);
+        self.send(Packet::Publish(Publish { retain, ..publish })).await;
+    }
+
+    /// Publishes with QoS 1 and properties.
+    pub(crate) async fn send_with(&mut self, topic: &str, properties: MessageProperties) {
+        let publish = publish(topic, Bytes::new(), QoS::AtLeastOnce);
+        self.send(Packet::Publish(Publish { properties: Some(Box::new(properties)), ..publish })).await;
     }
 
     /// Subscribes, and waits for SUBACK.
-    pub(crate) async fn subscribe(&mut self, filter: &str, qos: QoS) {
+    pub(crate) async fn subscribe(&mut self, filter: &str, qos: QoS) -> ReasonCode {
         let entry = SubscribeEntry {
             filter: TopicFilter::parse(filter),
             qos,
@@ -152,13 +176,14 @@ impl Client {
         self.send(Packet::Subscribe(Box::new(subscribe))).await;
         // Retained messages may come first.
         let mut before = Vec::new();
-        loop {
+        let reason = loop {
             match self.next().await {
-                Packet::Suback(_) => break,
+                Packet::Suback(suback) => break suback.codes[0],
                 other => before.push(other),
             }
-        }
+        };
         before.into_iter().rev().for_each(|packet| self.decoded.push_front(packet));
+        reason
     }
 
     /// Unsubscribes, and waits for UNSUBACK.

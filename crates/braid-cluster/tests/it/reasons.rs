@@ -1,8 +1,11 @@
 //! Reason codes for clients whose session moves, whose node stops, or whose node has no majority of the servers.
 
+use braid_broker::command::CommandError;
 use braid_cluster::{ClusterOptions, Risk};
-use braid_proto::packet::{Packet, QoS};
+use braid_proto::message::Message;
+use braid_proto::packet::{MessageProperties, Packet, QoS};
 use braid_proto::reason::ReasonCode;
+use braid_proto::topic::TopicName;
 use tokio::time::Instant;
 
 use super::broker::{BrokerNode, Client, PATIENCE};
@@ -65,4 +68,37 @@ async fn clients_are_told_why_their_connection_ends() {
     publisher.send_publish("t", "z", QoS::AtLeastOnce).await;
     assert_eq!(disconnected(&mut publisher).await, (ReasonCode::ServerBusy, None));
     drop(a);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_that_no_message_of_nats_holds_are_refused() {
+    let servers = Servers::start(1, &Settings::default()).await;
+    let [a, _] = pair(&servers);
+    let max_payload = 8 << 20;
+    let node = BrokerNode::start(&a).await;
+    let long = "x".repeat(5000);
+    let (_, reason) = node.connect_with_will("will", &long).await;
+    assert_eq!(reason, ReasonCode::TopicNameInvalid);
+    let (mut client, _) = node.connect("client").await;
+    assert_eq!(
+        client.subscribe(&format!("$share/g/{long}"), QoS::AtLeastOnce).await,
+        ReasonCode::TopicFilterInvalid
+    );
+    assert_eq!(client.subscribe(&long, QoS::AtLeastOnce).await, ReasonCode::GrantedQos1);
+    assert_eq!(client.subscribe("t", QoS::AtLeastOnce).await, ReasonCode::GrantedQos1);
+    client.send_publish(&long, "", QoS::AtLeastOnce).await;
+    assert_eq!(client.text().await, "Puback 1 TopicNameInvalid");
+    // Each of these characters takes six bytes there.
+    let mut properties = MessageProperties::default();
+    for _ in 0..max_payload / 6 / 60_000 + 1 {
+        properties.user.push("", &"\u{1}".repeat(60_000));
+    }
+    client.send_with("t", properties).await;
+    assert_eq!(client.text().await, "Puback 1 ImplementationSpecificError");
+    let message = Message::new(TopicName::parse(&long).unwrap(), "".into(), QoS::AtLeastOnce, false);
+    let refused = node.handle.publish_durably(message).await;
+    assert_eq!(refused.map(drop), Err(CommandError::Refused(ReasonCode::TopicNameInvalid)));
+    client.publish("t", "x", false).await;
+    assert_eq!(client.text().await, "x q1 1", "the shard goes on");
+    node.stop().await;
 }
