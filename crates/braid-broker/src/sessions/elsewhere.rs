@@ -247,13 +247,18 @@ fn unavailable(client_id: &ClientId, error: &StoreError) -> ReasonCode {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::future::poll_fn;
     use std::pin::pin;
     use std::task::Poll;
 
+    use braid_proto::connection::{Cause, End};
+    use braid_proto::packet::Will;
+    use braid_proto::topic::TopicName;
     use braid_store::Completion;
 
     use super::*;
+    use crate::auth::ClientAccess;
     use crate::config::BrokerConfig;
     use crate::core::Core;
 
@@ -273,5 +278,29 @@ mod tests {
         .await;
         completer.complete(Ok(()));
         assert_eq!(release.await, Ok(false));
+    }
+
+    // Another node may have published it already, and the client may be there.
+    #[tokio::test]
+    async fn a_will_is_left_to_the_node_that_claims_the_session_where_that_may_be_another() {
+        let core = Core::in_memory(BrokerConfig::default());
+        for (number, owns) in [(0, false), (1, true)] {
+            let connection = core.sessions.registry.next_connection();
+            let (client_id, access) = (ClientId::from(if owns { "a" } else { "b" }), ClientAccess::default());
+            let claim = core.sessions.claim(&client_id, &access, false, connection).await.expect("a session");
+            let will = Will {
+                topic: TopicName::parse("will").expect("a topic"),
+                payload: "x".into(),
+                qos: QoS::AtMostOnce,
+                retain: true,
+                delay: 0,
+                properties: None,
+            };
+            let end = End { cause: Cause::Lost, session: Some(claim.session), will: Some(will) };
+            core.sessions.release(&claim.entry, connection, end, VecDeque::new(), Vec::new(), owns);
+            assert_eq!(core.retained.len(), number, "{owns}");
+            assert_eq!(claim.entry.is_lost(), !owns);
+            assert!(core.sessions.registry.find(&client_id).is_none());
+        }
     }
 }
