@@ -1,7 +1,7 @@
 //! Messages of QoS 0 of one topic as one message of NATS: where many wait, they cost little more than one.
 //!
-//! The payload begins with a line that names the process of the sender and counts its batches. Each message follows with
-//! the lengths of its head and its payload, of 32 bits each, and these.
+//! The payload begins with a line that names the process of the sender and counts its batches. Each message follows
+//! with the lengths of its head and its payload, of 32 bits each, and these.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 

@@ -18,8 +18,8 @@ pub(crate) struct Groups {
 
 impl Groups {
     /// Position in a shard up to which its groups have completed all; `None`: there are no groups. Removes those that
-    /// are without a reader for the second time: `is_wanted` tells whether some session has a subscription with this name.
-    /// `settled`: a position up to which each server knows the log.
+    /// are without a reader for the second time: `is_wanted` tells whether some session has a subscription with this
+    /// name. `settled`: a position up to which each server knows the log.
     pub(crate) async fn look(
         &mut self,
         index: usize,

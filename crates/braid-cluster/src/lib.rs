@@ -12,6 +12,7 @@
 //! - [`ClusterStatus`]: nodes, leaders, replicas and sessions, for people and scripts
 
 mod advance;
+mod appending;
 mod batch;
 mod calls;
 mod cluster;

@@ -15,12 +15,12 @@ use braid_store::{SessionId, StoreError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::appending::Charge;
 use crate::commit::CommitPart;
 use crate::exchanges::{ExchangeUpdate, Exchanges, Last};
 use crate::gather::Gather;
 use crate::layout::{Layout, Shard};
 use crate::publish::{Outgoing, Tried, append, last_message};
-use crate::store::Charge;
 
 /// Messages of one group, records of exchanges included: the servers take a thousand.
 const GROUP_MESSAGES: usize = 900;

@@ -406,7 +406,7 @@ struct Renewals {
     state: Arc<NodeState>,
     handle: NodeHandle,
     owned_until: Arc<Mutex<Instant>>,
-    /// It is being found out which sessions other nodes have taken over.
+    /// True while the records of all sessions are written again.
     is_verifying: Arc<AtomicBool>,
 }
 

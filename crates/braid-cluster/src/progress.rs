@@ -129,7 +129,7 @@ impl Progress {
             }
             after = after.max(next);
         }
-        // Of what is being delivered now.
+        // Some that are being delivered now may be complete.
         let later = self.complete.iter().filter(|(_, last)| **last > seen);
         beyond.extend(later.map(|(first, last)| ((*first).max(seen + 1), *last)));
         Checkpoint { done: first - 1, beyond }

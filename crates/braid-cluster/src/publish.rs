@@ -92,8 +92,8 @@ pub(crate) async fn append(client: &Client, id: &str, messages: &[Outgoing]) -> 
         last.headers.insert(MESSAGE_ID, id);
         return send(client, last).await;
     }
-    // The servers know a batch under its identifier while it is open: another try is another batch. Short, because it is
-    // stored with each message and read by each node.
+    // The servers know a batch under its identifier while it is open: another try is another batch. Short, because it
+    // is stored with each message and read by each node.
     let batch = format!("{:012x}", fastrand::u64(..1 << 48));
     for (number, message) in (1_u32..).zip(before) {
         let mut headers = message.headers.clone();

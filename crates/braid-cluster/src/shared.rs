@@ -176,8 +176,8 @@ impl SharedGroups {
         tasks
     }
 
-    /// Pulls messages of the log for the members at this node. A consumer that was removed meanwhile is made anew behind
-    /// `since`: it had nothing that was not completed.
+    /// Pulls messages of the log for the members at this node. A consumer that was removed meanwhile is made anew
+    /// behind `since`: it had nothing that was not completed.
     async fn pull(
         &self,
         filter: &TopicFilter,

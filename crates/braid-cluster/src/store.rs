@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use braid_store::{
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::appending::Appending;
 use crate::commit::CommitPart;
 use crate::exchanges::{ExchangeUpdate, Exchanges};
 use crate::interest::{Interest, SUBSCRIBERS};
@@ -23,9 +24,6 @@ use crate::name::Name;
 use crate::position::ReadPosition;
 use crate::retained::RetainedMessage;
 use crate::sessions::{OwnSession, SharedMessage};
-
-/// Bytes of messages that wait for the log, from which on those of QoS 0 with RETAIN are dropped.
-const APPENDING_BYTES: usize = 64 << 20;
 
 /// Longest wait for writes at the end of a node: with the five seconds in which connections end, and two for the lease,
 /// it leaves in ten.
@@ -93,42 +91,6 @@ pub(crate) struct NodeState {
     /// The servers take messages.
     pub(crate) is_reachable: AtomicBool,
     pub(crate) appending: Appending,
-}
-
-/// Bytes of messages that wait for the log.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Appending(Arc<AtomicUsize>);
-
-impl Appending {
-    /// Tests whether further messages of QoS 0 are dropped.
-    pub(crate) fn is_full(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > APPENDING_BYTES
-    }
-
-    /// Adds bytes, until the charge is dropped.
-    pub(crate) fn charge(&self, bytes: usize) -> Charge {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-        Charge { of: self.clone(), bytes }
-    }
-}
-
-/// Bytes of a batch that waits for the log.
-#[derive(Debug)]
-pub(crate) struct Charge {
-    of: Appending,
-    bytes: usize,
-}
-
-impl Charge {
-    pub(crate) const fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.of.0.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
 }
 
 #[derive(Default)]
@@ -246,8 +208,8 @@ impl NodeState {
         let _ = self.outlets.due.send(session);
     }
 
-    /// Writes all records: those of sessions that other nodes have taken over meanwhile are refused. Returns when each is
-    /// decided, and the broker knows which sessions it has lost.
+    /// Writes all records: those of sessions that other nodes have taken over meanwhile are refused. Returns when each
+    /// is decided, and the broker knows which sessions it has lost.
     pub(crate) async fn verify_all(&self) {
         for decision in self.write_all() {
             // A session that is lost is told by an event.

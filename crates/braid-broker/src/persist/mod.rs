@@ -62,8 +62,8 @@ impl Persist {
         NonZeroU64::new(self.next_lsn.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU64::MAX)
     }
 
-    /// Gives no number up to `lsn` any more: a session that comes from another node may have numbers of that node in its
-    /// queue.
+    /// Gives no number up to `lsn` any more: a session that comes from another node may have numbers of that node in
+    /// its queue.
     fn skip_to(&self, lsn: Lsn) {
         self.next_lsn.fetch_max(lsn.value().saturating_add(1), Ordering::Relaxed);
     }

@@ -172,7 +172,7 @@ async fn a_shared_group_holds_the_log_and_goes_with_its_last_member() {
     for number in 4..=5 {
         publish(&mut publisher, number).await;
     }
-    publisher.publish("u", "of nobody", false).await;
+    publisher.publish("u", "without a subscriber", false).await;
     let (mut member, is_present) = node.connect("member").await;
     assert!(is_present);
     // In any order: one that found no member comes again later.
