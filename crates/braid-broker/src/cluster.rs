@@ -65,6 +65,9 @@ pub trait Cluster: Send + Sync + 'static {
     /// Notes the first subscription of this node with a filter, or the end of the last one.
     fn note_interest(&self, filter: &TopicFilter, is_interested: bool);
 
+    /// Tests whether a message of the log that arrives now is later than another one of its topic that is known.
+    fn is_later(&self, arrived: Lsn, known: Lsn) -> bool;
+
     /// Whether messages come by a log. Then those with RETAIN are retained when they come back, and members of shared
     /// subscriptions are selected among all nodes: only
     /// [`NodeHandle::deliver_shared`](crate::node_handle::NodeHandle::deliver_shared) delivers to them, and a message
@@ -201,6 +204,10 @@ impl Cluster for SingleNode {
     fn abandon(&self, _session: SessionId) {}
 
     fn note_interest(&self, _filter: &TopicFilter, _is_interested: bool) {}
+
+    fn is_later(&self, arrived: Lsn, known: Lsn) -> bool {
+        arrived > known
+    }
 
     fn has_log(&self) -> bool {
         false

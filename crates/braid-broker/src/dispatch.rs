@@ -240,7 +240,8 @@ impl Dispatcher {
         let mut retaining = None;
         for (message, (_, retained_by)) in messages.iter().zip(&mut rest).filter(|(one, _)| one.retain) {
             let retaining = retaining.get_or_insert_with(|| self.retained.change(&self.persist));
-            retaining.set_arrived(message, retained_by.take());
+            let is_later = |arrived, known| self.routing.cluster().is_later(arrived, known);
+            retaining.set_arrived(message, retained_by.take(), is_later);
         }
         drop(retaining.and_then(Retaining::commit));
         for index in withheld.into_iter().rev() {

@@ -79,6 +79,12 @@ impl NodeHandle {
         }
     }
 
+    /// Whether the sessions of this node are its own for certain.
+    #[must_use]
+    pub fn owns_sessions(&self) -> bool {
+        self.0.lifecycle.owns_sessions(clock::now())
+    }
+
     /// Sets the addresses of other nodes, to which clients are sent when this broker stops.
     pub fn set_successors(&self, addresses: Vec<String>) {
         self.0.lifecycle.set_successors(addresses);

@@ -1,6 +1,7 @@
 //! Retained messages (MQTT 3.3.1.3).
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -11,7 +12,7 @@ use braid_proto::message::Message;
 use braid_proto::session::Subscription;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, Walked};
-use braid_store::{Change, Commit};
+use braid_store::{Change, Commit, Lsn};
 use hashbrown::HashMap;
 
 use crate::auth::{Permitted, is_broker_topic};
@@ -368,11 +369,17 @@ impl Retaining<'_> {
         Ok(())
     }
 
-    /// Retains a message that comes from the log, unless there is a later one already. Its room was checked where it
-    /// was published.
-    pub(crate) fn set_arrived(&mut self, message: &Arc<Message>, publisher: Option<Arc<Publisher>>) {
+    /// Retains a message that comes from the log, unless there is a later one already, by `is_later` of its number and
+    /// that of the other. Its room was checked where it was published.
+    pub(crate) fn set_arrived(
+        &mut self,
+        message: &Arc<Message>,
+        publisher: Option<Arc<Publisher>>,
+        is_later: impl Fn(Lsn, Lsn) -> bool,
+    ) {
         let known = self.index.messages.get(&message.topic).and_then(|known| known.message.lsn());
-        if known.zip(message.lsn()).is_some_and(|(known, arrived)| known >= arrived) {
+        let lsn = |number: NonZeroU64| Lsn::new(number.get());
+        if known.zip(message.lsn()).is_some_and(|(known, arrived)| !is_later(lsn(arrived), lsn(known))) {
             return;
         }
         if message.payload.is_empty() {
@@ -405,7 +412,7 @@ mod tests {
 
     use braid_auth::identity::Identity;
     use braid_proto::packet::{ClientId, QoS};
-    use braid_store::{Lsn, MemoryStore};
+    use braid_store::MemoryStore;
 
     use super::*;
     use crate::config::LimitsConfig;

@@ -8,7 +8,7 @@ use braid_proto::message::Message;
 use braid_proto::packet::{ClientId, PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
-use braid_store::{Change, Commit, RecoveredSession, SessionId};
+use braid_store::{Change, Commit, Lsn, RecoveredSession, SessionId};
 use bytes::Bytes;
 
 use crate::commit::CommitPart;
@@ -129,6 +129,15 @@ impl Cluster for NatsCluster {
         let since = self.state.positions();
         let change = InterestChange { filter: filter.clone(), is_interested, since };
         let _ = self.state.outlets.interest.send(Interest::Change(Arc::new(change)));
+    }
+
+    fn is_later(&self, arrived: Lsn, known: Lsn) -> bool {
+        let position = |lsn| self.state.layout.position(lsn);
+        match (position(arrived), position(known)) {
+            (Some((index, arrived)), Some((of_known, known))) if index == of_known => arrived > known,
+            // After a change of the priority rules a topic has another shard, whose numbers begin anywhere.
+            _ => true,
+        }
     }
 
     fn has_log(&self) -> bool {

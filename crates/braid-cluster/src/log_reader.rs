@@ -45,7 +45,16 @@ impl LogReader {
         let NodeState { layout, positions, .. } = &*self.state;
         let position = &positions[self.index];
         let subject = layout.all_messages(layout.shard_at(self.index));
-        let from = DeliverPolicy::ByStartSequence { start_sequence: position.completed() + 1 };
+        let start_sequence = position.completed() + 1;
+        let first = self.stream.get_info().await?.state.first_sequence;
+        if first > start_sequence && !self.handle.owns_sessions() {
+            tracing::warn!(
+                shard = self.index,
+                "this node was away for longer than its lease, and messages that it has not read were removed: retained messages \
+                 may be old here until it is started again"
+            );
+        }
+        let from = DeliverPolicy::ByStartSequence { start_sequence };
         let config = ordered(subject, from);
         let consumer = self.stream.create_consumer(config).await?;
         let mut messages = consumer.messages().await?;
