@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::cluster::Storage;
-use braid_broker::{Anonymous, Broker, BrokerConfig, Handle, LimitsConfig, PermitAll, SysConfig};
+use braid_broker::{
+    Anonymous, Broker, BrokerConfig, Handle, LimitsConfig, PermitAll, PriorityRule, SysConfig,
+};
 use braid_cluster::{ClusterNode, ClusterOptions, RunningNode};
 use braid_proto::decoder::Decoder;
 use braid_proto::packet::{
@@ -36,12 +38,16 @@ pub(crate) struct BrokerNode {
 
 impl BrokerNode {
     pub(crate) async fn start(options: &ClusterOptions) -> Self {
+        Self::start_with(options, Vec::new()).await
+    }
+
+    pub(crate) async fn start_with(options: &ClusterOptions, priority: Vec<PriorityRule>) -> Self {
         let node = ClusterNode::join(options, "1.0").await.unwrap();
         let (listener, connector) = mem::listener();
         let storage = Storage { store: node.store(), spool: None, cluster: node.cluster() };
         let limits = LimitsConfig { flapping_connects: 0, ..LimitsConfig::default() };
         let sys = SysConfig { interval_secs: 0 };
-        let config = BrokerConfig { limits, sys, ..BrokerConfig::default() };
+        let config = BrokerConfig { limits, sys, priority, ..BrokerConfig::default() };
         let (rule, authorize) = (Box::new(Anonymous::default()), Arc::new(PermitAll));
         let broker =
             Broker::recover(config, rule, authorize, storage, vec![listener.into()], |_| {}).unwrap();

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::State;
+use braid_broker::PriorityRule;
 use braid_cluster::{ClusterOptions, Risk, Upkeep};
 use braid_proto::packet::QoS;
-use braid_proto::topic::TopicName;
+use braid_proto::stream::Priority;
+use braid_proto::topic::{TopicFilter, TopicName};
 use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
@@ -201,5 +203,27 @@ async fn a_shared_group_holds_the_log_and_goes_with_its_last_member() {
         text = member.text().await;
     }
     assert!(text.starts_with("8 q1 "), "{text}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retained_messages_follow_their_topic_to_another_shard() {
+    let (_servers, options, _) = one_server(Upkeep::default()).await;
+    let node = BrokerNode::start(&options).await;
+    let (mut publisher, _) = node.connect("publisher").await;
+    for number in 1..=5 {
+        publisher.publish("a", number.to_string(), true).await;
+    }
+    node.stop().await;
+    let filter = TopicFilter::parse("a").unwrap();
+    let rule = PriorityRule { filter, priority: Priority::new(60_000) };
+    let node = BrokerNode::start_with(&options, vec![rule]).await;
+    let (mut publisher, _) = node.connect("publisher").await;
+    for payload in ["urgent", "later"] {
+        publisher.publish("a", payload, true).await;
+    }
+    let (mut subscriber, _) = node.connect("subscriber").await;
+    subscriber.subscribe("a", QoS::AtMostOnce).await;
+    assert_eq!(subscriber.text().await, "later q0 0 retain");
     node.stop().await;
 }
