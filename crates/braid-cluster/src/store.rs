@@ -721,6 +721,61 @@ mod tests {
     }
 
     #[test]
+    fn an_exchange_is_in_the_record_when_its_messages_are_decided() {
+        let Fixture { store, .. } = fixture();
+        commit(&store, [opened(ID, "c", 60)]);
+        let received = || {
+            let sessions = store.0.sessions();
+            sessions.own[&ID].record(&store.0.layout, &[0; 3], "a", "1").received
+        };
+        for (number, index) in [(1, 2), (2, 0)] {
+            let mut sessions = store.0.sessions();
+            let session = sessions.own.get_mut(&ID).unwrap();
+            session.open_exchange(PacketId::new(number).unwrap(), index);
+            session.write.appending += 1;
+        }
+        assert_eq!(received(), []);
+        store.0.note_appended(ID);
+        assert_eq!(received(), [], "one of them is on its way");
+        store.0.note_appended(ID);
+        assert_eq!(received(), [(1, 1, 2), (2, 1, 0)]);
+    }
+
+    #[test]
+    fn sessions_are_written_late_in_turn() {
+        let (mut lazy, id) = (Lazy::default(), SessionId::new);
+        for number in [3, 1, 2, 1] {
+            lazy.insert(id(number));
+        }
+        lazy.remove(id(1));
+        assert_eq!(lazy.pop(), Some(id(3)));
+        lazy.insert(id(1));
+        lazy.insert(id(3));
+        let rest: Vec<_> = std::iter::from_fn(|| lazy.pop()).collect();
+        assert!(
+            rest.iter().filter(|one| **one == id(1)).count() == 1 && rest.last() == Some(&id(3)),
+            "{rest:?}"
+        );
+        assert_eq!(rest.len(), 3);
+    }
+
+    #[test]
+    fn a_shared_message_for_a_session_that_is_lost_goes_to_another_member() {
+        let Fixture { store, mut shared, .. } = fixture();
+        commit(&store, [opened(ID, "c", 60)]);
+        store.0.sessions().own.get_mut(&ID).unwrap().is_lost = true;
+        let (filter, message) =
+            (Arc::new(TopicFilter::parse("$share/g/a").unwrap()), store.0.layout.lsn(0, 9));
+        for id in [ID, SessionId::new(9)] {
+            let delivery =
+                StoredDelivery { shared: Some(filter.clone()), ..delivery(message, QoS::AtLeastOnce) };
+            assert_eq!(commit(&store, [queued(id, OWN_NUMBERS, delivery)]), Some(Ok(())));
+            let outcome = shared.try_recv().unwrap();
+            assert_eq!((outcome.message, outcome.is_complete), ((filter.clone(), message), false));
+        }
+    }
+
+    #[test]
     fn a_completed_message_of_a_shared_subscription_is_acknowledged() {
         let Fixture { store, mut shared, .. } = fixture();
         commit(&store, [opened(ID, "c", 0)]);
