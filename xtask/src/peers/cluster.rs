@@ -129,6 +129,7 @@ fn node(binary: &Path, name: &str, address: IpAddr, ports: &Ports, data_dir: &Pa
         format!("cluster.nats={}", urls("nats", ports.nats().clients)),
         format!("cluster.monitor={}", urls("http", ports.nats().monitor)),
         format!("cluster.node=\"{name}\""),
+        format!("quic.lb={{ server_id = \"{}\" }}", server_id(address)),
     ];
     for setting in settings {
         command.args(["--set", &setting]);
@@ -141,11 +142,21 @@ fn balancer(binary: &Path, ports: &Ports) -> Command {
     let mut command = Command::new(binary);
     command.args(["cluster", "balance"]);
     for (listener, port) in listeners(ports) {
-        let nodes = ADDRESSES.map(|address| format!("{address}:{port}")).join(",");
-        let option = if listener == "quic" { "--quic" } else { "--tcp" };
-        command.args([option, &format!("127.0.0.1:{port}={nodes}")]);
+        let is_quic = listener == "quic";
+        let nodes = ADDRESSES.map(|address| match is_quic {
+            true => format!("{address}:{port}/{}", server_id(address)),
+            false => format!("{address}:{port}"),
+        });
+        let option = if is_quic { "--quic" } else { "--tcp" };
+        command.args([option, &format!("127.0.0.1:{port}={}", nodes.join(","))]);
     }
     command
+}
+
+/// Name of a node in connection IDs: the end of its address.
+fn server_id(address: IpAddr) -> String {
+    let IpAddr::V4(address) = address else { return String::new() };
+    format!("{:04x}", address.octets()[3])
 }
 
 /// Listeners of MQTT: flags of `braidmq serve`, and ports.
