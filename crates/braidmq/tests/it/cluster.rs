@@ -1,9 +1,10 @@
 //! `braidmq cluster status` from outside.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
-use braid_cluster::{Node, Risk};
+use braid_cluster::{Dimensions, Login, Node, Risk};
 use serde_json::{Value, json};
 
 use crate::broker::braidmq;
@@ -96,5 +97,68 @@ fn the_exit_code_says_whether_all_is_well() {
         assert_eq!(degraded.status.code(), Some(1), "{said}");
         assert!(said.contains("n0 is one of 1 servers: run three"), "{said}");
         node.lease.give_back().await;
+    });
+}
+
+/// Starts a broker as a node, which must not start: its one line.
+fn refused(directory: &Path, arguments: &[&str]) -> String {
+    let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--data-dir"]);
+    command.arg(directory).args(arguments).env_remove("BRAIDMQ_CONFIG");
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let errors: Vec<_> = said.lines().filter(|line| line.starts_with("braidmq: ")).collect();
+    assert_eq!(errors.len(), 1, "{said}");
+    errors[0].to_owned()
+}
+
+#[test]
+fn a_node_that_cannot_join_says_why_on_one_line() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let settings = Settings {
+            sync_interval: "always",
+            more: "max_payload: 8MB\nauthorization { user: u, password: p }",
+        };
+        let servers = Servers::start(1, &settings).await;
+        let directory = tempfile::tempdir().unwrap();
+        let (right, wrong) = (directory.path().join("right"), directory.path().join("wrong"));
+        fs::write(&right, "p\n").unwrap();
+        fs::write(&wrong, "q\n").unwrap();
+        let mut options = servers.options("a", "1");
+        options.accepted = vec![Risk::Replicas];
+        options.dimensions = Dimensions { replicas: 1, shards: 1, log_bytes: 100 << 20 };
+        options.login = Login::Password { user: "u".to_owned(), password: "p".to_owned() };
+        // Makes the streams.
+        Node::join(&options, "1.0").await.unwrap().lease.give_back().await;
+
+        let nats = format!("cluster.nats=[{:?}]", servers.url(0));
+        let monitor = format!("cluster.monitor=[{:?}]", servers.monitor(0));
+        let password = |file: &Path| format!("cluster.password_file={:?}", file.display().to_string());
+        let [right, wrong] = [&right, &wrong].map(|file| password(file));
+        let accept = "cluster.accept_risks=['replicas']";
+        let base = [&*nats, &*monitor, "cluster.user='u'", &*right, accept, "cluster.name='test'"];
+        let own = [
+            "cluster.replicas=1",
+            "cluster.shards=1",
+            "cluster.log_bytes=104857600",
+            "mqtt.maximum_packet_size=1000000",
+        ];
+        for (changes, expected) in [
+            (&["cluster.nats=['nats://127.0.0.1:1']"][..], "no NATS server answers at nats://127.0.0.1:1: "),
+            (&[&*wrong], "refuses this node: "),
+            (&["cluster.monitor=['http://127.0.0.1:1']"], "cluster.monitor: "),
+            (&["cluster.monitor=[]"], "name their monitoring ports in cluster.monitor"),
+            (&["cluster.accept_risks=[]"], "n0 is one of 1 servers: run three"),
+            (&["mqtt.maximum_packet_size=9000000"], "too few for mqtt.maximum_packet_size = 9000000: "),
+            (&["cluster.log_bytes=104857601"], "has max_bytes 104857600, and this node wants 104857601"),
+            (&["cluster.log_bytes=2000000000000"], "or lower cluster.log_bytes to "),
+            (&["cluster.shards=2"], "has cluster.shards 1, and this node wants 2"),
+        ] {
+            let all = base.iter().chain(&own).chain(changes);
+            let arguments: Vec<_> = all.flat_map(|setting| ["--set", setting]).collect();
+            let said = refused(&directory.path().join("data"), &arguments);
+            assert!(said.contains(expected), "{said}");
+        }
     });
 }
