@@ -1,9 +1,9 @@
 //! Progress of sessions that no node has: a session that gets no messages would hold the log for as long as its client
 //! is away.
 //!
-//! The caretaker moves the position of a session up to the first message that the session needs. That is safe for
+//! Maintenance moves the position of a session up to the first message that the session needs. That is safe for
 //! these reasons. A session that no node has does not change: its subscriptions, and what is acknowledged, are those
-//! of its record until a node claims it, which writes the record. The caretaker writes the record on condition that it
+//! of its record until a node claims it, which writes the record. Maintenance writes the record on condition that it
 //! is the one that was read, so that a claim meanwhile makes its write fail, and a claim afterwards reads the new one.
 //! Positions only move up to where all nodes were some time ago: those messages are in the log, its leader knows them,
 //! and each filter of the session is looked up among them, from the position that the record has. The first match of

@@ -1,4 +1,4 @@
-//! Consumers of shared groups, as the caretaker sees them: they hold the log for what their members have not completed,
+//! Consumers of shared groups, as maintenance sees them: they hold the log for what their members have not completed,
 //! and are removed when no session has their subscription.
 
 use std::collections::HashSet;

@@ -29,13 +29,13 @@ use crate::live::{LiveOutlet, LiveQueues, LiveReader};
 use crate::log_reader::LogReader;
 use crate::log_source::LogSource;
 use crate::log_writer::{Command, LogWriter};
+use crate::maintenance::Maintenance;
 use crate::marks::answer_marks;
 use crate::nodes::{Lease, LeaseLost, LeaseWatcher, NodeRecord, live_nodes};
 use crate::options::{ClusterOptions, Upkeep};
 use crate::position::ReadPosition;
 use crate::preflight::{ServerFacts, unchecked};
 use crate::reads::MessageReader;
-use crate::reaper::Reaper;
 use crate::record_writer::RecordWriter;
 use crate::retained;
 use crate::shared::SharedGroups;
@@ -284,7 +284,7 @@ impl ClusterNode {
             }
         });
         let nodes = streams.nodes;
-        let reaper = Reaper {
+        let maintenance = Maintenance {
             state: state.clone(),
             nodes: nodes.clone(),
             sessions: streams.sessions,
@@ -295,7 +295,7 @@ impl ClusterNode {
             advancer,
             upkeep,
         };
-        tasks.spawn(reaper.run());
+        tasks.spawn(maintenance.run());
         let ((lost, is_lost), (leaving, left)) = (watch::channel(false), oneshot::channel());
         let until = Instant::now() + LEASE / 2;
         handle.set_owns_until(until.into_std());

@@ -37,7 +37,7 @@ pub struct ClusterOptions {
     ///
     /// 0: as large as NATS takes.
     pub largest_packet: usize,
-    /// Intervals of the caretaker.
+    /// Intervals of the maintenance.
     pub upkeep: Upkeep,
 }
 

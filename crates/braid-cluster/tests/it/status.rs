@@ -118,7 +118,7 @@ fn deployed(of: &ServerPorts<'_>, authority: &Authority) -> String {
     text
 }
 
-/// A broker with a shared group, an absent session and a retained message that goes: the caretaker trims the log.
+/// A broker with a shared group, an absent session and a retained message that goes: the log is trimmed.
 async fn serve(options: &ClusterOptions, jetstream: &Context) {
     let upkeep = Upkeep {
         trim: Duration::from_millis(500),

@@ -1,4 +1,4 @@
-//! Work of the caretaker, and retained messages that the API removes.
+//! Maintenance of the streams, and retained messages that the API removes.
 
 use std::time::Duration;
 

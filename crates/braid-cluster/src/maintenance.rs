@@ -56,8 +56,8 @@ const AT_ONCE: usize = 64;
 /// Records that are read at a time.
 const RECORDS_AT_ONCE: usize = 4096;
 
-/// Caretaker of sessions without a node.
-pub(crate) struct Reaper {
+/// Maintenance of the streams, by one node for all.
+pub(crate) struct Maintenance {
     pub(crate) state: Arc<NodeState>,
     pub(crate) nodes: Stream<()>,
     pub(crate) sessions: Stream<()>,
@@ -168,11 +168,11 @@ struct Watch {
     next_due: Option<SystemTime>,
 }
 
-impl Reaper {
-    /// Takes care for as long as the node runs.
+impl Maintenance {
+    /// Carries on for as long as the node runs.
     pub(crate) async fn run(self) {
         loop {
-            if let Err(error) = self.take_care().await {
+            if let Err(error) = self.maintain().await {
                 tracing::debug!(%error, "records of sessions are read again");
             }
             tokio::time::sleep(LOOK).await;
@@ -191,7 +191,7 @@ impl Reaper {
     }
 
     /// Returns when another node is the first.
-    async fn take_care(&self) -> Result<(), async_nats::Error> {
+    async fn maintain(&self) -> Result<(), async_nats::Error> {
         if !self.is_first(&self.live_nodes().await?) {
             return Ok(());
         }
