@@ -25,6 +25,7 @@ mod groups;
 pub mod import;
 mod interest;
 mod layout;
+mod lazy;
 mod live;
 mod log_reader;
 mod log_source;

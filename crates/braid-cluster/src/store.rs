@@ -1,6 +1,6 @@
 //! Store of a node: records of its sessions, whose queues are parts of the log.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,7 @@ use crate::commit::CommitPart;
 use crate::exchanges::{ExchangeUpdate, Exchanges};
 use crate::interest::{Interest, SUBSCRIBERS};
 use crate::layout::{Layout, OWN_NUMBERS};
+use crate::lazy::Lazy;
 use crate::log_writer::{Append, Command, Commands, Outcomes};
 use crate::name::Name;
 use crate::position::ReadPosition;
@@ -99,35 +100,6 @@ pub(crate) struct Sessions {
     by_client: HashMap<ClientId, SessionId>,
     /// Sessions whose record may be written late.
     pub(crate) lazy: Lazy,
-}
-
-/// Sessions in turn, each once.
-#[derive(Default)]
-pub(crate) struct Lazy {
-    members: HashSet<SessionId>,
-    /// In their order, and some that are no members any more.
-    order: VecDeque<SessionId>,
-}
-
-impl Lazy {
-    pub(crate) fn insert(&mut self, id: SessionId) {
-        if self.members.insert(id) {
-            self.order.push_back(id);
-        }
-    }
-
-    pub(crate) fn remove(&mut self, id: SessionId) {
-        self.members.remove(&id);
-        if self.members.is_empty() {
-            self.order.clear();
-        }
-    }
-
-    /// The session that waits for longest.
-    pub(crate) fn pop(&mut self) -> Option<SessionId> {
-        let members = &mut self.members;
-        std::iter::from_fn(|| self.order.pop_front()).find(|id| members.remove(id))
-    }
 }
 
 impl Sessions {
@@ -739,24 +711,6 @@ mod tests {
         assert_eq!(received(), [], "one of them is on its way");
         store.0.note_appended(ID);
         assert_eq!(received(), [(1, 1, 2), (2, 1, 0)]);
-    }
-
-    #[test]
-    fn sessions_are_written_late_in_turn() {
-        let (mut lazy, id) = (Lazy::default(), SessionId::new);
-        for number in [3, 1, 2, 1] {
-            lazy.insert(id(number));
-        }
-        lazy.remove(id(1));
-        assert_eq!(lazy.pop(), Some(id(3)));
-        lazy.insert(id(1));
-        lazy.insert(id(3));
-        let rest: Vec<_> = std::iter::from_fn(|| lazy.pop()).collect();
-        assert!(
-            rest.iter().filter(|one| **one == id(1)).count() == 1 && rest.last() == Some(&id(3)),
-            "{rest:?}"
-        );
-        assert_eq!(rest.len(), 3);
     }
 
     #[test]
