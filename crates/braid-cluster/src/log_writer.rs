@@ -136,7 +136,10 @@ impl LogWriter {
     pub(crate) async fn run(mut self, mut commands: UnboundedReceiver<Command>) {
         let (mut waiting, mut gather) = (Vec::new(), Gather::default());
         while !waiting.is_empty() || commands.recv_many(&mut waiting, GROUP_MESSAGES).await > 0 {
-            while let Some(until) = gather.waits_until(count(&waiting), Instant::now()) {
+            // Urgent messages wait for no others.
+            while self.shard != Shard::Urgent
+                && let Some(until) = gather.waits_until(count(&waiting), Instant::now())
+            {
                 let received = timeout_at(until, commands.recv_many(&mut waiting, GROUP_MESSAGES)).await;
                 if received == Ok(0) {
                     break;
