@@ -144,8 +144,7 @@ struct Targets {
 impl Targets {
     /// Notes positions that all nodes have reached now, and the shards whose log is long. Sessions are moved up to the
     /// positions of the time before: their messages are known to the leader of the log, even to one that a majority
-    /// does not follow any more, as that does not lead for as long.
-    /// Returns those of the time before.
+    /// does not follow any more, as that does not lead for as long. Returns the positions of the time before.
     fn note(&mut self, reached: Vec<u64>, is_long: &[bool]) -> Vec<u64> {
         let before = std::mem::replace(&mut self.reached, reached);
         let until = before.iter().zip(is_long).map(|(at, is_long)| is_long.then_some(*at));
@@ -215,12 +214,10 @@ impl Maintenance {
             tokio::select! {
                 record = records.next() => {
                     let Some(record) = record else { return Ok(()) };
-                    watch.note(layout, &prefix, &record?.message);
-                    unread = unread.saturating_sub(1);
+                    unread = watch.note(layout, &prefix, &record?)?;
                     for _ in 0..RECORDS_AT_ONCE {
                         let Some(Some(record)) = records.next().now_or_never() else { break };
-                        watch.note(layout, &prefix, &record?.message);
-                        unread = unread.saturating_sub(1);
+                        unread = watch.note(layout, &prefix, &record?)?;
                     }
                 }
                 copy = copies.next() => {
@@ -360,10 +357,16 @@ impl Maintenance {
 }
 
 impl Watch {
-    fn note(&mut self, layout: &Layout, prefix: &str, message: &async_nats::Message) {
-        let token = message.subject.strip_prefix(prefix).and_then(parse_token);
-        let Some(client) = token.map(|text| ClientId::from(&*text)) else { return };
-        let Some(record) = Record::read(&message.payload) else {
+    /// Notes a record. Returns the number of those that are not read yet.
+    fn note(&mut self, layout: &Layout, prefix: &str, message: &Message) -> Result<u64, async_nats::Error> {
+        if let Some(client) = message.subject.strip_prefix(prefix).and_then(parse_token) {
+            self.set(ClientId::from(&*client), Record::read(&message.payload), layout);
+        }
+        Ok(message.info()?.pending)
+    }
+
+    fn set(&mut self, client: ClientId, record: Option<Record>, layout: &Layout) {
+        let Some(record) = record else {
             self.sessions.remove(&client);
             return;
         };
