@@ -178,7 +178,7 @@ impl RecordWriter {
             Revision::Known(sequence) => Some(sequence),
             Revision::Unread => None,
         };
-        let mut reason = String::new();
+        let (mut reason, mut is_unsure) = (String::new(), false);
         while Instant::now() < give_up {
             let sequence = match expected {
                 Some(sequence) => sequence,
@@ -197,12 +197,18 @@ impl RecordWriter {
             };
             match send(&self.client, message.clone().expecting(sequence)).await {
                 Tried::Stored(stored) => return Written::Stored(stored.unwrap_or(sequence)),
-                Tried::Refused => return Written::Lost,
-                Tried::Unknown(problem) => {
-                    reason = problem;
-                    sleep(AGAIN).await;
-                }
+                Tried::Refused if !is_unsure => return Written::Lost,
+                // The servers may have the record by an earlier try, whose answer was lost.
+                Tried::Refused => match last_message(&self.stream, &message.subject).await {
+                    Ok(Some((payload, stored))) if payload == message.payload => {
+                        return Written::Stored(stored);
+                    }
+                    Ok(_) => return Written::Lost,
+                    Err(problem) => reason = problem,
+                },
+                Tried::Unknown(problem) => (reason, is_unsure) = (problem, true),
             }
+            sleep(AGAIN).await;
         }
         Written::Unavailable(reason)
     }
