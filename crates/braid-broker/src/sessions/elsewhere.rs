@@ -140,22 +140,12 @@ impl SessionManager {
         };
         let Some(entry) = self.registry.find(client_id) else {
             // Its end may be on the way to the store.
-            return self
-                .persist
-                .ended(client_id)
-                .await
-                .map(|()| false)
-                .map_err(|_| ReasonCode::ServerUnavailable);
+            return self.ended(client_id).await.map(|()| false);
         };
         let stand_in = self.registry.next_connection();
         let Some(released) = take_by(&entry, Signal::TakeOver, stand_in, deadline).await? else {
             // The end of a session that does not outlive its connection.
-            return self
-                .persist
-                .ended(client_id)
-                .await
-                .map(|()| true)
-                .map_err(|_| ReasonCode::ServerUnavailable);
+            return self.ended(client_id).await.map(|()| true);
         };
         let commit = self.begin_offline(&entry, &released);
         *entry.owner() = SessionOwner::Parked(Box::new(released));
@@ -163,6 +153,11 @@ impl SessionManager {
             commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
         }
         Ok(true)
+    }
+
+    /// Waits until the store has the end of a session of a client, if one is on the way.
+    async fn ended(&self, client_id: &ClientId) -> Result<(), ReasonCode> {
+        self.persist.ended(client_id).await.map_err(|_| ReasonCode::ServerUnavailable)
     }
 
     /// Takes the session of a client without a connection, carries out its timers that are due, and gives it back.
