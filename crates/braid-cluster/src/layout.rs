@@ -11,6 +11,7 @@ use braid_proto::packet::ClientId;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::Lsn;
 
+use crate::hash::{BASIS, fnv_1a};
 use crate::name::Name;
 use crate::subject::{push_filter, push_text, push_topic};
 
@@ -93,8 +94,7 @@ impl Layout {
         if is_urgent {
             return Shard::Urgent;
         }
-        let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = topic.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, fold);
+        let hash = fnv_1a(BASIS, topic.as_str().bytes());
         // The low bits of FNV depend on the low bits of the text only.
         let shard = (hash >> 32) % u64::from(self.dimensions.shards.max(1));
         Shard::Ordinary(u16::try_from(shard).unwrap_or(0))

@@ -22,6 +22,7 @@ mod error;
 mod exchanges;
 mod gather;
 mod groups;
+mod hash;
 pub mod import;
 mod interest;
 mod layout;

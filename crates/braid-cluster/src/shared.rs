@@ -21,6 +21,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{interval, sleep};
 
 use crate::batch::Batch;
+use crate::hash::{BASIS, fnv_1a};
 use crate::interest::{Interest, InterestChange};
 use crate::layout::{LEASE, Layout};
 use crate::live::arrived;
@@ -65,10 +66,8 @@ pub(crate) struct SharedGroups {
 /// Name of a group as a consumer and a queue: two hashes of its filter, as filters have characters that names must not
 /// have.
 pub(crate) fn group_name(filter: &TopicFilter) -> String {
-    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let bytes = || filter.as_str().bytes();
-    let first = bytes().fold(0xcbf2_9ce4_8422_2325, fold);
-    let second = bytes().rev().fold(0x8422_2325_cbf2_9ce4, fold);
+    let (first, second) = (fnv_1a(BASIS, bytes()), fnv_1a(BASIS.rotate_left(32), bytes().rev()));
     format!("{GROUP}{first:016x}{second:016x}")
 }
 
