@@ -134,7 +134,7 @@ impl RecordWriter {
             message: message.with_id(message_id),
             revision: session.revision,
             ends,
-            parks: !session.is_connected() && !ends,
+            parks: session.is_parked() && !ends,
             claimed: if ends { Vec::new() } else { session.claim_shared() },
             waiters: std::mem::take(&mut session.write.waiters),
         })

@@ -37,6 +37,16 @@ struct Queued {
 /// Shared subscription by which a message came, and the number of the message.
 pub(crate) type SharedMessage = (Arc<TopicFilter>, Lsn);
 
+/// Stage of a session at this node.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Claimed for the broker, which is about to have it.
+    Taken,
+    Connected,
+    /// Given back by the broker.
+    Parked,
+}
+
 /// Session of this node.
 #[derive(Debug)]
 pub(crate) struct OwnSession {
@@ -46,7 +56,7 @@ pub(crate) struct OwnSession {
     identity: Option<Arc<str>>,
     expiry: SessionExpiry,
     parked_at: Option<SystemTime>,
-    is_connected: bool,
+    stage: Stage,
     subscriptions: BTreeMap<TopicFilter, (StoredSubscription, Arc<[u64]>)>,
     will: Option<Arc<Will>>,
     queue: BTreeMap<Lsn, Queued>,
@@ -105,7 +115,7 @@ impl OwnSession {
             identity,
             expiry,
             parked_at: None,
-            is_connected: true,
+            stage: Stage::Connected,
             subscriptions: BTreeMap::new(),
             will: None,
             queue: BTreeMap::new(),
@@ -144,7 +154,7 @@ impl OwnSession {
         session.found = Some(found);
         session.revision = Revision::Known(revision);
         session.parked_at = record.parked_at();
-        session.is_connected = false;
+        session.stage = Stage::Taken;
         session.received = received;
         session.note_decided();
         session.will = record.will.as_ref().and_then(RecordedWill::read).map(Arc::new);
@@ -205,11 +215,11 @@ impl OwnSession {
             counts.into_iter().map(move |(shard, count)| (id.value(), count, shard))
         });
         Record {
-            owner: self.is_connected.then(|| node.to_owned()),
-            run: if self.is_connected { run.to_owned() } else { String::new() },
+            owner: (!self.is_parked()).then(|| node.to_owned()),
+            run: if self.is_parked() { String::new() } else { run.to_owned() },
             identity: self.identity.as_deref().map(str::to_owned),
             expiry: self.expiry.as_secs(),
-            parked_at: self.parked_at.filter(|_| !self.is_connected).map(millis),
+            parked_at: self.parked_at.map(millis),
             subscriptions: subscriptions
                 .filter(|_| outlives)
                 .map(|(filter, (one, since))| RecordedSubscription::of(filter, one, since))
@@ -222,7 +232,7 @@ impl OwnSession {
                 .map(|(lsn, queued)| RecordedDelivery::of(*lsn, &queued.entry))
                 .collect(),
             received: received.filter(|_| outlives).collect(),
-            is_clean: !self.is_connected && self.write.appending == 0,
+            is_clean: self.is_parked() && self.write.appending == 0,
         }
     }
 
@@ -238,11 +248,11 @@ impl OwnSession {
 
     pub(crate) fn resume(&mut self, identity: Option<Arc<str>>, expiry: SessionExpiry, claim: Claim) {
         (self.identity, self.expiry, self.claim) = (identity, expiry, claim);
-        (self.is_connected, self.parked_at, self.found) = (true, None, None);
+        (self.stage, self.parked_at, self.found) = (Stage::Connected, None, None);
     }
 
     pub(crate) fn park(&mut self, at: SystemTime, expiry: SessionExpiry) {
-        (self.is_connected, self.parked_at, self.expiry) = (false, Some(at), expiry);
+        (self.stage, self.parked_at, self.expiry) = (Stage::Parked, Some(at), expiry);
         self.write.holds = true;
     }
 
@@ -251,8 +261,9 @@ impl OwnSession {
         self.will = will;
     }
 
-    pub(crate) const fn is_connected(&self) -> bool {
-        self.is_connected
+    /// Whether the broker has given the session back: then the record names no node.
+    pub(crate) const fn is_parked(&self) -> bool {
+        matches!(self.stage, Stage::Parked)
     }
 
     pub(crate) const fn outlives_connection(&self) -> bool {

@@ -436,7 +436,7 @@ impl ClusterStore {
                     self.0.end_shared((filter.clone(), delivery.message), false);
                 }
                 // Others of the batch are not concerned.
-                let is_refused = lost.is_some() && !is_of_queue(&change);
+                let is_refused = !is_of_queue(&change) && (lost.is_some() || has_client(&change));
                 return if is_refused { Effect::Fenced } else { Effect::Nothing };
             }
         };
@@ -525,6 +525,21 @@ fn session_of(change: &Change) -> Option<SessionId> {
     }
 }
 
+/// Tests for a change whose answer a client waits for: without the session it must not get one.
+const fn has_client(change: &Change) -> bool {
+    matches!(
+        change,
+        Change::Resumed { .. }
+            | Change::WillSet { .. }
+            | Change::Subscribed { .. }
+            | Change::Unsubscribed { .. }
+            | Change::Sent { .. }
+            | Change::Released { .. }
+            | Change::Received { .. }
+            | Change::ReceivedReleased { .. }
+    )
+}
+
 const fn is_of_queue(change: &Change) -> bool {
     matches!(change, Change::Queued { .. } | Change::Completed { .. } | Change::Closed { .. })
 }
@@ -541,6 +556,7 @@ mod tests {
 
     use super::*;
     use crate::layout::Dimensions;
+    use crate::record::Record;
 
     /// A store, and the ends of its outlets.
     struct Fixture {
@@ -661,6 +677,48 @@ mod tests {
             Some(Err(StoreError::Fenced { session: other })),
             "an older claim"
         );
+    }
+
+    // The broker may still be reading the messages in flight of a session that it takes over.
+    #[test]
+    fn the_record_of_a_session_names_the_node_until_the_broker_gives_it_back() {
+        let Fixture { store, .. } = fixture();
+        let NodeState { layout, .. } = &*store.0;
+        commit(&store, [opened(ID, "c", 60)]);
+        let record = || store.0.sessions().own[&ID].record(layout, &[5, 6, 7], "a", "run");
+        let found = Record { parked_at: Some(1), ..record() };
+        let (client, claim) = (ClientId::from("c"), Claim::new(2));
+        let taken = OwnSession::taken(layout, client, &found, 9, std::collections::BTreeMap::new(), claim);
+        assert!(!taken.is_parked());
+        store.0.sessions().insert(ID, taken);
+        let of = |record: Record| (record.owner, record.run, record.is_clean, record.parked_at);
+        let own = |parked_at| (Some("a".to_owned()), "run".to_owned(), false, parked_at);
+        assert_eq!(of(record()), own(Some(1)));
+        let expiry = SessionExpiry::from_secs(60);
+        commit(&store, [Change::Resumed { session: ID, identity: None, expiry, claim }]);
+        assert_eq!(of(record()), own(None));
+        let at = std::time::UNIX_EPOCH + Duration::from_secs(2);
+        commit(&store, [Change::Parked { session: ID, at, expiry, claim }]);
+        assert_eq!(of(record()), (None, String::new(), true, Some(2000)));
+    }
+
+    #[test]
+    fn nothing_is_acknowledged_of_a_session_that_is_not_here() {
+        let Fixture { store, .. } = fixture();
+        let (session, lsn, packet_id) = (ID, store.0.layout.lsn(0, 9), PacketId::FIRST);
+        let fenced = || Some(Err(StoreError::Fenced { session: ID }));
+        for (change, outcome) in [
+            (subscribed(ID), fenced()),
+            (Change::Sent { session, lsn, packet_id }, fenced()),
+            (Change::Released { session, lsn, packet_id }, fenced()),
+            (Change::ReceivedReleased { session, packet_id }, fenced()),
+            (queued(ID, lsn, delivery(lsn, QoS::AtLeastOnce)), Some(Ok(()))),
+            (Change::Completed { session, lsn }, Some(Ok(()))),
+            (Change::WillCleared { session }, Some(Ok(()))),
+        ] {
+            let text = format!("{change:?}");
+            assert_eq!(commit(&store, [change]), outcome, "{text}");
+        }
     }
 
     #[test]

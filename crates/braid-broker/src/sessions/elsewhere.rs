@@ -67,7 +67,8 @@ impl SessionManager {
         let taken = async {
             let Some(recovered) = self.routing.cluster().take(found, id).await? else { return Ok(None) };
             let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
-            persist::taken(&self.persist, recovered, now, &mut loader).await.map(Some)
+            let taken = persist::taken(&self.persist, recovered, now, &mut loader).await;
+            taken.map(Some).inspect_err(|_| self.routing.cluster().abandon(id))
         };
         let taken: Result<_, StoreError> = taken.await;
         let taken = taken.inspect_err(|error| self.persist.complain(error));
