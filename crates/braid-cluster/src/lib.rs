@@ -30,6 +30,7 @@ mod lazy;
 mod live;
 mod log_reader;
 mod log_source;
+mod log_tail;
 mod log_writer;
 mod logged;
 mod maintenance;

@@ -3,19 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::Message as Received;
-use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::stream::Stream;
+use async_nats::{Client, Message};
 use braid_broker::node_handle::{DeliveryRoutes, NodeHandle};
-use futures_util::{FutureExt, StreamExt};
 use tokio::time::sleep;
 
-use crate::logged::{now, read};
-use crate::ordered::{next, ordered};
+use crate::layout::Shard;
+use crate::log_tail::{LogTail, Part, Read};
+use crate::logged::{Topics, now, read};
 use crate::store::NodeState;
 
-/// Messages that are delivered at a time.
-const AT_ONCE: usize = 256;
+/// Time from one burst to the next: the most by which a message that is not urgent waits for others.
+const SPACING: Duration = Duration::from_millis(2);
 
 /// Time between two tries to read.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -23,6 +22,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// Reader of a shard.
 pub(crate) struct LogReader {
     pub(crate) state: Arc<NodeState>,
+    pub(crate) client: Client,
     pub(crate) stream: Stream<()>,
     /// Place of the shard.
     pub(crate) index: usize,
@@ -32,19 +32,22 @@ pub(crate) struct LogReader {
 impl LogReader {
     /// Delivers messages for as long as the node runs.
     pub(crate) async fn run(self) {
-        let mut routes = DeliveryRoutes::default();
+        let (mut routes, mut topics) = (DeliveryRoutes::default(), Topics::default());
         loop {
-            if let Err(error) = self.read_on(&mut routes).await {
+            if let Err(error) = self.read_on(&mut routes, &mut topics).await {
                 tracing::debug!(%error, shard = self.index, "the log is read again");
             }
             sleep(AGAIN).await;
         }
     }
 
-    async fn read_on(&self, routes: &mut DeliveryRoutes) -> Result<(), async_nats::Error> {
+    async fn read_on(
+        &self,
+        routes: &mut DeliveryRoutes,
+        topics: &mut Topics,
+    ) -> Result<(), async_nats::Error> {
         let NodeState { layout, positions, .. } = &*self.state;
         let position = &positions[self.index];
-        let subject = layout.all_messages(layout.shard_at(self.index));
         let start_sequence = position.completed() + 1;
         let first = self.stream.get_info().await?.state.first_sequence;
         if first > start_sequence && !self.handle.owns_sessions() {
@@ -54,43 +57,38 @@ impl LogReader {
                  may be old here until it is started again"
             );
         }
-        let from = DeliverPolicy::ByStartSequence { start_sequence };
-        let config = ordered(subject, from);
-        let consumer = self.stream.create_consumer(config).await?;
-        let mut messages = consumer.messages().await?;
-        while let Some(first) = next(&mut messages).await {
-            let mut batch = vec![first?];
-            while batch.len() < AT_ONCE
-                && let Some(more) = messages.next().now_or_never().flatten()
-            {
-                batch.push(more?);
-            }
-            self.deliver(routes, batch)?;
+        let shard = layout.shard_at(self.index);
+        let subject = layout.all_messages(shard);
+        let part = Part { stream: layout.messages_stream(shard), subject, from: start_sequence };
+        let spacing = if shard == Shard::Urgent { Duration::ZERO } else { SPACING };
+        let answers_at = layout.answers(fastrand::u64(..));
+        let mut tail = LogTail::open(self.client.clone(), &self.stream, part, answers_at, spacing).await?;
+        loop {
+            let burst = tail.burst().await?;
+            self.deliver(routes, topics, burst);
         }
-        Ok(())
     }
 
-    fn deliver(&self, routes: &mut DeliveryRoutes, batch: Vec<Received>) -> Result<(), async_nats::Error> {
+    fn deliver(&self, routes: &mut DeliveryRoutes, topics: &mut Topics, burst: Vec<Read>) {
         let NodeState { layout, positions, .. } = &*self.state;
         let position = &positions[self.index];
         let mut gate = position.begin();
         let now = now();
-        let (mut last, mut arrived) = (gate.sequence(), Vec::with_capacity(batch.len()));
-        for received in batch {
-            let sequence = received.info()?.stream_sequence;
+        let (mut last, mut arrived) = (gate.sequence(), Vec::with_capacity(burst.len()));
+        for Read { sequence, message } in burst {
             // One that was delivered before its consumer was made again.
             if sequence <= last {
                 continue;
             }
             last = sequence;
-            let async_nats::Message { subject, headers, payload, .. } = received.message;
-            let logged = read(layout, self.index, sequence, &subject, headers.as_ref(), payload);
+            let Message { subject, headers, payload, .. } = message;
+            let named = topics.named(layout, &subject);
+            let logged = read(layout, self.index, sequence, named, headers.as_ref(), payload);
             // Without RETAIN a withheld message is of queues that refer to it.
             let logged = logged.filter(|logged| !logged.is_withheld || logged.message.retain());
             arrived.extend(logged.and_then(|logged| logged.arrived(now)));
         }
         self.handle.deliver(routes, arrived);
         gate.set(last);
-        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Messages of the log, as the broker has them.
 
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -9,12 +10,17 @@ use braid_auth::publisher::Publisher;
 use braid_broker::cluster::ArrivedMessage;
 use braid_proto::message::Message;
 use braid_proto::packet::ClientId;
+use braid_proto::topic::TopicName;
 use braid_store::{Lsn, Now, StoredMessage};
 use bytes::Bytes;
 
 use crate::layout::Layout;
 use crate::message::LoggedMessage;
 use crate::subject::parse_topic;
+
+/// Subjects of [`Topics`], and the bytes of the longest one.
+const TOPICS: usize = 256;
+const SUBJECT_KEPT: usize = 256;
 
 /// Message of the log.
 pub(crate) struct Logged {
@@ -26,19 +32,48 @@ pub(crate) struct Logged {
     pub(crate) is_withheld: bool,
 }
 
+/// Topic of a message and whether it has RETAIN, by its subject.
+pub(crate) type Named = (bool, TopicName);
+
+/// Topic and RETAIN of a subject of the log; `None`: it is of no message.
+pub(crate) fn named(layout: &Layout, subject: &str) -> Option<Named> {
+    let (retain, tokens) = layout.parse_message(subject)?;
+    Some((retain, parse_topic(tokens)?))
+}
+
+/// Topics of the last subjects. Messages of one topic share its allocation, by which the broker knows their route again.
+#[derive(Default)]
+pub(crate) struct Topics(HashMap<Box<str>, Named>);
+
+impl Topics {
+    /// The same as [`named`].
+    pub(crate) fn named(&mut self, layout: &Layout, subject: &str) -> Option<Named> {
+        if let Some(known) = self.0.get(subject) {
+            return Some(known.clone());
+        }
+        let new = named(layout, subject)?;
+        if self.0.len() == TOPICS {
+            self.0.clear();
+        }
+        if subject.len() <= SUBJECT_KEPT {
+            self.0.insert(subject.into(), new.clone());
+        }
+        Some(new)
+    }
+}
+
 /// Reads a message of a shard. `None`: it is of no client, or cannot be read, which is logged.
 pub(crate) fn read(
     layout: &Layout,
     index: usize,
     sequence: u64,
-    subject: &str,
+    named: Option<Named>,
     headers: Option<&HeaderMap>,
     payload: Bytes,
 ) -> Option<Logged> {
-    let (retain, tokens) = layout.parse_message(subject)?;
-    let topic = parse_topic(tokens)?;
+    let (retain, topic) = named?;
     let logged = LoggedMessage::read(headers, payload)
-        .inspect_err(|error| tracing::error!(subject, sequence, %error, "skipped"))
+        .inspect_err(|error| tracing::error!(%topic, sequence, %error, "skipped"))
         .ok()?;
     let LoggedMessage { qos, publisher, identity, is_withheld, expires_at, properties, payload } = logged;
     let message = StoredMessage::from_parts(topic, payload, qos, retain, properties, expires_at)
@@ -76,4 +111,30 @@ fn live(stored: &StoredMessage, now: Now) -> Message {
 /// The present time on both clocks.
 pub(crate) fn now() -> Now {
     Now { instant: Instant::now(), system: SystemTime::now() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Dimensions;
+
+    #[test]
+    fn topics_share_an_allocation_and_are_bounded() {
+        let layout =
+            Layout::new("test".parse().unwrap(), Dimensions { shards: 1, replicas: 3, log_bytes: 1 << 30 });
+        let mut topics = Topics::default();
+        let (retain, first) = topics.named(&layout, "test.m.0.r.t.a.b.~").unwrap();
+        assert!(retain && first.as_str() == "a/b");
+        let (retain, other) = topics.named(&layout, "test.m.0.n.t.a.b.~").unwrap();
+        assert!(!retain && other == first && !other.same_allocation(&first));
+        assert!(topics.named(&layout, "test.m.0.r.t.a.b.~").unwrap().1.same_allocation(&first));
+        for foreign in ["other.m.0.r.t.a.~", "test.q.0.client", "test.m.0.r.t.%4.~"] {
+            assert_eq!(topics.named(&layout, foreign), None);
+        }
+        for number in 0..10_000 {
+            let subject = format!("test.m.0.n.t.{number}.{}.~", "x".repeat(1 + number % 300));
+            assert!(topics.named(&layout, &subject).is_some());
+            assert!(topics.0.len() <= TOPICS && topics.0.keys().all(|key| key.len() <= SUBJECT_KEPT));
+        }
+    }
 }

@@ -239,7 +239,8 @@ impl ClusterNode {
             );
             tasks.spawn(writer.run(commands));
             let stream = streams.messages[index].clone();
-            let reader = LogReader { state: state.clone(), stream, index, handle: handle.clone() };
+            let client = connections.of(shard).client();
+            let reader = LogReader { state: state.clone(), client, stream, index, handle: handle.clone() };
             tasks.spawn(reader.run());
         }
         let client = connections.ordinary.client();

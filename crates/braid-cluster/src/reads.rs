@@ -12,7 +12,7 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::log_source::{Found, LogSource};
-use crate::logged::{Logged, read};
+use crate::logged::{Logged, named, read};
 use crate::position::ReadPosition;
 use crate::store::{NodeState, ReadRequest};
 
@@ -53,7 +53,8 @@ impl MessageReader {
             match self.log.streams[index].get_raw_message(sequence).await {
                 Ok(found) => {
                     let (subject, headers) = (found.subject.to_string(), Some(&found.headers));
-                    let logged = read(layout, index, sequence, &subject, headers, found.payload);
+                    let logged =
+                        read(layout, index, sequence, named(layout, &subject), headers, found.payload);
                     return Ok(logged.map(|logged| logged.message));
                 }
                 Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(None),
@@ -118,7 +119,7 @@ impl MessageReader {
                     if let Some((_, filters)) = matching.get_mut(&sequence) {
                         filters.insert(filter.clone());
                     } else if let Some(logged) =
-                        read(layout, index, sequence, &subject, Some(&headers), payload)
+                        read(layout, index, sequence, named(layout, &subject), Some(&headers), payload)
                         && !logged.is_withheld
                     {
                         matching.insert(sequence, (logged, BTreeSet::from([filter.clone()])));

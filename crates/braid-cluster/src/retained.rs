@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::error::ClusterError;
 use crate::layout::Layout;
 use crate::log_source::{Found, LogSource};
-use crate::logged::{Logged, read};
+use crate::logged::{Logged, named, read};
 use crate::ordered::ordered;
 
 /// Header of a message that the servers have copied: its stream and sequence number there.
@@ -129,7 +129,7 @@ impl Snapshot {
 
     fn note(&mut self, layout: &Layout, index: usize, found: Found) {
         let Found { sequence, subject, headers, payload } = found;
-        let logged = read(layout, index, sequence, &subject, Some(&headers), payload);
+        let logged = read(layout, index, sequence, named(layout, &subject), Some(&headers), payload);
         let Some(Logged { lsn, message, .. }) = logged else { return };
         let topic = message.topic().clone();
         // Not that of NATS, which may have a part of the header.

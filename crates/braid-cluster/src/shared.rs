@@ -25,7 +25,7 @@ use crate::hash::{BASIS, fnv_1a};
 use crate::interest::{Interest, InterestChange};
 use crate::layout::{LEASE, Layout};
 use crate::live::arrived;
-use crate::logged::{now, read};
+use crate::logged::{named, now, read};
 use crate::marks::Marker;
 use crate::ordered::EXPIRES;
 use crate::store::{NodeState, SharedOutcome};
@@ -196,7 +196,8 @@ impl SharedGroups {
                 received.info().map(|info| (info.stream_sequence, info.delivered))?;
             *since = sequence.max(*since);
             let async_nats::Message { subject, headers, payload, .. } = &received.message;
-            let read = read(layout, index, sequence, subject, headers.as_ref(), payload.clone());
+            let named = named(layout, subject);
+            let read = read(layout, index, sequence, named, headers.as_ref(), payload.clone());
             let read = read.filter(|logged| !logged.is_withheld);
             let Some((lsn, message)) =
                 read.and_then(|logged| Some((logged.lsn, logged.arrived(now())?.message)))

@@ -8,6 +8,7 @@ mod import;
 mod join;
 mod log;
 mod login;
+mod reading;
 mod reasons;
 mod servers;
 mod status;

@@ -93,8 +93,17 @@ impl Nats {
             allow_direct: true,
             ..Config::default()
         };
-        let stream = self.runtime.block_on(self.context(0).get_or_create_stream(config));
-        stream.map(drop).map_err(|error| format!("cannot make a stream: {error}"))
+        let give_up = Instant::now() + ANSWER;
+        self.runtime.block_on(async {
+            // Refused while the servers do not know each other yet.
+            while let Err(error) = self.context(0).get_or_create_stream(config.clone()).await {
+                if Instant::now() > give_up {
+                    return Err(format!("cannot make a stream: {error}"));
+                }
+                sleep(AGAIN).await;
+            }
+            Ok(())
+        })
     }
 
     /// Makes the server of `node` the leader of the stream.
