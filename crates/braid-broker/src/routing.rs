@@ -218,6 +218,7 @@ impl RoutingTable {
         };
         let mut route = Route {
             generation,
+            is_whole: true,
             matches: Vec::with_capacity(found.direct.len()),
             targets: Vec::new(),
             groups: Vec::new(),
@@ -225,8 +226,11 @@ impl RoutingTable {
         };
         let registry = self.registry.entries();
         for of_session in found.sessions() {
-            // An ending session may be gone from the registry before its subscriptions are.
-            let Some(entry) = of_session.first().and_then(|first| registry.get(&first.key)) else { continue };
+            // A session may be in the registry after its subscriptions, and gone before them: then the route is no cache.
+            let Some(entry) = of_session.first().and_then(|first| registry.get(&first.key)) else {
+                route.is_whole = false;
+                continue;
+            };
             route.matches.extend_from_slice(of_session);
             route.targets.push((entry.clone(), route.matches.len()));
         }
@@ -237,6 +241,8 @@ impl RoutingTable {
             }
         }
         route.groups.extend(found.shared.iter().map(|group| self.shared_target(group)));
+        let is_whole = |shared: &SharedTarget| shared.entries.len() == shared.group.members().count();
+        route.is_whole &= route.groups.iter().all(is_whole);
         route
     }
 }
@@ -245,6 +251,8 @@ impl RoutingTable {
 #[derive(Debug)]
 pub(crate) struct Route {
     generation: u64,
+    /// The registry has every session.
+    is_whole: bool,
     /// Matching subscriptions, those of one session side by side. Where a subscription asked for no priority it has the
     /// topic's.
     pub(crate) matches: Vec<Match<SessionKey>>,
@@ -256,6 +264,11 @@ pub(crate) struct Route {
 }
 
 impl Route {
+    /// Tests whether the route is still that of its topic.
+    const fn is_valid(&self, generation: u64) -> bool {
+        self.is_whole && self.generation == generation
+    }
+
     fn sessions(&self) -> usize {
         self.targets.len() + self.groups.iter().map(|shared| shared.entries.len()).sum::<usize>()
     }
@@ -302,7 +315,7 @@ impl RouteCache {
         let generation = table.generation.load(Ordering::Acquire);
         let known = self.routes.iter().position(|(name, _)| name.same_allocation(topic));
         if let Some(at) = known
-            && self.routes[at].1.generation == generation
+            && self.routes[at].1.is_valid(generation)
         {
             return self.routes[at].1.clone();
         }
@@ -332,6 +345,7 @@ mod tests {
     use braid_store::SessionId;
 
     use super::*;
+    use crate::registry::ConnectionId;
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_during_a_change_stops_the_broker() {
@@ -341,5 +355,27 @@ mod tests {
         drop(table.read());
         let limit = std::time::Duration::from_secs(1);
         tokio::time::timeout(limit, table.failed()).await.expect("the broker is told");
+    }
+
+    // A session of another node has its subscriptions before it is in the registry.
+    #[test]
+    fn a_route_without_a_session_that_is_about_to_be_there_is_not_kept() {
+        let alone: Arc<dyn Cluster> = Arc::new(crate::cluster::SingleNode);
+        let registry = Arc::new(Registry::new(SessionId::new(1)));
+        let table = RoutingTable::new(&[], registry.clone(), alone);
+        let (key, client_id) = (SessionKey(7), braid_proto::packet::ClientId::from("c"));
+        for filter in ["a/#", "$share/s/b"] {
+            let filter = TopicFilter::parse(filter).expect("a filter");
+            table.change(|router| router.subscribe(key, &filter, Subscription::default()));
+        }
+        let shared = TopicName::parse("b").expect("a topic");
+        let (mut cache, topic) = (RouteCache::default(), TopicName::parse("a/b").expect("a topic"));
+        assert!(cache.find(&table, &topic).is_empty());
+        assert_eq!(cache.find(&table, &shared).groups[0].entries.len(), 0);
+        registry.insert(&Arc::new(SessionEntry::new(key, client_id, ConnectionId(1))));
+        let route = cache.find(&table, &topic);
+        assert_eq!(route.targets.len(), 1);
+        assert_eq!(cache.find(&table, &shared).groups[0].entries.len(), 1);
+        assert!(Arc::ptr_eq(&route, &cache.find(&table, &topic)), "kept from then on");
     }
 }
