@@ -19,7 +19,7 @@ CARGO_DENY := ^0.20
 
 announce = @printf '\n=== %s\n' "$(1)"
 
-.PHONY: help run test fmt fuzz audit tools format-check lint unit tidy spec deny lab peers torture summary
+.PHONY: help run test fmt fuzz audit tools format-check lint unit tidy spec deny lab peers torture torture-cluster summary
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ help: ## List these commands
 run: compiler ## Build BraidMQ and start the broker on loopback, with HTTP on 18083
 	cargo run --release --package braidmq -- serve --http 127.0.0.1:18083 $(ARGS)
 
-test: tools format-check lint unit tidy spec deny lab peers torture summary ## Run all checks of CI, in the order of CI
+test: tools format-check lint unit tidy spec deny lab peers torture torture-cluster summary ## Run all checks of CI, in the order of CI
 
 fmt: ## Format the sources
 	cargo fmt --all
