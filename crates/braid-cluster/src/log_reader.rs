@@ -9,7 +9,7 @@ use braid_broker::node_handle::{DeliveryRoutes, NodeHandle};
 use tokio::time::sleep;
 
 use crate::layout::Shard;
-use crate::log_tail::{LogTail, Part, Read};
+use crate::log_tail::{Behind, LogTail, Part, Read};
 use crate::logged::{Topics, now, read};
 use crate::store::NodeState;
 
@@ -33,9 +33,11 @@ impl LogReader {
     /// Delivers messages for as long as the node runs.
     pub(crate) async fn run(self) {
         let (mut routes, mut topics) = (DeliveryRoutes::default(), Topics::default());
+        let mut is_near = true;
         loop {
-            if let Err(error) = self.read_on(&mut routes, &mut topics).await {
+            if let Err(error) = self.read_on(&mut routes, &mut topics, is_near).await {
                 tracing::debug!(%error, shard = self.index, "the log is read again");
+                is_near = !error.is::<Behind>();
             }
             sleep(AGAIN).await;
         }
@@ -45,6 +47,7 @@ impl LogReader {
         &self,
         routes: &mut DeliveryRoutes,
         topics: &mut Topics,
+        is_near: bool,
     ) -> Result<(), async_nats::Error> {
         let NodeState { layout, positions, .. } = &*self.state;
         let position = &positions[self.index];
@@ -62,7 +65,8 @@ impl LogReader {
         let part = Part { stream: layout.messages_stream(shard), subject, from: start_sequence };
         let spacing = if shard == Shard::Urgent { Duration::ZERO } else { SPACING };
         let answers_at = layout.answers(fastrand::u64(..));
-        let mut tail = LogTail::open(self.client.clone(), &self.stream, part, answers_at, spacing).await?;
+        let how = (spacing, is_near);
+        let mut tail = LogTail::open(self.client.clone(), &self.stream, part, answers_at, how).await?;
         loop {
             let burst = tail.burst().await?;
             self.deliver(routes, topics, burst);

@@ -12,9 +12,11 @@ use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde_json::json;
+use thiserror::Error;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connect::OVERHEAD;
+use crate::publish::next_message;
 
 /// Messages of one burst.
 const BURST: usize = 256;
@@ -28,8 +30,11 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Time after which the server removes a consumer without requests.
 const INACTIVE: Duration = Duration::from_secs(10);
 
-/// Longest time to have the consumer at the server of the connection: the servers choose one by chance, as a rule of three.
-const PLACING: Duration = Duration::from_secs(1);
+/// Most tries to have the consumer at the server of the connection: the servers choose one by chance, as a rule of three.
+const PLACEMENTS: u32 = 32;
+
+/// Waits without a message after which the leader is asked whether there is none.
+const WAITS: u32 = 5;
 
 /// Status of the last message of an answer: all that there were, none in time, and more than one answer may have.
 const NO_MORE: u16 = 404;
@@ -40,15 +45,29 @@ const NO_ROOM: u16 = 409;
 pub(crate) struct LogTail {
     client: Client,
     answers: Subscriber,
+    stream: Stream<()>,
+    subject: String,
     /// Subjects of requests and answers, and a request.
     to: String,
     answers_at: String,
     request: Bytes,
-    /// Number of the last message that the consumer has sent.
+    /// Number of the last message that the consumer has sent, and its sequence number.
     last: u64,
+    position: u64,
+    /// Waits without a message, one after the other.
+    waits: u32,
+    /// The consumer is gone, or has left out a message.
+    is_over: bool,
     spacing: Duration,
     /// Earliest time of the next request.
     next: Instant,
+}
+
+/// Part of an answer.
+enum Answer {
+    Message(Read),
+    /// The last part, with its status.
+    End(u16),
 }
 
 /// Message of the log.
@@ -67,8 +86,14 @@ pub(crate) struct Part {
     pub(crate) from: u64,
 }
 
+/// Consumer at a replica that does not get what the leader has.
+#[derive(Debug, Error)]
+#[error("a replica of the log is behind")]
+pub(crate) struct Behind;
+
 impl LogTail {
     /// Makes a consumer whose bursts begin `spacing` after each other. The servers answer at the subject `answers_at`.
+    /// `is_near`: at the server of the connection, if that has a replica which is not behind.
     ///
     /// # Errors
     /// The servers do not make it.
@@ -77,51 +102,112 @@ impl LogTail {
         stream: &Stream<()>,
         part: Part,
         answers_at: String,
-        spacing: Duration,
+        (spacing, is_near): (Duration, bool),
     ) -> Result<Self, async_nats::Error> {
+        let Part { stream: name, subject, from } = part;
         let config = pull::Config {
-            filter_subject: part.subject,
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: part.from },
+            filter_subject: subject.clone(),
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
             ack_policy: AckPolicy::None,
             inactive_threshold: INACTIVE,
             num_replicas: 1,
             memory_storage: true,
             ..pull::Config::default()
         };
-        let name = create(&client, stream, config).await?;
+        let consumer = create(&client, stream, config, is_near).await?;
         let answers = client.subscribe(answers_at.clone()).await?;
-        let to = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{name}", part.stream);
-        // A message alone fits.
+        // A message alone fits, if the servers take it still.
         let max_bytes = client.max_payload() + OVERHEAD;
-        let request = json!({
-            "batch": BURST, "max_bytes": max_bytes, "expires": EXPIRES.as_nanos(), "no_wait": true,
-        });
-        let request = serde_json::to_vec(&request)?.into();
-        Ok(Self { client, answers, to, answers_at, request, last: 0, spacing, next: Instant::now() })
+        Ok(Self {
+            client,
+            answers,
+            stream: stream.clone(),
+            subject,
+            to: format!("$JS.API.CONSUMER.MSG.NEXT.{name}.{consumer}"),
+            answers_at,
+            request: request(BURST, Some(max_bytes))?,
+            last: 0,
+            position: from.saturating_sub(1),
+            waits: 0,
+            is_over: false,
+            spacing,
+            next: Instant::now(),
+        })
     }
 
     /// The next messages in their order, or none after some time.
     ///
     /// # Errors
-    /// The consumer is gone, or a message is missing.
+    /// The consumer is gone, a message is missing, or the replica is [behind](Behind).
     pub(crate) async fn burst(&mut self) -> Result<Vec<Read>, async_nats::Error> {
-        sleep_until(self.next).await;
-        let (to, answers_at) = (self.to.clone(), self.answers_at.clone());
-        self.client.publish_with_reply(to, answers_at, self.request.clone()).await?;
-        let mut burst = Vec::new();
-        loop {
-            let message = timeout(SILENCE, self.answers.next()).await?;
-            let message = message.ok_or("the connection is closed")?;
-            if let Some(status) = message.status {
-                match status.as_u16() {
-                    NO_MORE | NONE_IN_TIME => self.next = Instant::now() + self.spacing,
-                    NO_ROOM if !burst.is_empty() => self.next = Instant::now(),
-                    _ => return Err(format!("{status}: {}", message.description.unwrap_or_default()).into()),
-                }
-                return Ok(burst);
-            }
-            burst.push(self.read(message)?);
+        if self.is_over {
+            return Err("the consumer is gone".into());
         }
+        sleep_until(self.next).await;
+        self.ask(self.request.clone()).await?;
+        let (mut burst, mut is_single) = (Vec::new(), false);
+        loop {
+            match self.answer().await {
+                Ok(Answer::Message(read)) => {
+                    burst.push(read);
+                    // No status follows it.
+                    if is_single {
+                        break;
+                    }
+                }
+                Ok(Answer::End(NONE_IN_TIME)) if burst.is_empty() => {
+                    self.next = Instant::now();
+                    self.compare().await?;
+                    break;
+                }
+                // The servers took larger ones before.
+                Ok(Answer::End(NO_ROOM)) if burst.is_empty() => {
+                    is_single = true;
+                    self.ask(request(1, None)?).await?;
+                }
+                Ok(Answer::End(status)) => {
+                    let spacing = if status == NO_ROOM { Duration::ZERO } else { self.spacing };
+                    self.next = Instant::now() + spacing;
+                    break;
+                }
+                Err(error) if burst.is_empty() => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, "a part of the log was read");
+                    self.is_over = true;
+                    break;
+                }
+            }
+        }
+        if !burst.is_empty() {
+            self.waits = 0;
+        }
+        Ok(burst)
+    }
+
+    async fn ask(&self, request: Bytes) -> Result<(), async_nats::Error> {
+        let (to, answers_at) = (self.to.clone(), self.answers_at.clone());
+        Ok(self.client.publish_with_reply(to, answers_at, request).await?)
+    }
+
+    async fn answer(&mut self) -> Result<Answer, async_nats::Error> {
+        let message = timeout(SILENCE, self.answers.next()).await?;
+        let message = message.ok_or("the connection is closed")?;
+        match message.status.map(|status| status.as_u16()) {
+            None => self.read(message).map(Answer::Message),
+            Some(status @ (NO_MORE | NONE_IN_TIME | NO_ROOM)) => Ok(Answer::End(status)),
+            Some(status) => Err(format!("{status}: {}", message.description.unwrap_or_default()).into()),
+        }
+    }
+
+    /// Asks the leader now and then whether there is really no message.
+    async fn compare(&mut self) -> Result<(), async_nats::Error> {
+        self.waits += 1;
+        if self.waits.is_multiple_of(WAITS)
+            && let Ok(Some(_)) = next_message(&self.stream, &self.subject, self.position + 1).await
+        {
+            return Err(Behind.into());
+        }
+        Ok(())
     }
 
     fn read(&mut self, message: Message) -> Result<Read, async_nats::Error> {
@@ -130,27 +216,39 @@ impl LogTail {
         if number != self.last + 1 {
             return Err(format!("message {number} of the consumer follows {}", self.last).into());
         }
-        self.last = number;
+        (self.last, self.position) = (number, sequence);
         Ok(Read { sequence, message })
     }
 }
 
-/// Makes a consumer, at the server of the connection if that has a replica of the stream: so messages take no way between
-/// servers, and the end of another server stops nothing. Returns its name.
+/// Request for messages.
+fn request(batch: usize, max_bytes: Option<usize>) -> Result<Bytes, async_nats::Error> {
+    let mut request = json!({ "batch": batch, "expires": EXPIRES.as_nanos(), "no_wait": true });
+    if let Some(max_bytes) = max_bytes {
+        request["max_bytes"] = max_bytes.into();
+    }
+    Ok(serde_json::to_vec(&request)?.into())
+}
+
+/// Makes a consumer. `is_near`: at the server of the connection, if that has a replica that is not behind: so messages
+/// take no way between servers, and the end of another server stops nothing. Returns its name.
 async fn create(
     client: &Client,
     stream: &Stream<()>,
     config: pull::Config,
+    is_near: bool,
 ) -> Result<String, async_nats::Error> {
     let own = client.server_info().server_name;
-    let replicas = stream.get_info().await?.cluster.unwrap_or_default();
-    let mut names = replicas.leader.iter().chain(replicas.replicas.iter().map(|peer| &peer.name));
-    let give_up = Instant::now() + if names.any(|name| *name == own) { PLACING } else { Duration::ZERO };
+    let cluster = stream.get_info().await?.cluster.unwrap_or_default();
+    let is_current = cluster.leader.as_ref() == Some(&own)
+        || cluster.replicas.iter().any(|peer| peer.name == own && peer.current && !peer.offline);
+    let mut placements = if is_near && is_current { PLACEMENTS } else { 1 };
     loop {
         let consumer = stream.create_consumer(config.clone()).await?;
         let info = consumer.cached_info();
         let at = info.cluster.as_ref().and_then(|cluster| cluster.leader.as_ref());
-        if at.is_none_or(|at| *at == own) || Instant::now() >= give_up {
+        placements -= 1;
+        if placements == 0 || at.is_none_or(|at| *at == own) {
             return Ok(info.name.clone());
         }
         stream.delete_consumer(&info.name).await?;

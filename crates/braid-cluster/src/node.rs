@@ -1,5 +1,6 @@
 //! Node of a cluster, from its checks to its end.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -352,6 +353,11 @@ async fn handle_events(
     taker: Taker,
     mut events: UnboundedReceiver<SessionEvent>,
 ) {
+    let returning = Arc::new(Mutex::new(HashSet::new()));
+    let give_back = |client_id| {
+        let one = GiveBack { taker: taker.clone(), handle: handle.clone(), returning: returning.clone() };
+        tokio::spawn(one.run(client_id));
+    };
     while let Some(event) = events.recv().await {
         let (state, handle) = (state.clone(), handle.clone());
         match event {
@@ -368,24 +374,37 @@ async fn handle_events(
             }
             SessionEvent::Unavailable(id) => {
                 handle.lose_session(id, ReasonCode::ServerBusy);
-                if let Some(client_id) = state.drop_session(id) {
-                    tokio::spawn(give_back(taker.clone(), handle, client_id));
-                }
+                state.drop_session(id).into_iter().for_each(give_back);
             }
+            SessionEvent::Unclaimed(client_id) => give_back(client_id),
             SessionEvent::Verified(told) => drop(told.send(())),
         }
     }
 }
 
-/// Gives a session back whose record may name this process, which nothing would change until the client returns.
-async fn give_back(taker: Taker, handle: NodeHandle, client_id: ClientId) {
-    loop {
-        match taker.is_own(&client_id).await {
-            Ok(true) if handle.adopt_session(&client_id).await.is_err() => {}
-            Ok(_) => return,
-            Err(_) => {}
+/// Return of sessions whose record may name this process, which nothing would change until the client comes back.
+struct GiveBack {
+    taker: Taker,
+    handle: NodeHandle,
+    /// Clients whose sessions are being given back.
+    returning: Arc<Mutex<HashSet<ClientId>>>,
+}
+
+impl GiveBack {
+    async fn run(self, client_id: ClientId) {
+        let returning = || self.returning.lock().unwrap_or_else(PoisonError::into_inner);
+        if !returning().insert(client_id.clone()) {
+            return;
         }
-        tokio::time::sleep(AGAIN).await;
+        loop {
+            match self.taker.is_own(&client_id).await {
+                Ok(true) if self.handle.adopt_session(&client_id).await.is_err() => {}
+                Ok(_) => break,
+                Err(_) => {}
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        returning().remove(&client_id);
     }
 }
 

@@ -97,7 +97,7 @@ impl MessageReader {
         let until = positions.get(index).map_or(0, ReadPosition::settled);
         let (filters, found) = {
             let sessions = self.state.sessions();
-            let Some(session) = sessions.own.get(&id) else { return Ok(Vec::new()) };
+            let session = sessions.own.get(&id).ok_or(StoreError::Fenced { session: id })?;
             (session.filters(), session.missing(index).0)
         };
         if found.done >= until {
@@ -135,7 +135,7 @@ impl MessageReader {
             }
         }
         let sessions = self.state.sessions();
-        let Some(session) = sessions.own.get(&id) else { return Ok(Vec::new()) };
+        let session = sessions.own.get(&id).ok_or(StoreError::Fenced { session: id })?;
         let (_, is_missing) = session.missing(index);
         let replayed = matching.into_iter().filter(|(sequence, _)| is_missing(*sequence));
         Ok(replayed

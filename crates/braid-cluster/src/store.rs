@@ -42,6 +42,8 @@ pub(crate) enum SessionEvent {
     Lost(SessionId),
     /// The servers do not answer, and its state there is not known.
     Unavailable(SessionId),
+    /// The claim of a session has failed, and its record may name this node.
+    Unclaimed(ClientId),
     /// None: the events before are carried out.
     Verified(oneshot::Sender<()>),
 }
@@ -525,11 +527,12 @@ fn session_of(change: &Change) -> Option<SessionId> {
     }
 }
 
-/// Tests for a change whose answer a client waits for: without the session it must not get one.
+/// Tests for a change whose outcome a client or another node waits for: without the session it must not get one.
 const fn has_client(change: &Change) -> bool {
     matches!(
         change,
         Change::Resumed { .. }
+            | Change::Parked { .. }
             | Change::WillSet { .. }
             | Change::Subscribed { .. }
             | Change::Unsubscribed { .. }
@@ -706,12 +709,13 @@ mod tests {
     fn nothing_is_acknowledged_of_a_session_that_is_not_here() {
         let Fixture { store, .. } = fixture();
         let (session, lsn, packet_id) = (ID, store.0.layout.lsn(0, 9), PacketId::FIRST);
-        let fenced = || Some(Err(StoreError::Fenced { session: ID }));
+        let (fenced, expiry) = (|| Some(Err(StoreError::Fenced { session: ID })), SessionExpiry::NEVER);
         for (change, outcome) in [
             (subscribed(ID), fenced()),
             (Change::Sent { session, lsn, packet_id }, fenced()),
             (Change::Released { session, lsn, packet_id }, fenced()),
             (Change::ReceivedReleased { session, packet_id }, fenced()),
+            (Change::Parked { session, at: std::time::UNIX_EPOCH, expiry, claim: Claim::new(1) }, fenced()),
             (queued(ID, lsn, delivery(lsn, QoS::AtLeastOnce)), Some(Ok(()))),
             (Change::Completed { session, lsn }, Some(Ok(()))),
             (Change::WillCleared { session }, Some(Ok(()))),

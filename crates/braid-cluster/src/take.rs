@@ -22,7 +22,7 @@ use crate::nodes::NodeRecord;
 use crate::publish::{Outgoing, Tried, last_message, next_message, send};
 use crate::record::Record;
 use crate::sessions::OwnSession;
-use crate::store::NodeState;
+use crate::store::{NodeState, SessionEvent};
 
 /// Time for a node to release a session.
 const RELEASE: Duration = Duration::from_secs(2);
@@ -140,8 +140,15 @@ impl Taker {
                 }
             }
             self.catch_up(&found.record).await?;
-            if let Some(revision) = self.claim(&found, id).await? {
-                return self.adopt(found, id, revision).await.map(Some);
+            let client_id = found.client_id.clone();
+            let unclaimed = |_: &StoreError| self.state.tell(SessionEvent::Unclaimed(client_id));
+            match self.claim(&found, id).await {
+                Ok(Some(revision)) => {
+                    let adopted = self.adopt(found, id, revision).await;
+                    return adopted.map(Some).inspect_err(unclaimed);
+                }
+                Ok(None) => {}
+                Err(error) => return Err(error).inspect_err(unclaimed),
             }
             let refused = found.revision;
             match self.read(&found.client_id).await? {
