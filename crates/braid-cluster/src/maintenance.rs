@@ -165,6 +165,10 @@ struct Watch {
     sessions: HashMap<ClientId, Watched>,
     /// Time at which the next Will or end is due, or earlier.
     next_due: Option<SystemTime>,
+    /// Sequence number of the last record that there was at the beginning.
+    until: u64,
+    /// All records of the beginning are read: before that nothing is known of what their sessions need.
+    is_whole: bool,
 }
 
 impl Maintenance {
@@ -194,17 +198,17 @@ impl Maintenance {
         if !self.is_first(&self.live_nodes().await?) {
             return Ok(());
         }
+        let until = self.sessions.get_info().await?.state.last_sequence;
         let subject = format!("{}.s.*", self.state.layout.cluster());
         let config = ordered(subject, DeliverPolicy::LastPerSubject);
         let consumer = self.sessions.create_consumer(config).await?;
-        // Records that are not read yet: until then nothing is known of what their sessions need.
-        let mut unread = consumer.cached_info().num_pending;
+        let is_whole = consumer.cached_info().num_pending == 0;
         let mut records = consumer.messages().await?;
         let subject = format!("{}.r.>", self.state.layout.cluster());
         let config = OrderedConfig { headers_only: true, ..ordered(subject, DeliverPolicy::LastPerSubject) };
         let mut copies = self.retained.create_consumer(config).await?.messages().await?;
-        let (mut watch, mut removals, mut targets) =
-            (Watch::default(), Removals::default(), Targets::default());
+        let mut watch = Watch { until, is_whole, ..Watch::default() };
+        let (mut removals, mut targets) = (Removals::default(), Targets::default());
         let mut groups = Groups::default();
         let mut advances: JoinSet<Vec<(ClientId, Needs)>> = JoinSet::new();
         let (mut last_look, mut trim_at) = (Instant::now(), Instant::now() + self.upkeep.trim);
@@ -214,10 +218,10 @@ impl Maintenance {
             tokio::select! {
                 record = records.next() => {
                     let Some(record) = record else { return Ok(()) };
-                    unread = watch.note(layout, &prefix, &record?)?;
+                    watch.note(layout, &prefix, &record?)?;
                     for _ in 0..RECORDS_AT_ONCE {
                         let Some(Some(record)) = records.next().now_or_never() else { break };
-                        unread = watch.note(layout, &prefix, &record?)?;
+                        watch.note(layout, &prefix, &record?)?;
                     }
                 }
                 copy = copies.next() => {
@@ -236,7 +240,7 @@ impl Maintenance {
                     }
                     self.adopt(&mut watch, &nodes).await;
                     last_look = Instant::now();
-                    if unread == 0 && Instant::now() >= trim_at {
+                    if watch.is_whole && Instant::now() >= trim_at {
                         trim_at = Instant::now() + self.upkeep.trim;
                         self.trim(&watch, &nodes, &mut targets, &mut groups).await?;
                         if targets.renews() {
@@ -357,12 +361,20 @@ impl Maintenance {
 }
 
 impl Watch {
-    /// Notes a record. Returns the number of those that are not read yet.
-    fn note(&mut self, layout: &Layout, prefix: &str, message: &Message) -> Result<u64, async_nats::Error> {
+    /// Notes a record.
+    fn note(&mut self, layout: &Layout, prefix: &str, message: &Message) -> Result<(), async_nats::Error> {
         if let Some(client) = message.subject.strip_prefix(prefix).and_then(parse_token) {
             self.set(ClientId::from(&*client), Record::read(&message.payload), layout);
         }
-        Ok(message.info()?.pending)
+        let info = message.info()?;
+        self.note_read(info.stream_sequence, info.pending);
+        Ok(())
+    }
+
+    /// Notes that a record is read, behind which the servers count others. Their count may stay too high where a record
+    /// replaced one that was on its way, so that it alone would never say that all are read.
+    const fn note_read(&mut self, sequence: u64, pending: u64) {
+        self.is_whole |= pending == 0 || sequence >= self.until;
     }
 
     fn set(&mut self, client: ClientId, record: Option<Record>, layout: &Layout) {
@@ -434,6 +446,19 @@ fn note_copy(removals: &mut Removals, copy: &Message) -> Result<(), async_nats::
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_are_read_when_the_last_one_of_the_beginning_is() {
+        let read = |until: u64, records: &[(u64, u64)]| {
+            let mut watch = Watch { until, ..Watch::default() };
+            records.iter().for_each(|(sequence, pending)| watch.note_read(*sequence, *pending));
+            watch.is_whole
+        };
+        assert!(!read(7, &[(5, 2), (6, 1)]));
+        assert!(read(7, &[(5, 2), (7, 1)]), "a count that is too high");
+        assert!(read(7, &[(5, 2), (9, 3)]), "the last one was replaced");
+        assert!(read(7, &[(5, 0), (6, 4)]), "the last one is gone");
+    }
 
     #[test]
     fn looks_are_at_the_time_that_something_is_due() {
