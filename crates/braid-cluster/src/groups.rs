@@ -1,7 +1,7 @@
 //! Consumers of shared groups, as maintenance sees them: they hold the log for what their members have not completed,
 //! and are removed when no session has their subscription.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use async_nats::jetstream::consumer::Info;
 use async_nats::jetstream::stream::Stream;
@@ -9,16 +9,21 @@ use futures_util::TryStreamExt;
 
 use crate::shared::GROUP;
 
+/// Looks without a reader after which a group is removed: one without messages in flight, and one with some, which no
+/// member acknowledges any more.
+const UNUSED: u32 = 2;
+const ABANDONED: u32 = 20;
+
 /// Groups without a reader when they were looked at.
 #[derive(Default)]
 pub(crate) struct Groups {
-    /// Index of their shard, and their name.
-    unused: HashSet<(usize, String)>,
+    /// Number of looks by the index of their shard and their name.
+    unused: HashMap<(usize, String), u32>,
 }
 
 impl Groups {
     /// Position in a shard up to which its groups have completed all; `None`: there are no groups. Removes those that
-    /// are without a reader for the second time: `is_wanted` tells whether some session has a subscription with this
+    /// are without a reader for some time: `is_wanted` tells whether some session has a subscription with this
     /// name. `settled`: a position up to which each server knows the log.
     pub(crate) async fn look(
         &mut self,
@@ -32,26 +37,26 @@ impl Groups {
         let mut floor: Option<u64> = None;
         for name in names.into_iter().filter(|name| name.starts_with(GROUP)) {
             let info = stream.consumer_info(&name).await?;
-            let is_unused = !is_wanted(&name) && is_idle(&info);
+            let is_used = is_wanted(&name) || info.num_waiting > 0;
             let group = (index, name);
-            if !is_unused {
+            if is_used {
                 self.unused.remove(&group);
-            } else if !self.unused.insert(group.clone()) {
-                tracing::debug!(group = group.1, "the consumer of a shared group is removed");
-                stream.delete_consumer(&group.1).await?;
-                self.unused.remove(&group);
-                continue;
+            } else {
+                let looks = self.unused.entry(group.clone()).or_default();
+                *looks += 1;
+                let limit = if info.num_ack_pending == 0 { UNUSED } else { ABANDONED };
+                if *looks >= limit {
+                    tracing::debug!(group = group.1, "the consumer of a shared group is removed");
+                    stream.delete_consumer(&group.1).await?;
+                    self.unused.remove(&group);
+                    continue;
+                }
             }
             let completed = completed(&info, settled);
             floor = Some(floor.map_or(completed, |floor| floor.min(completed)));
         }
         Ok(floor)
     }
-}
-
-/// Tests whether no node reads a group, and nothing of it is in flight.
-fn is_idle(info: &Info) -> bool {
-    info.num_waiting == 0 && info.num_ack_pending == 0
 }
 
 /// Position up to which a group has completed all. Where nothing waits, that is `settled`: what came since may not be

@@ -125,13 +125,17 @@ impl SharedGroups {
                         groups.insert(change.filter.clone(), this.begin(&change).await);
                     } else {
                         groups.remove(&change.filter).into_iter().flatten().for_each(|task| task.abort());
+                        // A member may have completed messages before it unsubscribed.
+                        while let Ok(outcome) = outcomes.try_recv() {
+                            this.note(outcome);
+                        }
                         this.return_all(&change.filter);
                     }
                 }
                 () = marker.ended() => {}
                 outcome = outcomes.recv() => {
-                    let Some(SharedOutcome { message: (filter, lsn), is_complete }) = outcome else { return };
-                    this.end((*filter).clone(), lsn, is_complete);
+                    let Some(outcome) = outcome else { return };
+                    this.note(outcome);
                 }
                 _ = held.tick() => this.hold_on(),
             }
@@ -229,6 +233,11 @@ impl SharedGroups {
                 let _ = self.handle.deliver_shared(filter, arrived.message);
             }
         }
+    }
+
+    fn note(&self, outcome: SharedOutcome) {
+        let SharedOutcome { message: (filter, lsn), is_complete } = outcome;
+        self.end((*filter).clone(), lsn, is_complete);
     }
 
     /// Ends a message at this node.
