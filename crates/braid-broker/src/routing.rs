@@ -226,7 +226,8 @@ impl RoutingTable {
         };
         let registry = self.registry.entries();
         for of_session in found.sessions() {
-            // A session may be in the registry after its subscriptions, and gone before them: then the route is no cache.
+            // A session may be in the registry after its subscriptions, and gone before them: the route is not
+            // kept then.
             let Some(entry) = of_session.first().and_then(|first| registry.get(&first.key)) else {
                 route.is_whole = false;
                 continue;

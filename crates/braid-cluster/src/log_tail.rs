@@ -1,8 +1,8 @@
 //! Consumer that reads a shard of the log in bursts.
 //!
-//! A request is answered with all messages that there are, or with the next one. After a burst the next request waits for a
-//! moment, so that messages which arrive meanwhile share one: where many arrive, waking up for each would cost more than
-//! reading them, here and at the server. A message that follows none comes at once.
+//! A request is answered with all messages that there are, or with the next one. After a burst the next request waits
+//! for a moment, so that messages which arrive meanwhile share one: where many arrive, waking up for each would cost
+//! more than reading them, here and at the server. A message that follows none comes at once.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Time after which the server removes a consumer without requests.
 const INACTIVE: Duration = Duration::from_secs(10);
 
-/// Most tries to have the consumer at the server of the connection: the servers choose one by chance, as a rule of three.
+/// Most tries to have the consumer at the server of the connection: the servers choose one by chance, as a rule of
+/// three.
 const PLACEMENTS: u32 = 32;
 
 /// Waits without a message after which the leader is asked whether there is none.
@@ -273,11 +274,11 @@ mod tests {
         for reply in [
             "$JS.ACK.events.durable.3.100.7.1795726725000000000.42",
             "$JS.ACK._.szMpdrwD.events.durable.3.100.7.1795726725000000000.42",
-            "$JS.ACK.hub.szMpdrwD.events.durable.3.100.7.1795726725000000000.42.token",
+            "$JS.ACK.domain.szMpdrwD.events.durable.3.100.7.1795726725000000000.42.token",
         ] {
             assert_eq!(numbers(reply), Some((100, 7)), "{reply}");
         }
-        for reply in ["", "_INBOX.1", "$JS.ACK.events.durable.3.100", "$JS.ACK.events.durable.3.x.7.1.42"] {
+        for reply in ["", "test.a.1", "$JS.ACK.events.durable.3.100", "$JS.ACK.events.durable.3.x.7.1.42"] {
             assert_eq!(numbers(reply), None, "{reply}");
         }
     }

@@ -41,12 +41,13 @@ pub(crate) fn named(layout: &Layout, subject: &str) -> Option<Named> {
     Some((retain, parse_topic(tokens)?))
 }
 
-/// Topics of the last subjects. Messages of one topic share its allocation, by which the broker knows their route again.
+/// Topics of the last subjects. Messages of one topic share its allocation, by which the broker knows their route
+/// again.
 #[derive(Default)]
 pub(crate) struct Topics(HashMap<Box<str>, Named>);
 
 impl Topics {
-    /// The same as [`named`].
+    /// Topic and RETAIN of a subject, as [`named`] finds them.
     pub(crate) fn named(&mut self, layout: &Layout, subject: &str) -> Option<Named> {
         if let Some(known) = self.0.get(subject) {
             return Some(known.clone());

@@ -187,7 +187,7 @@ async fn a_shared_group_holds_the_log_and_goes_with_its_last_member() {
     }
     until(&jetstream, "test-m-0", |state| state.first_sequence == 7).await;
     assert_eq!(groups(&jetstream).await, 1);
-    // Nobody acknowledges it any more.
+    // One that is not acknowledged any more.
     publish(&mut publisher, 6).await;
     assert!(member.text().await.starts_with("6 q1 "));
     member.unsubscribe("$share/g/t/#").await;
