@@ -52,8 +52,8 @@ impl LogReader {
         let NodeState { layout, positions, .. } = &*self.state;
         let position = &positions[self.index];
         let start_sequence = position.completed() + 1;
-        let first = self.stream.get_info().await?.state.first_sequence;
-        if first > start_sequence && !self.handle.owns_sessions() {
+        let stream = self.stream.get_info().await?;
+        if stream.state.first_sequence > start_sequence && !self.handle.owns_sessions() {
             tracing::warn!(
                 shard = self.index,
                 "this node was away for longer than its lease, and messages that it has not read were removed: retained messages \
@@ -62,7 +62,7 @@ impl LogReader {
         }
         let shard = layout.shard_at(self.index);
         let subject = layout.all_messages(shard);
-        let part = Part { stream: layout.messages_stream(shard), subject, from: start_sequence };
+        let part = Part { stream, subject, from: start_sequence };
         let spacing = if shard == Shard::Urgent { Duration::ZERO } else { SPACING };
         let answers_at = layout.answers(fastrand::u64(..));
         let how = (spacing, is_near);

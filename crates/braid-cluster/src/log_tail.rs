@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use async_nats::jetstream::stream::Stream;
+use async_nats::jetstream::stream::{Info, Stream};
 use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -79,8 +79,8 @@ pub(crate) struct Read {
 
 /// Part of a stream that a consumer reads.
 pub(crate) struct Part {
-    /// Name of the stream.
-    pub(crate) stream: String,
+    /// State of the stream as it was a moment ago.
+    pub(crate) stream: Info,
     /// Subject with wildcards.
     pub(crate) subject: String,
     /// First sequence number.
@@ -105,7 +105,7 @@ impl LogTail {
         answers_at: String,
         (spacing, is_near): (Duration, bool),
     ) -> Result<Self, async_nats::Error> {
-        let Part { stream: name, subject, from } = part;
+        let Part { stream: info, subject, from } = part;
         let config = pull::Config {
             filter_subject: subject.clone(),
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
@@ -115,6 +115,7 @@ impl LogTail {
             memory_storage: true,
             ..pull::Config::default()
         };
+        let is_near = is_near && is_current(&info, &client.server_info().server_name);
         let consumer = create(&client, stream, config, is_near).await?;
         let answers = client.subscribe(answers_at.clone()).await?;
         // A message alone fits, if the servers take it still.
@@ -124,7 +125,7 @@ impl LogTail {
             answers,
             stream: stream.clone(),
             subject,
-            to: format!("$JS.API.CONSUMER.MSG.NEXT.{name}.{consumer}"),
+            to: format!("$JS.API.CONSUMER.MSG.NEXT.{}.{consumer}", info.config.name),
             answers_at,
             request: request(BURST, Some(max_bytes))?,
             last: 0,
@@ -231,8 +232,16 @@ fn request(batch: usize, max_bytes: Option<usize>) -> Result<Bytes, async_nats::
     Ok(serde_json::to_vec(&request)?.into())
 }
 
-/// Makes a consumer. `is_near`: at the server of the connection, if that has a replica that is not behind: so messages
-/// take no way between servers, and the end of another server stops nothing. Returns its name.
+/// Tests whether a server has a replica of a stream that is not behind.
+fn is_current(stream: &Info, server: &str) -> bool {
+    stream.cluster.as_ref().is_some_and(|cluster| {
+        cluster.leader.as_deref() == Some(server)
+            || cluster.replicas.iter().any(|peer| peer.name == server && peer.current && !peer.offline)
+    })
+}
+
+/// Makes a consumer. `is_near`: at the server of the connection, so that messages take no way between servers, and the
+/// end of another server stops nothing. Returns its name.
 async fn create(
     client: &Client,
     stream: &Stream<()>,
@@ -240,10 +249,7 @@ async fn create(
     is_near: bool,
 ) -> Result<String, async_nats::Error> {
     let own = client.server_info().server_name;
-    let cluster = stream.get_info().await?.cluster.unwrap_or_default();
-    let is_current = cluster.leader.as_ref() == Some(&own)
-        || cluster.replicas.iter().any(|peer| peer.name == own && peer.current && !peer.offline);
-    let mut placements = if is_near && is_current { PLACEMENTS } else { 1 };
+    let mut placements = if is_near { PLACEMENTS } else { 1 };
     loop {
         let consumer = stream.create_consumer(config.clone()).await?;
         let info = consumer.cached_info();
