@@ -80,14 +80,14 @@ peers: nats-server ## Run third-party clients against the broker, and against a 
 FULL_QUEUES := kill+drop-oldest:8,kill+drop-newest:8,kill+disconnect:8,stop+drop-oldest:2,full+drop-newest:2,dying+disconnect:2
 
 # Each is a round of the same cluster.
-CLUSTER_FAULTS := kill-broker,kill-leader,stop-broker,stop-follower,cut-node,one-way,cut-broker,full,slow,restart-all
+CLUSTER_FAULTS := kill-broker,kill-leader,stop-broker,stop-follower,cut-node,one-way,cut-broker,full,slow,jump-clock,restart-all
 
 torture: ## Kill and stop the broker under load, and let its disk and its queues be full
 	$(call announce,torture)
 	cargo xtask torture --kind kill:20,stop:4,full:3,dying:3,$(FULL_QUEUES)
 	cargo xtask bench spool --debug --clients 150 --size 3000000 --rate 300000 --seconds 5
 
-torture-cluster: nats-server ## Disturb the processes, disks and networks of a cluster under load, in ten rounds
+torture-cluster: nats-server ## Disturb the processes, disks and networks of a cluster under load, in eleven rounds
 	$(call announce,torture of a cluster)
 	cargo xtask torture-cluster --rounds 1 --longest 5 --kind $(CLUSTER_FAULTS)
 
@@ -105,7 +105,7 @@ summary:
 compiler: DEBIAN := cc=build-essential
 apt-packages: DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm \
   h2load=nghttp2-client nginx=nginx curl=curl chromium=chromium \
-  ip=iproute2 iptables=iptables strace=strace dpkg-shlibdeps=dpkg-dev systemd-analyze=systemd
+  ip=iproute2 iptables=iptables faketime=faketime strace=strace dpkg-shlibdeps=dpkg-dev systemd-analyze=systemd
 
 compiler apt-packages:
 	$(call announce,tools)

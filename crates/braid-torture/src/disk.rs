@@ -21,13 +21,8 @@ pub(crate) struct Disk {
 impl Disk {
     pub(crate) fn mount(mount_point: &Path) -> Result<Self, String> {
         fs::create_dir_all(mount_point).map_err(|error| format!("{}: {error}", mount_point.display()))?;
-        let mut command = Command::new("mount");
-        let status = command.args(["-t", "tmpfs", "-o", SIZE, "torture"]).arg(mount_point).status();
-        match status {
-            Ok(status) if status.success() => Ok(Self { mount_point: mount_point.to_owned() }),
-            Ok(status) => Err(format!("{command:?} ended with {status}")),
-            Err(error) => Err(format!("cannot start {command:?}: {error}")),
-        }
+        mount_tmpfs(mount_point)?;
+        Ok(Self { mount_point: mount_point.to_owned() })
     }
 
     pub(crate) fn data_dir(&self) -> PathBuf {
@@ -73,5 +68,16 @@ impl Disk {
                 .map_err(|error| format!("{name} cannot be copied to {}: {error}", to.display()))?;
         }
         Ok(())
+    }
+}
+
+/// Mounts a small file system in memory.
+pub(crate) fn mount_tmpfs(mount_point: &Path) -> Result<(), String> {
+    let mut command = Command::new("mount");
+    let status = command.args(["-t", "tmpfs", "-o", SIZE, "torture"]).arg(mount_point).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?} ended with {status}")),
+        Err(error) => Err(format!("cannot start {command:?}: {error}")),
     }
 }

@@ -20,6 +20,9 @@ const APART: Duration = Duration::from_millis(300);
 /// Most bytes that are left on a full disk.
 const ROOM: u64 = 1 << 20;
 
+/// Jumps of a wall clock, seconds: sessions of the load that are kept expire in an hour, others in some seconds.
+const JUMPS: [i64; 4] = [-7_200, -20, 20, 7_200];
+
 /// Injects faults into a testbed.
 pub(crate) struct Injector<'a> {
     pub(crate) testbed: &'a mut Testbed,
@@ -67,6 +70,14 @@ impl Injector<'_> {
                 self.kill(kind, &members)
             }
             Kind::Full => self.fill(kind),
+            Kind::JumpClock => {
+                let (node, seconds) = (self.draw_broker(), JUMPS[self.random.usize(..JUMPS.len())]);
+                self.during(kind, &[Member::Broker(node)], |this| {
+                    this.testbed.set_clock(node, seconds)?;
+                    this.hold();
+                    this.testbed.set_clock(node, 0)
+                })
+            }
             Kind::Mixed => {
                 let kinds = Kind::to_mix(self.testbed.parts);
                 let draw = |random: &mut fastrand::Rng| kinds[random.usize(..kinds.len())];

@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Slow,
     /// The disk of a server is full; the server starts again when there is room.
     Full,
+    /// The wall clock of a broker jumps, forward or backward, and back.
+    JumpClock,
     /// SIGKILL of all brokers and servers, which start again.
     RestartAll,
     /// Two to four faults of other kinds, each before the cluster has recovered from the one before.
@@ -72,7 +74,8 @@ impl Kind {
             Parts::Cluster => true,
             Parts::Broker => brokers.contains(&self),
             Parts::Servers => {
-                self == Self::RestartAll || !(brokers.contains(&self) || self == Self::CutBroker)
+                self == Self::RestartAll
+                    || !(brokers.contains(&self) || [Self::CutBroker, Self::JumpClock].contains(&self))
             }
         };
         if is_possible {
@@ -127,6 +130,9 @@ mod tests {
         );
         assert!(
             Kind::StopLeader.needs(Parts::Broker).is_err() && Kind::StopLeader.needs(Parts::Servers).is_ok()
+        );
+        assert!(
+            Kind::JumpClock.needs(Parts::Servers).is_err() && Kind::JumpClock.needs(Parts::Broker).is_err()
         );
         assert!(
             Kind::CutBroker.needs(Parts::Servers).is_err() && Kind::CutBroker.needs(Parts::Broker).is_err()

@@ -2,6 +2,7 @@
 //! faults of processes, disks and networks.
 
 mod clients;
+mod clock;
 mod faults;
 mod kind;
 mod network;
@@ -32,7 +33,8 @@ pub(crate) struct Args {
     /// Kinds of faults with the number of their rounds, for example kill-broker:20,stop-leader:10. kill-broker,
     /// stop-broker, end-broker (SIGTERM); kill-leader, kill-follower, stop-leader, stop-follower: servers of NATS, by
     /// their role for the stream of messages; cut-node, split, one-way, cut-broker (from NATS), cut-clients (from a
-    /// broker), shatter (all servers from each other); slow; full; restart-all; mixed (several in a row).
+    /// broker), shatter (all servers from each other); slow; full; jump-clock (of a broker); restart-all; mixed
+    /// (several in a row).
     #[arg(
         long,
         value_delimiter = ',',

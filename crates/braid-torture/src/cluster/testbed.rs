@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use braid_torture::{Broker, Process, REFUSED, Start, Starting};
 use rustix::process::Signal;
 
+use super::clock::{WallClock, mount_shared_memory};
 use super::kind::Parts;
 use super::network::{Member, NODES, Network};
 use super::server::{MONITOR, PORT, Server};
@@ -36,6 +37,8 @@ pub(crate) struct Testbed {
     pub(crate) network: Network,
     servers: Vec<Server>,
     brokers: Vec<Broker>,
+    /// Wall clocks of the brokers of a cluster.
+    clocks: Vec<WallClock>,
     /// Disk of one server, which can become full.
     pub(crate) disk: Option<(usize, Disk)>,
     /// Members that were killed, or are about to end, and not started again.
@@ -72,7 +75,14 @@ impl Testbed {
         let servers = (0..servers).map(server).collect::<Result<Vec<_>, _>>()?;
         let brokers = (0..brokers).map(|node| broker(node, parts, &programs.broker, home));
         let brokers = brokers.collect::<Result<Vec<_>, _>>()?;
-        let mut testbed = Self { parts, network, servers, brokers, disk, down: members };
+        let mut clocks = Vec::new();
+        if parts == Parts::Cluster {
+            mount_shared_memory()?;
+            for node in 0..brokers.len() {
+                clocks.push(WallClock::new(home.join(format!("{}.clock", Member::Broker(node))))?);
+            }
+        }
+        let mut testbed = Self { parts, network, servers, brokers, clocks, disk, down: members };
         testbed.restart()?;
         Ok(testbed)
     }
@@ -127,6 +137,11 @@ impl Testbed {
         Err(format!("{} ended with {status} after SIGTERM", Member::Broker(node)))
     }
 
+    /// Sets the wall clock of a broker so many seconds ahead.
+    pub(crate) fn set_clock(&self, node: usize, seconds: i64) -> Result<(), String> {
+        self.clocks.get(node).map_or(Ok(()), |clock| clock.set(seconds))
+    }
+
     // -- Starts ------------------------------------------------------------------------------------
 
     /// Starts everything that is down, and waits until all brokers serve.
@@ -139,13 +154,12 @@ impl Testbed {
         down.sort_unstable();
         let mut starting: BTreeMap<usize, Starting> = BTreeMap::new();
         for member in down {
-            let entry = self.network.entry(member);
             match member {
-                Member::Server(node) => self.servers[node].start(entry)?,
+                Member::Server(node) => self.servers[node].start(self.network.entry(member))?,
                 // All servers may have been down.
                 Member::Broker(node) => {
                     self.wait_for_servers()?;
-                    starting.insert(node, self.brokers[node].begin_start(Some(entry))?);
+                    starting.insert(node, self.begin_start(node)?);
                 }
                 Member::Clients => {}
             }
@@ -169,8 +183,16 @@ impl Testbed {
                 return broker.served(&start).map(drop);
             }
             std::thread::sleep(LOOK);
-            starting = broker.begin_start(Some(self.network.entry(Member::Broker(node))))?;
+            starting = self.begin_start(node)?;
         }
+    }
+
+    fn begin_start(&mut self, node: usize) -> Result<Starting, String> {
+        let mut entry = self.network.entry(Member::Broker(node));
+        if let Some(clock) = self.clocks.get(node) {
+            clock.preload(&mut entry);
+        }
+        self.brokers[node].begin_start(Some(entry))
     }
 
     fn wait_for_servers(&self) -> Result<(), String> {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use braid_proto::packet::{Ack, AckKind, Packet, PacketId, Publish, QoS};
+use braid_proto::packet::{Ack, AckKind, MessageProperties, Packet, PacketId, Publish, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicName;
 use bytes::Bytes;
@@ -80,7 +80,10 @@ impl Session {
             packet_id: Some(self.last_id),
             topic_alias: None,
             subscription_ids: Vec::new(),
-            properties: None,
+            // Every second message expires, after the run.
+            properties: self.next.is_multiple_of(2).then(|| {
+                Box::new(MessageProperties { message_expiry: Some(3600), ..MessageProperties::default() })
+            }),
             payload,
             spooled: false,
         };
