@@ -108,7 +108,7 @@ impl Core {
         storage: Storage,
         progress: impl FnMut(Recovery),
     ) -> Result<(Self, Recovery), StoreError> {
-        let now = persist::now();
+        let now = persist::now(&*storage.store);
         let memory = Arc::new(Memory::new(&config.limits));
         let mut loader = MessageLoader::new(storage.spool.as_ref(), &memory);
         let recovered = persist::recover(&*storage.store, now, &mut loader, progress)?;

@@ -1,14 +1,14 @@
 //! Other nodes, as the broker of this node sees them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use braid_broker::cluster::{Answer, Cluster, Forwarded, Publication, RemoteSession, ReplayLimits, Replayed};
 use braid_proto::message::Message;
 use braid_proto::packet::{ClientId, PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
-use braid_store::{Change, Commit, Lsn, RecoveredSession, SessionId};
+use braid_store::{Change, Commit, Lsn, Now, RecoveredSession, SessionId};
 use bytes::Bytes;
 
 use crate::commit::CommitPart;
@@ -151,7 +151,12 @@ impl NatsCluster {
         self.live.send(LiveMessage {
             is_urgent: (publication.is_urgent)(&message.topic),
             topic: message.topic.clone(),
-            logged: logged(message, publication.publisher.map(|(client, _)| client), None),
+            logged: logged(
+                message,
+                publication.publisher.map(|(client, _)| client),
+                None,
+                self.state.clock.now(),
+            ),
         });
     }
 
@@ -164,6 +169,7 @@ impl NatsCluster {
         // Batches of each shard, in their order.
         let mut shards: Vec<Vec<(Vec<Outgoing>, ExchangeUpdate)>> = Vec::new();
         shards.resize_with(layout.parts(), Default::default);
+        let now = self.state.clock.now();
         let mut sessions = self.state.sessions();
         let mut own = publication.publisher.and_then(|(_, id)| sessions.own.get_mut(&id));
         for (message, _) in messages.iter().zip(here).filter(|(_, is_here)| !**is_here) {
@@ -176,12 +182,12 @@ impl NatsCluster {
             let shard = layout.shard_of(&message.topic, (publication.is_urgent)(&message.topic));
             let index = layout.index_of(shard);
             let logged =
-                logged(message, publication.publisher.map(|(client, _)| client), identity.as_deref());
+                logged(message, publication.publisher.map(|(client, _)| client), identity.as_deref(), now);
             let subject = layout.message(shard, message.retain, &message.topic);
             let (headers, payload) = logged.write();
             let mut outgoing = Outgoing { subject, headers, payload };
             if let Some(at) = logged.expires_at {
-                outgoing = outgoing.with_ttl(at.duration_since(SystemTime::now()).unwrap_or_default());
+                outgoing = outgoing.with_ttl(at.duration_since(now.system).unwrap_or_default());
             }
             let shard = &mut shards[index];
             if shard.last().is_none_or(|(outgoings, _)| outgoings.len() >= APPEND_MESSAGES) {
@@ -235,9 +241,14 @@ fn opened(messages: &[Arc<Message>], changes: &mut Vec<Change>) -> Vec<PacketId>
     changes.split_off(begin).into_iter().filter_map(packet_id).collect()
 }
 
-fn logged(message: &Message, publisher: Option<&ClientId>, identity: Option<&str>) -> LoggedMessage {
-    let left = message.expires_at.map(|at| at.saturating_duration_since(Instant::now()));
-    let expires_at = left.and_then(|left: Duration| SystemTime::now().checked_add(left));
+fn logged(
+    message: &Message,
+    publisher: Option<&ClientId>,
+    identity: Option<&str>,
+    now: Now,
+) -> LoggedMessage {
+    let left = message.expires_at.map(|at| at.saturating_duration_since(now.instant));
+    let expires_at = left.and_then(|left: Duration| now.system.checked_add(left));
     LoggedMessage {
         qos: message.qos,
         publisher: publisher.map_or_else(String::new, |client| client.as_str().to_owned()),

@@ -15,6 +15,7 @@ mod advance;
 mod appending;
 mod batch;
 mod calls;
+mod clock;
 mod cluster;
 mod commit;
 mod connect;

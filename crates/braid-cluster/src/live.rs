@@ -19,8 +19,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::batch::{Batch, BatchWriter};
 use crate::interest::Interest;
-use crate::layout::Layout;
-use crate::logged::now;
 use crate::marks::Marker;
 use crate::message::LoggedMessage;
 use crate::store::NodeState;
@@ -252,15 +250,15 @@ impl LiveReader {
         let Some(batch) = Batch::read(message.payload) else { return };
         let number = batch.number;
         let Some(origin) = seen.note(&batch.origin, number) else { return };
-        let messages = arrived(&self.state.layout, &message.subject, batch);
+        let messages = arrived(&self.state, &message.subject, batch);
         into.extend(messages.into_iter().map(|message| Numbered { origin, number, message }));
     }
 }
 
 /// Messages of a batch of another node. Without any: it is not of a cluster.
-pub(crate) fn arrived(layout: &Layout, subject: &str, batch: Batch) -> Vec<ArrivedMessage> {
-    let Some(topic) = layout.live_topic(subject).and_then(parse_topic) else { return Vec::new() };
-    let now = now();
+pub(crate) fn arrived(state: &NodeState, subject: &str, batch: Batch) -> Vec<ArrivedMessage> {
+    let Some(topic) = state.layout.live_topic(subject).and_then(parse_topic) else { return Vec::new() };
+    let now = state.clock.now();
     let arrived = batch.map(|logged| {
         let mut message = Message::new(topic.clone(), logged.payload, logged.qos, false);
         message.properties = logged.properties;

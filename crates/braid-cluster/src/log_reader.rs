@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::layout::Shard;
 use crate::log_tail::{Behind, LogTail, Part, Read};
-use crate::logged::{Topics, now, read};
+use crate::logged::{Topics, read};
 use crate::store::NodeState;
 
 /// Time from one burst to the next: the most by which a message that is not urgent waits for others.
@@ -74,10 +74,10 @@ impl LogReader {
     }
 
     fn deliver(&self, routes: &mut DeliveryRoutes, topics: &mut Topics, burst: Vec<Read>) {
-        let NodeState { layout, positions, .. } = &*self.state;
+        let NodeState { layout, positions, clock, .. } = &*self.state;
         let position = &positions[self.index];
         let mut gate = position.begin();
-        let now = now();
+        let now = clock.now();
         let (mut last, mut arrived) = (gate.sequence(), Vec::with_capacity(burst.len()));
         for Read { sequence, message } in burst {
             // One that was delivered before its consumer was made again.

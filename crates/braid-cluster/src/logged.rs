@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
 
 use async_nats::HeaderMap;
 use braid_auth::publisher::Publisher;
@@ -107,11 +106,6 @@ fn live(stored: &StoredMessage, now: Now) -> Message {
     message.properties = stored.properties().cloned().map(Box::new);
     message.expires_at = stored.time_left(now).and_then(|left| now.instant.checked_add(left));
     message
-}
-
-/// The present time on both clocks.
-pub(crate) fn now() -> Now {
-    Now { instant: Instant::now(), system: SystemTime::now() }
 }
 
 #[cfg(test)]

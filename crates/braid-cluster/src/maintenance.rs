@@ -17,7 +17,6 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::advance::{Advancer, Needs};
 use crate::groups::Groups;
-use crate::layout::Layout;
 use crate::nodes::{NodeRecord, live_nodes};
 use crate::options::Upkeep;
 use crate::ordered::ordered;
@@ -87,16 +86,16 @@ struct Watched {
 }
 
 impl Watched {
-    fn of(layout: &Layout, record: &Record) -> Self {
+    fn of(state: &NodeState, record: &Record) -> Self {
         let owner = record.owner.clone().map(|owner| (owner, record.run.clone()));
-        let parked_at = record.parked_at().unwrap_or_else(SystemTime::now);
+        let parked_at = record.parked_at().unwrap_or_else(|| state.clock.wall());
         let after = |seconds: u32| parked_at.checked_add(Duration::from_secs(seconds.into()));
         let ends = record.expiry().interval().and_then(|_| after(record.expiry));
         let will = record.will.as_ref().and_then(|will| after(will.delay));
         let due = if owner.is_some() { None } else { [ends, will].into_iter().flatten().min() };
         let mut done: Vec<_> = record.progress.iter().map(|progress| progress.done).collect();
         // Messages in flight may be before that: retained ones, and those of shared subscriptions.
-        for (index, sequence) in record.messages().filter_map(|lsn| layout.position(lsn)) {
+        for (index, sequence) in record.messages().filter_map(|lsn| state.layout.position(lsn)) {
             if let Some(done) = done.get_mut(index) {
                 *done = (*done).min(sequence.saturating_sub(1));
             }
@@ -218,10 +217,10 @@ impl Maintenance {
             tokio::select! {
                 record = records.next() => {
                     let Some(record) = record else { return Ok(()) };
-                    watch.note(layout, &prefix, &record?)?;
+                    watch.note(&self.state, &prefix, &record?)?;
                     for _ in 0..RECORDS_AT_ONCE {
                         let Some(Some(record)) = records.next().now_or_never() else { break };
-                        watch.note(layout, &prefix, &record?)?;
+                        watch.note(&self.state, &prefix, &record?)?;
                     }
                 }
                 copy = copies.next() => {
@@ -233,7 +232,7 @@ impl Maintenance {
                     }
                 }
                 Some(advanced) = advances.join_next() => watch.note_needs(advanced?),
-                () = sleep_until(watch.next_look(last_look, Instant::now(), SystemTime::now())) => {
+                () = sleep_until(watch.next_look(last_look, Instant::now(), self.state.clock.wall())) => {
                     let nodes = self.live_nodes().await?;
                     if !self.is_first(&nodes) {
                         return Ok(());
@@ -248,7 +247,8 @@ impl Maintenance {
                         }
                     }
                     self.remove_copies(&mut removals).await;
-                    let behind = watch.behind(&targets, self.upkeep.rest);
+                    let parked_until = self.state.clock.wall().checked_sub(self.upkeep.rest);
+                    let behind = watch.behind(&targets, parked_until.unwrap_or(SystemTime::UNIX_EPOCH));
                     if advances.is_empty() && !behind.is_empty() {
                         advances.spawn(self.advancer.clone().advance(behind, targets.until.clone()));
                     }
@@ -259,7 +259,7 @@ impl Maintenance {
 
     /// Takes over sessions whose Will or end is due, and those of nodes that are not there any more.
     async fn adopt(&self, watch: &mut Watch, nodes: &BTreeMap<String, NodeRecord>) {
-        let now = SystemTime::now();
+        let now = self.state.clock.wall();
         watch.next_due =
             watch.sessions.values().filter_map(|watched| watched.due).filter(|due| *due > now).min();
         let due = watch.sessions.iter().filter(|(_, watched)| watched.is_due(nodes, now));
@@ -278,7 +278,7 @@ impl Maintenance {
     /// have it by then.
     async fn adopt_one(&self, client: &ClientId, now: SystemTime) -> Result<(), String> {
         let record = self.taker.record(client).await.map_err(|error| error.to_string())?;
-        let Some(watched) = record.map(|record| Watched::of(&self.state.layout, &record)) else {
+        let Some(watched) = record.map(|record| Watched::of(&self.state, &record)) else {
             return Ok(());
         };
         let is_due = match &watched.owner {
@@ -296,8 +296,8 @@ impl Maintenance {
     /// Removes copies of messages that have removed what was retained. A node that starts meanwhile finds those
     /// messages in the log, or nothing that they had removed.
     async fn remove_copies(&self, removals: &mut Removals) {
-        let until =
-            SystemTime::now().checked_sub(self.upkeep.removals).map_or(0, |until| millis(until) / 1000);
+        let until = self.state.clock.wall().checked_sub(self.upkeep.removals);
+        let until = until.map_or(0, |until| millis(until) / 1000);
         let purges =
             futures_util::stream::iter(removals.due(until, PURGED)).map(|(subject, sequence)| async move {
                 // A later one of the topic stays.
@@ -362,9 +362,9 @@ impl Maintenance {
 
 impl Watch {
     /// Notes a record.
-    fn note(&mut self, layout: &Layout, prefix: &str, message: &Message) -> Result<(), async_nats::Error> {
+    fn note(&mut self, state: &NodeState, prefix: &str, message: &Message) -> Result<(), async_nats::Error> {
         if let Some(client) = message.subject.strip_prefix(prefix).and_then(parse_token) {
-            self.set(ClientId::from(&*client), Record::read(&message.payload), layout);
+            self.set(ClientId::from(&*client), Record::read(&message.payload), state);
         }
         let info = message.info()?;
         self.note_read(info.stream_sequence, info.pending);
@@ -377,12 +377,12 @@ impl Watch {
         self.is_whole |= pending == 0 || sequence >= self.until;
     }
 
-    fn set(&mut self, client: ClientId, record: Option<Record>, layout: &Layout) {
+    fn set(&mut self, client: ClientId, record: Option<Record>, state: &NodeState) {
         let Some(record) = record else {
             self.sessions.remove(&client);
             return;
         };
-        let mut watched = Watched::of(layout, &record);
+        let mut watched = Watched::of(state, &record);
         if let Some(before) = self.sessions.get_mut(&client)
             && before.owner.is_none()
             && watched.owner.is_none()
@@ -410,11 +410,10 @@ impl Watch {
     }
 
     /// Some sessions that hold the log and may be moved forward: the furthest behind.
-    fn behind(&self, targets: &Targets, rest: Duration) -> Vec<ClientId> {
+    fn behind(&self, targets: &Targets, parked_until: SystemTime) -> Vec<ClientId> {
         if targets.until.iter().all(Option::is_none) {
             return Vec::new();
         }
-        let parked_until = SystemTime::now().checked_sub(rest).unwrap_or(SystemTime::UNIX_EPOCH);
         let behind = |(client, watched): (_, &Watched)| {
             Some((watched.behind(targets, parked_until)?, client, watched.filters * watched.done.len()))
         };

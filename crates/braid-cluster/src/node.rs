@@ -1,6 +1,7 @@
 //! Node of a cluster, from its checks to its end.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -140,6 +141,8 @@ pub struct ClusterNode {
     streams: NodeStreams,
     inlets: Inlets,
     upkeep: Upkeep,
+    monitors: Vec<String>,
+    ca_files: Vec<PathBuf>,
 }
 
 /// Streams of a cluster.
@@ -181,6 +184,8 @@ impl ClusterNode {
         let positions = snapshot.positions.iter().map(|at| ReadPosition::new(*at)).collect();
         let (name, run) = (options.node.to_string(), Arc::from(lease.run()));
         let state = NodeState::new(layout.clone(), name, run, outlets, positions, snapshot.into_messages());
+        let (monitors, ca_files) = (options.monitors.clone(), options.ca_files.clone());
+        state.clock.look(&monitors, &ca_files).await;
         let state = Arc::new(state);
         let messages = streams.messages.clone();
         let taker = Taker {
@@ -201,7 +206,7 @@ impl ClusterNode {
             interest: from_interest,
             live: from_live,
         };
-        Ok(Self { node, state, cluster, streams, inlets, upkeep: options.upkeep })
+        Ok(Self { node, state, cluster, streams, inlets, upkeep: options.upkeep, monitors, ca_files })
     }
 
     /// Largest packet of MQTT that fits into a message of NATS, in bytes.
@@ -225,7 +230,7 @@ impl ClusterNode {
     /// Begins to serve the broker of this node.
     #[must_use]
     pub fn start(self, handle: &NodeHandle) -> RunningNode {
-        let Self { node, state, cluster, streams, inlets, upkeep } = self;
+        let Self { node, state, cluster, streams, inlets, upkeep, monitors, ca_files } = self;
         let Node { connections, layout, lease } = node;
         let mut tasks = JoinSet::new();
         for (index, commands) in inlets.writers.into_iter().enumerate() {
@@ -298,6 +303,8 @@ impl ClusterNode {
             upkeep,
         };
         tasks.spawn(maintenance.run());
+        let of_clock = state.clone();
+        tasks.spawn(async move { of_clock.clock.follow(&monitors, &ca_files).await });
         let ((lost, is_lost), (leaving, left)) = (watch::channel(false), oneshot::channel());
         let until = Instant::now() + LEASE / 2;
         handle.set_owns_until(until.into_std());

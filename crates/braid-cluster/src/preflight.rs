@@ -16,7 +16,7 @@ use crate::layout::{Dimensions, Layout};
 pub const OLDEST: Version = Version([2, 15, 2]);
 
 /// Difference of clocks from which on a node is refused: expiry is told in seconds of the wall clock.
-const CLOCKS_APART: Duration = Duration::from_secs(60);
+pub(crate) const CLOCKS_APART: Duration = Duration::from_secs(60);
 
 /// Replicas from which on one server may be lost.
 const REPLICAS: usize = 3;

@@ -25,7 +25,7 @@ use crate::hash::{BASIS, fnv_1a};
 use crate::interest::{Interest, InterestChange};
 use crate::layout::{LEASE, Layout};
 use crate::live::arrived;
-use crate::logged::{named, now, read};
+use crate::logged::{named, read};
 use crate::marks::Marker;
 use crate::ordered::EXPIRES;
 use crate::store::{NodeState, SharedOutcome};
@@ -204,7 +204,7 @@ impl SharedGroups {
             let read = read(layout, index, sequence, named, headers.as_ref(), payload.clone());
             let read = read.filter(|logged| !logged.is_withheld);
             let Some((lsn, message)) =
-                read.and_then(|logged| Some((logged.lsn, logged.arrived(now())?.message)))
+                read.and_then(|logged| Some((logged.lsn, logged.arrived(self.state.clock.now())?.message)))
             else {
                 received.ack().await?;
                 continue;
@@ -225,10 +225,9 @@ impl SharedGroups {
 
     /// Delivers messages of QoS 0 of which this node is selected to have a member.
     async fn listen(&self, filter: &TopicFilter, mut messages: Subscriber) {
-        let layout = &self.state.layout;
         while let Some(message) = messages.next().await {
             let Some(batch) = Batch::read(message.payload) else { continue };
-            for arrived in arrived(layout, &message.subject, batch) {
+            for arrived in arrived(&self.state, &message.subject, batch) {
                 // Without a member that takes it, it is lost, as QoS 0 permits.
                 let _ = self.handle.deliver_shared(filter, arrived.message);
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use braid_proto::packet::{ClientId, PacketId};
 use braid_store::{
@@ -15,6 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::appending::Appending;
+use crate::clock::ClusterClock;
 use crate::commit::CommitPart;
 use crate::exchanges::{ExchangeUpdate, Exchanges};
 use crate::interest::{Interest, SUBSCRIBERS};
@@ -94,6 +95,7 @@ pub(crate) struct NodeState {
     /// The servers take messages.
     pub(crate) is_reachable: AtomicBool,
     pub(crate) appending: Appending,
+    pub(crate) clock: ClusterClock,
 }
 
 #[derive(Default)]
@@ -146,6 +148,7 @@ impl NodeState {
             live_nodes: Mutex::default(),
             is_reachable: AtomicBool::new(true),
             appending: Appending::default(),
+            clock: ClusterClock::new(),
         }
     }
 
@@ -415,6 +418,10 @@ impl Store for ClusterStore {
     fn positions(&self) -> Arc<[u64]> {
         self.0.positions()
     }
+
+    fn wall_clock(&self) -> SystemTime {
+        self.0.clock.wall()
+    }
 }
 
 impl ClusterStore {
@@ -671,7 +678,7 @@ mod tests {
         assert_eq!(commit(&store, [subscribed(ID)]), Some(Err(StoreError::Fenced { session: ID })));
         let late = Change::Parked {
             session: other,
-            at: std::time::SystemTime::now(),
+            at: SystemTime::now(),
             expiry: SessionExpiry::NEVER,
             claim: Claim::new(0),
         };

@@ -1,6 +1,7 @@
 //! The store's trait and its obligations.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use braid_proto::packet::ClientId;
 
@@ -92,6 +93,11 @@ pub trait Store: Send + Sync + 'static {
         Arc::default()
     }
 
+    /// Time of day by which stored times are told: when messages, sessions and Wills are due.
+    fn wall_clock(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
     /// Bytes of its files; 0 for a store in memory.
     fn size(&self) -> u64 {
         0
@@ -141,6 +147,11 @@ macro_rules! forward {
             self$($inner)*.positions()
         }
     };
+    (@wall_clock ($($inner:tt)*)) => {
+        fn wall_clock(&self) -> SystemTime {
+            self$($inner)*.wall_clock()
+        }
+    };
     (@$usage:ident ($($inner:tt)*)) => {
         fn $usage(&self) -> u64 {
             self$($inner)*.$usage()
@@ -151,9 +162,9 @@ macro_rules! forward {
 pub(crate) use forward;
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    forward!((.as_ref()): recover, claim, commit, messages_of, messages, keeps_every_session, positions, size, wal_groups);
+    forward!((.as_ref()): recover, claim, commit, messages_of, messages, keeps_every_session, positions, wall_clock, size, wal_groups);
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
-    forward!((.as_ref()): recover, claim, commit, messages_of, messages, keeps_every_session, positions, size, wal_groups);
+    forward!((.as_ref()): recover, claim, commit, messages_of, messages, keeps_every_session, positions, wall_clock, size, wal_groups);
 }

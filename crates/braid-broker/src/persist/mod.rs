@@ -13,7 +13,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{ClientId, QoS};
@@ -49,12 +48,17 @@ pub(crate) struct Persist {
 impl Persist {
     pub(crate) fn new(store: Arc<dyn Store>, next_lsn: Lsn) -> Self {
         Self {
+            recovered_at: now(&*store),
             store,
             next_lsn: AtomicU64::new(next_lsn.value()),
-            recovered_at: now(),
             session_deletes: PendingSessionDeletes::default(),
             failure: watch::Sender::new(None),
         }
+    }
+
+    /// The present time on both clocks.
+    pub(crate) fn now(&self) -> Now {
+        now(&*self.store)
     }
 
     fn next_number(&self) -> NonZeroU64 {
@@ -86,7 +90,7 @@ impl Persist {
         publisher: Option<Arc<str>>,
     ) {
         let lsn = Lsn::new(self.name(message).0.get());
-        let message = StoredMessage::of(Arc::clone(message), now()).with_publisher(publisher);
+        let message = StoredMessage::of(Arc::clone(message), self.now()).with_publisher(publisher);
         changes.push(Change::Stored { lsn, message });
         changes.push(Change::Retained { message: lsn });
     }
@@ -118,10 +122,10 @@ impl Persist {
             _ => false,
         };
         if !is_stored {
-            let stored = StoredMessage::of(Arc::clone(&delivery.message), now());
+            let stored = StoredMessage::of(Arc::clone(&delivery.message), self.now());
             changes.push(Change::Stored { lsn: message, message: stored });
         }
-        let enqueued_at = policy.stored_since(delivery, now);
+        let enqueued_at = policy.stored_since(delivery, || self.now());
         let delivery = StoredDelivery::of(delivery, message, enqueued_at);
         changes.push(Change::Queued { session, lsn, delivery });
     }
@@ -285,9 +289,9 @@ impl PendingSessionDeletes {
     }
 }
 
-/// The present time on both clocks.
-pub(crate) fn now() -> Now {
-    Now { instant: clock::now(), system: SystemTime::now() }
+/// The present time on both clocks, as the store has them.
+pub(crate) fn now(store: &dyn Store) -> Now {
+    Now { instant: clock::now(), system: store.wall_clock() }
 }
 
 /// Sequence number of a queued delivery.

@@ -424,7 +424,7 @@ mod tests {
         };
         let memory = Arc::new(Memory::new(&crate::config::LimitsConfig::default()));
         let mut loader = MessageLoader::new(None, &memory);
-        taken(&persist, recovered, super::super::now(), &mut loader).await.expect("no store is asked");
+        taken(&persist, recovered, persist.now(), &mut loader).await.expect("no store is asked");
         assert_eq!(persist.next_number().get(), 103);
     }
 }

@@ -63,7 +63,7 @@ impl SessionManager {
         &self,
         found: RemoteSession,
     ) -> Result<Option<(Arc<SessionEntry>, Subscriptions)>, ReasonCode> {
-        let (id, now) = (self.registry.next_session(), persist::now());
+        let (id, now) = (self.registry.next_session(), self.persist.now());
         let taken = async {
             let Some(recovered) = self.routing.cluster().take(found, id).await? else { return Ok(None) };
             let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
@@ -100,7 +100,7 @@ impl SessionManager {
         let QueueLimits { messages, bytes } = policy.limits;
         let limits = ReplayLimits { messages, bytes };
         let replayed = self.routing.cluster().replay(entry.id(), limits).await?;
-        let now = persist::now();
+        let now = self.persist.now();
         let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
         let (mut changes, mut waiting, mut deliveries) = (Vec::new(), Vec::new(), Vec::new());
         for Replayed { lsn, message, publisher, filters } in replayed {

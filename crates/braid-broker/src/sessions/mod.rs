@@ -5,7 +5,7 @@ mod elsewhere;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use braid_auth::identity::Identity;
 use braid_proto::connection::End;
@@ -358,7 +358,7 @@ impl SessionManager {
         let ReleasedSession { session, will, .. } = released;
         let mut commit = None;
         if entry.is_durable() {
-            let (id, claim, at) = (entry.id(), entry.claim(), SystemTime::now());
+            let (id, claim, at) = (entry.id(), entry.claim(), self.persist.now().system);
             let parked = Change::Parked { session: id, at, expiry: session.expiry, claim };
             if will.is_none() && entry.take_stored_will() {
                 commit = Some(self.persist.commit(vec![parked, Change::WillCleared { session: id }]));
