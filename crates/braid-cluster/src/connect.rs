@@ -2,6 +2,8 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::{self, Context};
@@ -71,6 +73,7 @@ fn context(client: Client) -> Context {
 /// Connects to a server. `purpose` follows the name of the node in lists of the servers.
 pub(crate) async fn connect(options: &ClusterOptions, purpose: &str) -> Result<Client, ClusterError> {
     let ClusterOptions { servers, node, cluster, .. } = options;
+    let was_connected = Arc::new(AtomicBool::new(false));
     let mut nats = ConnectOptions::new()
         .name(format!("braidmq {cluster}/{node}{purpose}"))
         .connection_timeout(CONNECT)
@@ -79,7 +82,10 @@ pub(crate) async fn connect(options: &ClusterOptions, purpose: &str) -> Result<C
         .no_echo()
         // Servers that others tell of have no scheme.
         .require_tls(servers.iter().any(|server| server.starts_with("tls://")))
-        .event_callback(|event| async move { note(&event) });
+        .event_callback(move |event| {
+            let was_connected = was_connected.clone();
+            async move { note(&event, &was_connected) }
+        });
     nats = match &options.login {
         Login::None => nats,
         Login::Password { user, password } => nats.user_and_password(user.clone(), password.clone()),
@@ -139,9 +145,12 @@ fn unusable(key: &'static str, file: &Path, error: &io::Error) -> ClusterError {
     ClusterError::File { key, path: file.display().to_string(), reason: error.to_string() }
 }
 
-fn note(event: &Event) {
+fn note(event: &Event, was_connected: &AtomicBool) {
     match event {
-        Event::Connected => tracing::info!("connected to NATS"),
+        Event::Connected if was_connected.swap(true, Ordering::Relaxed) => {
+            tracing::info!("connected to NATS again");
+        }
+        Event::Connected => tracing::debug!("connected to NATS"),
         Event::Disconnected => tracing::warn!("the connection to NATS is lost; trying again"),
         Event::LameDuckMode => tracing::info!("the NATS server is about to stop"),
         Event::SlowConsumer(_) => tracing::warn!("this node is too slow for what NATS sends it"),

@@ -28,8 +28,11 @@ pub(super) fn start(config: &LogConfig) -> Result<Reload, StartError> {
     Ok(Reload(handle))
 }
 
+/// Level of most brokers, and the filter for it: the cluster tells of its connections itself.
+const USUAL: (&str, &str) = ("info", "info,async_nats=warn");
+
 fn parse(level: &str) -> Result<EnvFilter, StartError> {
-    EnvFilter::try_new(level)
+    EnvFilter::try_new(if level == USUAL.0 { USUAL.1 } else { level })
         .map_err(|error| StartError::LogLevel { level: level.to_owned(), problem: error.to_string() })
 }
 
