@@ -44,7 +44,7 @@ impl<S: Store> FailingStore<S> {
 }
 
 impl<S: Store> Store for FailingStore<S> {
-    forward!((.inner): recover, messages_of, messages);
+    forward!((.inner): recover, messages_of, messages, wall_clock);
 
     fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
         let has_failed = self.left.load(Ordering::SeqCst) == FAILED;
@@ -105,7 +105,7 @@ impl<S: Store> HoldingStore<S> {
 }
 
 impl<S: Store> Store for HoldingStore<S> {
-    forward!((.inner): recover, claim, messages_of, messages);
+    forward!((.inner): recover, claim, messages_of, messages, wall_clock);
 
     fn commit(&self, batch: Batch) -> Commit {
         let (completer, commit) = Completion::pending();

@@ -148,7 +148,7 @@ macro_rules! forward {
         }
     };
     (@wall_clock ($($inner:tt)*)) => {
-        fn wall_clock(&self) -> SystemTime {
+        fn wall_clock(&self) -> std::time::SystemTime {
             self$($inner)*.wall_clock()
         }
     };

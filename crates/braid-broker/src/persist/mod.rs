@@ -39,7 +39,7 @@ pub(crate) struct Persist {
     store: Arc<dyn Store>,
     next_lsn: AtomicU64,
     /// Time of the recovery: messages that the store had then expire by the monotonic clock since.
-    recovered_at: Now,
+    pub(crate) recovered_at: Now,
     session_deletes: PendingSessionDeletes,
     /// Failure after which the store refuses every change.
     failure: watch::Sender<Option<StoreError>>,
@@ -215,6 +215,7 @@ impl Persist {
     pub(crate) async fn read(
         &self,
         lsns: Vec<Lsn>,
+        now: Now,
         loader: &mut MessageLoader,
     ) -> Result<Vec<Option<Arc<Message>>>, StoreError> {
         if lsns.is_empty() {
@@ -225,7 +226,7 @@ impl Persist {
             .await
             .map_err(|error| StoreError::Failed { reason: format!("reading it panicked: {error}").into() })?;
         let read = read.await.inspect_err(|error| self.complain(error))?;
-        let live = |(lsn, stored)| Some(loader.live(lsn, stored?, self.recovered_at));
+        let live = |(lsn, stored)| Some(loader.live(lsn, stored?, now));
         Ok(lsns.into_iter().zip(read).map(live).collect())
     }
 

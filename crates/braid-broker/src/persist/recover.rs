@@ -105,7 +105,7 @@ pub(crate) async fn taken(
     let id = recovered.record.id;
     recovered.queue.iter().map(|(lsn, _)| *lsn).max().into_iter().for_each(|last| persist.skip_to(last));
     let wanted: Vec<_> = recovered.queue.iter().filter_map(|(_, entry)| entry.message()).collect();
-    let read = persist.read(wanted.clone(), loader).await?;
+    let read = persist.read(wanted.clone(), now, loader).await?;
     let wanted: HashMap<_, _> =
         wanted.into_iter().zip(read).filter_map(|(lsn, message)| Some((lsn, message?))).collect();
     let is_there = |entry: &QueueEntry| entry.message().is_none_or(|lsn| wanted.contains_key(&lsn));
@@ -395,36 +395,68 @@ impl MessageLoader {
 
 #[cfg(test)]
 mod tests {
-    use braid_proto::packet::ClientId;
+    use std::time::Duration;
+
+    use braid_proto::packet::{ClientId, MessageProperties, QoS};
     use braid_proto::session::SessionExpiry;
-    use braid_store::MemoryStore;
+    use braid_proto::topic::TopicName;
+    use braid_store::{MemoryStore, StoredDelivery};
+
+    use crate::queue::stored::Source;
 
     use super::*;
+
+    fn taken_session(queue: Vec<(Lsn, QueueEntry)>) -> braid_store::RecoveredSession {
+        braid_store::RecoveredSession {
+            record: SessionRecord {
+                id: SessionId::new(1),
+                client_id: ClientId::from("c"),
+                identity: None,
+                expiry: SessionExpiry::NEVER,
+                parked_at: None,
+            },
+            claim: Claim::new(1),
+            subscriptions: BTreeMap::new(),
+            will: None,
+            received: BTreeMap::new(),
+            queue,
+        }
+    }
+
+    fn loader() -> MessageLoader {
+        MessageLoader::new(None, &Arc::new(Memory::new(&crate::config::LimitsConfig::default())))
+    }
+
+    // A message may be younger than the node that takes its session.
+    #[tokio::test]
+    async fn messages_of_a_session_that_was_taken_expire_from_then_on() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let persist = Persist::new(Arc::new(MemoryStore::new()), Lsn::new(100));
+        let before = persist.recovered_at;
+        let now = Now { instant: before.instant + HOUR * 2, system: before.system + HOUR * 2 };
+        let properties = MessageProperties { message_expiry: Some(3600), ..MessageProperties::default() };
+        let (topic, lsn) = (TopicName::parse("t").unwrap(), Lsn::new(7));
+        let (properties, expires_at) = (Some(Box::new(properties)), Some(now.system + HOUR / 2));
+        let message =
+            StoredMessage::from_parts(topic, "x".into(), QoS::AtLeastOnce, true, properties, expires_at);
+        let stored = vec![Change::Stored { lsn, message }, Change::Retained { message: lsn }];
+        persist.commit(stored).await.unwrap();
+        let entry = QueueEntry::Waiting(StoredDelivery::new(lsn, QoS::AtLeastOnce));
+        let session =
+            taken(&persist, taken_session([(lsn, entry)].into()), now, &mut loader()).await.unwrap();
+        let delivery = session.waiting.into_iter().next().unwrap();
+        let Source::Here(message) = delivery.source() else { panic!("it was read") };
+        assert_eq!(message.message().expires_at, Some(now.instant + HOUR / 2));
+    }
 
     // The node before numbered copies as this one does: the next copy must not take the place of one in flight.
     #[tokio::test]
     async fn numbers_of_a_session_that_was_taken_are_not_given_again() {
         let persist = Persist::new(Arc::new(MemoryStore::new()), Lsn::new(100));
-        let record = SessionRecord {
-            id: SessionId::new(1),
-            client_id: ClientId::from("c"),
-            identity: None,
-            expiry: SessionExpiry::NEVER,
-            parked_at: None,
-        };
-        let recovered = braid_store::RecoveredSession {
-            record,
-            claim: Claim::new(1),
-            subscriptions: BTreeMap::new(),
-            will: None,
-            received: BTreeMap::new(),
-            queue: [(102, PacketId::FIRST), (7, PacketId::FIRST.next())]
-                .map(|(lsn, packet_id)| (Lsn::new(lsn), QueueEntry::Released(packet_id)))
-                .into(),
-        };
-        let memory = Arc::new(Memory::new(&crate::config::LimitsConfig::default()));
-        let mut loader = MessageLoader::new(None, &memory);
-        taken(&persist, recovered, persist.now(), &mut loader).await.expect("no store is asked");
+        let queue = [(102, PacketId::FIRST), (7, PacketId::FIRST.next())]
+            .map(|(lsn, packet_id)| (Lsn::new(lsn), QueueEntry::Released(packet_id)));
+        let session = taken_session(queue.into());
+        taken(&persist, session, persist.now(), &mut loader()).await.expect("no store is asked");
         assert_eq!(persist.next_number().get(), 103);
     }
 }

@@ -251,7 +251,11 @@ impl SessionManager {
                 Source::Store { lsn, .. } => Some(*lsn),
                 Source::Here(_) => None,
             });
-            let mut read = self.persist.read(in_store.collect(), &mut loader).await?.into_iter();
+            let mut read = self
+                .persist
+                .read(in_store.collect(), self.persist.recovered_at, &mut loader)
+                .await?
+                .into_iter();
             for one in piece {
                 let message = match one.source() {
                     Source::Here(resting) => Some(resting.message().clone()),

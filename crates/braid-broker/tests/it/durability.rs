@@ -5,11 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use braid_broker::{Anonymous, BrokerConfig, Counter, LimitsConfig};
 use braid_proto::packet::{
-    Ack, AckKind, Connect, Disconnect, MessageProperties, Packet, Publish, QoS, Subscribe, SubscribeEntry,
-    Will,
+    Ack, AckKind, ClientId, Connect, Disconnect, MessageProperties, Packet, Publish, QoS, Subscribe,
+    SubscribeEntry, Will,
 };
 use braid_proto::reason::ReasonCode;
-use braid_store::{Change, QueueEntry, RecoveredSession, RecoveredState, Store};
+use braid_store::{
+    Batch, Change, Claim, Commit, Completion, LazyMessage, Lsn, NextIds, QueueEntry, Recover,
+    RecoveredSession, RecoveredState, Store, StoreError, StoredMessage,
+};
 
 use crate::disk::{Disk, over_a_file};
 use crate::support::{
@@ -251,6 +254,65 @@ async fn acknowledgements_right_before_a_disconnect_are_stored() {
     let mortal = mortal.crash();
     let mut client = mortal.broker.resume("client").await;
     assert_eq!(texts(&client.take_all().await), ["last"]);
+}
+
+/// Store whose clock is two hours ahead of that of the machine.
+struct Ahead(Arc<dyn Store>);
+
+const AHEAD: Duration = Duration::from_secs(2 * 3600);
+
+impl Store for Ahead {
+    fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
+        self.0.recover(into)
+    }
+
+    fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
+        self.0.claim(client_id)
+    }
+
+    fn commit(&self, batch: Batch) -> Commit {
+        self.0.commit(batch)
+    }
+
+    fn messages_of(&self, lsns: &[Lsn]) -> Completion<Vec<Option<StoredMessage>>> {
+        self.0.messages_of(lsns)
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
+        self.0.messages(show)
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        SystemTime::now() + AHEAD
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stored_times_are_by_the_clock_of_the_store() {
+    let disk = Disk::new();
+    let store: Arc<dyn Store> = Arc::new(Ahead(disk.open()));
+    let broker = TestBroker::start_with_all(quiet(), Anonymous::default(), store.clone());
+    let mortal = Restartable { disk, store, broker };
+    let mut client = mortal.broker.resume("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    client.disconnect().await;
+    let mut publisher = mortal.broker.v5("publisher").await;
+    let properties = MessageProperties { message_expiry: Some(60), ..MessageProperties::default() };
+    let publish = Publish {
+        qos: QoS::AtLeastOnce,
+        packet_id: Some(id(1)),
+        properties: Some(Box::new(properties)),
+        ..message("t", "expires")
+    };
+    publisher.send(Packet::Publish(publish)).await;
+    publisher.find_ack(AckKind::Puback, id(1)).await;
+    let earliest = SystemTime::now() + AHEAD - Duration::from_secs(60);
+    assert!(mortal.session("client").and_then(|session| session.record.parked_at) > Some(earliest));
+    let mut times = Vec::new();
+    let mut note =
+        |_, message: LazyMessage<'_>| times.push(message.read().map(|message| message.expires_at()));
+    mortal.store.messages(&mut note).expect("it can be read");
+    assert!(matches!(&times[..], [Ok(at)] if *at > Some(earliest)), "{times:?}");
 }
 
 // [MQTT-3.3.1-5], [MQTT-3.3.1-6]
