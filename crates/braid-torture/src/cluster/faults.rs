@@ -73,8 +73,10 @@ impl Injector<'_> {
             Kind::JumpClock => {
                 let (node, seconds) = (self.draw_broker(), JUMPS[self.random.usize(..JUMPS.len())]);
                 self.during(kind, &[Member::Broker(node)], |this| {
-                    this.testbed.set_clock(node, seconds)?;
-                    this.hold();
+                    for ahead in [seconds, -seconds] {
+                        this.testbed.set_clock(node, ahead)?;
+                        this.hold();
+                    }
                     this.testbed.set_clock(node, 0)
                 })
             }

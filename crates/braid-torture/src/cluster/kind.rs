@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Slow,
     /// The disk of a server is full; the server starts again when there is room.
     Full,
-    /// The wall clock of a broker jumps, forward or backward, and back.
+    /// The wall clock of a broker jumps in both directions, one after the other, and back.
     JumpClock,
     /// SIGKILL of all brokers and servers, which start again.
     RestartAll,

@@ -126,6 +126,9 @@ fn run_inside(args: &Args) -> Result<bool, String> {
     let programs =
         Programs { broker: args.binary.clone().unwrap_or_default(), server: args.nats_server.clone() };
     let mut random = fastrand::Rng::with_seed(seed);
+    if args.only == Parts::Cluster {
+        clock::mount_shared_memory()?;
+    }
     let mut record = Record::begin(&programs, args.only, seed);
     let schedule = args.schedule(&mut random);
     println!("torture-cluster: {} rounds, seed {seed}, files in {}", schedule.len(), home.path().display());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use braid_torture::{Broker, Process, REFUSED, Start, Starting};
 use rustix::process::Signal;
 
-use super::clock::{WallClock, mount_shared_memory};
+use super::clock::WallClock;
 use super::kind::Parts;
 use super::network::{Member, NODES, Network};
 use super::server::{MONITOR, PORT, Server};
@@ -77,7 +77,6 @@ impl Testbed {
         let brokers = brokers.collect::<Result<Vec<_>, _>>()?;
         let mut clocks = Vec::new();
         if parts == Parts::Cluster {
-            mount_shared_memory()?;
             for node in 0..brokers.len() {
                 clocks.push(WallClock::new(home.join(format!("{}.clock", Member::Broker(node))))?);
             }
@@ -139,7 +138,11 @@ impl Testbed {
 
     /// Sets the wall clock of a broker so many seconds ahead.
     pub(crate) fn set_clock(&self, node: usize, seconds: i64) -> Result<(), String> {
-        self.clocks.get(node).map_or(Ok(()), |clock| clock.set(seconds))
+        let clock = self.clocks.get(node).ok_or("no broker has a clock of its own")?;
+        if !clock.is_of(self.brokers[node].id()) {
+            return Err("the broker has not loaded libfaketime".to_owned());
+        }
+        clock.set(seconds)
     }
 
     // -- Starts ------------------------------------------------------------------------------------
