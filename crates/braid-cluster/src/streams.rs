@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::Config;
+use async_nats::jetstream::{self, Context};
 use tokio::time::{Instant, sleep};
 
 use crate::error::ClusterError;
@@ -32,8 +32,8 @@ pub async fn ensure(jetstream: &Context, layout: &Layout) -> Result<(), ClusterE
 /// Result of one try.
 enum Tried<T> {
     Done(Result<T, ClusterError>),
-    /// No leader has answered yet.
-    Again(String),
+    /// No leader has answered yet, or servers do not know each other yet.
+    Again(ClusterError),
 }
 
 async fn patiently<T, F: Future<Output = Tried<T>>>(
@@ -43,9 +43,7 @@ async fn patiently<T, F: Future<Output = Tried<T>>>(
     loop {
         match call().await {
             Tried::Done(result) => return result,
-            Tried::Again(reason) if Instant::now() >= give_up => {
-                return Err(ClusterError::NoJetStream { within: PATIENCE, reason });
-            }
+            Tried::Again(error) if Instant::now() >= give_up => return Err(error),
             Tried::Again(_) => sleep(AGAIN).await,
         }
     }
@@ -60,17 +58,20 @@ async fn create(jetstream: &Context, wanted: &Config) -> Tried<Config> {
             GetStreamErrorKind::JetStream(problem) if !is_temporary(problem.code()) => {
                 return Tried::Done(Err(refused(wanted, problem.to_string())));
             }
-            kind => return Tried::Again(kind.to_string()),
+            kind => return Tried::Again(no_answer(&kind)),
         },
     }
     match jetstream.create_stream(wanted).await {
         Ok(stream) => Tried::Done(Ok(stream.cached_info().config.clone())),
         Err(error) => match error.kind() {
+            CreateStreamErrorKind::JetStream(problem) if is_of_start(&problem) => {
+                Tried::Again(refused(wanted, problem.to_string()))
+            }
             CreateStreamErrorKind::JetStream(problem) if !is_temporary(problem.code()) => {
                 Tried::Done(Err(refused(wanted, problem.to_string())))
             }
             // Another node may have made it.
-            kind => Tried::Again(kind.to_string()),
+            kind => Tried::Again(no_answer(&kind)),
         },
     }
 }
@@ -78,9 +79,21 @@ async fn create(jetstream: &Context, wanted: &Config) -> Tried<Config> {
 /// Code of JetStream for a stream that does not exist.
 pub(crate) const NOT_FOUND: u64 = 10059;
 
+/// Code of JetStream for a stream without servers that take it.
+const NO_PEERS: u64 = 10005;
+
 /// Tests for a state of the servers that passes: no leader, or too few peers yet.
 fn is_temporary(status: usize) -> bool {
     status == 503
+}
+
+/// Tests for servers that have just started and count each other as offline.
+fn is_of_start(problem: &jetstream::Error) -> bool {
+    problem.error_code().0 == NO_PEERS && problem.to_string().contains("peer offline")
+}
+
+fn no_answer(kind: &dyn std::fmt::Display) -> ClusterError {
+    ClusterError::NoJetStream { within: PATIENCE, reason: kind.to_string() }
 }
 
 fn refused(wanted: &Config, reason: String) -> ClusterError {

@@ -28,11 +28,10 @@ pub(super) fn start(config: &LogConfig) -> Result<Reload, StartError> {
     Ok(Reload(handle))
 }
 
-/// Level of most brokers, and the filter for it: the cluster tells of its connections itself.
-const USUAL: (&str, &str) = ("info", "info,async_nats=warn");
-
 fn parse(level: &str) -> Result<EnvFilter, StartError> {
-    EnvFilter::try_new(if level == USUAL.0 { USUAL.1 } else { level })
+    // The cluster tells of its connections itself. A directive of the same target that follows replaces this one.
+    let is_for_all = ["debug", "trace"].contains(&level);
+    EnvFilter::try_new(if is_for_all { level.to_owned() } else { format!("async_nats=warn,{level}") })
         .map_err(|error| StartError::LogLevel { level: level.to_owned(), problem: error.to_string() })
 }
 
