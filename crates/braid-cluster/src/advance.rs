@@ -9,6 +9,8 @@
 //! and each filter of the session is looked up among them, from the position that the record has. The first match of
 //! any filter is where the session stops, like a message in flight.
 
+use std::sync::Arc;
+
 use async_nats::Client;
 use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
 use braid_proto::packet::{ClientId, QoS};
@@ -19,6 +21,7 @@ use crate::message::LoggedMessage;
 use crate::progress::Checkpoint;
 use crate::publish::{Outgoing, last_message, send};
 use crate::record::{Record, RecordedDelivery, RecordedSubscription};
+use crate::store::NodeState;
 
 /// Sessions at a time.
 const AT_ONCE: usize = 8;
@@ -29,8 +32,8 @@ const PASSED_OVER: usize = 32;
 /// Mover of positions.
 #[derive(Clone)]
 pub(crate) struct Advancer {
+    pub(crate) state: Arc<NodeState>,
     pub(crate) client: Client,
-    pub(crate) layout: Layout,
     pub(crate) sessions: Stream<()>,
     /// Streams of the shards, by index.
     pub(crate) streams: Vec<Stream<()>>,
@@ -58,7 +61,7 @@ impl Advancer {
     }
 
     async fn advance_one(&self, client: &ClientId, until: &[Option<u64>]) -> Result<Option<Needs>, String> {
-        let subject = self.layout.session(client);
+        let subject = self.state.layout.session(client);
         let Some((payload, revision)) = last_message(&self.sessions, &subject).await? else {
             return Ok(None);
         };
@@ -66,7 +69,7 @@ impl Advancer {
             return Ok(None);
         };
         let mut advanced = record.clone();
-        let mut needs = vec![None; self.layout.parts()];
+        let mut needs = vec![None; self.state.layout.parts()];
         for (index, checkpoint) in advanced.progress.iter_mut().enumerate() {
             let Some(until) = until.get(index).copied().flatten() else { continue };
             needs[index] = self.first_needed(&record, index, checkpoint, until).await?;
@@ -91,7 +94,8 @@ impl Advancer {
         checkpoint: &Checkpoint,
         until: u64,
     ) -> Result<Option<u64>, String> {
-        let mut first = first_in_flight(&self.layout, record, index).filter(|sequence| *sequence <= until);
+        let layout = &self.state.layout;
+        let mut first = first_in_flight(layout, record, index).filter(|sequence| *sequence <= until);
         for (filter, subscription, since) in
             record.subscriptions.iter().filter_map(RecordedSubscription::read)
         {
@@ -99,20 +103,20 @@ impl Advancer {
             if subscription.qos == QoS::AtMostOnce {
                 continue;
             }
-            let subject = self.layout.messages(self.layout.shard_at(index), &filter);
+            let subject = layout.messages(layout.shard_at(index), &filter);
             let mut from = checkpoint.done.max(since.get(index).copied().unwrap_or(0)) + 1;
             for passed_over in 0.. {
                 let until = first.map_or(until, |first| first - 1);
                 if from > until {
                     break;
                 }
-                let Some((sequence, is_withheld)) = self.next_matching(index, &subject, from).await? else {
+                let Some((sequence, is_over)) = self.next_matching(index, &subject, from).await? else {
                     break;
                 };
                 if sequence > until {
                     break;
                 }
-                if !is_withheld && checkpoint.is_needed(sequence) || passed_over == PASSED_OVER {
+                if !is_over && checkpoint.is_needed(sequence) || passed_over == PASSED_OVER {
                     first = Some(sequence);
                     break;
                 }
@@ -122,7 +126,8 @@ impl Advancer {
         Ok(first)
     }
 
-    /// First message of a subject from a sequence number on, from the leader, and whether no subscription gets it.
+    /// First message of a subject from a sequence number on, from the leader, and whether no subscription gets it any
+    /// more.
     async fn next_matching(
         &self,
         index: usize,
@@ -132,8 +137,10 @@ impl Advancer {
         let builder = self.streams[index].raw_message_builder();
         match builder.sequence(from).next_by_subject(subject).send().await {
             Ok(found) => {
+                let now = self.state.clock.wall();
+                let is_over = |message: LoggedMessage| message.is_withheld || message.has_expired(now);
                 let read = LoggedMessage::read(Some(&found.headers), found.payload);
-                Ok(Some((found.sequence, read.is_ok_and(|message| message.is_withheld))))
+                Ok(Some((found.sequence, read.is_ok_and(is_over))))
             }
             Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
             Err(error) => Err(error.to_string()),

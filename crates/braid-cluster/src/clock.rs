@@ -1,9 +1,9 @@
 //! Time of the cluster: that of its servers, carried on by the monotonic clock of the node.
 //!
 //! Messages, sessions and Wills expire by times of day, which one node records and another one compares. The wall clock
-//! of a machine may be set at any time; the median of those of the servers stays where it is as long as most of them
-//! are right.
+//! of a machine may be set at any time; the median of those of the servers is right as long as most of them are.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -13,29 +13,46 @@ use futures_util::future::join_all;
 
 use crate::preflight::{CLOCKS_APART, ServerFacts};
 
-/// Time between two looks at the servers.
-const LOOK: Duration = Duration::from_secs(10);
+/// Time between two polls of the servers.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Longest exchange with a server whose answer counts: this process may have been stopped meanwhile.
+const LONGEST_EXCHANGE: Duration = Duration::from_secs(1);
+
+/// Polls without an answer of most servers after which the log says so.
+const UNHEARD: u32 = 6;
 
 /// Clock of a node.
 #[derive(Debug)]
 pub(crate) struct ClusterClock {
     began: Instant,
     /// Time of day when it began, microseconds since 1970.
-    epoch: AtomicU64,
+    wall_at_start: AtomicU64,
 }
 
-/// Wall clock of a server.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    clock: SystemTime,
-    /// Time of this node at which the server told it.
-    at: Instant,
+/// Wall clocks of servers by their names, each with the time of this node at which the server told it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Readings(BTreeMap<String, (SystemTime, Instant)>);
+
+impl Readings {
+    /// Adds what a server has told. `began`: time of the question.
+    pub(crate) fn note(&mut self, facts: &ServerFacts, began: Instant) {
+        if began.elapsed() < LONGEST_EXCHANGE {
+            self.0.insert(facts.server.clone(), (facts.now, Instant::now()));
+        }
+    }
+
+    /// The clock of one server, told now.
+    #[cfg(test)]
+    pub(crate) fn of(server: &str, clock: SystemTime) -> Self {
+        Self([(server.to_owned(), (clock, Instant::now()))].into())
+    }
 }
 
 impl ClusterClock {
-    /// A clock that is right now by the wall clock of this machine.
+    /// A clock that begins with the wall clock of this machine.
     pub(crate) fn new() -> Self {
-        Self { began: Instant::now(), epoch: AtomicU64::new(micros(SystemTime::now())) }
+        Self { began: Instant::now(), wall_at_start: AtomicU64::new(micros(SystemTime::now())) }
     }
 
     /// The time of day.
@@ -50,62 +67,87 @@ impl ClusterClock {
     }
 
     fn wall_at(&self, at: Instant) -> SystemTime {
-        let epoch = Duration::from_micros(self.epoch.load(Ordering::Relaxed));
-        SystemTime::UNIX_EPOCH + epoch + at.saturating_duration_since(self.began)
+        let start = Duration::from_micros(self.wall_at_start.load(Ordering::Relaxed));
+        SystemTime::UNIX_EPOCH + start + at.saturating_duration_since(self.began)
     }
 
     /// Follows the clocks of the servers at these monitoring ports; without any, that of this machine.
-    pub(crate) async fn follow(&self, monitors: &[String], ca_files: &[PathBuf]) {
-        let mut is_apart = false;
+    pub(crate) async fn keep_synchronized(&self, monitors: &[String], ca_files: &[PathBuf]) {
+        let (mut unheard, mut is_apart) = (0, false);
         loop {
-            self.look(monitors, ca_files).await;
-            let (own, time) = (SystemTime::now(), self.wall());
-            let apart = own.duration_since(time).or_else(|_| time.duration_since(own)).unwrap_or_default();
-            if apart >= CLOCKS_APART && !is_apart {
-                let seconds = apart.as_secs();
-                tracing::warn!(
-                    "the clock of this machine is {seconds} s {} those of the NATS servers, by which messages and sessions expire: \
-                     set it",
-                    if own > time { "ahead of" } else { "behind" },
-                );
+            tokio::time::sleep(POLL_INTERVAL).await;
+            if monitors.is_empty() {
+                self.wall_at_start
+                    .store(self.start_of((SystemTime::now(), Instant::now())), Ordering::Relaxed);
+                continue;
             }
-            is_apart = apart >= CLOCKS_APART;
-            tokio::time::sleep(LOOK).await;
+            if !self.set_to_median(&poll(monitors, ca_files).await, monitors.len()) {
+                unheard += 1;
+                if unheard == UNHEARD {
+                    tracing::warn!(
+                        "most of cluster.monitor have not told their time for a minute: expiry goes on by the clock of this node"
+                    );
+                }
+                continue;
+            }
+            if unheard >= UNHEARD {
+                tracing::info!("most of cluster.monitor tell their time again");
+            }
+            unheard = 0;
+            is_apart = self.compare(SystemTime::now(), is_apart);
         }
     }
 
-    /// Asks the servers once.
-    pub(crate) async fn look(&self, monitors: &[String], ca_files: &[PathBuf]) {
-        if monitors.is_empty() {
-            self.set(&[Reading { clock: SystemTime::now(), at: Instant::now() }], 1);
-            return;
+    /// Tests whether the clock of the machine is far from this one, and says so when it begins to be.
+    fn compare(&self, machine: SystemTime, was_apart: bool) -> bool {
+        let time = self.wall();
+        let apart =
+            machine.duration_since(time).or_else(|_| time.duration_since(machine)).unwrap_or_default();
+        let is_apart = apart >= CLOCKS_APART;
+        if is_apart && !was_apart {
+            tracing::warn!(
+                "the clock of this machine is {} s {} those of the NATS servers, by which messages and sessions expire: set it, or \
+                 the next start is refused",
+                apart.as_secs(),
+                if machine > time { "ahead of" } else { "behind" },
+            );
         }
-        let readings = join_all(monitors.iter().map(async |monitor| {
-            let began = Instant::now();
-            let facts = ServerFacts::ask(monitor, ca_files).await;
-            let clock = facts.inspect_err(|error| tracing::debug!(%error, "a server does not tell its time"));
-            // The server told it half way.
-            Some(Reading { clock: clock.ok()?.now, at: began + began.elapsed() / 2 })
-        }));
-        let readings: Vec<_> = readings.await.into_iter().flatten().collect();
-        self.set(&readings, monitors.len());
+        is_apart
     }
 
-    /// Sets the clock to the median of the readings, if most of the servers told theirs. The clock itself decides
-    /// between an even number of them.
-    fn set(&self, readings: &[Reading], servers: usize) {
-        if readings.len() * 2 <= servers {
-            return;
+    /// Sets the clock to the median of the readings, if most of the servers told theirs: false otherwise. With an even
+    /// number of readings its own time is one more.
+    pub(crate) fn set_to_median(&self, readings: &Readings, servers: usize) -> bool {
+        if readings.0.len() * 2 <= servers {
+            return false;
         }
-        let epoch = |reading: &Reading| {
-            let since = reading.at.saturating_duration_since(self.began);
-            micros(reading.clock).saturating_sub(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
-        };
-        let own = readings.len().is_multiple_of(2).then(|| self.epoch.load(Ordering::Relaxed));
-        let mut epochs: Vec<_> = readings.iter().map(epoch).chain(own).collect();
-        epochs.sort_unstable();
-        self.epoch.store(epochs[epochs.len() / 2], Ordering::Relaxed);
+        let own = readings.0.len().is_multiple_of(2).then(|| self.wall_at_start.load(Ordering::Relaxed));
+        let starts = readings.0.values().map(|reading| self.start_of(*reading));
+        let mut starts: Vec<_> = starts.chain(own).collect();
+        starts.sort_unstable();
+        self.wall_at_start.store(starts[starts.len() / 2], Ordering::Relaxed);
+        true
     }
+
+    /// Time of day when this clock began, by a reading.
+    fn start_of(&self, (clock, at): (SystemTime, Instant)) -> u64 {
+        let since = at.saturating_duration_since(self.began);
+        micros(clock).saturating_sub(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Asks the servers for their time.
+async fn poll(monitors: &[String], ca_files: &[PathBuf]) -> Readings {
+    let mut readings = Readings::default();
+    let asked =
+        monitors.iter().map(async |monitor| (Instant::now(), ServerFacts::ask(monitor, ca_files).await));
+    for (began, facts) in join_all(asked).await {
+        match facts {
+            Ok(facts) => readings.note(&facts, began),
+            Err(error) => tracing::debug!(%error, "a server does not tell its time"),
+        }
+    }
+    readings
 }
 
 fn micros(time: SystemTime) -> u64 {
@@ -119,50 +161,77 @@ mod tests {
 
     const HOUR: i64 = 3600;
 
-    /// The clock, in seconds from the start, after it was set at 10 s by servers that are so many seconds ahead.
-    fn set(ahead: &[i64], servers: usize) -> i64 {
+    fn moved(time: SystemTime, seconds: i64) -> SystemTime {
+        let by = Duration::from_secs(seconds.unsigned_abs());
+        if seconds < 0 { time - by } else { time + by }
+    }
+
+    /// Seconds by which a clock is ahead that was set by servers that are so many seconds ahead, asked one after the
+    /// other, 10 s apart. Without a majority: none.
+    fn set(ahead: &[i64], servers: usize) -> Option<i64> {
         let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        let clock = ClusterClock { began: Instant::now(), epoch: AtomicU64::new(micros(start)) };
-        let at = clock.began + Duration::from_secs(10);
-        let readings = ahead.iter().map(|ahead| {
-            let told = start + Duration::from_secs(10);
-            let ahead_by = Duration::from_secs(ahead.unsigned_abs());
-            Reading { clock: if *ahead < 0 { told - ahead_by } else { told + ahead_by }, at }
-        });
-        clock.set(&readings.collect::<Vec<_>>(), servers);
-        let (time, due) = (clock.wall_at(at), start + Duration::from_secs(10));
-        time.duration_since(due).map_or_else(
+        let clock = ClusterClock { began: Instant::now(), wall_at_start: AtomicU64::new(micros(start)) };
+        let mut readings = Readings::default();
+        for (number, ahead) in (1_u32..).zip(ahead) {
+            let at = number * POLL_INTERVAL;
+            readings.0.insert(format!("n{number}"), (moved(start + at, *ahead), clock.began + at));
+        }
+        let is_set = clock.set_to_median(&readings, servers);
+        let time = clock.wall_at(clock.began + POLL_INTERVAL);
+        let due = start + POLL_INTERVAL;
+        let ahead = time.duration_since(due).map_or_else(
             |early| -early.duration().as_secs().cast_signed(),
             |late| late.as_secs().cast_signed(),
-        )
+        );
+        assert!(is_set || ahead == 0, "{ahead}");
+        is_set.then_some(ahead)
     }
 
     #[test]
     fn the_clock_is_the_median_of_those_of_the_servers() {
         for (ahead, servers, expected) in [
-            (&[1, 2, 3][..], 3, 2),
-            (&[0, HOUR, 0], 3, 0),
-            (&[-HOUR, 5, 4], 3, 4),
+            (&[1, 2, 3][..], 3, Some(2)),
+            (&[0, HOUR, 0], 3, Some(0)),
+            (&[-HOUR, 5, 4], 3, Some(4)),
             // Two of three, of which one is wrong, and both.
-            (&[HOUR, 2], 3, 2),
-            (&[-HOUR, -2], 3, -2),
-            (&[HOUR, HOUR], 3, HOUR),
+            (&[HOUR, 2], 3, Some(2)),
+            (&[-HOUR, -2], 3, Some(-2)),
+            (&[HOUR, HOUR], 3, Some(HOUR)),
             // No majority.
-            (&[HOUR], 3, 0),
-            (&[], 3, 0),
-            (&[HOUR], 1, HOUR),
+            (&[HOUR], 3, None),
+            (&[], 3, None),
+            (&[HOUR], 1, Some(HOUR)),
         ] {
             assert_eq!(set(ahead, servers), expected, "{ahead:?} of {servers}");
         }
     }
 
-    #[tokio::test]
-    async fn without_monitoring_ports_it_is_the_clock_of_this_machine() {
-        let clock = ClusterClock { began: Instant::now(), epoch: AtomicU64::new(0) };
-        clock.look(&["http://127.0.0.1:9".to_owned()], &[]).await;
-        assert!(clock.wall() < SystemTime::UNIX_EPOCH + Duration::from_secs(1000));
-        clock.look(&[], &[]).await;
-        let apart = SystemTime::now().duration_since(clock.wall()).unwrap_or_default();
-        assert!(apart < Duration::from_secs(60));
+    #[test]
+    fn a_server_counts_once_and_not_after_a_pause() {
+        let facts = |server: &str| ServerFacts {
+            server: server.to_owned(),
+            version: String::new(),
+            syncs_always: true,
+            servers: 3,
+            storage: 0,
+            now: SystemTime::now(),
+        };
+        let mut readings = Readings::default();
+        for name in ["n1", "n2", "n1"] {
+            readings.note(&facts(name), Instant::now());
+        }
+        assert_eq!(readings.0.len(), 2);
+        let Some(long_ago) = Instant::now().checked_sub(LONGEST_EXCHANGE) else { return };
+        readings.note(&facts("n3"), long_ago);
+        assert_eq!(readings.0.len(), 2);
+    }
+
+    #[test]
+    fn a_machine_is_told_once_that_its_clock_is_apart() {
+        let clock = ClusterClock::new();
+        let near = |seconds| moved(clock.wall(), seconds);
+        assert!(!clock.compare(near(30), false) && !clock.compare(near(-30), false));
+        assert!(clock.compare(near(HOUR), false) && clock.compare(near(-HOUR), true));
+        assert!(!clock.compare(near(1), true));
     }
 }

@@ -104,6 +104,11 @@ impl LoggedMessage {
         (headers, payload.into())
     }
 
+    /// Tests whether its Message Expiry Interval has ended at `now`.
+    pub(crate) fn has_expired(&self, now: SystemTime) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+
     /// Everything but topic, RETAIN and payload, as JSON.
     pub(crate) fn head(&self) -> String {
         let millis = |at: SystemTime| {

@@ -22,6 +22,7 @@ use tokio::time::{Instant, interval, timeout};
 
 use crate::advance::Advancer;
 use crate::calls;
+use crate::clock::Readings;
 use crate::cluster::NatsCluster;
 use crate::connect::Connections;
 use crate::error::{ClusterError, Risk};
@@ -68,6 +69,8 @@ pub struct Node {
     pub layout: Layout,
     /// Lease of its name, to be kept.
     pub lease: Lease,
+    /// Clocks of the servers when they were checked.
+    pub(crate) readings: Readings,
 }
 
 impl Node {
@@ -76,30 +79,33 @@ impl Node {
     /// # Errors
     /// Every [`ClusterError`].
     pub async fn join(options: &ClusterOptions, version: &str) -> Result<Self, ClusterError> {
-        let (connections, layout) = prepare(options).await?;
+        let (connections, layout, readings) = prepare(options).await?;
         let mut record = NodeRecord::new(options.instance.clone(), version);
         record.address.clone_from(&options.address);
         let lease = Lease::take(&connections.ordinary, &layout, &options.node, record).await?;
-        Ok(Self { connections, layout, lease })
+        Ok(Self { connections, layout, lease, readings })
     }
 }
 
 /// Connects, checks the servers, and makes or checks the streams.
-pub(crate) async fn prepare(options: &ClusterOptions) -> Result<(Connections, Layout), ClusterError> {
+pub(crate) async fn prepare(
+    options: &ClusterOptions,
+) -> Result<(Connections, Layout, Readings), ClusterError> {
     let connections = Connections::open(options).await?;
     let layout = Layout::new(options.cluster.clone(), options.dimensions);
-    check_servers(options, &layout).await?;
+    let readings = check_servers(options, &layout).await?;
     ensure(&connections.ordinary, &layout).await?;
-    Ok((connections, layout))
+    Ok((connections, layout, readings))
 }
 
 /// Checks the servers whose monitoring ports are known.
-async fn check_servers(options: &ClusterOptions, layout: &Layout) -> Result<(), ClusterError> {
+async fn check_servers(options: &ClusterOptions, layout: &Layout) -> Result<Readings, ClusterError> {
     if options.monitors.is_empty() && !options.accepted.contains(&Risk::Unchecked) {
         return Err(unchecked());
     }
-    let (mut silent, mut first_error) = (0, None);
+    let (mut silent, mut first_error, mut readings) = (0, None, Readings::default());
     for monitor in &options.monitors {
+        let began = std::time::Instant::now();
         let facts = match ServerFacts::ask(monitor, &options.ca_files).await {
             Ok(facts) => facts,
             // One server may be down when a node starts.
@@ -113,12 +119,13 @@ async fn check_servers(options: &ClusterOptions, layout: &Layout) -> Result<(), 
         };
         facts.check(options.dimensions.replicas, SystemTime::now(), &options.accepted)?;
         facts.check_room(layout)?;
+        readings.note(&facts, began);
         tracing::debug!(server = facts.server, version = facts.version, "checked a NATS server");
     }
     match first_error {
         // Without a majority there is no JetStream either.
         Some(error) if silent * 2 >= options.monitors.len() => Err(error.into()),
-        _ => Ok(()),
+        _ => Ok(readings),
     }
 }
 
@@ -168,7 +175,7 @@ impl ClusterNode {
     /// Every [`ClusterError`].
     pub async fn join(options: &ClusterOptions, version: &str) -> Result<Self, ClusterError> {
         let node = Node::join(options, version).await?;
-        let Node { connections, layout, lease } = &node;
+        let Node { connections, layout, lease, readings } = &node;
         let max_payload = connections.ordinary.client().max_payload();
         let streams = NodeStreams::open(connections, layout).await?;
         let client = connections.ordinary.client();
@@ -185,7 +192,7 @@ impl ClusterNode {
         let (name, run) = (options.node.to_string(), Arc::from(lease.run()));
         let state = NodeState::new(layout.clone(), name, run, outlets, positions, snapshot.into_messages());
         let (monitors, ca_files) = (options.monitors.clone(), options.ca_files.clone());
-        state.clock.look(&monitors, &ca_files).await;
+        state.clock.set_to_median(readings, monitors.len());
         let state = Arc::new(state);
         let messages = streams.messages.clone();
         let taker = Taker {
@@ -231,7 +238,7 @@ impl ClusterNode {
     #[must_use]
     pub fn start(self, handle: &NodeHandle) -> RunningNode {
         let Self { node, state, cluster, streams, inlets, upkeep, monitors, ca_files } = self;
-        let Node { connections, layout, lease } = node;
+        let Node { connections, layout, lease, .. } = node;
         let mut tasks = JoinSet::new();
         for (index, commands) in inlets.writers.into_iter().enumerate() {
             let shard = layout.shard_at(index);
@@ -280,8 +287,8 @@ impl ClusterNode {
         tasks.spawn(distribute(inlets.interest, interests));
         let (of_calls, of_handle) = (state.clone(), handle.clone());
         let advancer = Advancer {
+            state: state.clone(),
             client: client.clone(),
-            layout,
             sessions: streams.sessions.clone(),
             streams: streams.messages.clone(),
         };
@@ -303,8 +310,8 @@ impl ClusterNode {
             upkeep,
         };
         tasks.spawn(maintenance.run());
-        let of_clock = state.clone();
-        tasks.spawn(async move { of_clock.clock.follow(&monitors, &ca_files).await });
+        let with_clock = state.clone();
+        tasks.spawn(async move { with_clock.clock.keep_synchronized(&monitors, &ca_files).await });
         let ((lost, is_lost), (leaving, left)) = (watch::channel(false), oneshot::channel());
         let until = Instant::now() + LEASE / 2;
         handle.set_owns_until(until.into_std());

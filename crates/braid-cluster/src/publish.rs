@@ -10,6 +10,10 @@ use serde::Deserialize;
 /// Time for an answer of the servers. Without one in this time a leader is missing.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// Time for which the log keeps a message that has expired. Each server removes it by its own clock, which may be
+/// wrong; nodes deliver none that has expired.
+pub(crate) const KEPT_EXPIRED: Duration = Duration::from_secs(24 * 3600);
+
 /// Headers of the protocol of JetStream.
 const MESSAGE_ID: &str = "Nats-Msg-Id";
 const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";

@@ -93,7 +93,8 @@ impl MessageReader {
         index: usize,
         limits: ReplayLimits,
     ) -> Result<Vec<Replayed>, StoreError> {
-        let NodeState { layout, positions, .. } = &*self.state;
+        let NodeState { layout, positions, clock, .. } = &*self.state;
+        let now = clock.wall();
         let until = positions.get(index).map_or(0, ReadPosition::settled);
         let (filters, found) = {
             let sessions = self.state.sessions();
@@ -121,6 +122,7 @@ impl MessageReader {
                     } else if let Some(logged) =
                         read(layout, index, sequence, named(layout, &subject), Some(&headers), payload)
                         && !logged.is_withheld
+                        && logged.message.expires_at().is_none_or(|at| at > now)
                     {
                         matching.insert(sequence, (logged, BTreeSet::from([filter.clone()])));
                     }

@@ -565,6 +565,7 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
+    use crate::clock::Readings;
     use crate::layout::Dimensions;
     use crate::record::Record;
 
@@ -649,6 +650,14 @@ mod tests {
         assert_eq!(commit(&store, [opened(short, "d", 0)]), None);
         assert_eq!(due.try_recv(), Ok(short));
         assert_eq!(commit(&store, [subscribed(short)]), Some(Ok(())));
+    }
+
+    #[test]
+    fn its_clock_is_that_of_the_servers() {
+        let Fixture { store, .. } = fixture();
+        let ahead = Duration::from_secs(7200);
+        store.0.clock.set_to_median(&Readings::of("n1", SystemTime::now() + ahead), 1);
+        assert!(store.wall_clock() > SystemTime::now() + ahead / 2);
     }
 
     #[test]

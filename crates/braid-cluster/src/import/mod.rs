@@ -202,7 +202,7 @@ pub async fn import(
     report: ImportReport<'_>,
 ) -> Result<Imported, ImportError> {
     report(ImportStage::Connecting);
-    let (connections, layout) = prepare(cluster).await?;
+    let (connections, layout, _) = prepare(cluster).await?;
     let streams = NodeStreams::open(&connections, &layout).await?;
     let client = connections.ordinary.client();
     let from = store.clone();

@@ -44,15 +44,17 @@ async fn until_at(jetstream: &Context, stream: &str, servers: &[&str]) {
 
 /// Removes the consumers that a stream has now. A node may have replaced one meanwhile.
 async fn remove_consumers(jetstream: &Context, stream: &str) {
-    let names = consumers(jetstream, stream).await.into_keys();
     let stream = jetstream.get_stream(stream).await.unwrap();
-    for name in names {
+    let found = stream.consumers().try_collect::<Vec<_>>().await.unwrap();
+    let mut removed = 0;
+    for name in found.into_iter().map(|info| info.name) {
         match stream.delete_consumer(&name).await {
-            Ok(_) => (),
+            Ok(_) => removed += 1,
             Err(error) if error.to_string().contains("consumer not found") => (),
             Err(error) => panic!("{name}: {error}"),
         }
     }
+    assert!(removed > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
