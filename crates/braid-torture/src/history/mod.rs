@@ -185,6 +185,8 @@ impl Checker {
                 self.report.add(Kind::SessionLost, || lost(tables, conn));
             }
             self.tables.begin_session(client, is_certain);
+        } else if may_be_another(tables, conn) {
+            self.tables.begin_session(client, false);
         } else {
             self.tables.clients[client as usize].is_session_sure |= is_certain;
         }
@@ -247,7 +249,27 @@ fn parse_filter(text: &str) -> Result<TopicFilter, String> {
 /// Whether the session of a client, which is not present on a new connection, should be.
 fn is_session_lost(tables: &Tables, conn: u32) -> bool {
     let client = tables.connection(conn).client;
-    let entry = tables.client(client);
+    let is_promised =
+        tables.client(client).is_session_sure && tables.live_subscriptions(client).next().is_some();
+    is_promised && !may_have_expired(tables, conn)
+}
+
+/// Whether the session that is present may be one that a CONNECT without an answer has opened after the end of the one
+/// before.
+fn may_be_another(tables: &Tables, conn: u32) -> bool {
+    let others = &tables.client(tables.connection(conn).client).connections;
+    let last = others.iter().map(|other| tables.connection(*other)).filter_map(|other| other.accepted);
+    let last = last.map(|(_, t)| t).filter(|t| *t < tables.now).max();
+    let is_unanswered = |other: &u32| {
+        let other = tables.connection(*other);
+        other.accepted.is_none() && !other.is_refused && last.is_none_or(|last| other.connect > last)
+    };
+    others.iter().filter(|other| **other != conn).any(is_unanswered) && may_have_expired(tables, conn)
+}
+
+/// Whether the session of the accepted connections before may have expired by now.
+fn may_have_expired(tables: &Tables, conn: u32) -> bool {
+    let entry = tables.client(tables.connection(conn).client);
     let others =
         entry.connections.iter().filter(|other| **other != conn).map(|other| tables.connection(*other));
     let accepted = others.filter(|other| other.accepted.is_some());
@@ -256,8 +278,7 @@ fn is_session_lost(tables: &Tables, conn: u32) -> bool {
     let closed: Option<Vec<u64>> = accepted.map(|other| other.closed.map(|(t, _)| t)).collect();
     let offline =
         closed.and_then(|closed| closed.into_iter().max()).map(|last| tables.now.saturating_sub(last));
-    let may_have_expired = expiry.zip(offline).is_some_and(|(expiry, offline)| offline + SECOND >= expiry);
-    entry.is_session_sure && tables.live_subscriptions(client).next().is_some() && !may_have_expired
+    expiry.zip(offline).is_some_and(|(expiry, offline)| offline + SECOND >= expiry)
 }
 
 /// Evidence of a lost session: its connections and subscriptions.

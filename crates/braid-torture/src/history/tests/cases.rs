@@ -173,6 +173,26 @@ fn required_deliveries() {
     let present = Script::default().connect("p", "pa", true).send_connect("s", "sa", false);
     let present = present.connack("s", "sa", "a", true).subscribe("s", "sa", "x", 1);
     expect("a session whose first CONNACK was lost", sent(present), &[Kind::Lost]);
+    // A CONNECT without an answer may have opened another session after the end of the one before.
+    let returned = |away: u64, is_unanswered: bool| {
+        let event = |conn: &'static str| Event::Connect {
+            client: "s".into(),
+            conn: conn.into(),
+            node: None,
+            clean: false,
+            expiry: Some(2),
+        };
+        let script = Script::default().connect("p", "pa", true).add("s", event("sa"));
+        let script = script.connack("s", "sa", "a", false).subscribe("s", "sa", "x", 1).closed("s", "sa");
+        let mut script = sent(script).wait(away);
+        if is_unanswered {
+            script = script.add("s", event("sx")).closed("s", "sx");
+        }
+        script.add("s", event("sb")).connack("s", "sb", "b", true)
+    };
+    expect("a session after an unanswered CONNECT", returned(100, true), &[Kind::Lost]);
+    expect("a session that may have expired before one", returned(5000, true), &[]);
+    expect("a session that lived on", returned(5000, false), &[Kind::Lost]);
     // The server may carry out an earlier CONNECT later, and end the session.
     let open =
         Script::default().connect("p", "pa", true).send_connect("s", "sx", true).connect("s", "sa", false);
