@@ -18,7 +18,7 @@ use crate::layout::Shard;
 use crate::live::{LiveMessage, LiveOutlet};
 use crate::log_writer::{APPEND_MESSAGES, Append, Command};
 use crate::message::{LoggedMessage, largest_head};
-use crate::publish::{KEPT_EXPIRED, Outgoing};
+use crate::publish::Outgoing;
 use crate::reads::MessageReader;
 use crate::store::{NodeState, SessionEvent};
 use crate::subject::{SUBJECT_MAX, takes_client, takes_topic};
@@ -187,8 +187,7 @@ impl NatsCluster {
             let (headers, payload) = logged.write();
             let mut outgoing = Outgoing { subject, headers, payload };
             if let Some(at) = logged.expires_at {
-                outgoing =
-                    outgoing.with_ttl(at.duration_since(now.system).unwrap_or_default() + KEPT_EXPIRED);
+                outgoing = outgoing.expiring(at, now.system);
             }
             let shard = &mut shards[index];
             if shard.last().is_none_or(|(outgoings, _)| outgoings.len() >= APPEND_MESSAGES) {

@@ -1,6 +1,6 @@
 //! Conditional and atomic publishing to a stream, and its last messages.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use async_nats::{Client, HeaderMap, Request};
@@ -12,7 +12,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// Time for which the log keeps a message that has expired. Each server removes it by its own clock, which may be
 /// wrong; nodes deliver none that has expired.
-pub(crate) const KEPT_EXPIRED: Duration = Duration::from_secs(24 * 3600);
+const KEPT_EXPIRED: Duration = Duration::from_secs(24 * 3600);
 
 /// Headers of the protocol of JetStream.
 const MESSAGE_ID: &str = "Nats-Msg-Id";
@@ -51,6 +51,12 @@ impl Outgoing {
     pub(crate) fn with_ttl(mut self, ttl: Duration) -> Self {
         self.headers.insert(TTL, format!("{}s", ttl.as_secs().max(1)));
         self
+    }
+
+    /// Removed by the servers some time after `at`, when the message expires.
+    #[must_use]
+    pub(crate) fn expiring(self, at: SystemTime, now: SystemTime) -> Self {
+        self.with_ttl(at.duration_since(now).unwrap_or_default() + KEPT_EXPIRED)
     }
 
     /// Appended once for all tries with this identifier.

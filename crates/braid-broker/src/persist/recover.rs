@@ -402,8 +402,6 @@ mod tests {
     use braid_proto::topic::TopicName;
     use braid_store::{MemoryStore, StoredDelivery};
 
-    use crate::queue::stored::Source;
-
     use super::*;
 
     fn taken_session(queue: Vec<(Lsn, QueueEntry)>) -> braid_store::RecoveredSession {

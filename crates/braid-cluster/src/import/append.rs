@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::check::{Needed, logged};
 use super::{AGAIN, AT_ONCE, Import, ImportError, ImportStage, LogState, blocking, shown, unavailable};
 use crate::log_writer::PATIENCE;
-use crate::publish::{KEPT_EXPIRED, Outgoing, Tried, send};
+use crate::publish::{Outgoing, Tried, send};
 
 /// Payloads in memory, bytes. A larger message is alone.
 const IN_MEMORY: u32 = 16 << 20;
@@ -173,9 +173,7 @@ impl Import<'_> {
         let subject = self.layout.message(self.layout.shard_at(index), is_retained, message.topic());
         let outgoing = Outgoing { subject, headers, payload };
         match expires_at {
-            Some(at) => {
-                outgoing.with_ttl(at.duration_since(SystemTime::now()).unwrap_or_default() + KEPT_EXPIRED)
-            }
+            Some(at) => outgoing.expiring(at, SystemTime::now()),
             None => outgoing,
         }
     }
