@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::launch::cargo;
+
 /// User ID of the account `nobody` on Debian, which has no privileges.
 const UNPRIVILEGED: u32 = 65_534;
 /// Machines of continuous integration are busy and noisy. Shapes do not depend on it; latencies are for quiet machines.
@@ -27,8 +29,7 @@ pub(crate) fn run(args: &Args) -> io::Result<bool> {
     let binary = match &args.binary {
         Some(binary) => binary.clone(),
         None => {
-            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            if !Command::new(cargo).args(["build", "--package", "braidmq"]).status()?.success() {
+            if !cargo().args(["build", "--package", "braidmq"]).status()?.success() {
                 return Ok(false);
             }
             std::env::current_exe()?.with_file_name("braidmq")

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Arguments that are passed on unchanged.
@@ -50,15 +51,53 @@ pub(crate) fn history(args: &Args) -> ExitCode {
     launch("braid-torture", !cfg!(debug_assertions), Some("history"), args)
 }
 
-/// Runs a program of the workspace by cargo; returns only on failure.
+/// Builds a program of the workspace, and replaces this process by it; returns only on failure.
 fn launch(package: &str, is_release: bool, subcommand: Option<&str>, args: &Args) -> ExitCode {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["run", "--quiet", "--package", package]);
-    if is_release {
-        command.arg("--release");
-    }
-    command.arg("--").args(subcommand).args(&args.arguments);
+    let mut build = cargo();
+    build.args(["build", "--package", package]);
+    // With the broker beside it, the program takes the libraries that the tests were built with, feature by feature. A
+    // release has only what its program needs.
+    build.args(if is_release { ["--release"].as_slice() } else { &["--package", "braidmq"] });
+    let program = match built(&mut build, if is_release { "release" } else { "debug" }) {
+        Ok(folder) => folder.join(package),
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut command = Command::new(program);
+    without_package(&mut command).args(subcommand).args(&args.arguments);
     eprintln!("xtask: cannot start {command:?}: {}", command.exec());
     ExitCode::FAILURE
+}
+
+/// Runs a build, and returns the folder of a profile.
+fn built(build: &mut Command, profile: &str) -> Result<PathBuf, String> {
+    let status = build.status().map_err(|error| format!("cannot start cargo: {error}"))?;
+    if !status.success() {
+        return Err(format!("{build:?} failed"));
+    }
+    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let target = own.parent().and_then(Path::parent).unwrap_or(Path::new("target"));
+    Ok(target.join(profile))
+}
+
+/// The cargo that runs this program.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    without_package(&mut command);
+    command
+}
+
+/// Removes the variables with which cargo names the package that it runs: the build script of `ring` reads them, and
+/// each change would build again all that uses it.
+fn without_package(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"CARGO_PKG_")
+            || name.as_encoded_bytes().starts_with(b"CARGO_MANIFEST_")
+        {
+            command.env_remove(name);
+        }
+    }
+    command
 }
