@@ -1,10 +1,11 @@
 //! Hash of texts that is the same on each node, and in each version.
 
 /// Offset basis of FNV-1a for 64 bits.
-pub(crate) const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+pub const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// FNV-1a for 64 bits, from a basis on.
-pub(crate) fn fnv_1a(basis: u64, bytes: impl Iterator<Item = u8>) -> u64 {
+#[must_use]
+pub fn fnv_1a(basis: u64, bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

@@ -6,6 +6,7 @@
 //!
 //! - [`Node::join`]: the checks before the start, the streams, and the lease of a name
 //! - [`subject`]: topics and Client Identifiers as subjects
+//! - [`hash`]: hash of texts that is the same on each node
 //! - [`Layout`]: names and settings of the streams
 //! - [`ServerFacts`]: settings of a server that would lose what was acknowledged
 //! - [`import::import`]: sessions, queues and retained messages of a single broker
@@ -23,7 +24,7 @@ mod error;
 mod exchanges;
 mod gather;
 mod groups;
-mod hash;
+pub mod hash;
 pub mod import;
 mod interest;
 mod layout;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use braid_broker::PriorityRule;
 use braid_cluster::ClusterOptions;
+use braid_cluster::hash::{BASIS, fnv_1a};
 use braid_cluster::import::{ImportError, ImportOptions, Imported, IsUrgent, import};
 use braid_proto::stream::Priority;
 use braid_proto::topic::TopicName;
@@ -76,7 +77,7 @@ fn try_run(args: &Args) -> Result<Imported, Failure> {
 fn unpack(args: &Args) -> Result<(EmbeddedStore, String, tempfile::TempDir), Failure> {
     let file = args.file.as_deref().filter(|file| file.as_os_str() != "-");
     let (name, from) = open(file)?;
-    let mut from = Marked { from, mark: FNV_OFFSET };
+    let mut from = Marked { from, mark: BASIS };
     let temporary = |error: io::Error| {
         Failure::refused(format!(
             "no folder for temporary files can be made: {error}; name another by TMPDIR"
@@ -149,9 +150,6 @@ fn is_urgent(rules: Vec<PriorityRule>) -> IsUrgent {
     })
 }
 
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0100_0000_01b3;
-
 /// Input with an FNV-1a hash of all that was read.
 struct Marked<R> {
     from: R,
@@ -161,8 +159,7 @@ struct Marked<R> {
 impl<R: Read> Read for Marked<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(into)?;
-        let fold = |mark: u64, byte: &u8| (mark ^ u64::from(*byte)).wrapping_mul(FNV_PRIME);
-        self.mark = into[..count].iter().fold(self.mark, fold);
+        self.mark = fnv_1a(self.mark, into[..count].iter().copied());
         Ok(count)
     }
 }
@@ -199,7 +196,7 @@ mod tests {
     fn the_mark_is_that_of_the_content() {
         let mark = |parts: &[&'static [u8]]| {
             let (first, second) = (parts[0], parts.get(1).copied().unwrap_or_default());
-            let mut from = Marked { from: first.chain(second), mark: FNV_OFFSET };
+            let mut from = Marked { from: first.chain(second), mark: BASIS };
             io::copy(&mut from, &mut io::sink()).unwrap();
             from.mark
         };
