@@ -24,6 +24,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// A message costs several small allocations, many of them freed by other threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// MQTT broker and client for QUIC, TCP, TLS and WebSocket.
 #[derive(Parser)]
 #[command(name = "braidmq", version)]
