@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::launch::cargo;
+use super::launch::build;
 
 /// User ID of the account `nobody` on Debian, which has no privileges.
 const UNPRIVILEGED: u32 = 65_534;
@@ -28,12 +28,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> io::Result<bool> {
     let binary = match &args.binary {
         Some(binary) => binary.clone(),
-        None => {
-            if !cargo().args(["build", "--package", "braidmq"]).status()?.success() {
-                return Ok(false);
-            }
-            std::env::current_exe()?.with_file_name("braidmq")
-        }
+        None => build(&["braidmq"], false).map_err(io::Error::other)?.join("braidmq"),
     };
     // The unprivileged account cannot read the folder of the build.
     let folder = tempfile::tempdir()?;

@@ -53,12 +53,10 @@ pub(crate) fn history(args: &Args) -> ExitCode {
 
 /// Builds a program of the workspace, and replaces this process by it; returns only on failure.
 fn launch(package: &str, is_release: bool, subcommand: Option<&str>, args: &Args) -> ExitCode {
-    let mut build = cargo();
-    build.args(["build", "--package", package]);
     // With the broker beside it, the program takes the libraries that the tests were built with, feature by feature. A
     // release has only what its program needs.
-    build.args(if is_release { ["--release"].as_slice() } else { &["--package", "braidmq"] });
-    let program = match built(&mut build, if is_release { "release" } else { "debug" }) {
+    let packages = [package, "braidmq"];
+    let program = match build(if is_release { &packages[..1] } else { &packages }, is_release) {
         Ok(folder) => folder.join(package),
         Err(error) => {
             eprintln!("xtask: {error}");
@@ -71,22 +69,23 @@ fn launch(package: &str, is_release: bool, subcommand: Option<&str>, args: &Args
     ExitCode::FAILURE
 }
 
-/// Runs a build, and returns the folder of a profile.
-fn built(build: &mut Command, profile: &str) -> Result<PathBuf, String> {
+/// Builds packages of the workspace, and returns the folder of their programs.
+pub(crate) fn build(packages: &[&str], is_release: bool) -> Result<PathBuf, String> {
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    without_package(&mut build).arg("build");
+    for package in packages {
+        build.args(["--package", package]);
+    }
+    if is_release {
+        build.arg("--release");
+    }
     let status = build.status().map_err(|error| format!("cannot start cargo: {error}"))?;
     if !status.success() {
         return Err(format!("{build:?} failed"));
     }
     let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let target = own.parent().and_then(Path::parent).unwrap_or(Path::new("target"));
-    Ok(target.join(profile))
-}
-
-/// The cargo that runs this program.
-pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    without_package(&mut command);
-    command
+    Ok(target.join(if is_release { "release" } else { "debug" }))
 }
 
 /// Removes the variables with which cargo names the package that it runs: the build script of `ring` reads them, and
