@@ -11,14 +11,14 @@ use super::broker::{Target, clients, one_filter, plan, topics_file, until_subscr
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A small message every 100 ms and a megabyte every five seconds, on the streams of these numbers.
-fn small_and_large(small: u32, large: u32) -> String {
+/// A small message every 100 ms and a large one of `pages` of 4 KiB every five seconds, on streams of these numbers.
+fn small_and_large(small: u32, (large, pages): (u32, u32)) -> String {
     format!(
         r#"{{"topics": [
             {{"name": "small", "interval_ms": "100", "inject_timestamp": "us", "QoS": 1, "payload_encoding": "eterm",
               "payload": {{"a": "b"}}, "stream": {small}, "stream_priority": 200}},
             {{"name": "large", "interval_ms": "5000", "inject_timestamp": "us", "QoS": 1, "payload_encoding": "eterm",
-              "payload": {{"Data": "%p250"}}, "render": "Data", "stream": {large}, "stream_priority": 8}}]}}"#
+              "payload": {{"Data": "%p{pages}"}}, "render": "Data", "stream": {large}, "stream_priority": 8}}]}}"#
     )
 }
 
@@ -42,7 +42,7 @@ fn topic<'a>(summary: &'a RunSummary, name: &str) -> &'a TopicSummary {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_with_a_higher_priority_does_not_wait_for_a_large_message() {
-    let (published, received) = behind_policer(&small_and_large(1, 2)).await;
+    let (published, received) = behind_policer(&small_and_large(1, (2, 250))).await;
     let small = topic(&published, "small");
     assert!(small.acked >= 290, "{small:?}");
     // The first ones wait for a handshake that the policer makes long.
@@ -67,10 +67,10 @@ async fn a_stream_with_a_higher_priority_does_not_wait_for_a_large_message() {
 
 #[tokio::test(start_paused = true)]
 async fn on_one_stream_it_waits() {
-    let (published, received) = behind_policer(&small_and_large(0, 0)).await;
+    let (published, received) = behind_policer(&small_and_large(0, (0, 300))).await;
     let small = topic(&published, "small");
     assert!((45..=60).contains(&small.acked), "{small:?}");
-    // The megabyte ends with the run, and what stands behind it comes without an acknowledgement that is still counted.
+    // The large one outlasts the run, and what stands behind it comes without an acknowledgement that is still counted.
     assert!(topic(&received, "small").received >= small.acked, "{received:?}");
     assert_eq!(published.streams.len(), 1, "{:?}", published.streams);
 }
@@ -109,7 +109,7 @@ async fn subscriptions_on_data_streams_bring_their_messages_there() {
     until_subscribed(&receiving, 1).await;
     // Behind the policer is what the broker sends.
     target.device.change_one(Direction::Down, |link| link.policer = Some(Policer { rate: 29.0, burst: 5 }));
-    let publish = Work::Publish(topics_file(&small_and_large(0, 0)));
+    let publish = Work::Publish(topics_file(&small_and_large(0, (0, 250))));
     let run = plan(clients(Role::Pub, 1), publish, 30 * SECOND);
     let (_, published) = target.go(run, target.near()).ended().await;
     let received = receiving.ended().await.1.summary(Role::Sub);
