@@ -416,7 +416,14 @@ impl Connection {
             }
             has_read = true;
         }
-        if has_read || self.poll_timer(cx).is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if has_read || self.poll_timer(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.link.is_multi() {
+            // Arrivals may let more leave, acknowledgements among it.
+            let _ = self.link.poll_flush(cx)?;
+        }
+        Poll::Pending
     }
 
     fn read_once(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
@@ -460,8 +467,8 @@ impl Connection {
                 StreamAction::Abort(stream, reason) => self.link.abort(stream, reason.value().into()),
             }
         }
-        // Encrypted links hold bytes back, those of earlier writes too.
-        if self.is_unflushed
+        // Encrypted links hold bytes back, those of earlier writes too, and QUIC sends nothing before.
+        if (self.is_unflushed || self.link.is_multi())
             && let Poll::Ready(flushed) = self.link.poll_flush(cx)
         {
             flushed?;

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
@@ -115,7 +115,9 @@ impl QuicClient {
         if let Poll::Ready(Err(error)) = self.poll_discard(cx) {
             return Poll::Ready(Err(error));
         }
-        self.link.poll_write(cx, stream, &[IoSlice::new(bytes)])
+        let written = self.link.poll_write(cx, stream, &[IoSlice::new(bytes)]);
+        let _ = self.link.poll_flush(cx)?;
+        written
     }
 
     /// Opens a data stream.
@@ -163,7 +165,11 @@ impl QuicClient {
         let mut bytes = [0; 4096];
         loop {
             let mut buffer = ReadBuf::new(&mut bytes);
-            match ready!(self.link.poll_read(cx, &mut buffer, &mut |_| true))? {
+            let Poll::Ready(read) = self.link.poll_read(cx, &mut buffer, &mut |_| true) else {
+                let _ = self.link.poll_flush(cx)?;
+                return Poll::Pending;
+            };
+            match read? {
                 Read::Bytes(StreamKey::CONTROL) if self.head.len() < HEAD => {
                     self.head.extend_from_slice(buffer.filled());
                 }

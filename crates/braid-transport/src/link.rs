@@ -1,6 +1,7 @@
 //! A connection after its handshake.
 
 use std::fmt;
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -128,15 +129,28 @@ impl Link {
         }
     }
 
-    /// Sends the bytes that a layer in between still holds.
+    /// Sends the bytes that a layer in between still holds. To be called at the end of each turn of the driver, whether
+    /// it has written or not: on QUIC nothing leaves before, acknowledgements neither.
     ///
     /// # Errors
     /// The link is lost.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Single(single) => Pin::new(&mut single.io).poll_flush(cx),
-            // QUIC sends what it has as soon as it may.
-            Self::Multi(_) => Poll::Ready(Ok(())),
+            // Not waited for: bytes that may not leave yet do so in a later turn.
+            Self::Multi(multi) => {
+                multi.flush(cx);
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    /// Waits for an answer that `ask` asks for, about the peer. Meanwhile nothing is read and written, but QUIC goes
+    /// on: what was written is acknowledged and repeated in the task of the link.
+    pub async fn wait_for<'a, F: Future>(&'a mut self, ask: impl FnOnce(&'a Peer) -> F) -> F::Output {
+        match self {
+            Self::Single(single) => ask(&single.peer).await,
+            Self::Multi(multi) => multi.wait_for(ask).await,
         }
     }
 
@@ -151,7 +165,7 @@ impl Link {
     /// it, otherwise once nothing on the connection is unacknowledged. While other streams prevent that: three round
     /// trips after its bytes can have been sent. A stream that is not read delays no other; a higher priority that
     /// fills the connection does. After 3 s in any case; bytes may then be retransmitted together with the FIN. Nothing
-    /// is lost. Reads send the FIN, so the link has to be polled for them. [BQ-31]
+    /// is lost. [BQ-31]
     pub fn finish(&mut self, stream: StreamKey) {
         self.on_quic(|state| state.finish(stream));
     }
@@ -215,7 +229,7 @@ impl Link {
     }
 
     /// The CONNECT was accepted: the client may send on each stream up to the window of the stream. Until then it was
-    /// 128 KiB over all streams, and only a write reported STOP_SENDING. [BQ-13]
+    /// 128 KiB over all streams. [BQ-13]
     pub fn set_trusted(&mut self) {
         self.on_quic(ConnectionState::set_trusted);
     }

@@ -25,7 +25,12 @@ async fn read(link: &mut Link, moves: &AtomicUsize) -> io::Result<u8> {
     let mut byte = [0];
     loop {
         let mut buffer = ReadBuf::new(&mut byte);
-        match poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut |_| true)).await? {
+        let read = poll_fn(|cx| {
+            let read = link.poll_read(cx, &mut buffer, &mut |_| true);
+            let _ = link.poll_flush(cx);
+            read
+        });
+        match read.await? {
             Read::Bytes(_) => return Ok(byte[0]),
             Read::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
             Read::Moved(_) => {

@@ -353,16 +353,21 @@ impl Driver {
             return;
         }
         let properties = &connect.properties;
-        let credentials = Credentials {
-            client_id: &connect.client_id,
-            user_name: connect.user_name.as_deref(),
-            password: connect.password.as_ref(),
-            method: properties.authentication_method.as_deref(),
-            data: properties.authentication_data.as_ref(),
-            peer: self.link.peer(),
-            listener: &self.session.policy,
+        let Self { core, link, session, .. } = self;
+        let (core, session, asked) = (&*core, &*session, &*connect);
+        let ask = |peer| async move {
+            let credentials = Credentials {
+                client_id: &asked.client_id,
+                user_name: asked.user_name.as_deref(),
+                password: asked.password.as_ref(),
+                method: properties.authentication_method.as_deref(),
+                data: properties.authentication_data.as_ref(),
+                peer,
+                listener: &session.policy,
+            };
+            authenticate(core, core.access.authenticate(&credentials)).await
         };
-        let outcome = authenticate(&self.core, self.core.access.authenticate(&credentials)).await;
+        let outcome = link.wait_for(ask).await;
         self.conclude(Some(connect), outcome).await;
     }
 
@@ -370,20 +375,27 @@ impl Driver {
     async fn decide_auth(&mut self, auth: Auth) {
         let (connect, outcome) = match self.session.authentication.take().map(|pending| *pending) {
             Some(PendingAuthentication { connect, exchange }) => {
-                (connect, authenticate(&self.core, exchange.proceed(auth.authentication_data)).await)
+                let Self { core, link, .. } = self;
+                let proceed = |_| authenticate(core, exchange.proceed(auth.authentication_data));
+                (connect, link.wait_for(proceed).await)
             }
             None => {
-                let Some(entry) = &self.session.entry else { return };
-                let credentials = Credentials {
-                    client_id: self.session.access.client_id().unwrap_or(&entry.client_id),
-                    user_name: None,
-                    password: None,
-                    method: auth.method.as_deref(),
-                    data: auth.authentication_data.as_ref(),
-                    peer: self.link.peer(),
-                    listener: &self.session.policy,
+                let Self { core, link, session, .. } = self;
+                let Some(entry) = &session.entry else { return };
+                let (core, session, auth) = (&*core, &*session, &auth);
+                let ask = |peer| async move {
+                    let credentials = Credentials {
+                        client_id: session.access.client_id().unwrap_or(&entry.client_id),
+                        user_name: None,
+                        password: None,
+                        method: auth.method.as_deref(),
+                        data: auth.authentication_data.as_ref(),
+                        peer,
+                        listener: &session.policy,
+                    };
+                    authenticate(core, core.access.authenticate(&credentials)).await
                 };
-                (None, authenticate(&self.core, self.core.access.authenticate(&credentials)).await)
+                (None, link.wait_for(ask).await)
             }
         };
         self.conclude(connect, outcome).await;
@@ -434,8 +446,10 @@ impl Driver {
                 Err(refusal) => return self.refuse(Some(connect), refusal),
             };
         let claimed = loop {
-            let (core, peer, is_early) = (&self.core, self.link.peer(), self.link.is_early());
-            match claim_session(core, &self.server, peer, connection, &admitted, is_early).await {
+            let Self { core, link, server, .. } = self;
+            let is_early = link.is_early();
+            let claim = |peer| claim_session(core, server, peer, connection, &admitted, is_early);
+            match link.wait_for(claim).await {
                 Ok(claimed) => break claimed,
                 Err(Unclaimed::Refused(reason)) => return self.server.reject(reason),
                 Err(Unclaimed::Early) => {

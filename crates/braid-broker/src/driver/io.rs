@@ -336,14 +336,21 @@ impl Driver {
             }
             self.end_streams();
         }
+        self.core.statistics.add(Counter::BytesSent, written as u64);
+        self.ingress.pressure.note_written(written);
+        written > 0
+    }
+
+    /// Sends what the link holds back: encrypted and framed bytes, and on QUIC all packets. False when the link has
+    /// failed.
+    pub(super) fn flush(&mut self, context: &mut Context<'_>) -> bool {
         if !self.close.link_ended
             && let Poll::Ready(Err(error)) = self.link.poll_flush(context)
         {
             self.end_link(Some(error));
+            return false;
         }
-        self.core.statistics.add(Counter::BytesSent, written as u64);
-        self.ingress.pressure.note_written(written);
-        written > 0
+        true
     }
 
     /// Writes one stream until it takes no more; returns the bytes that it took.

@@ -181,7 +181,7 @@ impl Driver {
         }
     }
 
-    /// One poll of the connection, in turns. The order of the steps matters:
+    /// One poll of the connection, in turns, whose bytes leave together at the end. The order of the steps matters:
     /// each step may make work for a later one, and a step that registers a waker stands before the decision to wait.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         let slice = self.core.statistics.busy().slice();
@@ -245,6 +245,9 @@ impl Driver {
                 || self.has_reopened(now);
             if !has_changed && !self.server.has_events() && self.poll_timer(now, context).is_pending() {
                 self.gate.set_busy(false, self.core.statistics.busy());
+                if !self.flush(context) {
+                    context.waker().wake_by_ref();
+                }
                 return Poll::Pending;
             }
             let now = clock::now();
@@ -254,6 +257,7 @@ impl Driver {
             }
             turn_began = now;
         }
+        self.flush(context);
         self.gate.set_busy(true, self.core.statistics.busy());
         context.waker().wake_by_ref();
         Poll::Pending
@@ -429,6 +433,7 @@ impl Driver {
         let last_bytes = poll_fn(|context| {
             self.poll_barriers(context);
             self.poll_write(context);
+            self.flush(context);
             if self.close.link_ended || self.server.unwritten() == 0 {
                 Poll::Ready(())
             } else {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::panic, reason = "what a test calls may end it, not only its own function")]
 
+#[path = "../../../braid-transport/tests/it/noq_peer.rs"]
+mod noq_peer;
 mod support;
 
 mod admission;

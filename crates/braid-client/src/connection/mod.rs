@@ -125,11 +125,19 @@ impl Connection {
             }
             let is_due = self.poll_timer(state, cx, now);
             if !(has_read || has_answered || has_taken || has_written || has_ended || is_due) {
+                self.flush(cx);
                 return Poll::Pending;
             }
         }
+        self.flush(cx);
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Sends what the link holds back: encrypted and framed bytes, and on QUIC all packets. An error comes with the
+    /// next read or write as well.
+    fn flush(&mut self, cx: &mut Context<'_>) {
+        let _ = self.link.poll_flush(cx);
     }
 
     fn poll_acknowledged(&mut self, state: &ClientState, cx: &mut Context<'_>, now: Instant) {

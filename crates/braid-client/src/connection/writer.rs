@@ -19,7 +19,6 @@ const SLICES: usize = 64;
 pub(super) struct LinkWriter {
     /// Streams of one turn; kept for its allocation.
     to_write: Vec<StreamKey>,
-    is_unflushed: bool,
     /// Error of a write, after which the link takes nothing more. The connection ends once everything received is read.
     error: Option<Error>,
 }
@@ -46,10 +45,6 @@ impl LinkWriter {
         let mut to_write = std::mem::take(&mut self.to_write);
         to_write.clear();
         protocol.streams_to_write(&mut to_write);
-        // Encrypted and framed links hold bytes back until they are flushed.
-        if to_write.is_empty() && self.is_unflushed && link.poll_flush(cx).is_ready() {
-            self.is_unflushed = false;
-        }
         to_write.sort_by_key(|stream| Reverse(streams.write_order(*stream))); // [BQ-50]
         let mut has_written = false;
         for stream in &to_write {
@@ -80,7 +75,6 @@ impl LinkWriter {
                         stream.handle_written(len);
                     }
                     has_written = true;
-                    self.is_unflushed = true;
                 }
                 Poll::Pending => break,
                 // The stream has ended; a read reports how.

@@ -154,7 +154,12 @@ fn hostile_bytes(rng: &mut fastrand::Rng) -> Vec<u8> {
 async fn write(peer: &mut Peer, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let slices = [IoSlice::new(bytes)];
-        match poll_fn(|cx| peer.link.poll_write(cx, StreamKey::CONTROL, &slices)).await {
+        let write = poll_fn(|cx| {
+            let written = peer.link.poll_write(cx, StreamKey::CONTROL, &slices);
+            let _ = peer.link.poll_flush(cx);
+            written
+        });
+        match write.await {
             Ok(written) => bytes = &bytes[written..],
             Err(_) => return, // The client has gone.
         }

@@ -199,7 +199,10 @@ impl Peer {
             let Self { link, server, ignored, buffer, .. } = self;
             let mut buffer = ReadBuf::new(buffer);
             let mut wants = |stream| server.is_reading(stream) && !ignored.contains(&stream);
-            let Poll::Ready(read) = link.poll_read(cx, &mut buffer, &mut wants) else { return Poll::Pending };
+            let Poll::Ready(read) = link.poll_read(cx, &mut buffer, &mut wants) else {
+                let _ = link.poll_flush(cx);
+                return Poll::Pending;
+            };
             match read {
                 Ok(Read::Bytes(stream)) => {
                     server.handle_bytes(stream, buffer.filled(), now());
@@ -425,6 +428,7 @@ impl Peer {
                 StreamAction::Abort(stream, reason) => self.link.abort(stream, reason.value().into()),
             }
         }
+        let _ = self.link.poll_flush(cx);
         if is_stuck { Poll::Pending } else { Poll::Ready(()) }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Codes below 0x100 on a stream are MQTT reason codes; what concerns only the transport is above.
 
-use noq::VarInt;
+use noq_proto::VarInt;
 
 /// CONNECTION_CLOSE: all is said. Peers take it as the end of the control stream.
 pub const CLOSE_NORMAL: u32 = 0;

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
-use noq::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use noq_proto::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
+use noq_proto::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use super::cid_generator::{self, RoutableCidGenerator};
 use super::congestion::controller::{Gated, SharedGate};
 use super::congestion::{BbrExtensions, Found};
 use super::qlog::QlogFiles;
 use super::quic_lb::QuicLb;
+use crate::sim::Host;
 use crate::tls::ALPN_MQTT;
 
 /// Receive window of a stream, bytes: 1,800 of the smallest datagrams. The library ends a connection with more than
@@ -205,8 +206,8 @@ impl Transport {
         if !self.options.gate {
             return None;
         }
-        let QuicOptions { congestion, loss_floor, uni_streams, gate_reserve, gate_log, .. } = &*self.options;
-        let gate = SharedGate::new(*uni_streams, *gate_reserve, gate_log.as_deref().map(Arc::from));
+        let QuicOptions { congestion, loss_floor, gate_reserve, gate_log, .. } = &*self.options;
+        let gate = SharedGate::new(*gate_reserve, gate_log.as_deref().map(Arc::from));
         let mut mtu_discovery = MtuDiscoveryConfig::default();
         mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
         let mut config = TransportConfig::clone(&self.shared);
@@ -235,6 +236,16 @@ pub(super) fn endpoint(quic_lb: Option<&QuicLb>) -> EndpointConfig {
         }
         config.cid_generator(Arc::new(move || Box::new(RoutableCidGenerator::new(lb.clone()))));
     }
+    config
+}
+
+/// Configuration of an endpoint on a simulated host, whose seed decides about its random numbers.
+pub(super) fn seeded(mut config: EndpointConfig, host: &Host) -> EndpointConfig {
+    let mut seed = [0; 32];
+    for chunk in seed.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&host.draw().to_le_bytes());
+    }
+    config.rng_seed(Some(seed));
     config
 }
 

@@ -1,4 +1,4 @@
-//! Endpoint of a client: one per connection.
+//! Connections of a client, each on a socket of its own.
 
 use std::fmt::Display;
 use std::future::{Future, ready};
@@ -7,18 +7,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use noq::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig};
-use noq::{ClientConfig, Connection, ConnectionError, Endpoint, TransportErrorCode, VarInt};
+use noq_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig};
+use noq_proto::{ClientConfig, ConnectionError, Dir, EndpointConfig, TransportErrorCode, VarInt};
 use tokio::time::timeout;
 
 use super::config::{self, QuicOptions, Transport};
 use super::congestion::controller::SharedGate;
-use super::connection::{Confirmed, Established, Multi, peer};
-use super::early::taken_by_server;
+use super::connection::{Established, Multi, Rebind, any_port, peer};
+use super::early::{Early, Wait};
 use super::http3::Http3Connection;
-use super::panic_guard::{Broken, PanicGuard};
-use super::runtime::{Failures, GuardedRuntime};
-use super::simulated;
+use super::io::{Connection, Socket};
 use crate::connect::ConnectOptions;
 use crate::error::{CertificateError, ConnectError};
 use crate::link::Link;
@@ -35,7 +33,7 @@ pub(crate) async fn connect(
     options: &ConnectOptions,
 ) -> Result<Link, ConnectError> {
     let addresses = tcp::reachable_from(options.local, host, addresses)?;
-    let open = |address| system_endpoint(address, options.local);
+    let open = |address| system_socket(address, options.local);
     Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses, control_stream).await
 }
 
@@ -47,7 +45,7 @@ pub(crate) async fn connect_http3(
     options: &ConnectOptions,
 ) -> Result<Http3Connection, ConnectError> {
     let addresses = tcp::reachable_from(options.local, host, addresses)?;
-    let open = |address| system_endpoint(address, options.local);
+    let open = |address| system_socket(address, options.local);
     Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses, http3).await
 }
 
@@ -59,21 +57,38 @@ pub(crate) async fn connect_simulated(
     tls: &ClientTls,
     options: &QuicOptions,
 ) -> Result<Link, ConnectError> {
-    let open = |_| simulated::endpoint_on(from, from.attach(None)?, None);
+    let open = |_| simulated_socket(from);
     Attempt::new(host, server.port(), tls, options, &open)?.race(vec![server], control_stream).await
 }
 
-/// An endpoint of its own for a connection to `address`.
-fn system_endpoint(address: SocketAddr, local: Option<IpAddr>) -> io::Result<(Endpoint, Failures)> {
+/// Socket of a connection, and what belongs to it.
+struct Opened {
+    socket: Socket,
+    config: EndpointConfig,
+    rebind: Rebind,
+}
+
+/// A socket of the system for a connection to `address`.
+fn system_socket(address: SocketAddr, local: Option<IpAddr>) -> io::Result<Opened> {
     let any = match (local, address) {
         (Some(local), _) => SocketAddr::new(local, 0),
         (None, SocketAddr::V4(_)) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         (None, SocketAddr::V6(_)) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
-    let runtime = Arc::new(GuardedRuntime::default());
-    let failures = runtime.failures();
-    let endpoint = Endpoint::new(config::endpoint(None), None, UdpSocket::bind(any)?, runtime)?;
-    Ok((endpoint, failures))
+    let bind = |address| Socket::system(UdpSocket::bind(address)?);
+    let rebind: Rebind = Arc::new(move |before, address| match address {
+        Some(address) => bind(address),
+        None => bind(any_port(before.local_addr()?)),
+    });
+    Ok(Opened { socket: bind(any)?, config: config::endpoint(None), rebind })
+}
+
+/// A socket of a simulated host, which moves to another port only.
+fn simulated_socket(host: &Host) -> io::Result<Opened> {
+    let (socket, config) = (Socket::simulated(host.attach(None)?), config::endpoint(None));
+    let config = config::seeded(config, host);
+    let host = host.clone();
+    Ok(Opened { socket, config, rebind: Arc::new(move |_, _| Ok(Socket::simulated(host.attach(None)?))) })
 }
 
 fn no_answer(address: SocketAddr) -> io::Error {
@@ -91,13 +106,12 @@ enum Failure {
 
 /// A connection that is established, or begun with early data.
 struct Connected {
-    connection: Connection,
+    connection: Box<Connection>,
     address: SocketAddr,
-    endpoint: Endpoint,
-    failures: Failures,
+    rebind: Rebind,
     options: Arc<QuicOptions>,
     gate: Option<Arc<SharedGate>>,
-    confirmed: Option<Confirmed>,
+    early: Option<Early>,
 }
 
 type Finish<T> = fn(Connected) -> Pin<Box<dyn Future<Output = Result<T, ConnectionError>> + Send>>;
@@ -107,28 +121,26 @@ fn control_stream(
     connected: Connected,
 ) -> Pin<Box<dyn Future<Output = Result<Link, ConnectionError>> + Send>> {
     Box::pin(async move {
-        let Connected { connection, address, endpoint, failures, options, gate, confirmed } = connected;
-        let control = connection.open_bi().await?;
-        let endpoint = Some(endpoint);
-        Ok(Link::Multi(Multi::new(Established {
-            control,
-            connection,
-            address,
-            endpoint,
-            failures,
-            options,
-            gate,
-            confirmed,
-        })))
+        let Connected { mut connection, address, rebind, options, gate, early } = connected;
+        // Nothing is sent before, so that early data goes with the first packet.
+        if connection.open(Dir::Bi).is_none() {
+            let opened = connection.drive(|connection| match connection.open(Dir::Bi) {
+                Some(_control) => Some(Ok(())),
+                None => connection.error().map(|error| Err(error.clone())),
+            });
+            opened.await?;
+        }
+        let rebind = Some(rebind);
+        Ok(Link::Multi(Multi::new(Established { connection, address, options, gate, early, rebind })))
     })
 }
 
 fn http3(
     connected: Connected,
 ) -> Pin<Box<dyn Future<Output = Result<Http3Connection, ConnectionError>> + Send>> {
-    let Connected { connection, address, endpoint, failures, .. } = connected;
+    let Connected { connection, address, .. } = connected;
     let peer = peer(&connection, address);
-    Box::pin(ready(Ok(Http3Connection::new(connection, peer, Some(endpoint), failures))))
+    Box::pin(ready(Ok(Http3Connection::new(connection, peer))))
 }
 
 struct Attempt<'a> {
@@ -142,8 +154,8 @@ struct Attempt<'a> {
     open: &'a Open<'a>,
 }
 
-/// Makes the endpoint for a connection to an address.
-type Open<'a> = dyn Fn(SocketAddr) -> io::Result<(Endpoint, Failures)> + Sync + 'a;
+/// Opens the socket for a connection to an address.
+type Open<'a> = dyn Fn(SocketAddr) -> io::Result<Opened> + Sync + 'a;
 
 impl<'a> Attempt<'a> {
     fn new(
@@ -189,12 +201,10 @@ impl<'a> Attempt<'a> {
         address: SocketAddr,
         finish: Finish<T>,
     ) -> io::Result<Result<T, ConnectError>> {
-        match timeout(self.transport.options.handshake_limit, PanicGuard::new(self.at(address, finish))).await
-        {
-            Ok(Ok(Ok(connected))) => Ok(Ok(connected)),
-            Ok(Ok(Err(Failure::Final(error)))) => Ok(Err(error)),
-            Ok(Ok(Err(Failure::Unreachable(error)))) => Err(error),
-            Ok(Err(Broken)) => Err(Broken.into()),
+        match timeout(self.transport.options.handshake_limit, self.at(address, finish)).await {
+            Ok(Ok(connected)) => Ok(Ok(connected)),
+            Ok(Err(Failure::Final(error))) => Ok(Err(error)),
+            Ok(Err(Failure::Unreachable(error))) => Err(error),
             Err(_elapsed) => Err(no_answer(address)),
         }
     }
@@ -203,7 +213,7 @@ impl<'a> Attempt<'a> {
         let local = |error: io::Error| {
             Failure::Unreachable(io::Error::new(error.kind(), format!("{error} ({address})")))
         };
-        let (endpoint, failures) = (self.open)(address).map_err(local)?;
+        let Opened { socket, config: endpoint, rebind } = (self.open)(address).map_err(local)?;
         let early = self.early.as_ref().filter(|(to, _)| *to == address).map(|(_, config)| config);
         let name = self.tls.server_name(self.host);
         let mut config = early.unwrap_or(&self.config).clone();
@@ -211,32 +221,28 @@ impl<'a> Attempt<'a> {
             config.transport_config(transport);
             gate
         });
-        let connecting = endpoint.connect_with(config, address, name).map_err(|error| self.refused(error))?;
-        let begun = if early.is_some() { connecting.into_0rtt() } else { Err(connecting) };
-        let (connection, confirmed) = match begun {
-            Ok((connection, accepted)) => {
-                let (tls, host, port) = (self.tls.clone(), self.host.to_owned(), self.port);
-                // The next attempt waits for an answer, from whichever address.
-                let silence = move || tls.forget_resumable(&host, port);
-                let limit = self.transport.options.handshake_limit;
-                let confirmed = taken_by_server(accepted, connection.clone(), limit, silence);
-                (connection, Some(confirmed))
-            }
-            Err(connecting) => {
-                let connection = connecting.await.map_err(|error| self.explain(&error, address))?;
-                self.tls.set_resumable(self.host, self.port, address);
-                (connection, None)
-            }
-        };
+        let connection =
+            Connection::connect(endpoint, config, Arc::new(socket), (address, name), gate.clone());
+        let mut connection = Box::new(connection.map_err(|error| self.refused(error))?);
         let options = Arc::clone(&self.transport.options);
-        let connected = Connected { connection, address, endpoint, failures, options, gate, confirmed };
+        let early = if early.is_some() && connection.has_early_keys() {
+            let (tls, host, port) = (self.tls.clone(), self.host.to_owned(), self.port);
+            // The next attempt waits for an answer, from whichever address.
+            let silence = move || tls.forget_resumable(&host, port);
+            Some(Early::Sent(Wait::new(options.handshake_limit, silence)))
+        } else {
+            connection.connected().await.map_err(|error| self.explain(&error, address))?;
+            self.tls.set_resumable(self.host, self.port, address);
+            None
+        };
+        let connected = Connected { connection, address, rebind, options, gate, early };
         finish(connected).await.map_err(|error| self.explain(&error, address))
     }
 
     /// Before a packet was sent.
-    fn refused(&self, error: noq::ConnectError) -> Failure {
+    fn refused(&self, error: noq_proto::ConnectError) -> Failure {
         Failure::Final(match error {
-            noq::ConnectError::InvalidServerName(name) => ConnectError::ServerName(name),
+            noq_proto::ConnectError::InvalidServerName(name) => ConnectError::ServerName(name),
             error => self.failed(&error),
         })
     }

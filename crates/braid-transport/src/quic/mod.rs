@@ -10,28 +10,24 @@ mod config;
 mod congestion;
 mod connect;
 mod connection;
-mod drain;
 mod early;
-mod endpoint;
-pub(crate) mod http3;
-mod panic_guard;
 #[cfg(test)]
-mod panic_tests;
+mod fault_tests;
+pub(crate) mod http3;
+mod io;
+mod listener;
 mod qlog;
 mod quic_lb;
 mod round_trips;
-mod runtime;
-mod simulated;
 mod tickets;
 
 pub use config::{Congestion, QuicOptions};
 pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason as PathReason};
 pub use connection::{Blocked, Multi, PathState};
 pub use early::is_early_data_rejected;
-pub use endpoint::EndpointHealth;
+pub use listener::EndpointHealth;
 pub use quic_lb::{QuicHeader, QuicLb, QuicLbError, QuicLbFormat, QuicLbKey, ServerId};
 
 pub(crate) use connect::{connect, connect_http3, connect_simulated};
 pub(crate) use connection::ConnectionState;
-pub(crate) use endpoint::{QuicIncoming, QuicListener};
-pub(crate) use simulated::endpoint_on;
+pub(crate) use listener::{QuicIncoming, QuicListener};

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use noq::{ConnectionId, QlogConfig, QlogFactory, Side};
+use noq_proto::{ConnectionId, QlogConfig, QlogFactory, Side};
 
 /// Creates `{milliseconds since 1970}-{server|client}-{first destination connection id}.qlog` in a directory. The
 /// connection ID is the same at both ends.

@@ -25,11 +25,10 @@ mod link;
 mod switch;
 
 pub use link::{Conditions, Counters, Direction, Policer, Shaper};
-pub use switch::{Datagram, Host, Recording};
+pub use switch::{Arrival, Datagram, Host, Recording, Socket};
 
-pub(crate) use switch::{Arrival, Attached, Switch};
+pub(crate) use switch::Switch;
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -94,14 +93,6 @@ impl Host {
     #[must_use]
     pub fn connector(&self, server: SocketAddr, tls: ClientTls, options: QuicOptions) -> Connector {
         Connector { host: self.clone(), server, server_name: "localhost".to_owned(), tls, options }
-    }
-
-    /// A bare endpoint of the QUIC library, which serves if it has a configuration to serve with.
-    ///
-    /// # Errors
-    /// The library cannot start.
-    pub fn endpoint(&self, config: Option<noq::ServerConfig>) -> io::Result<noq::Endpoint> {
-        quic::endpoint_on(self, self.attach(None)?, config).map(|(endpoint, _failures)| endpoint)
     }
 }
 

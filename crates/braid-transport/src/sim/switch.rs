@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::link::{Conditions, Counters, Direction, Lane, Random};
 
@@ -92,8 +94,16 @@ impl Host {
         }
     }
 
+    /// A socket on a free port.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn socket(&self) -> io::Result<Socket> {
+        self.attach(None)
+    }
+
     /// A socket on `port`, or on a free one.
-    pub(crate) fn attach(&self, port: Option<u16>) -> io::Result<Attached> {
+    pub(crate) fn attach(&self, port: Option<u16>) -> io::Result<Socket> {
         let mut state = self.switch.lock();
         let ip = IpAddr::V4(state.host(self.id).ip);
         let local = match port {
@@ -109,7 +119,7 @@ impl Host {
         let socket = SocketState { host: self.id, public: local, receive_queue: Arc::clone(&receive_queue) };
         state.sockets.insert(id, socket);
         state.routes.insert(local, id);
-        Ok(Attached { switch: Arc::clone(&self.switch), id, local, receive_queue })
+        Ok(Socket { switch: Arc::clone(&self.switch), id, local, receive_queue, timer: Mutex::default() })
     }
 
     /// A random number, as a seed.
@@ -288,22 +298,57 @@ impl HostState {
     }
 }
 
-/// Socket of a host, attached to the switch until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Attached {
+/// UDP socket of a host, attached to the network until it is dropped.
+pub struct Socket {
     switch: Arc<Switch>,
     id: SocketId,
-    pub(crate) local: SocketAddr,
-    pub(crate) receive_queue: Arc<ReceiveQueue>,
+    local: SocketAddr,
+    receive_queue: Arc<ReceiveQueue>,
+    /// For the next arrival.
+    timer: Mutex<Option<Pin<Box<Sleep>>>>,
 }
 
-impl Attached {
-    pub(crate) fn send(&self, to: SocketAddr, ecn: Option<u8>, bytes: &[u8]) {
+impl Socket {
+    /// Its own address; others may see another one.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Sends a datagram. `ecn`: the two bits of its IP header.
+    pub fn send(&self, to: SocketAddr, ecn: Option<u8>, bytes: &[u8]) {
         self.switch.send(self.id, to, ecn, bytes);
+    }
+
+    /// Receives the next datagram. One task may wait.
+    pub fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<Arrival> {
+        let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let next = match self.receive_queue.poll(cx, Instant::now()) {
+                Ok(arrival) => return Poll::Ready(arrival),
+                Err(next) => next,
+            };
+            let Some(at) = next else {
+                *timer = None;
+                return Poll::Pending;
+            };
+            let sleep = timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+            if sleep.deadline() != at {
+                sleep.as_mut().reset(at);
+            }
+            ready!(Future::poll(sleep.as_mut(), cx));
+            *timer = None;
+        }
     }
 }
 
-impl Drop for Attached {
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Socket").field(&self.local).finish()
+    }
+}
+
+impl Drop for Socket {
     fn drop(&mut self) {
         let mut state = self.switch.lock();
         if let Some(socket) = state.sockets.remove(&self.id) {
@@ -314,15 +359,18 @@ impl Drop for Attached {
 
 /// A datagram at its destination, or on its way there.
 #[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) from: SocketAddr,
-    pub(crate) ecn: Option<u8>,
-    pub(crate) bytes: Bytes,
+pub struct Arrival {
+    /// Address of the sender, as the network shows it.
+    pub from: SocketAddr,
+    /// The two bits of its IP header.
+    pub ecn: Option<u8>,
+    /// The UDP payload.
+    pub bytes: Bytes,
 }
 
 /// Datagrams in flight to one socket.
 #[derive(Debug, Default)]
-pub(crate) struct ReceiveQueue {
+struct ReceiveQueue {
     state: Mutex<ReceiveQueueState>,
 }
 
@@ -352,7 +400,7 @@ impl ReceiveQueue {
 
     /// The next datagram that has arrived; else when the next will (`None`: nothing is on its way),
     /// and the task is woken when something new sets out.
-    pub(crate) fn poll(&self, cx: &Context<'_>, now: Instant) -> Result<Arrival, Option<Instant>> {
+    fn poll(&self, cx: &Context<'_>, now: Instant) -> Result<Arrival, Option<Instant>> {
         let mut state = self.lock();
         let next = match state.arrivals.first_entry() {
             Some(first) if first.key().0 <= now => return Ok(first.remove()),

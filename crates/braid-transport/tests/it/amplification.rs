@@ -10,6 +10,7 @@ use braid_transport::sim::{Datagram, Direction, Host, Network, Recording};
 use braid_transport::{ListenOptions, Listener, ServerTls};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::driven::Link;
 use crate::ends::{read, write};
 use crate::initial::{MIN_SIZE, initial, source_connection_id};
 use crate::support::{Pki, address};
@@ -40,7 +41,7 @@ fn serve(mut listener: Listener, answer: &'static [u8]) {
     tokio::spawn(async move {
         while let Ok(incoming) = listener.accept().await {
             tokio::spawn(async move {
-                let Ok(mut link) = incoming.handshake().await else { return };
+                let Ok(mut link) = incoming.handshake().await.map(Link::from) else { return };
                 let _ = read(&mut link).await;
                 let _ = write(&mut link, answer).await;
                 std::future::pending::<()>().await;
@@ -154,7 +155,7 @@ async fn handshakes_under_loss_are_completed_within_the_limit() {
         let visit = timeout(Duration::from_secs(120), async {
             loop {
                 // A connect gives up after five seconds.
-                let Ok(mut link) = connector.connect().await else { continue };
+                let Ok(mut link) = connector.connect().await.map(Link::from) else { continue };
                 if write(&mut link, b"!").await.is_ok() && read(&mut link).await.is_ok() {
                     return;
                 }
@@ -188,7 +189,7 @@ async fn an_answer_to_early_data_leaves_within_the_limit_and_arrives() {
     for size in [0, 100, 200, 300, 400, 600, 800] {
         let recording = network.host("server").record();
         let start = Instant::now();
-        let mut link = connector.connect().await.expect("connect");
+        let mut link = Link::from(connector.connect().await.expect("connect"));
         assert_eq!(link.is_early(), size > 0);
         write(&mut link, &vec![7; size + 1]).await.expect("write");
         for _ in 0..ANSWER.len() {
@@ -209,7 +210,7 @@ async fn an_answer_to_early_data_leaves_within_the_limit_and_arrives() {
 async fn handshake(device: &Host, pki: &Pki, to: SocketAddr) -> Duration {
     let connector = device.connector(to, pki.client(), QuicOptions::client());
     let start = Instant::now();
-    let mut link = connector.connect().await.expect("connect");
+    let mut link = Link::from(connector.connect().await.expect("connect"));
     let took = start.elapsed();
     write(&mut link, b"!").await.expect("write");
     read(&mut link).await.expect("read");

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use braid_transport::{ClientTls, ConnectOptions, ListenOptions, Listener, ListenerKind, Transport, connect};
 
+use crate::driven::Link;
 use crate::support::{Pki, address, bind, carry, loopback, pair, target};
 
 #[tokio::test]
@@ -38,7 +39,9 @@ async fn an_unspecified_ipv6_listener_takes_ipv4_under_its_own_name() {
     };
     let mut target = target(Transport::Tcp, address(&listener));
     target.host = "127.0.0.1".to_owned();
-    let link = connect(&target, &ClientTls::default(), &ConnectOptions::default()).await.expect("connect");
+    let link = Link::from(
+        connect(&target, &ClientTls::default(), &ConnectOptions::default()).await.expect("connect"),
+    );
     let incoming = listener.accept().await.expect("accept");
     assert!(incoming.peer_address().is_some_and(|address| address.is_ipv4()), "{incoming:?}");
     assert!(link.peer().address.is_some());

@@ -4,8 +4,10 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 
 use braid_proto::stream::StreamKey;
-use braid_transport::{Close, Link, Read};
+use braid_transport::{Close, Read};
 use tokio::io::ReadBuf;
+
+use crate::driven::Link;
 
 /// The peer's next action, and its byte; one at a time.
 pub(crate) async fn next(link: &mut Link) -> io::Result<(Read, Option<u8>)> {

@@ -3,10 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use braid_transport::Link;
 use braid_transport::quic::{GateLevel, GateState, PathClass, QuicOptions};
 use braid_transport::sim::{Conditions, Direction, Network, Policer, Shaper};
 
+use crate::driven::Link;
 use crate::ends::write;
 use crate::policing::sink;
 use crate::support::Pki;
@@ -21,7 +21,7 @@ async fn after(conditions: Conditions, length: usize) -> (Link, Vec<String>) {
     let folder = tempfile::tempdir().expect("a directory");
     let log = folder.path().join("gate");
     let quic = QuicOptions { gate_log: Some(log.clone()), ..QuicOptions::client() };
-    let mut link = device.connector(server, pki.client(), quic).connect().await.expect("connect");
+    let mut link = Link::from(device.connector(server, pki.client(), quic).connect().await.expect("connect"));
     write(&mut link, &vec![7; length]).await.expect("write");
     all.await.expect("all of it");
     let text = fs::read_to_string(log).expect("a log");
@@ -77,7 +77,7 @@ async fn the_gate_knows_the_policer_after_a_migration() {
     device.change(|link| link.latency = Duration::from_millis(20));
     device.change_one(Direction::Up, |link| link.policer = policer);
     let connector = device.connector(server, pki.client(), QuicOptions::client());
-    let mut link = connector.connect().await.expect("connect");
+    let mut link = Link::from(connector.connect().await.expect("connect"));
     for part in 0..6 {
         write(&mut link, &[part; PART]).await.expect("write");
         if part < 3 {
@@ -94,6 +94,6 @@ async fn without_a_gate_it_says_nothing() {
     let (server, _all) = sink(&network, &pki, 1);
     let quic = QuicOptions { gate: false, ..QuicOptions::client() };
     let device = network.host("device");
-    let link = device.connector(server, pki.client(), quic).connect().await.expect("connect");
+    let link = Link::from(device.connector(server, pki.client(), quic).connect().await.expect("connect"));
     assert_eq!(link.gate_state(), None);
 }

@@ -12,6 +12,7 @@ use braid_transport::{
 
 use tokio::time::sleep;
 
+use crate::driven::Link;
 use crate::ends::{close, read, write};
 use crate::support::{Pki, accept, address, loopback, target};
 
@@ -48,7 +49,8 @@ async fn both_sides_log_the_same_secrets() {
         let target = target(listener.transport(), address(&listener));
         let tls = client.clone();
         let client = tokio::spawn(async move {
-            let mut link = connect(&target, &tls, &ConnectOptions::default()).await.expect("connect");
+            let mut link =
+                Link::from(connect(&target, &tls, &ConnectOptions::default()).await.expect("connect"));
             write(&mut link, b"!").await.expect("write");
             link
         });
@@ -83,7 +85,7 @@ async fn exchange(network: &Network, pki: &Pki, directory: &Path) {
     let options = QuicOptions { qlog_dir: directory, ..QuicOptions::client() };
     let connector = network.host("device").connector(address(&listener), pki.client(), options);
     let client = tokio::spawn(async move {
-        let mut link = connector.connect().await.expect("connect");
+        let mut link = Link::from(connector.connect().await.expect("connect"));
         write(&mut link, b"!").await.expect("write");
         read(&mut link).await.expect("read");
         close(&mut link).await.expect("close");

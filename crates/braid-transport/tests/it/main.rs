@@ -3,6 +3,7 @@
 mod amplification;
 mod bind;
 mod certificates;
+mod driven;
 mod echo;
 mod ends;
 mod gate;
@@ -11,6 +12,7 @@ mod initial;
 mod keylog;
 mod mem;
 mod multi;
+mod noq_peer;
 mod peers;
 mod policing;
 mod proxy;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::Network;
-use braid_transport::{HandshakeError, Link, ListenOptions, Listener, Read};
+use braid_transport::{HandshakeError, ListenOptions, Listener, Read};
 use bytes::BytesMut;
 use noq::crypto::rustls::QuicClientConfig;
 use noq::crypto::{
@@ -19,8 +19,10 @@ use noq_proto::transport_parameters::TransportParameters;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::driven::Link;
 use crate::ends::{next, read, write};
 use crate::initial::{MIN_SIZE, initial, parameter, source_connection_id, varint};
+use crate::noq_peer;
 use crate::support::{Pki, address};
 use crate::tls::client_config;
 
@@ -32,7 +34,7 @@ fn serve(mut listener: Listener) -> mpsc::UnboundedReceiver<Result<Link, Handsha
     tokio::spawn(async move {
         while let Ok(incoming) = listener.accept().await {
             let sender = sender.clone();
-            tokio::spawn(async move { sender.send(incoming.handshake().await) });
+            tokio::spawn(async move { sender.send(incoming.handshake().await.map(Link::from)) });
         }
     });
     receiver
@@ -122,7 +124,7 @@ async fn no_transport_parameters_of_an_initial_cause_a_panic() {
     println!("{refused} of {count} were refused, {failed} never answered");
     assert!(refused > count / 3 && failed > 0, "{refused} of {count}");
     let connector = network.host("device").connector(to, pki.client(), QuicOptions::client());
-    let mut link = connector.connect().await.expect("connect");
+    let mut link = Link::from(connector.connect().await.expect("connect"));
     write(&mut link, b"!").await.expect("write");
     let mut server = outcomes.recv().await.expect("an outcome").expect("a usual client");
     assert_eq!(read(&mut server).await.expect("read"), b'!');
@@ -142,7 +144,7 @@ async fn a_large_min_ack_delay_on_a_short_path_is_harmless() {
         parameters
     };
     let forger = Forger { parameters: Some(parameters), ..Forger::new(&pki) };
-    let endpoint = network.host("device").endpoint(None).expect("endpoint");
+    let endpoint = noq_peer::endpoint(&network.host("device"), None);
     let config = noq::ClientConfig::new(Arc::new(forger));
     let connection =
         endpoint.connect_with(config, to, "localhost").expect("connect").await.expect("handshake");
@@ -167,7 +169,7 @@ async fn fragments_of_one_byte_with_gaps_end_the_connection() {
     let mut outcomes = serve(listener);
     let forger = Forger::new(&pki);
     let (forges, fragments) = (Arc::clone(&forger.forges), Arc::clone(&forger.fragments));
-    let endpoint = network.host("device").endpoint(None).expect("endpoint");
+    let endpoint = noq_peer::endpoint(&network.host("device"), None);
     let config = noq::ClientConfig::new(Arc::new(forger));
     let connection =
         endpoint.connect_with(config, to, "localhost").expect("connect").await.expect("handshake");

@@ -11,13 +11,15 @@ use noq::congestion::Bbr3Config;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::driven::Link;
 use crate::ends::write;
+use crate::noq_peer;
 use crate::sim::{client_config, server_config};
 use crate::support::Pki;
 
 /// A server that takes one stream; says when `length` bytes of it have come.
 pub(crate) fn sink(network: &Network, pki: &Pki, length: usize) -> (SocketAddr, oneshot::Receiver<Instant>) {
-    let endpoint = network.host("server").endpoint(Some(server_config(pki))).expect("endpoint");
+    let endpoint = noq_peer::endpoint(&network.host("server"), Some(server_config(pki)));
     let address = endpoint.local_addr().expect("address");
     let (done, all) = oneshot::channel();
     tokio::spawn(async move {
@@ -32,7 +34,7 @@ pub(crate) fn sink(network: &Network, pki: &Pki, length: usize) -> (SocketAddr, 
 
 async fn send_as_we_do(device: &Host, server: SocketAddr, pki: &Pki, length: usize) -> impl Sized + use<> {
     let connector = device.connector(server, pki.client(), QuicOptions::client());
-    let mut link = connector.connect().await.expect("connect");
+    let mut link = Link::from(connector.connect().await.expect("connect"));
     write(&mut link, &vec![7; length]).await.expect("write");
     link
 }
@@ -43,7 +45,7 @@ async fn send_with_stock_bbr(
     pki: &Pki,
     length: usize,
 ) -> impl Sized + use<> {
-    let endpoint = device.endpoint(None).expect("endpoint");
+    let endpoint = noq_peer::endpoint(device, None);
     let (mut config, mut transport) = (client_config(pki), TransportConfig::default());
     transport.congestion_controller_factory(Arc::new(Bbr3Config::default()));
     config.transport_config(Arc::new(transport));
@@ -106,7 +108,7 @@ async fn a_path_that_becomes_longer_is_soon_used_again() {
         let (server, all) = sink(&network, &pki, (10 << 20) + 100_000);
         let device = network.host("device");
         let connector = device.connector(server, pki.client(), QuicOptions::client());
-        let mut link = connector.connect().await.expect("connect");
+        let mut link = Link::from(connector.connect().await.expect("connect"));
         write(&mut link, &vec![7; 100_000]).await.expect("write");
         tokio::time::sleep(Duration::from_secs(1)).await;
         device.change(|link| link.latency = Duration::from_millis(latency));

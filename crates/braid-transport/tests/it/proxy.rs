@@ -11,6 +11,7 @@ use braid_transport::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::driven::Link;
 use crate::proxy_header::proxy_header;
 use crate::support::{Pki, Wire, address, carry, loopback, target};
 
@@ -69,7 +70,8 @@ async fn a_client_behind_a_proxy_keeps_its_address() {
             let (own, seen) = forward(address(&listener), header).await;
             let (target, tls) = (target(listener.transport(), own), pki.client());
             let client_side = tokio::spawn(async move {
-                let link = connect(&target, &tls, &ConnectOptions::default()).await.expect("connect");
+                let link =
+                    Link::from(connect(&target, &tls, &ConnectOptions::default()).await.expect("connect"));
                 let mut wire = Wire::from(link);
                 wire.io.write_all(b"!").await.expect("first byte");
                 wire.io.flush().await.expect("flush");

@@ -6,6 +6,7 @@ use braid_transport::ListenOptions;
 use braid_transport::quic::{QuicHeader, QuicLb, QuicLbKey, QuicOptions};
 use braid_transport::sim::{Direction, Network};
 
+use crate::driven::Link;
 use crate::ends::{read, write};
 use crate::support::{Pki, address};
 
@@ -39,11 +40,12 @@ async fn every_connection_id_of_a_server_names_it() {
         let recording = device.record();
         let connector = device.connector(address(&listener), pki.client(), QuicOptions::client());
         let client = tokio::spawn(async move {
-            let mut client = connector.connect().await.expect("connect");
+            let mut client = Link::from(connector.connect().await.expect("connect"));
             write(&mut client, b"!").await.expect("write");
             client
         });
-        let mut server = listener.accept().await.expect("accept").handshake().await.expect("handshake");
+        let mut server =
+            Link::from(listener.accept().await.expect("accept").handshake().await.expect("handshake"));
         let mut client = client.await.expect("join");
         assert_eq!(read(&mut server).await.expect("read"), b'!');
         for _ in 0..3 {

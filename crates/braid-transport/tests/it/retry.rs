@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::{Direction, Host, Network, Recording};
-use braid_transport::{ConnectError, HandshakeError, Link, ListenOptions, Listener};
+use braid_transport::{ConnectError, HandshakeError, ListenOptions, Listener};
 use tokio::time::{Instant, sleep};
 
+use crate::driven::Link;
 use crate::ends::{read, write};
+use crate::noq_peer;
 use crate::sim::client_config;
 use crate::support::{Pki, address};
 
@@ -26,7 +28,7 @@ fn serve(mut listener: Listener) -> Arc<AtomicUsize> {
         while let Ok(incoming) = listener.accept().await {
             counted.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(async move {
-                let mut link = incoming.handshake().await?;
+                let mut link = Link::from(incoming.handshake().await?);
                 let byte = read(&mut link).await?;
                 write(&mut link, &[byte]).await?;
                 std::future::pending::<Result<(), HandshakeError>>().await
@@ -40,7 +42,7 @@ fn serve(mut listener: Listener) -> Arc<AtomicUsize> {
 async fn visit(device: &Host, pki: &Pki, server: std::net::SocketAddr) -> (Link, Duration) {
     let start = Instant::now();
     let connector = device.connector(server, pki.client(), QuicOptions::client());
-    let mut link = connector.connect().await.expect("connect");
+    let mut link = Link::from(connector.connect().await.expect("connect"));
     let took = start.elapsed();
     write(&mut link, b"!").await.expect("write");
     assert_eq!(read(&mut link).await.expect("read"), b'!');
@@ -74,7 +76,7 @@ async fn rule_8_a_flood_from_forged_addresses_is_asked_to_prove_them() {
         let forger = network.host(&format!("forger {n}"));
         forger.change_one(Direction::Down, |link| link.cut = true);
         recordings.push(forger.record());
-        let endpoint = forger.endpoint(None).expect("endpoint");
+        let endpoint = noq_peer::endpoint(&forger, None);
         let connecting = endpoint.connect_with(client_config(&pki), server, "localhost").expect("connect");
         endpoints.push((endpoint, connecting));
         sleep(Duration::from_millis(10)).await;
@@ -128,7 +130,7 @@ async fn a_server_without_room_refuses_at_once() {
     let (pki, network) = (Pki::new(), Network::new(1));
     let mut listener = listen(&network, &pki, 8);
     let device = network.host("device");
-    let endpoint = device.endpoint(None).expect("endpoint");
+    let endpoint = noq_peer::endpoint(&device, None);
     let connecting =
         endpoint.connect_with(client_config(&pki), address(&listener), "localhost").expect("connect");
     listener.accept().await.expect("accept").refuse();
@@ -155,7 +157,7 @@ async fn a_second_initial_after_retry_is_harmless_whatever_becomes_of_the_first(
     let client = network.host("client");
     for outcome in ["refused", "dropped", "accepted"] {
         let recording = client.record();
-        let endpoint = client.endpoint(None).expect("endpoint");
+        let endpoint = noq_peer::endpoint(&client, None);
         let connecting = endpoint.connect_with(client_config(&pki), server, "localhost").expect("connect");
         let incoming = listener.accept().await.expect("accept");
         assert!(retries(&recording) > 0, "its address is validated");
@@ -182,7 +184,7 @@ async fn a_second_initial_after_retry_is_harmless_whatever_becomes_of_the_first(
                     send.write_all(b"!").await.expect("open");
                     (connection, send, recv)
                 });
-                assert_eq!(read(&mut link.expect("accepted")).await.expect("read"), b'!');
+                assert_eq!(read(&mut link.expect("accepted").into()).await.expect("read"), b'!');
                 drop(connection);
             }
         }

@@ -23,6 +23,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::driven::Link;
 use crate::ends::{read, write};
 use crate::support::{Pki, accept, address, bind, dial, pair};
 
@@ -362,13 +363,14 @@ async fn a_client_that_is_revoked_does_not_resume_over_quic() {
         for visit in 0..2 {
             let connector = connector.clone();
             let client = tokio::spawn(async move {
-                let mut link = connector.connect().await.expect("connect");
+                let mut link = Link::from(connector.connect().await.expect("connect"));
                 let is_early = link.is_early();
                 write(&mut link, b"!").await.expect("write");
                 assert_eq!(read(&mut link).await.expect("read"), b'!');
                 is_early
             });
-            let mut link = listener.accept().await.expect("accept").handshake().await.expect("handshake");
+            let mut link =
+                Link::from(listener.accept().await.expect("accept").handshake().await.expect("handshake"));
             assert_eq!(read(&mut link).await.expect("read"), b'!');
             write(&mut link, b"!").await.expect("write");
             assert_eq!(client.await.expect("join"), zero_rtt && visit > 0, "there was a ticket");
@@ -376,7 +378,7 @@ async fn a_client_that_is_revoked_does_not_resume_over_quic() {
         fs::write(&path, pem(&list(&[7]), pki.issuer())).expect("write");
         tls.reload().expect("reload");
         let client = tokio::spawn(async move {
-            let mut link = connector.connect().await?;
+            let mut link = Link::from(connector.connect().await?);
             assert_eq!(link.is_early(), zero_rtt);
             let _ = write(&mut link, b"!").await;
             Ok::<_, braid_transport::ConnectError>(read(&mut link).await)

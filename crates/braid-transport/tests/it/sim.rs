@@ -13,7 +13,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::time::{Instant, timeout};
 
+use crate::driven::Link;
 use crate::ends::{read, write};
+use crate::noq_peer;
 use crate::support::{Pki, address};
 
 /// A configuration to serve with.
@@ -62,7 +64,7 @@ fn quiet() -> Arc<TransportConfig> {
 
 /// A server that sends back every stream.
 fn echo(network: &Network, pki: &Pki) -> std::net::SocketAddr {
-    let endpoint = network.host("server").endpoint(Some(server_config(pki))).expect("endpoint");
+    let endpoint = noq_peer::endpoint(&network.host("server"), Some(server_config(pki)));
     let address = endpoint.local_addr().expect("address");
     tokio::spawn(async move {
         while let Some(incoming) = endpoint.accept().await {
@@ -84,7 +86,7 @@ fn echo(network: &Network, pki: &Pki) -> std::net::SocketAddr {
 }
 
 async fn dial(host: &Host, pki: &Pki, server: std::net::SocketAddr) -> (Endpoint, Connection) {
-    let endpoint = host.endpoint(None).expect("endpoint");
+    let endpoint = noq_peer::endpoint(host, None);
     let connecting = endpoint.connect_with(client_config(pki), server, "localhost").expect("connect");
     let connection = connecting.await.expect("handshake");
     (endpoint, connection)
@@ -178,7 +180,7 @@ async fn a_cut_link_carries_nothing_and_a_mended_one_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_survives_a_nat_that_forgets() {
     let (pki, network) = (Pki::new(), Network::new(3));
-    let endpoint = network.host("server").endpoint(Some(server_config(&pki))).expect("endpoint");
+    let endpoint = noq_peer::endpoint(&network.host("server"), Some(server_config(&pki)));
     let server = endpoint.local_addr().expect("address");
     let device = network.host("device");
     let accepting = tokio::spawn(async move {
@@ -240,7 +242,7 @@ async fn one_seed_is_one_run() {
 async fn a_device_that_knows_its_uplink_sends_no_faster() {
     for congestion in [Congestion::Bbr3, Congestion::Cubic, Congestion::NewReno] {
         let (pki, network) = (Pki::new(), Network::new(5));
-        let endpoint = network.host("server").endpoint(Some(server_config(&pki))).expect("endpoint");
+        let endpoint = noq_peer::endpoint(&network.host("server"), Some(server_config(&pki)));
         let server = endpoint.local_addr().expect("address");
         let received = tokio::spawn(async move {
             let connection = endpoint.accept().await.expect("incoming").await.expect("handshake");
@@ -251,7 +253,8 @@ async fn a_device_that_knows_its_uplink_sends_no_faster() {
         let device = network.host("device");
         device.change(|link| link.latency = Duration::from_millis(20));
         let options = QuicOptions { link_rate: Some(50_000), congestion, ..QuicOptions::client() };
-        let mut link = device.connector(server, pki.client(), options).connect().await.expect("connect");
+        let mut link =
+            Link::from(device.connector(server, pki.client(), options).connect().await.expect("connect"));
         let (start, before) = (Instant::now(), device.counters(Direction::Up).bytes);
         write(&mut link, &[7; 200_000]).await.expect("write");
         let _server = received.await.expect("join");
@@ -266,7 +269,7 @@ async fn a_link_moves_to_another_port_of_its_host() {
     let (pki, network) = (Pki::new(), Network::new(5));
     let server = echo(&network, &pki);
     let connector = network.host("device").connector(server, pki.client(), QuicOptions::client());
-    let mut link = connector.connect().await.expect("connect");
+    let mut link = Link::from(connector.connect().await.expect("connect"));
     for byte in [b'a', b'b'] {
         write(&mut link, &[byte]).await.expect("write");
         assert_eq!(read(&mut link).await.expect("read"), byte);

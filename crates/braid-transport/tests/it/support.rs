@@ -10,13 +10,14 @@ use std::task::{Context, Poll, ready};
 use braid_proto::stream::StreamKey;
 use braid_transport::{
     CertificateFiles, ClientAuth, ClientTls, ClientTlsOptions, Close, ConnectError, ConnectOptions,
-    HandshakeError, Link, ListenOptions, Listener, ListenerKind, Peer, Read, ServerTls, Target, Transport,
-    connect,
+    HandshakeError, ListenOptions, Listener, ListenerKind, Peer, Read, ServerTls, Target, Transport, connect,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::task::JoinHandle;
+
+use crate::driven::Link;
 
 /// A CA and certificates it has signed, in a directory of their own.
 pub(crate) struct Pki {
@@ -128,14 +129,14 @@ pub(crate) fn target(transport: Transport, address: SocketAddr) -> Target {
 /// Accepts one connection and shakes hands in a task.
 pub(crate) async fn accept(listener: &mut Listener) -> JoinHandle<Result<Link, HandshakeError>> {
     let incoming = listener.accept().await.expect("accept");
-    tokio::spawn(incoming.handshake())
+    tokio::spawn(async { incoming.handshake().await.map(Link::from) })
 }
 
 /// Connects in a task. On success the server has been sent one byte, which makes a QUIC stream known.
 pub(crate) fn dial(listener: &Listener, tls: &ClientTls) -> JoinHandle<Result<Wire, ConnectError>> {
     let (target, tls) = (target(listener.transport(), address(listener)), tls.clone());
     tokio::spawn(async move {
-        let mut link = Wire::from(connect(&target, &tls, &ConnectOptions::default()).await?);
+        let mut link = Wire::from(Link::from(connect(&target, &tls, &ConnectOptions::default()).await?));
         link.io.write_all(b"!").await.expect("first byte");
         link.io.flush().await.expect("flush");
         Ok(link)
@@ -158,9 +159,15 @@ pub(crate) struct Wire {
     pub(crate) peer: Peer,
 }
 
+impl From<braid_transport::Link> for Wire {
+    fn from(link: braid_transport::Link) -> Self {
+        Self::from(Link::from(link))
+    }
+}
+
 impl From<Link> for Wire {
     fn from(link: Link) -> Self {
-        Self { peer: link.peer().clone(), io: Control(link) }
+        Self { peer: link.peer(), io: Control(link) }
     }
 }
 

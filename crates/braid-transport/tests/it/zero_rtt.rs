@@ -6,12 +6,13 @@ use std::time::Duration;
 use braid_transport::quic::{QuicOptions, is_early_data_rejected};
 use braid_transport::sim::{Connector, Direction, Host, Network};
 use braid_transport::{
-    ClientAuth, ConnectOptions, HandshakeError, Incoming, Link, ListenOptions, Listener, ListenerKind, Read,
+    ClientAuth, ConnectOptions, HandshakeError, Incoming, ListenOptions, Listener, ListenerKind, Read,
     ServerTls, connect,
 };
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::driven::Link;
 use crate::ends::{next, read, write};
 use crate::support::{Pki, address, bind, target};
 
@@ -57,7 +58,7 @@ impl Scene {
     async fn visit(&mut self, connector: &Connector) -> (Duration, Duration) {
         let (connector, start) = (connector.clone(), Instant::now());
         let client = tokio::spawn(async move {
-            let mut link = connector.connect().await.expect("connect");
+            let mut link = Link::from(connector.connect().await.expect("connect"));
             let connected = start.elapsed();
             write(&mut link, b"!").await.expect("write");
             assert_eq!(read(&mut link).await.expect("read"), b'!');
@@ -71,7 +72,7 @@ impl Scene {
 }
 
 async fn echo(incoming: Incoming) -> Result<Link, HandshakeError> {
-    let mut link = incoming.handshake().await?;
+    let mut link = Link::from(incoming.handshake().await?);
     let byte = read(&mut link).await?;
     write(&mut link, &[byte]).await?;
     Ok(link)
@@ -100,7 +101,7 @@ async fn a_server_knows_what_came_early_and_when_it_counts() {
     let (start, client) = (
         Instant::now(),
         tokio::spawn(async move {
-            let mut link = connector.connect().await.expect("connect");
+            let mut link = Link::from(connector.connect().await.expect("connect"));
             assert!(link.is_early());
             write(&mut link, b"!").await.expect("write");
             assert_eq!(next(&mut link).await.expect("read"), (Read::Confirmed, None));
@@ -108,7 +109,8 @@ async fn a_server_knows_what_came_early_and_when_it_counts() {
             link
         }),
     );
-    let mut link = scene.listener.accept().await.expect("accept").handshake().await.expect("handshake");
+    let mut link =
+        Link::from(scene.listener.accept().await.expect("accept").handshake().await.expect("handshake"));
     assert!(link.is_early());
     assert_eq!(read(&mut link).await.expect("read"), b'!');
     assert_eq!(start.elapsed(), ROUND_TRIP / 2, "it is served with the first flight");
@@ -153,12 +155,12 @@ async fn a_first_flight_that_is_sent_again_at_once_has_no_effect() {
     scene.visit(&connector).await;
     let recording = scene.device.record();
     let client = tokio::spawn(async move {
-        let mut link = connector.connect().await.expect("connect");
+        let mut link = Link::from(connector.connect().await.expect("connect"));
         write(&mut link, b"!").await.expect("write");
         link
     });
     let incoming = scene.listener.accept().await.expect("accept");
-    let mut link = incoming.handshake().await.expect("handshake");
+    let mut link = Link::from(incoming.handshake().await.expect("handshake"));
     assert_eq!(read(&mut link).await.expect("read"), b'!');
     let attacker = scene.network.host("attacker");
     for datagram in recording.datagrams() {
@@ -185,7 +187,7 @@ async fn a_client_is_told_that_its_early_data_was_not_taken() {
     scene.server.reload().expect("reload");
     let accept = scene.serve();
     let client = async {
-        let mut link = connector.connect().await.expect("connect");
+        let mut link = Link::from(connector.connect().await.expect("connect"));
         write(&mut link, b"!").await.expect("early");
         read(&mut link).await.expect_err("not taken")
     };
@@ -230,7 +232,7 @@ async fn a_server_that_is_gone_is_noticed() {
     scene.visit(&connector).await;
     scene.device.change(|link| link.cut = true);
     let start = Instant::now();
-    let mut link = connector.connect().await.expect("early");
+    let mut link = Link::from(connector.connect().await.expect("early"));
     write(&mut link, b"!").await.expect("early");
     let error = read(&mut link).await.expect_err("there is no server");
     assert!(start.elapsed() <= Duration::from_secs(6), "{:?}", start.elapsed());
@@ -253,7 +255,7 @@ async fn a_name_with_several_addresses_gets_its_early_data_where_the_ticket_is_f
     for expected in [false, true] {
         let (target, tls, options) = (target.clone(), tls.clone(), options.clone());
         let client = tokio::spawn(async move {
-            let mut link = connect(&target, &tls, &options).await.expect("connect");
+            let mut link = Link::from(connect(&target, &tls, &options).await.expect("connect"));
             let is_early = link.is_early();
             write(&mut link, b"!").await.expect("write");
             assert_eq!(read(&mut link).await.expect("read"), b'!');

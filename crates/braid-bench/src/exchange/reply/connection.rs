@@ -176,7 +176,7 @@ impl<'a> Connection<'a> {
         for key in ended {
             lanes.remove(&key);
         }
-        if self.has_unflushed && self.link.poll_flush(cx)?.is_ready() {
+        if (self.has_unflushed || self.link.is_multi()) && self.link.poll_flush(cx)?.is_ready() {
             self.has_unflushed = false;
         }
         Ok(has_written)

@@ -214,7 +214,7 @@ impl Connection {
                 }
             }
         }
-        if self.has_unflushed && self.link.poll_flush(cx)?.is_ready() {
+        if (self.has_unflushed || self.link.is_multi()) && self.link.poll_flush(cx)?.is_ready() {
             self.has_unflushed = false;
         }
         Ok(has_written)

@@ -174,6 +174,7 @@ fn turn(
     let read = read(link, state, cx);
     // The read may have made room.
     write(link, state, cx)?;
+    let _ = link.poll_flush(cx)?;
     read
 }
 

@@ -11,6 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::quic::{CERTIFICATE, QuicBroker};
+use crate::noq_peer;
 
 /// A connection and its control stream.
 pub(crate) struct Raw {
@@ -34,7 +35,7 @@ impl Raw {
     }
 
     pub(crate) async fn open(broker: &QuicBroker) -> Self {
-        let endpoint = broker.host("raw").endpoint(None).expect("an endpoint");
+        let endpoint = noq_peer::endpoint(&broker.host("raw"), None);
         let connecting = endpoint.connect_with(config(), broker.address, "localhost").expect("connect");
         let connection = connecting.await.expect("the broker listens");
         let (send, recv) = connection.open_bi().await.expect("credit");

@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use noq::udp::{EcnCodepoint, Transmit};
+use noq_udp::{EcnCodepoint, Transmit};
 
 use crate::transport::canonical;
 
@@ -143,13 +143,6 @@ impl Ledger {
         let permitted = if total <= budget { total } else { budget - budget % size.max(1) };
         account.sent += count(permitted);
         Budget::Bytes(permitted)
-    }
-
-    /// Takes back what was reserved and not sent.
-    pub(super) fn release(&mut self, address: SocketAddr, bytes: usize) {
-        if let Some(account) = self.accounts.get_mut(&canonical(address)) {
-            account.sent = account.sent.saturating_sub(count(bytes));
-        }
     }
 
     /// Keeps a datagram that the limit does not allow now. Without room it is lost.

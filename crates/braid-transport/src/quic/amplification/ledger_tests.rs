@@ -161,8 +161,8 @@ fn a_client_that_asks_again_gets_the_first_flight_within_the_limit() {
 enum Operation {
     /// Bytes, and whether the client asks again.
     Receive(usize, bool),
-    /// Size of datagrams, bytes of all, and whether the socket has no room.
-    Send(usize, usize, bool),
+    /// Size of datagrams, and bytes of all.
+    Send(usize, usize),
     Begin(bool),
     Validate,
     End,
@@ -171,8 +171,7 @@ enum Operation {
 fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         4 => (1..1500_usize, any::<bool>()).prop_map(|(bytes, asks)| Operation::Receive(bytes, asks)),
-        4 => (1..1500_usize, 1..9000_usize, prop::bool::weighted(0.2))
-            .prop_map(|(size, total, is_full)| Operation::Send(size, total, is_full)),
+        4 => (1..1500_usize, 1..9000_usize).prop_map(|(size, total)| Operation::Send(size, total)),
         1 => prop::bool::weighted(0.2).prop_map(Operation::Begin),
         1 => Just(Operation::Validate),
         1 => Just(Operation::End),
@@ -212,19 +211,15 @@ proptest! {
                         model.sent += bytes_of(&unsent);
                     }
                 }
-                Operation::Send(size, total, is_full) => match ledger.reserve(to, size, total, false) {
+                Operation::Send(size, total) => match ledger.reserve(to, size, total, false) {
                     Budget::Unlimited => prop_assert!(model.is_validated()),
                     Budget::Bytes(permitted) => {
                         prop_assert!(!model.is_validated());
                         prop_assert!(permitted == total || (permitted < total && permitted.is_multiple_of(size)));
                         prop_assert!(model.sent + permitted <= 3 * model.received);
-                        if is_full {
-                            ledger.release(to, permitted);
-                        } else {
-                            model.sent += permitted;
-                            ledger.keep(to, || datagram(permitted));
-                            ledger.defer(to, datagram(size.min(total - permitted)));
-                        }
+                        model.sent += permitted;
+                        ledger.keep(to, || datagram(permitted));
+                        ledger.defer(to, datagram(size.min(total - permitted)));
                     }
                 },
                 Operation::Begin(is_validated) => {

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use noq::crypto::{
+use noq_proto::crypto::{
     CryptoError, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig, Session,
     UnsupportedVersion,
 };

@@ -1,17 +1,18 @@
 //! Close of a link: the last bytes are delivered, the peer is stopped, the streams are finished, the connection is
 //! closed. All of it by one deadline, whatever the peer does.
 
-use std::future::{Future, pending};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
-use noq::{Connection, Endpoint, SendStream, VarInt};
+use braid_proto::stream::StreamKey;
+use noq_proto::{Side, VarInt};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::stream::Stream;
+use super::stream::{self, Stream};
 use crate::quic::codes::code;
-use crate::quic::drain::all_acknowledged;
-use crate::quic::panic_guard::{Broken, PanicGuard};
+use crate::quic::io::{Connection, Event};
 use crate::transport::Close;
 
 /// Time for the peer to acknowledge the last bytes, where no deadline was set. [BQ-41]
@@ -21,15 +22,14 @@ pub(super) const LINGER: Duration = Duration::from_secs(3);
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A close in progress.
-pub(super) type Closing = Pin<Box<dyn Future<Output = Result<(), Broken>> + Send>>;
+pub(super) type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Parts of a link that its close needs.
 pub(super) struct ClosingLink {
     pub(super) control: Stream,
     /// The open data streams.
     pub(super) data: Vec<Stream>,
-    pub(super) connection: Connection,
-    pub(super) endpoint: Option<Endpoint>,
+    pub(super) connection: Box<Connection>,
     /// Time in which the peer has what was written on the control stream, as far as the path allows.
     pub(super) delivery_time: Duration,
 }
@@ -38,29 +38,43 @@ impl ClosingLink {
     /// Delivers what was written, stops the peer and finishes the streams, as far as that can be done by `deadline`;
     /// then closes the connection.
     pub(super) fn close(mut self, close: Close, deadline: Instant) -> Closing {
-        Box::pin(PanicGuard::new(async move {
+        Box::pin(async move {
             if timeout_at(deadline, self.deliver(close.stop, deadline)).await.is_err() {
                 tracing::debug!("the peer did not acknowledge the last bytes in time");
             }
-            self.connection.close(code(close.code), b"");
-            if let Some(endpoint) = self.endpoint.take() {
-                // The process may end next, and the close frame has to leave before it does.
-                let _ = timeout(CLOSE_LIMIT, endpoint.wait_all_draining()).await;
+            let mut connection = self.connection;
+            connection.close(code(close.code));
+            match connection.side() {
+                Side::Client => {
+                    // The process may end next, and the close frame has to leave before it does.
+                    let told = connection.drive(|connection| connection.is_draining().then_some(()));
+                    let _ = timeout(CLOSE_LIMIT, told).await;
+                }
+                // Sends the close frame.
+                Side::Server => connection.drive(|_| Some(())).await,
             }
-        }))
+            if !connection.is_drained()
+                && let Ok(runtime) = Handle::try_current()
+            {
+                runtime.spawn(connection.drained());
+            }
+        })
     }
 
     async fn deliver(&mut self, stop: Option<u8>, deadline: Instant) {
-        let Some(mut send) = self.control.send.take() else { return };
-        if self.drain(&mut send, stop, deadline).await {
-            self.data.iter_mut().for_each(Stream::finish);
+        if !self.control.is_sending {
+            return;
         }
-        if send.finish().is_ok() {
-            let _ = send.stopped().await;
+        if self.drain(stop, deadline).await {
+            self.data.iter_mut().for_each(|stream| stream.finish(&mut self.connection));
+        }
+        let control = self.control.id();
+        if self.connection.finish(control).is_ok() {
+            self.connection.drive(|connection| connection.is_send_over(control).then_some(())).await;
         }
         // Data streams that are not finished have bytes to send until the deadline.
-        if self.data.iter().any(|stream| stream.send.is_some() && stream.written > 0) {
-            pending::<()>().await;
+        if self.data.iter().any(|stream| stream.is_sending && stream.written > 0) {
+            self.connection.drive(|connection| connection.error().map(drop)).await;
         }
     }
 
@@ -68,19 +82,38 @@ impl ClosingLink {
     /// arrive together with one. [BQ-31] Meanwhile the peer is stopped. False if that takes longer than half of the
     /// time that is left: the rest is for the FINs. Of a control stream that has filled the peer's window it is never
     /// known.
-    async fn drain(&mut self, send: &mut SendStream, stop: Option<u8>, deadline: Instant) -> bool {
-        let Self { control, data, connection, delivery_time, .. } = self;
-        let mut acknowledged = pin!(all_acknowledged(send, connection));
+    async fn drain(&mut self, stop: Option<u8>, deadline: Instant) -> bool {
         // A client that finds STOP_SENDING in the packet with its DISCONNECT handles the former first, and may never
         // read the latter. Until then nothing is read, so the peer's flow control bounds what it sends. [BQ-41]
-        let before_stop = (*delivery_time).min(half(deadline));
-        let is_acknowledged = timeout(before_stop, &mut acknowledged).await.is_ok();
+        let before_stop = self.delivery_time.min(half(deadline));
+        let is_acknowledged = timeout(before_stop, acknowledged(&mut self.connection)).await.is_ok();
         if let Some(reason) = stop.map(u32::from).map(VarInt::from_u32) {
-            control.stop(reason);
-            data.iter_mut().for_each(|stream| stream.stop(reason));
+            self.control.stop(&mut self.connection, reason);
+            self.data.iter_mut().for_each(|stream| stream.stop(&mut self.connection, reason));
         }
-        is_acknowledged || timeout(half(deadline), acknowledged).await.is_ok()
+        is_acknowledged || timeout(half(deadline), acknowledged(&mut self.connection)).await.is_ok()
     }
+}
+
+/// Resolves when no byte written on any stream is unacknowledged, when the peer has stopped the control stream, or when
+/// the connection is lost. No stream can be written afterwards.
+///
+/// The library keeps the number of unacknowledged bytes to itself; but a write finds room in a window of one byte once
+/// there are none. An empty one that was taken would send an empty frame, so it is tried with a window of none first,
+/// and the event of room tells.
+async fn acknowledged(connection: &mut Connection) {
+    let control = stream::id(StreamKey::CONTROL);
+    connection.set_send_window(0);
+    if connection.poll_room(control).is_ready() {
+        return;
+    }
+    connection.set_send_window(1);
+    connection
+        .drive_to(|event| match event {
+            Event::Writable(id) | Event::Stopped(id, _) => id == control,
+            event => event == Event::Lost,
+        })
+        .await;
 }
 
 /// Half of the time until the deadline.

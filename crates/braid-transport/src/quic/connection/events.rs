@@ -1,273 +1,95 @@
-//! Events of a connection: ready streams, incoming streams, the end, and the peer's change of address.
+//! Events of a connection: ready streams, incoming streams, confirmation and end.
 
-use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use noq_proto::Dir;
 
-use braid_proto::stream::StreamKey;
-use futures_util::stream::{Stream, unfold};
-use futures_util::task::AtomicWaker;
-use noq::{Connection, ConnectionError, Path, PathId, RecvStream, SendStream};
-use tokio::time::Instant;
+use super::state::ConnectionState;
+use super::stream::{self, CloseReason};
+use crate::quic::early::Early;
+use crate::quic::io::Event;
+use crate::transport::Read;
 
-use crate::quic::runtime::Failures;
-use crate::transport::canonical;
-
-// === Wakers ===
-
-/// Reason for which the task of a link is woken. A hint: the object has to be polled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// Incoming streams, the end of the handshake, credit for new streams.
-    Connection,
-    /// Bytes, FIN or RESET_STREAM.
-    Readable(StreamKey),
-    /// Room for a write that was refused.
-    Writable(StreamKey),
-    /// STOP_SENDING.
-    Stopped(StreamKey),
-    /// All bytes are acknowledged. The number identifies the watch.
-    Acknowledged(u32),
-}
-
-/// Events that the wakers of one link have signalled. The task is woken once for any number of them.
-#[derive(Debug, Default)]
-pub(super) struct EventWakers {
-    pending: Mutex<Vec<Arc<EventWaker>>>,
-    task: AtomicWaker,
-}
-
-impl EventWakers {
-    /// Waker that signals `event`.
-    pub(super) fn waker(self: &Arc<Self>, event: Event) -> Waker {
-        let wakers = Arc::downgrade(self);
-        Waker::from(Arc::new(EventWaker { wakers, event, is_pending: AtomicBool::new(false) }))
-    }
-
-    /// Registers the task that is to be woken.
-    pub(super) fn register(&self, cx: &Context<'_>) {
-        self.task.register(cx.waker());
-    }
-
-    /// Moves the pending events to the end of `events`, each once.
-    pub(super) fn take(&self, events: &mut Vec<Event>) {
-        events.extend(self.pending().drain(..).map(|waker| {
-            // Before the poll that the event leads to: a wake during that poll counts again.
-            waker.is_pending.store(false, Ordering::Release);
-            waker.event
-        }));
-    }
-
-    fn pending(&self) -> MutexGuard<'_, Vec<Arc<EventWaker>>> {
-        // Poisoning is harmless: the list is only pushed to and drained.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The library may keep a waker for any time, so it holds no memory of the link.
-#[derive(Debug)]
-struct EventWaker {
-    wakers: Weak<EventWakers>,
-    event: Event,
-    is_pending: AtomicBool,
-}
-
-impl Wake for EventWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if self.is_pending.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let Some(wakers) = self.wakers.upgrade() else { return };
-        wakers.pending().push(Arc::clone(self));
-        wakers.task.wake();
-    }
-}
-
-// === Events of the connection as a whole ===
-
-pub(super) enum ConnectionEvent {
-    Bidi(SendStream, RecvStream),
-    Uni(RecvStream),
-    /// The library panicked in some connection of this endpoint.
-    Failure,
-    /// The last event.
-    Lost(ConnectionError),
-}
-
-/// Resolves when the handshake is confirmed.
-pub(in crate::quic) type Confirmed = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Source of [`ConnectionEvent`]s.
-pub(super) struct ConnectionEvents {
-    /// Waker of [`Event::Connection`].
-    pub(super) waker: Waker,
-    /// [`Event::Connection`] was signalled since the last poll that found nothing.
-    pub(super) is_ready: bool,
-    confirmed: Option<Confirmed>,
-    /// One allocation for the life of the link; a task would cost more.
-    incoming: Option<Pin<Box<dyn Stream<Item = ConnectionEvent> + Send>>>,
-}
-
-impl ConnectionEvents {
-    pub(super) fn new(
-        connection: Connection,
-        confirmed: Option<Confirmed>,
-        failures: Failures,
-        waker: Waker,
-    ) -> Self {
-        let state = (Some(connection), Some(failures));
-        let incoming = Box::pin(unfold(state, |(connection, mut failures)| async move {
-            let connection = connection?;
-            let event = loop {
-                tokio::select! {
-                    biased;
-                    stream = connection.accept_bi() => break match stream {
-                        Ok((send, recv)) => ConnectionEvent::Bidi(send, recv),
-                        Err(error) => ConnectionEvent::Lost(error),
-                    },
-                    stream = connection.accept_uni() => break match stream {
-                        Ok(recv) => ConnectionEvent::Uni(recv),
-                        Err(error) => ConnectionEvent::Lost(error),
-                    },
-                    has_changed = changed(&mut failures) => if has_changed {
-                        break ConnectionEvent::Failure;
-                    },
+impl ConnectionState {
+    /// Handles the events of the connection; true if there was one. Looks at the streams that they name, and at no
+    /// others.
+    pub(super) fn handle_events(&mut self) -> bool {
+        let mut has_any = false;
+        while let Some(event) = self.connection.poll_event() {
+            has_any = true;
+            match event {
+                Event::Opened(dir) => self.reads.are_incoming[usize::from(dir == Dir::Uni)] = true,
+                Event::Readable(id) => {
+                    if let Some(key) = stream::key(id) {
+                        self.enqueue(key);
+                    }
                 }
-            };
-            let next = if matches!(event, ConnectionEvent::Lost(_)) { None } else { Some(connection) };
-            Some((event, (next, failures)))
-        }));
-        Self { waker, is_ready: true, confirmed, incoming: Some(incoming) }
-    }
-
-    /// True until the handshake is confirmed.
-    pub(super) fn is_early(&self) -> bool {
-        self.confirmed.is_some()
-    }
-
-    /// True once, when the handshake is confirmed.
-    pub(super) fn poll_confirmed(&mut self) -> bool {
-        let mut cx = Context::from_waker(&self.waker);
-        let is_confirmed = self.is_ready
-            && self.confirmed.as_mut().is_some_and(|confirmed| confirmed.as_mut().poll(&mut cx).is_ready());
-        if is_confirmed {
-            self.confirmed = None;
+                Event::Writable(id) => {
+                    if let Some(key) = stream::key(id) {
+                        self.writes.scheduler.handle_woken(key);
+                        self.handle_room(key);
+                    }
+                }
+                Event::Stopped(id, code) => {
+                    if let Some(key) = stream::key(id) {
+                        self.handle_stop(key, code);
+                    }
+                }
+                Event::Connected => self.handle_connected(),
+                Event::Confirmed => {
+                    // Not before: the packet that completes a client's handshake shares its datagram with others.
+                    if let Some(gate) = &self.gate {
+                        gate.set_established();
+                    }
+                    if let Some(Early::Received) = self.early {
+                        self.confirm();
+                    }
+                }
+                Event::Lost => self.handle_lost(),
+                // A task that waits for a stream polls for it.
+                Event::Available(_) | Event::Finished(_) => {}
+            }
         }
-        is_confirmed
-    }
-
-    pub(super) fn poll_next(&mut self) -> Option<ConnectionEvent> {
-        if !self.is_ready {
-            return None;
+        if let Some(address) = self.role.take_new_address(&mut self.connection) {
+            self.reads.notices.push_back(Read::Moved(address));
+            has_any = true;
         }
-        let mut cx = Context::from_waker(&self.waker);
-        match self.incoming.as_mut().map(|incoming| incoming.as_mut().poll_next(&mut cx)) {
-            Some(Poll::Ready(Some(event))) => return Some(event),
-            Some(Poll::Ready(None)) => self.incoming = None,
-            Some(Poll::Pending) | None => {}
+        has_any
+    }
+
+    /// A client that sent early data knows whether the server has taken it.
+    fn handle_connected(&mut self) {
+        let Some(Early::Sent(_)) = self.early else { return };
+        if self.connection.is_early_taken() {
+            self.confirm();
+        } else {
+            self.end_wait();
+            // The library has forgotten the streams.
+            self.close_reason = Some(CloseReason::EarlyDataRejected);
+            self.streams.clear();
+            (self.control.is_sending, self.control.is_receiving) = (false, false);
+            self.reads.is_control_queued = false;
         }
-        self.is_ready = false;
-        None
-    }
-}
-
-/// True for a change. When the sender is gone there will be none, and the receiver is dropped.
-async fn changed(receiver: &mut Option<Failures>) -> bool {
-    let Some(open) = receiver else { return std::future::pending().await };
-    let has_changed = open.changed().await.is_ok();
-    if !has_changed {
-        *receiver = None;
-    }
-    has_changed
-}
-
-// === Migration of the peer ===
-
-/// Time for which a new address is polled for its validation.
-const VALIDATION_LIMIT: Duration = Duration::from_secs(3);
-
-/// Shortest time between two such polls.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Watches a client's address, which may change while its connection goes on. [BQ-70]
-pub(super) struct PathMigration {
-    path: Path,
-    known: SocketAddr,
-    /// PATH_RESPONSE frames up to the last change.
-    responses: u64,
-    /// Time since which an address is in use that is not validated.
-    unvalidated: Option<Instant>,
-}
-
-impl PathMigration {
-    pub(super) fn new(connection: &Connection, known: SocketAddr) -> Option<Self> {
-        let path = connection.path(PathId::ZERO)?;
-        Some(Self { path, known, responses: 0, unvalidated: None })
     }
 
-    /// The peer's new address, once.
-    ///
-    /// The library uses a new address at once (and sends little there) and does not tell when it has validated it. A
-    /// PATH_RESPONSE is the sign: the library asks for one after a change only.
-    pub(super) fn take_new_address(&mut self) -> Option<SocketAddr> {
-        let address = canonical(self.path.remote_address().ok()?);
-        if address == self.known {
-            self.unvalidated = None;
-            return None;
+    /// The handshake is confirmed. Told before the bytes that arrived with it, which are no early data.
+    fn confirm(&mut self) {
+        self.end_wait();
+        self.reads.notices.push_back(Read::Confirmed);
+    }
+
+    fn handle_lost(&mut self) {
+        let Some(error) = self.connection.error() else { return };
+        self.close_reason.get_or_insert(CloseReason::Connection(error.clone()));
+        // Bytes before it are read, and there may have been no event for them yet.
+        self.reads.is_control_queued |= self.control.is_receiving;
+        let keys: Vec<_> = self.streams.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.enqueue(key));
+        self.reads.are_incoming = [true; 2];
+    }
+
+    /// Ends the wait for the confirmation.
+    pub(super) fn end_wait(&mut self) {
+        if let Some(Early::Sent(wait)) = self.early.take() {
+            wait.end(self.connection.stats().udp_rx.datagrams);
         }
-        let responses = self.path.stats().frame_rx.path_response;
-        if responses == self.responses {
-            self.unvalidated.get_or_insert_with(Instant::now);
-            return None;
-        }
-        (self.known, self.responses, self.unvalidated) = (address, responses, None);
-        Some(address)
-    }
-
-    /// Time of the next poll; the validation itself wakes no task.
-    pub(super) fn next_poll(&self) -> Option<Instant> {
-        let now = Instant::now();
-        (now < self.unvalidated? + VALIDATION_LIMIT).then(|| now + self.path.stats().rtt.max(POLL_INTERVAL))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_waker_signals_its_event_once_until_it_is_taken() {
-        let wakers = Arc::new(EventWakers::default());
-        let first = wakers.waker(Event::Readable(StreamKey::bidi(1)));
-        let second = wakers.waker(Event::Writable(StreamKey::bidi(2)));
-        for _ in 0..3 {
-            first.wake_by_ref();
-            second.wake_by_ref();
-        }
-        let mut events = Vec::new();
-        wakers.take(&mut events);
-        assert_eq!(events, [Event::Readable(StreamKey::bidi(1)), Event::Writable(StreamKey::bidi(2))]);
-        second.wake_by_ref();
-        events.clear();
-        wakers.take(&mut events);
-        assert_eq!(events, [Event::Writable(StreamKey::bidi(2))]);
-    }
-
-    #[test]
-    fn a_pending_waker_keeps_no_memory_of_the_link() {
-        let wakers = Arc::new(EventWakers::default());
-        let waker = wakers.waker(Event::Connection);
-        waker.wake_by_ref();
-        let weak = Arc::downgrade(&wakers);
-        drop(wakers);
-        assert!(weak.upgrade().is_none());
-        waker.wake();
     }
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
-use noq::PathId;
 
 use super::state::ConnectionState;
 use crate::quic::congestion::Class;
@@ -41,8 +40,8 @@ pub enum Blocked {
 }
 
 impl ConnectionState {
-    pub(crate) fn path_state(&self) -> Option<PathState> {
-        let path = self.connection.path_stats(PathId::ZERO)?;
+    pub(crate) fn path_state(&mut self) -> Option<PathState> {
+        let path = self.connection.path_stats()?;
         Some(PathState {
             rtt: path.rtt,
             congestion_window: path.cwnd,
@@ -55,9 +54,10 @@ impl ConnectionState {
         })
     }
 
-    pub(crate) fn blocked(&self, key: StreamKey) -> Option<Blocked> {
+    pub(crate) fn blocked(&mut self, key: StreamKey) -> Option<Blocked> {
         let since = self.writes.scheduler.blocked_since(key)?;
-        if since.elapsed() > self.blocked_limit(&self.capacity()) {
+        let capacity = self.capacity();
+        if since.elapsed() > self.blocked_limit(&capacity) {
             return Some(Blocked::FlowControl);
         }
         let class = self.gate.as_ref().and_then(|gate| gate.state()).map(|state| state.class);

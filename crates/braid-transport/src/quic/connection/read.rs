@@ -4,12 +4,11 @@ use std::io;
 use std::task::{Context, Poll};
 
 use braid_proto::stream::StreamKey;
-use noq::{RecvStream, SendStream};
+use noq_proto::{Dir, StreamId};
 use tokio::io::ReadBuf;
 
-use super::events::{ConnectionEvent, Event};
 use super::state::{ConnectionState, Role};
-use super::stream::{CloseReason, Inbound};
+use super::stream::{self, CloseReason, Inbound};
 use crate::quic::codes::{STREAM_NOT_SERVED, code};
 use crate::transport::Read;
 
@@ -20,63 +19,47 @@ impl ConnectionState {
         buffer: &mut ReadBuf<'_>,
         wants: &mut dyn FnMut(StreamKey) -> bool,
     ) -> Poll<io::Result<Read>> {
-        self.handle_events();
         loop {
-            if let Some(read) = self.reads.notices.pop_front() {
+            if let Some(read) = self.next_read(buffer, wants) {
                 return Poll::Ready(Ok(read));
             }
-            // Before the bytes that arrived with it, which are no early data.
-            if self.events.poll_confirmed() {
-                if let Some(gate) = &self.gate {
-                    gate.set_established();
-                }
-                return Poll::Ready(Ok(Read::Confirmed));
+            if !self.receive(cx) {
+                break;
+            }
+        }
+        if self.reads.is_empty() {
+            self.unread.handle_empty(|| self.connection.stats());
+        }
+        self.end()
+    }
+
+    /// The next of what was taken in.
+    fn next_read(
+        &mut self,
+        buffer: &mut ReadBuf<'_>,
+        wants: &mut dyn FnMut(StreamKey) -> bool,
+    ) -> Option<Read> {
+        loop {
+            if let Some(read) = self.reads.notices.pop_front() {
+                return Some(read);
             }
             // The control stream comes first, and has at most every other turn while others wait.
             let was_first = std::mem::take(&mut self.reads.control_had_turn);
             if !was_first && let Some(read) = self.read_control(buffer, wants) {
                 self.reads.control_had_turn = true;
-                return Poll::Ready(Ok(read));
+                return Some(read);
             }
-            if let Some(read) = self.next_connection_event().or_else(|| self.read_data(buffer, wants)) {
-                return Poll::Ready(Ok(read));
+            if let Some(read) = self.accept_next().or_else(|| self.read_data(buffer, wants)) {
+                return Some(read);
             }
-            if self.reads.is_control_queued && wants(StreamKey::CONTROL) {
-                continue;
+            if !(self.reads.is_control_queued && wants(StreamKey::CONTROL)) {
+                return None;
             }
-            if self.reads.is_empty() {
-                self.unread.handle_empty(|| self.connection.stats());
-            }
-            if let Some(read) = self.poll_finishes(cx) {
-                return Poll::Ready(Ok(read));
-            }
-            return self.end();
-        }
-    }
-
-    /// Looks at the objects whose wakers were woken, and at no others.
-    pub(super) fn handle_events(&mut self) {
-        let mut events = std::mem::take(&mut self.woken);
-        self.wakers.take(&mut events);
-        let is_woken = !events.is_empty();
-        for event in events.drain(..) {
-            match event {
-                Event::Connection => self.events.is_ready = true,
-                Event::Readable(StreamKey::CONTROL) => self.reads.is_control_queued = true,
-                Event::Readable(key) => self.enqueue(key),
-                Event::Writable(key) => self.writes.scheduler.handle_woken(key),
-                Event::Stopped(key) => self.poll_stop(key),
-                Event::Acknowledged(number) => self.handle_acknowledged(number),
-            }
-        }
-        self.woken = events;
-        if is_woken && let Some(address) = self.role.take_new_address() {
-            self.reads.notices.push_back(Read::Moved(address));
         }
     }
 
     /// STREAM frames received on all streams.
-    pub(crate) fn stream_frames(&self) -> u64 {
+    pub(crate) fn stream_frames(&mut self) -> u64 {
         self.connection.stats().frame_rx.stream
     }
 
@@ -86,8 +69,11 @@ impl ConnectionState {
         if streams == 0 { 0 } else { self.unread.bytes(&self.connection.stats(), streams) }
     }
 
-    fn enqueue(&mut self, key: StreamKey) {
-        if let Some(stream) = self.streams.get_mut(&key)
+    /// Reads a stream, which has something, in its turn.
+    pub(super) fn enqueue(&mut self, key: StreamKey) {
+        if key.is_control() {
+            self.reads.is_control_queued = self.control.is_receiving;
+        } else if let Some(stream) = self.streams.get_mut(&key)
             && !stream.is_queued
         {
             stream.is_queued = true;
@@ -104,16 +90,13 @@ impl ConnectionState {
             return None;
         }
         let before = buffer.filled().len();
-        match self.control.poll_read(buffer) {
+        match self.control.poll_read(&mut self.connection, buffer) {
             Poll::Ready(Inbound::Bytes) => {
                 self.handle_bytes(buffer.filled().len() - before);
                 return Some(Read::Bytes(StreamKey::CONTROL));
             }
             Poll::Ready(Inbound::Finished) => self.reads.is_control_finished = true,
             Poll::Ready(Inbound::Reset(code)) => self.close_reason = Some(CloseReason::ControlReset(code)),
-            Poll::Ready(Inbound::Lost(reason)) => {
-                self.close_reason.get_or_insert(reason);
-            }
             Poll::Pending => {}
         }
         self.reads.is_control_queued = false;
@@ -127,47 +110,36 @@ impl ConnectionState {
         }
     }
 
-    fn next_connection_event(&mut self) -> Option<Read> {
-        while let Some(event) = self.events.poll_next() {
-            match event {
-                ConnectionEvent::Bidi(send, recv) => {
-                    if let Some(read) = self.accept(Some(send), recv) {
-                        return Some(read);
+    /// Accepts the next stream that the peer has opened.
+    fn accept_next(&mut self) -> Option<Read> {
+        for (slot, dir) in [Dir::Bi, Dir::Uni].into_iter().enumerate() {
+            while self.reads.are_incoming[slot] {
+                match self.connection.accept(dir) {
+                    Some(id) => {
+                        if let Some(read) = self.accept(id) {
+                            return Some(read);
+                        }
                     }
-                }
-                ConnectionEvent::Uni(recv) => {
-                    if let Some(read) = self.accept(None, recv) {
-                        return Some(read);
-                    }
-                }
-                // If it was this connection, the next call of the library panics, and that is caught.
-                ConnectionEvent::Failure => {}
-                ConnectionEvent::Lost(error) => {
-                    self.close_reason.get_or_insert(CloseReason::Connection(error));
-                    // Bytes before it are read, and their wakers may not have been woken yet.
-                    self.reads.is_control_queued |= self.control.recv.is_some();
-                    let keys: Vec<StreamKey> = self.streams.keys().copied().collect();
-                    keys.into_iter().for_each(|key| self.enqueue(key));
+                    None => self.reads.are_incoming[slot] = false,
                 }
             }
         }
         None
     }
 
-    /// Accepts a stream that the peer opened.
-    fn accept(&mut self, send: Option<SendStream>, mut recv: RecvStream) -> Option<Read> {
-        let index = u32::try_from(recv.id().index()).ok().filter(|index| *index < StreamKey::COUNT_MAX);
-        let (Role::Server { .. }, Some(index)) = (&self.role, index) else {
+    /// Takes in a stream that the peer has opened.
+    fn accept(&mut self, id: StreamId) -> Option<Read> {
+        let is_bidi = id.dir() == Dir::Bi;
+        let (Role::Server { .. }, Some(key)) = (&self.role, stream::key(id)) else {
             // [BQ-4]
-            tracing::debug!(stream = %recv.id(), "a stream of the server is refused");
-            if let Some(mut send) = send {
-                let _ = send.reset(code(STREAM_NOT_SERVED));
+            tracing::debug!(stream = %id, "a stream of the server is refused");
+            if is_bidi {
+                self.connection.reset(id, code(STREAM_NOT_SERVED));
             }
-            let _ = recv.stop(code(STREAM_NOT_SERVED));
+            self.connection.stop(id, code(STREAM_NOT_SERVED));
             return None;
         };
-        let key = if send.is_some() { StreamKey::bidi(index) } else { StreamKey::uni(index) };
-        self.insert(key, send, Some(recv));
+        self.insert(key, is_bidi, true);
         Some(Read::Opened(key))
     }
 
@@ -180,12 +152,12 @@ impl ConnectionState {
         for _ in 0..self.reads.queue.len() {
             let key = self.reads.queue.pop_front()?;
             let Some(stream) = self.streams.get_mut(&key) else { continue };
-            if stream.recv.is_some() && !wants(key) {
+            if stream.is_receiving && !wants(key) {
                 self.reads.queue.push_back(key);
                 continue;
             }
             let before = buffer.filled().len();
-            let read = match stream.poll_read(buffer) {
+            let read = match stream.poll_read(&mut self.connection, buffer) {
                 Poll::Ready(Inbound::Bytes) => {
                     self.handle_bytes(buffer.filled().len() - before);
                     self.reads.queue.push_back(key);
@@ -193,7 +165,7 @@ impl ConnectionState {
                 }
                 Poll::Ready(Inbound::Finished) => Some(Read::Finished(key)),
                 Poll::Ready(Inbound::Reset(code)) => Some(Read::Reset(key, code)),
-                Poll::Ready(Inbound::Lost(_)) | Poll::Pending => None,
+                Poll::Pending => None,
             };
             stream.is_queued = false;
             self.remove_if_over(key);

@@ -7,17 +7,13 @@
 //! congestion window keeps the path busy: one half is in flight, and when it is acknowledged the other can be sent,
 //! even if the congestion window has doubled meanwhile.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
-use noq::{Connection, SendStream};
 use tokio::time::Instant;
 
-use super::events::{Event, EventWakers};
-use super::stream::WriteFailure;
+use super::stream;
+use crate::quic::io::Connection;
 
 /// Smallest limit without a gate: it spares a turn of the application for each packet of a slow path. More urgent
 /// messages of the same stream cannot overtake it: at 40 kB/s it is less than a second.
@@ -36,7 +32,6 @@ pub(super) struct SendLimit {
     /// Upper bound of `bytes`.
     max: u64,
     watch: Option<Watch>,
-    watches: u32,
 }
 
 /// Watch for the acknowledgement of everything, for which the library's window is closed.
@@ -48,10 +43,10 @@ struct Watch {
 
 impl SendLimit {
     /// `max`: the configured send window.
-    pub(super) fn new(connection: &Connection, max: u64) -> Self {
+    pub(super) fn new(connection: &mut Connection, max: u64) -> Self {
         let bytes = MIN_LIMIT.min(max);
         connection.set_send_window(bytes);
-        Self { bytes, max, watch: None, watches: 0 }
+        Self { bytes, max, watch: None }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -63,10 +58,9 @@ impl SendLimit {
     ///
     /// That is often enough: room, and with it the next write, comes with each acknowledgement, and so does growth of
     /// the congestion window.
-    pub(super) fn update(&mut self, connection: &Connection, bytes: u64) -> bool {
+    pub(super) fn update(&mut self, connection: &mut Connection, bytes: u64) -> bool {
         let bytes = bytes.min(self.max);
         let has_grown = bytes > self.bytes;
-        // Small steps down are not worth a lock of the connection.
         if has_grown || bytes < self.bytes - self.bytes / 4 {
             self.bytes = bytes;
             connection.set_send_window(bytes);
@@ -75,47 +69,40 @@ impl SendLimit {
     }
 
     /// Ends a watch. To be called before every write.
-    pub(super) fn end_watch(&mut self, connection: &Connection) {
+    pub(super) fn end_watch(&mut self, connection: &mut Connection) {
         if self.watch.take().is_some() {
             connection.set_send_window(self.bytes);
         }
     }
 
-    /// Repeats with `write` a write that found no room, with the reserves of `lower` priorities in use below it.
-    /// Afterwards the window is as before for the other streams: bytes that were taken beyond it make them wait the
-    /// longer. [BQ-56]
-    pub(super) fn write_beyond(
-        &self,
-        connection: &Connection,
-        lower: usize,
-        write: impl FnOnce() -> Poll<Result<usize, WriteFailure>>,
-    ) -> Poll<Result<usize, WriteFailure>> {
+    /// Opens the reserves of `lower` priorities in use below it for a write that found no room; [`Self::narrow`]
+    /// follows it. Bytes that are taken beyond the limit make the other streams wait the longer. [BQ-56]
+    pub(super) fn widen(&self, connection: &mut Connection, lower: usize) {
         let reserves = (lower as u64).min(MAX_RESERVES);
         connection.set_send_window(self.bytes.saturating_add(reserves * RESERVE));
-        let outcome = write();
-        connection.set_send_window(self.bytes);
-        outcome
     }
 
-    /// Signals [`Event::Acknowledged`] when nothing on the connection is unacknowledged, unless a write comes first. No
-    /// stream may wait for room meanwhile: it would not be woken.
+    /// Closes the reserves again.
+    pub(super) fn narrow(&self, connection: &mut Connection) {
+        connection.set_send_window(self.bytes);
+    }
+
+    /// Watches for the acknowledgement of everything, unless a write comes first: an event of room for the stream tells
+    /// of it. No other stream may wait for room meanwhile: it would not be told.
     ///
-    /// A write that finds no room in the window is woken when there is some, and a window of one byte has room when
-    /// nothing is unacknowledged. The write itself is never repeated: an empty one that is taken sends an empty frame.
-    pub(super) fn begin_watch(
-        &mut self,
-        connection: &Connection,
-        stream: StreamKey,
-        send: &mut SendStream,
-        wakers: &Arc<EventWakers>,
-    ) {
-        self.watches = self.watches.wrapping_add(1);
+    /// The library keeps the number of unacknowledged bytes to itself. But it tells of room for a write that found none
+    /// in the window, and a window of one byte has room when nothing is unacknowledged.
+    pub(super) fn begin_watch(&mut self, connection: &mut Connection, stream: StreamKey) {
         self.watch = Some(Watch { stream, since: Instant::now() });
-        let waker = wakers.waker(Event::Acknowledged(self.watches));
         connection.set_send_window(0);
-        // Ready only if the stream was stopped or the connection is lost; other wakers report both.
-        let _ = Pin::new(&mut *send).poll_write(&mut Context::from_waker(&waker), &[]);
+        // Ready only if the stream was stopped or the connection is lost; other events report both.
+        let _ = connection.poll_room(stream::id(stream));
         connection.set_send_window(1);
+    }
+
+    /// Tests whether an event of room for a stream is that of the watch.
+    pub(super) fn is_watched(&self, stream: StreamKey) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.stream == stream)
     }
 
     pub(super) fn is_watching(&self) -> bool {
@@ -127,14 +114,9 @@ impl SendLimit {
         self.watch.as_ref().is_some_and(|watch| watch.since.elapsed() >= time)
     }
 
-    /// True for the number of the present watch.
-    pub(super) fn is_watch(&self, number: u32) -> bool {
-        self.is_watching() && self.watches == number
-    }
-
-    /// The stream has ended: its waker would mean nothing.
-    pub(super) fn remove(&mut self, connection: &Connection, stream: StreamKey) {
-        if self.watch.as_ref().is_some_and(|watch| watch.stream == stream) {
+    /// The stream has ended: there will be no event for it.
+    pub(super) fn remove(&mut self, connection: &mut Connection, stream: StreamKey) {
+        if self.is_watched(stream) {
             self.end_watch(connection);
         }
     }

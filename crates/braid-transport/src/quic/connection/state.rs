@@ -1,73 +1,69 @@
-//! State of a link: everything that the library can panic in, so that it can be forgotten as one.
+//! State of a link: a connection, its streams, and what they wait for.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::pin::Pin;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use braid_proto::stream::{Priority, StreamKey};
-use noq::{Connection, ConnectionError, ConnectionStats, Endpoint, RecvStream, SendStream, VarInt};
+use noq_proto::{ConnectionStats, VarInt};
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::close::ClosingLink;
-use super::events::{Confirmed, ConnectionEvents, Event, EventWakers, PathMigration};
+use super::path_migration::PathMigration;
 use super::send_limit::SendLimit;
-use super::stream::{CloseReason, Stream};
+use super::stream::{self, CloseReason, Stream};
 use super::stream_finish::{PendingFinishes, UnsentBytes};
 use super::write_scheduler::{ActivePriorities, Urgency, WriteScheduler};
 use crate::quic::config::QuicOptions;
 use crate::quic::congestion::controller::SharedGate;
-use crate::quic::runtime::Failures;
+use crate::quic::early::Early;
+use crate::quic::io::{Connection, Socket};
 use crate::transport::{Dir, Read};
 
-/// Number of streams that ended by RESET_STREAM of this end while they were watched for STOP_SENDING: the library keeps
-/// memory for each until the connection ends. Beyond it only writes notice STOP_SENDING.
-const MAX_RESET_WATCHES: usize = 4096;
-
-/// A connection with its control stream.
+/// A connection whose control stream, the first bidirectional one, is open.
 pub(in crate::quic) struct Established {
-    /// The client's first bidirectional stream.
-    pub(in crate::quic) control: (SendStream, RecvStream),
-    pub(in crate::quic) connection: Connection,
+    pub(in crate::quic) connection: Box<Connection>,
     /// Address of the peer.
     pub(in crate::quic) address: SocketAddr,
-    /// Endpoint of a client, which serves this connection alone.
-    pub(in crate::quic) endpoint: Option<Endpoint>,
-    /// Panics in tasks of the endpoint.
-    pub(in crate::quic) failures: Failures,
     pub(in crate::quic) options: Arc<QuicOptions>,
     pub(in crate::quic) gate: Option<Arc<SharedGate>>,
-    /// Resolves when the handshake is confirmed; `None` if it is.
-    pub(in crate::quic) confirmed: Option<Confirmed>,
+    /// `None` if the handshake is confirmed, or need not be.
+    pub(in crate::quic) early: Option<Early>,
+    /// Opens a socket in place of another one at this address, for a client.
+    pub(in crate::quic) rebind: Option<Rebind>,
 }
 
+/// Opens the socket that takes the place of another.
+pub(in crate::quic) type Rebind =
+    Arc<dyn Fn(&Socket, Option<SocketAddr>) -> io::Result<Socket> + Send + Sync>;
+
 pub(crate) struct ConnectionState {
-    pub(super) connection: Connection,
+    pub(super) connection: Box<Connection>,
     pub(super) control: Stream,
     /// Data streams that have not ended in both directions.
     pub(super) streams: FxHashMap<StreamKey, Box<Stream>>,
     pub(super) reads: ReadQueue,
     pub(super) unread: UnreadEstimate,
     pub(super) writes: Writes,
-    pub(super) wakers: Arc<EventWakers>,
-    /// Buffer for [`EventWakers::take`].
-    pub(super) woken: Vec<Event>,
-    pub(super) events: ConnectionEvents,
+    pub(super) early: Option<Early>,
     pub(super) gate: Option<Arc<SharedGate>>,
     pub(super) role: Role,
     /// Reason for which the connection, or the control stream, is of no more use.
     pub(super) close_reason: Option<CloseReason>,
+    /// The datagrams that have come were taken in during this turn.
+    pub(super) has_received: bool,
 }
 
 /// Streams to read, in turn. One that is not wanted stays in it.
 #[derive(Default)]
 pub(super) struct ReadQueue {
     pub(super) queue: VecDeque<StreamKey>,
+    /// The peer may have opened streams: bidirectional, unidirectional.
+    pub(super) are_incoming: [bool; 2],
     /// The control stream may have something.
     pub(super) is_control_queued: bool,
     /// The control stream had the last turn.
@@ -91,21 +87,14 @@ pub(super) struct Writes {
 /// Parts that differ between the two ends.
 pub(super) enum Role {
     Server {
-        migration: Option<PathMigration>,
+        migration: PathMigration,
         /// The CONNECT was accepted.
         is_trusted: bool,
-        /// See [`MAX_RESET_WATCHES`].
-        reset_watches: usize,
     },
     Client {
-        endpoint: Endpoint,
-        /// Streams that are being opened: bidirectional, unidirectional.
-        opening: [Option<Opening>; 2],
+        rebind: Option<Rebind>,
     },
 }
-
-type Opened = Result<(SendStream, Option<RecvStream>), ConnectionError>;
-type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
 
 impl ReadQueue {
     pub(super) fn is_empty(&self) -> bool {
@@ -114,44 +103,60 @@ impl ReadQueue {
 }
 
 impl ConnectionState {
-    pub(super) fn new(established: Established, wakers: Arc<EventWakers>) -> Self {
-        let Established { control: (send, recv), connection, address, endpoint, gate, confirmed, .. } =
-            established;
+    pub(super) fn new(established: Established) -> Self {
+        let Established { mut connection, address, options, gate, early, rebind } = established;
         if let Some(gate) = &gate {
-            gate.set_connection(&connection, address);
-            if confirmed.is_none() {
+            gate.begin_log(address);
+            if early.is_none() {
                 gate.set_established();
             }
         }
-        let role = match endpoint {
-            Some(endpoint) => Role::Client { endpoint, opening: [None, None] },
-            None => Role::Server {
-                migration: PathMigration::new(&connection, address),
-                is_trusted: false,
-                reset_watches: 0,
-            },
+        let role = match connection.side() {
+            noq_proto::Side::Client => Role::Client { rebind },
+            noq_proto::Side::Server => {
+                Role::Server { migration: PathMigration::new(address), is_trusted: false }
+            }
         };
-        let waker = wakers.waker(Event::Connection);
         Self {
-            control: Stream::new(StreamKey::CONTROL, Some(send), Some(recv), &wakers),
+            control: Stream::new(StreamKey::CONTROL, true, true),
             streams: FxHashMap::default(),
-            reads: ReadQueue { is_control_queued: true, ..ReadQueue::default() },
-            unread: UnreadEstimate::new(established.options.stream_receive_window.into()),
+            reads: ReadQueue { is_control_queued: true, are_incoming: [true; 2], ..ReadQueue::default() },
+            unread: UnreadEstimate::new(options.stream_receive_window.into()),
             writes: Writes {
                 active: ActivePriorities::default(),
                 scheduler: WriteScheduler::default(),
                 urgency: Urgency::default(),
-                limit: SendLimit::new(&connection, established.options.send_window),
+                limit: SendLimit::new(&mut connection, options.send_window),
                 unsent: UnsentBytes::default(),
                 finishes: PendingFinishes::default(),
             },
-            wakers,
-            woken: Vec::new(),
-            events: ConnectionEvents::new(connection.clone(), confirmed, established.failures, waker),
+            early,
             gate,
             role,
             close_reason: None,
+            has_received: false,
             connection,
+        }
+    }
+
+    /// Takes in what has come; true if something has.
+    pub(super) fn receive(&mut self, cx: &mut Context<'_>) -> bool {
+        self.has_received = true;
+        self.connection.receive(cx);
+        self.handle_events()
+    }
+
+    /// Sends what was written, and sets the timers.
+    pub(super) fn flush(&mut self, cx: &mut Context<'_>) {
+        // A turn without reads takes in acknowledgements, too. What is to be read needs another turn.
+        if !self.has_received && self.receive(cx) {
+            cx.waker().wake_by_ref();
+        }
+        self.has_received = false;
+        self.connection.transmit(cx);
+        // After the bytes before them, which had no chance to leave in a turn that took long.
+        if self.poll_finishes(cx) {
+            self.connection.transmit(cx);
         }
     }
 
@@ -160,48 +165,29 @@ impl ConnectionState {
     }
 
     /// Takes a new stream in.
-    pub(super) fn insert(&mut self, key: StreamKey, send: Option<SendStream>, recv: Option<RecvStream>) {
-        let mut stream = Box::new(Stream::new(key, send, recv, &self.wakers));
-        if stream.recv.is_some() {
+    pub(super) fn insert(&mut self, key: StreamKey, is_sending: bool, is_receiving: bool) {
+        let mut stream = Box::new(Stream::new(key, is_sending, is_receiving));
+        if is_receiving {
             stream.is_queued = true;
             self.reads.queue.push_back(key);
         }
         self.streams.insert(key, stream);
-        if !matches!(self.role, Role::Server { is_trusted: false, .. }) {
-            self.watch_stop(key);
-        }
     }
 
-    /// Reports STOP_SENDING without a write from now on.
-    fn watch_stop(&mut self, key: StreamKey) {
-        let Self { control, streams, wakers, role, .. } = self;
-        if matches!(role, Role::Server { reset_watches: MAX_RESET_WATCHES.., .. }) {
+    /// Handles STOP_SENDING. On a data stream the answer is RESET_STREAM (RFC 9000, 3.5) at once. [BQ-33]
+    pub(super) fn handle_stop(&mut self, key: StreamKey, code: VarInt) {
+        if key.is_control() {
+            // The peer is about to end the connection. What it sent before is read first. [BQ-40] A client reads on to
+            // the end of the stream, and finds out with its next write.
+            if let Role::Server { .. } = self.role {
+                self.close_reason.get_or_insert(CloseReason::ControlStopped(code.into_inner()));
+            }
             return;
         }
-        let stream = if key.is_control() { Some(control) } else { streams.get_mut(&key).map(Box::as_mut) };
-        if let Some(stream) = stream {
-            stream.watch_stop(key, wakers);
-            self.poll_stop(key);
-        }
-    }
-
-    /// Handles STOP_SENDING, if it came.
-    pub(super) fn poll_stop(&mut self, key: StreamKey) {
-        let Some(stream) = self.stream_mut(key) else { return };
-        let Poll::Ready(code) = stream.poll_stopped() else { return };
-        if key.is_control() {
-            // The peer is about to end the connection. What it sent before is read first. [BQ-40]
-            self.close_reason.get_or_insert(CloseReason::ControlStopped(code.into_inner()));
-        } else {
-            self.handle_stop(key, code);
-        }
-    }
-
-    /// Answers STOP_SENDING with RESET_STREAM (RFC 9000, 3.5) at once. [BQ-33]
-    pub(super) fn handle_stop(&mut self, key: StreamKey, code: VarInt) {
-        let Some(stream) = self.streams.get_mut(&key) else { return };
-        stream.reset(code);
-        self.reads.notices.push_back(Read::Stopped(key, code.into_inner()));
+        let Self { streams, connection, reads, .. } = self;
+        let Some(stream) = streams.get_mut(&key).filter(|stream| stream.is_sending) else { return };
+        stream.reset(connection, code);
+        reads.notices.push_back(Read::Stopped(key, code.into_inner()));
         self.handle_send_ended(key);
     }
 
@@ -209,7 +195,7 @@ impl ConnectionState {
     pub(super) fn handle_send_ended(&mut self, key: StreamKey) {
         self.writes.scheduler.remove(key);
         self.writes.active.remove(key);
-        self.writes.limit.remove(&self.connection, key);
+        self.writes.limit.remove(&mut self.connection, key);
         self.remove_if_over(key);
     }
 
@@ -221,7 +207,7 @@ impl ConnectionState {
 
     pub(crate) fn set_priority(&mut self, key: StreamKey, priority: Priority) {
         if let Some(stream) = self.streams.get_mut(&key) {
-            stream.set_priority(priority);
+            stream.set_priority(&mut self.connection, priority);
             let priority = stream.priority();
             self.writes.scheduler.set_priority(key, priority);
             self.writes.active.set_priority(key, priority);
@@ -231,37 +217,29 @@ impl ConnectionState {
     pub(crate) fn abort(&mut self, key: StreamKey, code: u64) {
         let Some(mut stream) = self.streams.remove(&key) else { return };
         let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
-        if let Role::Server { reset_watches, .. } = &mut self.role
-            && stream.is_watched()
-        {
-            *reset_watches += 1;
-        }
-        stream.reset(code);
-        stream.stop(code);
+        stream.reset(&mut self.connection, code);
+        stream.stop(&mut self.connection, code);
         self.handle_send_ended(key);
     }
 
     pub(super) fn poll_open(&mut self, dir: Dir) -> Poll<io::Result<StreamKey>> {
-        let Role::Client { opening, .. } = &mut self.role else {
+        if let Role::Server { .. } = self.role {
             // [BQ-4]
             let error = io::Error::new(io::ErrorKind::Unsupported, "a server opens no streams");
             return Poll::Ready(Err(error));
+        }
+        if let Some(reason) = &self.close_reason {
+            return Poll::Ready(Err(reason.clone().into()));
+        }
+        let library_dir = match dir {
+            Dir::Bidi => noq_proto::Dir::Bi,
+            Dir::Uni => noq_proto::Dir::Uni,
         };
-        let opening = &mut opening[usize::from(dir == Dir::Uni)];
-        let future = opening.get_or_insert_with(|| open(self.connection.clone(), dir));
-        let opened = ready!(future.as_mut().poll(&mut Context::from_waker(&self.events.waker)));
-        *opening = None;
-        let (send, recv) = opened.map_err(|error| io::Error::from(CloseReason::Connection(error)))?;
-        let Ok(index) = u32::try_from(send.id().index()) else {
+        let Some(id) = self.connection.open(library_dir) else { return Poll::Pending };
+        let Some(key) = stream::key(id) else {
             return Poll::Ready(Err(io::Error::other("the connection has had all streams it can have")));
         };
-        let key = match dir {
-            Dir::Bidi => StreamKey::bidi(index),
-            Dir::Uni => StreamKey::uni(index),
-        };
-        self.insert(key, Some(send), recv);
-        // The stream has to be read once to register its waker.
-        self.events.waker.wake_by_ref();
+        self.insert(key, true, dir == Dir::Bidi);
         Poll::Ready(Ok(key))
     }
 
@@ -270,75 +248,50 @@ impl ConnectionState {
             && !std::mem::replace(is_trusted, true)
         {
             self.connection.set_receive_window(VarInt::MAX);
-            // A watch costs memory, which no client gets before its CONNECT.
-            let keys: Vec<StreamKey> = self.streams.keys().copied().chain([StreamKey::CONTROL]).collect();
-            keys.into_iter().for_each(|key| self.watch_stop(key));
-            // A read reports what was found.
-            self.events.waker.wake_by_ref();
         }
     }
 
     pub(crate) fn rebind(&mut self, address: Option<SocketAddr>) -> io::Result<()> {
-        let Role::Client { endpoint, .. } = &self.role else {
+        let Role::Client { rebind: Some(rebind) } = &self.role else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "only a client can move its connection"));
         };
-        let address = match address {
-            Some(address) => address,
-            None => any_port(endpoint.local_addr()?),
-        };
-        endpoint.rebind(UdpSocket::bind(address)?)?;
-        if let Some(gate) = &self.gate {
-            gate.handle_rebind();
-        }
-        Ok(())
+        self.connection.rebind(|socket| rebind(socket, address))
     }
 
-    pub(super) fn into_closing(self: Box<Self>) -> ClosingLink {
+    pub(super) fn into_closing(mut self: Box<Self>) -> ClosingLink {
+        self.end_wait();
         if let Some(gate) = &self.gate {
             gate.abandon();
         }
         let unsent = self.control.written.min(self.writes.limit.bytes());
         let delivery_time = self.capacity().delivery_time(unsent);
-        let Self { control, streams, connection, role, .. } = *self;
+        let Self { control, streams, connection, .. } = *self;
         let data = streams.into_values().map(|stream| *stream).collect();
-        let endpoint = match role {
-            Role::Client { endpoint, .. } => Some(endpoint),
-            Role::Server { .. } => None,
-        };
-        ClosingLink { control, data, connection, endpoint, delivery_time }
+        ClosingLink { control, data, connection, delivery_time }
     }
 }
 
 impl Role {
     /// The peer's new address, once.
-    pub(super) fn take_new_address(&mut self) -> Option<SocketAddr> {
+    pub(super) fn take_new_address(&mut self, connection: &mut Connection) -> Option<SocketAddr> {
         let Self::Server { migration, .. } = self else { return None };
-        migration.as_mut()?.take_new_address()
+        migration.take_new_address(connection)
     }
 
     /// Time at which to ask for a new address again.
-    pub(super) fn next_poll(&self) -> Option<Instant> {
+    pub(super) fn next_poll(&self, connection: &Connection) -> Option<Instant> {
         let Self::Server { migration, .. } = self else { return None };
-        migration.as_ref()?.next_poll()
+        migration.next_poll(connection)
     }
 }
 
 /// The wildcard address of the same family.
-fn any_port(address: SocketAddr) -> SocketAddr {
+pub(in crate::quic) fn any_port(address: SocketAddr) -> SocketAddr {
     let any = match address.ip() {
         IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
     };
     SocketAddr::new(any, 0)
-}
-
-fn open(connection: Connection, dir: Dir) -> Opening {
-    Box::pin(async move {
-        match dir {
-            Dir::Bidi => connection.open_bi().await.map(|(send, recv)| (send, Some(recv))),
-            Dir::Uni => connection.open_uni().await.map(|send| (send, None)),
-        }
-    })
 }
 
 /// Least overhead of a datagram with STREAM frames: short header with a connection ID of eight bytes, AEAD tag, frame

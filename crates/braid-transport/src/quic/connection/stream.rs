@@ -1,26 +1,24 @@
-//! One stream of a link: its two halves and their wakers.
+//! One stream of a link: its two halves.
 
-use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use braid_proto::stream::{Priority, StreamKey};
-use noq::{ConnectionError, ReadError, RecvStream, SendStream, Stopped, VarInt, WriteError};
-use tokio::io::{AsyncRead, ReadBuf};
+use noq_proto::{ConnectionError, Dir, Side, StreamId, VarInt};
+use tokio::io::ReadBuf;
 
-use super::events::{Event, EventWakers};
 use crate::quic::codes::{self, code};
+use crate::quic::io::{Connection, Received, Refused};
 
 /// Above every data stream.
 const CONTROL_PRIORITY: i32 = 1 << 16;
 
 pub(super) struct Stream {
-    /// `None` once nothing more will be sent, or for a half that does not exist.
-    pub(super) send: Option<SendStream>,
-    /// `None` once nothing more will be received, or for a half that does not exist.
-    pub(super) recv: Option<RecvStream>,
+    id: StreamId,
+    /// More may be sent.
+    pub(super) is_sending: bool,
+    /// More may be received.
+    pub(super) is_receiving: bool,
     priority: i32,
     /// The library has that priority; it starts with 0 for every stream.
     is_priority_set: bool,
@@ -30,11 +28,6 @@ pub(super) struct Stream {
     pub(super) is_finishing: bool,
     /// The stream is in the read queue.
     pub(super) is_queued: bool,
-    readable: Waker,
-    writable: Waker,
-    /// Watch for STOP_SENDING and its waker. Boxed and made only where it is wanted: it is most of an idle stream's
-    /// memory.
-    stopped: Option<(Pin<Box<Stopped>>, Waker)>,
 }
 
 /// Result of a read.
@@ -42,7 +35,6 @@ pub(super) enum Inbound {
     Bytes,
     Finished,
     Reset(u64),
-    Lost(CloseReason),
 }
 
 /// Reason for which a write failed.
@@ -54,35 +46,48 @@ pub(super) enum WriteFailure {
     Lost(CloseReason),
 }
 
+/// Number of the stream in QUIC. Clients open all streams.
+pub(super) fn id(key: StreamKey) -> StreamId {
+    let dir = if key.is_uni() { Dir::Uni } else { Dir::Bi };
+    StreamId::new(Side::Client, dir, key.index().into())
+}
+
+/// Key of a stream that a client has opened; `None` of one that a server opened, or of too many.
+pub(super) fn key(id: StreamId) -> Option<StreamKey> {
+    let index = u32::try_from(id.index()).ok().filter(|index| *index < StreamKey::COUNT_MAX)?;
+    (id.initiator() == Side::Client).then(|| match id.dir() {
+        Dir::Bi => StreamKey::bidi(index),
+        Dir::Uni => StreamKey::uni(index),
+    })
+}
+
 impl Stream {
-    pub(super) fn new(
-        key: StreamKey,
-        send: Option<SendStream>,
-        recv: Option<RecvStream>,
-        wakers: &Arc<EventWakers>,
-    ) -> Self {
+    /// A stream of which this end has the sending half, the receiving half, or both.
+    pub(super) fn new(key: StreamKey, is_sending: bool, is_receiving: bool) -> Self {
         Self {
-            send,
-            recv,
+            id: id(key),
+            is_sending,
+            is_receiving,
             priority: if key.is_control() { CONTROL_PRIORITY } else { i32::from(Priority::DEFAULT.value()) },
             is_priority_set: false,
             written: 0,
             is_finishing: false,
             is_queued: false,
-            readable: wakers.waker(Event::Readable(key)),
-            writable: wakers.waker(Event::Writable(key)),
-            stopped: None,
         }
+    }
+
+    pub(super) fn id(&self) -> StreamId {
+        self.id
     }
 
     /// Both halves have ended.
     pub(super) fn is_over(&self) -> bool {
-        self.send.is_none() && self.recv.is_none()
+        !self.is_sending && !self.is_receiving
     }
 
     /// The application may write.
     pub(super) fn is_writable(&self) -> bool {
-        self.send.is_some() && !self.is_finishing
+        self.is_sending && !self.is_finishing
     }
 
     pub(super) fn priority(&self) -> i32 {
@@ -92,134 +97,87 @@ impl Stream {
     /// Takes effect at once, also for bytes that were written before: the library looks at the priority each time some
     /// of the stream is in a packet. Before the first write it waits for that, since the library would allocate for a
     /// stream that may never be written.
-    pub(super) fn set_priority(&mut self, priority: Priority) {
+    pub(super) fn set_priority(&mut self, connection: &mut Connection, priority: Priority) {
         let priority = i32::from(priority.value());
         self.is_priority_set &= self.priority == priority;
         self.priority = priority;
         if self.written > 0 {
-            self.apply_priority();
+            self.apply_priority(connection);
         }
     }
 
-    fn apply_priority(&mut self) {
-        if let Some(send) = self.send.as_ref().filter(|_| !self.is_priority_set) {
+    fn apply_priority(&mut self, connection: &mut Connection) {
+        if self.is_sending && !self.is_priority_set {
             self.is_priority_set = true;
-            // An error means that the stream has ended, and the next write says so.
-            let _ = send.set_priority(self.priority);
+            connection.set_priority(self.id, self.priority);
         }
     }
 
-    pub(super) fn poll_read(&mut self, buffer: &mut ReadBuf<'_>) -> Poll<Inbound> {
-        let Some(recv) = self.recv.as_mut() else { return Poll::Pending };
-        let before = buffer.filled().len();
-        let mut cx = Context::from_waker(&self.readable);
-        let inbound = match Pin::new(&mut *recv).poll_read(&mut cx, buffer) {
+    pub(super) fn poll_read(
+        &mut self,
+        connection: &mut Connection,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<Inbound> {
+        if !self.is_receiving {
+            return Poll::Pending;
+        }
+        let inbound = match connection.read(self.id, buffer) {
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(Ok(())) if buffer.filled().len() > before => return Poll::Ready(Inbound::Bytes),
-            Poll::Ready(Ok(())) => Inbound::Finished,
-            Poll::Ready(Err(error)) => match error.downcast::<ReadError>() {
-                Ok(ReadError::Reset(code)) => Inbound::Reset(code.into_inner()),
-                Ok(ReadError::ConnectionLost(error)) => Inbound::Lost(CloseReason::Connection(error)),
-                Ok(ReadError::ZeroRttRejected) => Inbound::Lost(CloseReason::EarlyDataRejected),
-                Ok(error) => Inbound::Lost(CloseReason::Other(error.to_string().into())),
-                Err(error) => Inbound::Lost(CloseReason::Other(error.to_string().into())),
-            },
+            Poll::Ready(Received::Bytes) => return Poll::Ready(Inbound::Bytes),
+            Poll::Ready(Received::Finished) => Inbound::Finished,
+            Poll::Ready(Received::Reset(code)) => Inbound::Reset(code.into_inner()),
         };
-        self.recv = None;
+        self.is_receiving = false;
         Poll::Ready(inbound)
     }
 
-    /// Writes as much of `slices` as is taken now, at most `max` bytes. While pending, its waker is registered.
+    /// Writes as much of `slices` as is taken now, at most `max` bytes. Pending: an event tells of room.
     pub(super) fn poll_write(
         &mut self,
+        connection: &mut Connection,
         slices: &[IoSlice<'_>],
         max: usize,
     ) -> Poll<Result<usize, WriteFailure>> {
-        self.apply_priority();
-        let Some(send) = self.send.as_mut() else { return Poll::Ready(Err(WriteFailure::Ended)) };
-        let mut cx = Context::from_waker(&self.writable);
-        let mut total = 0;
-        for slice in slices.iter().filter(|slice| !slice.is_empty()) {
-            if total == max {
-                break;
-            }
-            let slice = &slice[..slice.len().min(max - total)];
-            match Pin::new(&mut *send).poll_write(&mut cx, slice) {
-                Poll::Ready(Ok(written)) => {
-                    total += written;
-                    if written < slice.len() {
-                        break;
-                    }
-                }
-                // Bytes taken so far count; the error comes back with the next write.
-                Poll::Pending | Poll::Ready(Err(_)) if total > 0 => break,
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(match error {
-                        WriteError::Stopped(code) => WriteFailure::Stopped(code),
-                        WriteError::ClosedStream => WriteFailure::Ended,
-                        WriteError::ConnectionLost(error) => {
-                            WriteFailure::Lost(CloseReason::Connection(error))
-                        }
-                        WriteError::ZeroRttRejected => WriteFailure::Lost(CloseReason::EarlyDataRejected),
-                    }));
-                }
-            }
+        self.apply_priority(connection);
+        if !self.is_sending {
+            return Poll::Ready(Err(WriteFailure::Ended));
         }
-        self.written += total as u64;
-        Poll::Ready(Ok(total))
-    }
-
-    /// Reports STOP_SENDING without a write from now on.
-    pub(super) fn watch_stop(&mut self, key: StreamKey, wakers: &Arc<EventWakers>) {
-        if let Some(send) = self.send.as_ref() {
-            self.stopped = Some((Box::pin(send.stopped()), wakers.waker(Event::Stopped(key))));
-        }
-    }
-
-    /// The library keeps memory for the stream until it is stopped, or finished and acknowledged.
-    pub(super) fn is_watched(&self) -> bool {
-        self.stopped.is_some() && self.send.is_some()
-    }
-
-    /// The code of STOP_SENDING.
-    pub(super) fn poll_stopped(&mut self) -> Poll<VarInt> {
-        let Some((stopped, waker)) = self.stopped.as_mut() else { return Poll::Pending };
-        let Poll::Ready(outcome) = stopped.as_mut().poll(&mut Context::from_waker(waker)) else {
-            return Poll::Pending;
-        };
-        self.stopped = None;
-        // Otherwise it is finished, or lost with the connection.
-        if let Ok(Some(code)) = outcome { Poll::Ready(code) } else { Poll::Pending }
+        connection.write(self.id, slices, max).map(|outcome| match outcome {
+            Ok(written) => {
+                self.written += written as u64;
+                Ok(written)
+            }
+            Err(Refused::Stopped(code)) => Err(WriteFailure::Stopped(code)),
+            Err(Refused::Closed) => Err(WriteFailure::Ended),
+            Err(Refused::Lost(error)) => Err(WriteFailure::Lost(CloseReason::Connection(error))),
+        })
     }
 
     /// Sends RESET_STREAM, if the half is open.
-    pub(super) fn reset(&mut self, code: VarInt) {
-        self.stopped = None;
-        if let Some(mut send) = self.send.take() {
-            let _ = send.reset(code);
+    pub(super) fn reset(&mut self, connection: &mut Connection, code: VarInt) {
+        if std::mem::take(&mut self.is_sending) {
+            connection.reset(self.id, code);
         }
     }
 
     /// Sends STOP_SENDING, if the half is open.
-    pub(super) fn stop(&mut self, code: VarInt) {
-        if let Some(mut recv) = self.recv.take() {
-            let _ = recv.stop(code);
+    pub(super) fn stop(&mut self, connection: &mut Connection, code: VarInt) {
+        if std::mem::take(&mut self.is_receiving) {
+            connection.stop(self.id, code);
         }
     }
 
     /// Sends FIN now.
-    pub(super) fn finish(&mut self) {
-        self.stopped = None;
-        if let Some(mut send) = self.send.take() {
-            let _ = send.finish();
+    pub(super) fn finish(&mut self, connection: &mut Connection) {
+        if std::mem::take(&mut self.is_sending) {
+            let _ = connection.finish(self.id);
         }
     }
 }
 
 /// Reason for which a link has ended.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(super) enum CloseReason {
+pub(in crate::quic) enum CloseReason {
     #[error("the QUIC connection is lost: {0}")]
     Connection(ConnectionError),
     #[error("the server rejected the early data")]
@@ -228,8 +186,6 @@ pub(super) enum CloseReason {
     ControlReset(u64),
     #[error("the peer stopped the control stream with code {0:#x}")]
     ControlStopped(u64),
-    #[error("{0}")]
-    Other(Box<str>),
 }
 
 impl CloseReason {
@@ -245,8 +201,6 @@ impl From<CloseReason> for io::Error {
         let kind = match &reason {
             CloseReason::Connection(ConnectionError::TimedOut) => io::ErrorKind::TimedOut,
             CloseReason::Connection(ConnectionError::LocallyClosed) => io::ErrorKind::ConnectionAborted,
-            // Callers recognise it by this cause.
-            CloseReason::EarlyDataRejected => return ReadError::ZeroRttRejected.into(),
             _ => io::ErrorKind::ConnectionReset,
         };
         Self::new(kind, reason)

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
-use noq::ConnectionStats;
+use noq_proto::ConnectionStats;
 use tokio::time::{Instant, Sleep};
 
 use super::write_scheduler::MAX_PRIORITIES;
@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// Longest wait of a FIN: the peer needs its credit back.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(3);
 
-/// Bytes between two calls of [`UnsentBytes::update`], which cost a lock of the connection.
+/// Bytes between two calls of [`UnsentBytes::update`], which sum up the statistics of all paths.
 const UPDATE_INTERVAL: u64 = 8 << 10;
 
 /// FINs that wait, by the time at which they are sent without an acknowledgement.

@@ -11,9 +11,10 @@ use super::Multi;
 use crate::certificate::self_signed;
 use crate::link::Link;
 use crate::quic::QuicOptions;
+use crate::quic::codes::CLOSE_ABNORMAL;
 use crate::sim::Network;
 use crate::tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};
-use crate::transport::{Dir, Read};
+use crate::transport::{Close, Dir, Read};
 use crate::{ListenOptions, Listener};
 
 /// Both ends of a new connection: server, client.
@@ -46,11 +47,22 @@ async fn next(link: &mut Link) -> Read {
 async fn next_wanted(link: &mut Link, mut wants: impl FnMut(StreamKey) -> bool) -> Read {
     let mut bytes = [0; 64];
     let mut buffer = ReadBuf::new(&mut bytes);
-    poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut wants)).await.expect("the link lives")
+    poll_fn(|cx| {
+        let read = link.poll_read(cx, &mut buffer, &mut wants);
+        let _ = link.poll_flush(cx);
+        read
+    })
+    .await
+    .expect("the link lives")
 }
 
 async fn write(link: &mut Link, stream: StreamKey) {
-    let written = poll_fn(|cx| link.poll_write(cx, stream, &[IoSlice::new(b"!")])).await;
+    let written = poll_fn(|cx| {
+        let written = link.poll_write(cx, stream, &[IoSlice::new(b"!")]);
+        let _ = link.poll_flush(cx);
+        written
+    })
+    .await;
     assert_eq!(written.expect("write"), 1);
 }
 
@@ -150,6 +162,8 @@ async fn bytes_that_are_received_and_not_read_are_estimated() {
                 assert_eq!(read.expect("the link lives"), Read::Opened(key));
             }
             assert!(client.poll_read(cx, &mut buffer, &mut |_| true).is_pending());
+            let _ = server.poll_flush(cx);
+            let _ = client.poll_flush(cx);
             let taken = std::task::ready!(client.poll_write(cx, key, &[IoSlice::new(&payload[written..])]));
             written += taken.expect("write");
             Poll::Ready(())
@@ -157,12 +171,14 @@ async fn bytes_that_are_received_and_not_read_are_estimated() {
         .await;
     }
     write(&mut client, StreamKey::CONTROL).await;
-    tokio::time::timeout(std::time::Duration::from_secs(5), async {
+    let arrival = async {
         while next_wanted(&mut server, StreamKey::is_control).await != Read::Bytes(StreamKey::CONTROL) {}
-        next_wanted(&mut server, StreamKey::is_control).await
-    })
-    .await
-    .expect_err("all has arrived");
+        tokio::select! {
+            read = next_wanted(&mut server, StreamKey::is_control) => read,
+            read = next(&mut client) => read,
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(5), arrival).await.expect_err("all has arrived");
     let unread = server.unread_bytes();
     assert!((total..total + total / 20).contains(&unread), "{unread} of {total}");
     let mut left = total;
@@ -178,4 +194,56 @@ async fn bytes_that_are_received_and_not_read_are_estimated() {
         .await
         .expect_err("all is read");
     assert_eq!(server.unread_bytes(), 0);
+}
+
+/// The peer is gone: neither acknowledgements nor room for the rest are waited for.
+#[tokio::test(start_paused = true)]
+async fn the_close_of_a_lost_connection_takes_no_time() {
+    let (_listener, mut server, mut client) = pair().await;
+    let key = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");
+    write(&mut client, key).await;
+    while next(&mut server).await != Read::Bytes(key) {}
+    for stream in [StreamKey::CONTROL, key] {
+        write(&mut server, stream).await;
+    }
+    // CONNECTION_CLOSE leaves at once, without FIN.
+    client.close_by(tokio::time::Instant::now().into_std());
+    drop(client);
+    let mut bytes = [0; 64];
+    let mut read_on = async || {
+        poll_fn(|cx| {
+            let read = server.poll_read(cx, &mut ReadBuf::new(&mut bytes), &mut |_| true);
+            let _ = server.poll_flush(cx);
+            read
+        })
+        .await
+    };
+    while read_on().await.is_ok_and(|read| read != Read::Closed) {}
+    let begin = tokio::time::Instant::now();
+    let close = Close { code: CLOSE_ABNORMAL, stop: None };
+    poll_fn(|cx| server.poll_close(cx, close)).await.expect("closed");
+    assert!(begin.elapsed().is_zero(), "{:?}", begin.elapsed());
+}
+
+/// FIN has a frame of its own even if the turn between took longer than the wait for it. [BQ-31]
+#[tokio::test(start_paused = true)]
+async fn the_fin_after_a_long_turn_does_not_travel_with_its_bytes() {
+    let (_listener, mut server, mut client) = pair().await;
+    let key = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");
+    write(&mut client, key).await;
+    while next(&mut server).await != Read::Bytes(key) {}
+    let frames = |link: &mut Link| {
+        let Link::Multi(Multi { state: Some(state), .. }) = link else { panic!("a link of many streams") };
+        state.connection.stats().frame_tx.stream
+    };
+    let before = frames(&mut server);
+    let written = poll_fn(|cx| server.poll_write(cx, key, &[IoSlice::new(b"!")])).await;
+    assert_eq!(written.expect("write"), 1);
+    server.finish(key);
+    tokio::time::advance(std::time::Duration::from_secs(4)).await;
+    tokio::select! {
+        read = next(&mut server) => panic!("{read:?}"),
+        () = async { while next(&mut client).await != Read::Finished(key) {} } => {}
+    }
+    assert_eq!(frames(&mut server) - before, 2);
 }

@@ -5,7 +5,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
-use noq::PathId;
 use tokio::time::{Instant, sleep_until};
 
 use super::send_limit::{MIN_LIMIT, RESERVE};
@@ -13,6 +12,8 @@ use super::state::ConnectionState;
 use super::stream::{CloseReason, WriteFailure};
 use super::stream_finish::{PathCapacity, PendingFinish, Progress};
 use super::write_scheduler::Turn;
+use crate::quic::codes::{CLOSE_ABNORMAL, code};
+use crate::quic::early::Early;
 use crate::transport::Read;
 
 /// Round trip where none was measured.
@@ -30,12 +31,17 @@ impl ConnectionState {
         key: StreamKey,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.handle_events();
+        if let Some(reason @ CloseReason::EarlyDataRejected) = &self.close_reason {
+            return Poll::Ready(Err(reason.clone().into()));
+        }
         let Some(stream) = self.stream_mut(key).filter(|stream| stream.is_writable()) else {
             return Poll::Ready(Err(ended(key)));
         };
         let priority = stream.priority();
         let is_first = stream.written == 0 && !key.is_control();
+        if let Some(error) = self.connection.error() {
+            return Poll::Ready(Err(CloseReason::Connection(error.clone()).into()));
+        }
         let max = match self.writes.scheduler.turn(key, priority) {
             Turn::Blocked => return Poll::Pending,
             Turn::AfterOthers => {
@@ -44,12 +50,12 @@ impl ConnectionState {
             }
             Turn::Now(max) => max,
         };
-        self.writes.limit.end_watch(&self.connection);
+        self.writes.limit.end_watch(&mut self.connection);
         match self.write(key, priority, slices, max) {
             Poll::Ready(Ok(written)) => {
                 self.writes.scheduler.remove(key);
                 if self.writes.unsent.handle_written(written, priority) {
-                    self.writes.unsent.update(self.progress(), self.writes.limit.bytes());
+                    self.update_unsent();
                 }
                 if is_first && written > 0 {
                     self.writes.active.insert(key, priority);
@@ -59,7 +65,8 @@ impl ConnectionState {
             }
             Poll::Pending => {
                 self.writes.scheduler.handle_refused(key, priority);
-                self.writes.unsent.set_full(self.progress(), self.writes.limit.bytes());
+                let progress = self.progress();
+                self.writes.unsent.set_full(progress, self.writes.limit.bytes());
                 if !key.is_control()
                     && self.writes.urgency.handle_refused(priority, Instant::now())
                     && let Some(gate) = &self.gate
@@ -111,17 +118,19 @@ impl ConnectionState {
                 None => return Poll::Ready(Err(WriteFailure::Ended)),
             },
         };
-        let mut outcome = stream.poll_write(slices, max);
+        let mut outcome = stream.poll_write(connection, slices, max);
         if outcome.is_pending() {
-            let window = || Some(connection.path_stats(PathId::ZERO)?.cwnd.saturating_mul(2).max(MIN_LIMIT));
+            let window = || Some(connection.path_stats()?.cwnd.saturating_mul(2).max(MIN_LIMIT));
             let limit = gate.as_ref().and_then(|gate| gate.pending_limit()).or_else(window);
             if limit.is_some_and(|limit| writes.limit.update(connection, limit)) {
-                outcome = stream.poll_write(slices, max);
+                outcome = stream.poll_write(connection, slices, max);
             }
         }
         let lower = if outcome.is_pending() { writes.active.count_below(priority) } else { 0 };
         if lower > 0 {
-            outcome = writes.limit.write_beyond(connection, lower, || stream.poll_write(slices, max));
+            writes.limit.widen(connection, lower);
+            outcome = stream.poll_write(connection, slices, max);
+            writes.limit.narrow(connection);
         }
         outcome
     }
@@ -136,22 +145,20 @@ impl ConnectionState {
         stream.is_finishing = true;
         let (priority, written) = (stream.priority(), stream.written);
         self.writes.scheduler.remove(key);
-        self.writes.unsent.update(self.progress(), self.writes.limit.bytes());
+        self.update_unsent();
         self.finish_later(key, PendingFinish::new(self.writes.unsent.mark(priority, written)));
-        // The next read sees to it.
-        self.events.waker.wake_by_ref();
     }
 
     fn finish_now(&mut self, key: StreamKey) {
         if let Some(stream) = self.streams.get_mut(&key) {
-            stream.finish();
+            stream.finish(&mut self.connection);
             self.handle_send_ended(key);
         }
     }
 
     fn finish_later(&mut self, key: StreamKey, finish: PendingFinish) {
-        let Some(stream) = self.streams.get(&key) else { return };
         let capacity = self.capacity();
+        let Some(stream) = self.streams.get(&key) else { return };
         let contention = self.writes.scheduler.contention(stream.priority(), self.blocked_limit(&capacity));
         // Equals are sent in turns with it.
         let before = stream.written.min(self.writes.limit.bytes()).saturating_mul(1 + contention.equals);
@@ -159,48 +166,62 @@ impl ConnectionState {
         self.writes.finishes.by_due.insert((due, key), finish);
     }
 
-    /// Everything is acknowledged, if the number is that of the present watch.
-    pub(super) fn handle_acknowledged(&mut self, number: u32) {
-        if self.writes.limit.is_watch(number) {
-            self.writes.limit.end_watch(&self.connection);
+    /// Handles room for a stream: everything is acknowledged, if it is the one that is watched.
+    pub(super) fn handle_room(&mut self, key: StreamKey) {
+        if self.writes.limit.is_watched(key) {
+            self.writes.limit.end_watch(&mut self.connection);
             while let Some(((_, key), _)) = self.writes.finishes.by_due.pop_first() {
                 self.finish_now(key);
             }
         }
     }
 
-    /// Sends the FINs that are due, reports a new address of the peer, and sets the timer for the rest.
-    pub(super) fn poll_finishes(&mut self, cx: &mut Context<'_>) -> Option<Read> {
+    /// Sends the FINs that are due, looks for a new address of the peer, and sets the timer for the rest. True if there
+    /// is something to send.
+    pub(super) fn poll_finishes(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut has_more = false;
         loop {
             self.watch_acknowledgement();
             let finish = self.next_finish().map(|(due, _)| due);
-            let Some(due) = finish.into_iter().chain(self.role.next_poll()).min() else {
+            let wait = self.early.as_ref().and_then(Early::until);
+            let address = self.role.next_poll(&self.connection);
+            let Some(due) = finish.into_iter().chain(wait).chain(address).min() else {
                 self.writes.finishes.timer = None;
-                return None;
+                return has_more;
             };
             let timer = self.writes.finishes.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
             if due < timer.deadline() {
                 timer.as_mut().reset(due);
             }
             if timer.as_mut().poll(cx).is_pending() {
-                return None;
+                return has_more;
             }
             self.writes.finishes.timer = None;
-            if let Some(address) = self.role.take_new_address() {
-                return Some(Read::Moved(address));
+            if wait.is_some_and(|until| until <= Instant::now()) {
+                self.end_wait();
+                self.connection.close(code(CLOSE_ABNORMAL));
+                has_more = true;
+                cx.waker().wake_by_ref();
             }
-            self.finish_due();
+            if let Some(address) = self.role.take_new_address(&mut self.connection) {
+                self.reads.notices.push_back(Read::Moved(address));
+                cx.waker().wake_by_ref();
+            }
+            has_more |= self.finish_due();
         }
     }
 
     /// Sends the FINs that are due. One waits on behind a higher priority that fills the connection, while its bytes
-    /// may be unsent, and while nothing was written since and not everything is acknowledged: some of it was lost.
-    fn finish_due(&mut self) {
+    /// may be unsent, and while nothing was written since and not everything is acknowledged: some of it was lost. True
+    /// if one was sent.
+    fn finish_due(&mut self) -> bool {
+        let mut has_sent = false;
         let now = Instant::now();
-        let (progress, capacity) = (self.progress(), self.capacity());
+        let progress = self.progress();
+        let capacity = self.capacity();
         let is_retransmitting = self.writes.limit.is_quiet_for(capacity.delivery_time(0) / 2);
         while let Some((due, key)) = self.next_finish().filter(|(due, _)| *due <= now) {
-            let Some(finish) = self.writes.finishes.by_due.remove(&(due, key)) else { return };
+            let Some(finish) = self.writes.finishes.by_due.remove(&(due, key)) else { break };
             let is_outranked = || {
                 let priority = self.streams.get(&key).map(|stream| stream.priority())?;
                 Some(self.writes.scheduler.contention(priority, self.blocked_limit(&capacity)).is_outranked)
@@ -212,15 +233,17 @@ impl ConnectionState {
                 self.finish_later(key, finish);
             } else {
                 self.finish_now(key);
+                has_sent = true;
             }
         }
+        has_sent
     }
 
     /// The FIN that is due first without an acknowledgement.
     fn next_finish(&mut self) -> Option<(Instant, StreamKey)> {
         while let Some(first) = self.writes.finishes.by_due.first_entry() {
             let (due, key) = *first.key();
-            if self.streams.get(&key).is_some_and(|stream| stream.is_finishing && stream.send.is_some()) {
+            if self.streams.get(&key).is_some_and(|stream| stream.is_finishing && stream.is_sending) {
                 return Some((due, key));
             }
             first.remove();
@@ -234,24 +257,27 @@ impl ConnectionState {
             return;
         }
         let Some((_, key)) = self.next_finish() else { return };
-        if self.writes.scheduler.is_any_blocked(self.blocked_limit(&self.capacity())) {
-            return;
-        }
-        if let Some(send) = self.streams.get_mut(&key).and_then(|stream| stream.send.as_mut()) {
-            self.writes.limit.begin_watch(&self.connection, key, send, &self.wakers);
+        let capacity = self.capacity();
+        if !self.writes.scheduler.is_any_blocked(self.blocked_limit(&capacity)) {
+            self.writes.limit.begin_watch(&mut self.connection, key);
         }
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&mut self) -> Progress {
         Progress::from(self.connection.stats())
     }
 
-    pub(super) fn capacity(&self) -> PathCapacity {
+    fn update_unsent(&mut self) {
+        let progress = self.progress();
+        self.writes.unsent.update(progress, self.writes.limit.bytes());
+    }
+
+    pub(super) fn capacity(&mut self) -> PathCapacity {
         // Where a gate decides, the window of the congestion controller is open or closed and says nothing about the
         // path: the gate is asked for its own limit.
         let window = self.gate.as_ref().and_then(|gate| gate.pending_limit());
-        let window = window.or_else(|| self.connection.path_stats(PathId::ZERO).map(|path| path.cwnd));
-        match (self.connection.rtt(PathId::ZERO), window) {
+        let window = window.or_else(|| self.connection.path_stats().map(|path| path.cwnd));
+        match (self.connection.rtt(), window) {
             (Some(rtt), Some(window)) => PathCapacity { rtt: rtt.max(MIN_RTT), window },
             _ => PathCapacity { rtt: DEFAULT_RTT, window: self.writes.limit.bytes() },
         }

@@ -1,30 +1,29 @@
-//! QUIC connection for the `h3` crate: its transport traits on the QUIC library, behind the panic guard.
+//! QUIC connection for the `h3` crate: its transport traits on a connection that the tasks of requests share.
 
 mod frame_limit;
+mod shared;
 mod stream;
 
 use std::fmt;
-use std::future::{Future, pending};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming};
-use noq::{ConnectionError, Endpoint, PathId, RecvStream, SendStream, VarInt};
+use noq_proto::{ConnectionError, Dir, VarInt};
 
 pub use self::stream::{Http3Bidi, Http3Recv, Http3Send};
 
 use self::frame_limit::FrameLimit;
+use self::shared::{Handle, WeakHandle};
 use self::stream::SendOptions;
 use super::congestion::permit_extra_packet;
-use super::panic_guard::{Broken, PanicGuard, Part, SharedConnection, guarded};
-use super::runtime::Failures;
+use super::io::Connection;
 use crate::transport::{Peer, canonical};
 
 /// Unidirectional streams that a peer may open: control, two of QPACK, and some of unknown types. `h3` keeps an entry
@@ -59,7 +58,7 @@ pub struct PathStats {
 
 impl PathStats {
     /// The measurements of a path, without the address.
-    fn of(stats: noq::PathStats) -> Self {
+    fn of(stats: &noq_proto::PathStats) -> Self {
         Self {
             remote: None,
             srtt: stats.rtt,
@@ -78,7 +77,7 @@ impl PathStats {
 /// Reads the measurements of a connection that belongs to another value.
 #[derive(Clone)]
 pub struct PathProbe {
-    connection: Weak<SharedConnection>,
+    connection: WeakHandle,
     acknowledged_ends: Arc<AtomicBool>,
 }
 
@@ -88,12 +87,9 @@ impl PathProbe {
     /// # Errors
     /// The connection is closed.
     pub fn sample(&self) -> io::Result<PathStats> {
-        self.read(|handle| {
-            let remote = handle.path(PathId::ZERO)?.remote_address().ok();
-            Some(PathStats {
-                remote: remote.map(canonical),
-                ..PathStats::of(handle.path_stats(PathId::ZERO)?)
-            })
+        self.connection.with(|connection| {
+            let remote = connection.remote_address().map(canonical);
+            Some((PathStats { remote, ..PathStats::of(&connection.path_stats()?) }, false))
         })
     }
 
@@ -110,18 +106,12 @@ impl PathProbe {
     /// # Errors
     /// The connection is closed.
     pub(crate) fn ping(&self, is_lossy: impl Fn(&PathStats) -> bool, now: Instant) -> io::Result<bool> {
-        self.read(|handle| {
-            let is_silent = permit_extra_packet(handle.congestion_state(PathId::ZERO)?, now);
-            let is_probed = is_silent || is_lossy(&PathStats::of(handle.path_stats(PathId::ZERO)?));
-            Some(is_probed && handle.path(PathId::ZERO)?.ping().is_ok())
+        self.connection.with(|connection| {
+            let is_silent = permit_extra_packet(connection.congestion_controller()?.clone_box(), now);
+            let is_probed = is_silent || is_lossy(&PathStats::of(&connection.path_stats()?));
+            let is_sent = is_probed && connection.ping();
+            Some((is_sent, is_sent))
         })
-    }
-
-    /// Reads from the connection, if it is open.
-    fn read<T>(&self, read: impl Fn(&noq::Connection) -> Option<T>) -> io::Result<T> {
-        let closed = || io::Error::from(io::ErrorKind::NotConnected);
-        let connection = self.connection.upgrade().ok_or_else(closed)?;
-        guarded(|| read(connection.handle()?))?.ok_or_else(closed)
     }
 }
 
@@ -131,36 +121,19 @@ impl fmt::Debug for PathProbe {
     }
 }
 
-type Opening<T> = PanicGuard<dyn Future<Output = Result<T, ConnectionError>> + Send>;
-
 /// Established QUIC connection, of either end, to be served or used by `h3`.
 pub struct Http3Connection {
     open: Http3Open,
-    accepting_bidi: Option<Opening<(SendStream, RecvStream)>>,
-    accepting_uni: Option<Opening<RecvStream>>,
-    /// Resolves when the library has panicked in this connection.
-    failed: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     uni_streams: usize,
     send_options: SendOptions,
     peer: Peer,
-    /// The endpoint of a client.
-    _endpoint: Option<Part<Endpoint>>,
 }
 
 impl Http3Connection {
-    pub(super) fn new(
-        connection: noq::Connection,
-        peer: Peer,
-        endpoint: Option<Endpoint>,
-        failures: Failures,
-    ) -> Self {
-        let shared = SharedConnection::new(connection);
+    /// Spawns the task that drives the connection.
+    pub(super) fn new(connection: Box<Connection>, peer: Peer) -> Self {
         Self {
-            _endpoint: endpoint.map(|endpoint| Part::new(endpoint, &shared)),
-            failed: Box::pin(failed(Arc::clone(&shared), failures)),
-            open: Http3Open { shared, acknowledged_ends: Arc::default(), bidi: None, uni: None },
-            accepting_bidi: None,
-            accepting_uni: None,
+            open: Http3Open { handle: Handle::spawn(connection), acknowledged_ends: Arc::default() },
             uni_streams: 0,
             send_options: SendOptions::default(),
             peer,
@@ -193,15 +166,8 @@ impl Http3Connection {
     #[must_use]
     pub fn probe(&self) -> PathProbe {
         PathProbe {
-            connection: Arc::downgrade(&self.open.shared),
+            connection: self.open.handle.downgrade(),
             acknowledged_ends: Arc::clone(&self.open.acknowledged_ends),
-        }
-    }
-
-    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Result<(), ConnectionErrorIncoming> {
-        match self.failed.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(broken()),
-            Poll::Pending => Ok(()),
         }
     }
 }
@@ -212,66 +178,18 @@ impl fmt::Debug for Http3Connection {
     }
 }
 
-/// Resolves when a task of the library has panicked, and it was that of this connection.
-async fn failed(connection: Arc<SharedConnection>, mut failures: Failures) {
-    loop {
-        if failures.changed().await.is_err() {
-            return pending().await;
-        }
-        if !connection.is_sound() {
-            return;
-        }
-    }
-}
-
 /// Opens streams on a connection.
+#[derive(Clone)]
 pub struct Http3Open {
-    shared: Arc<SharedConnection>,
+    handle: Handle,
     /// See [`PathProbe::wait_for_acknowledgements`].
     acknowledged_ends: Arc<AtomicBool>,
-    bidi: Option<Opening<(SendStream, RecvStream)>>,
-    uni: Option<Opening<SendStream>>,
-}
-
-impl Clone for Http3Open {
-    fn clone(&self) -> Self {
-        let acknowledged_ends = Arc::clone(&self.acknowledged_ends);
-        Self { shared: Arc::clone(&self.shared), acknowledged_ends, bidi: None, uni: None }
-    }
 }
 
 impl fmt::Debug for Http3Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Http3Open").finish_non_exhaustive()
     }
-}
-
-/// Polls the future in `slot`, which `call` makes of the connection if there is none.
-fn poll_slot<T, F>(
-    slot: &mut Option<Opening<T>>,
-    shared: &Arc<SharedConnection>,
-    cx: &mut Context<'_>,
-    call: fn(Arc<SharedConnection>) -> F,
-) -> Poll<Result<T, ConnectionErrorIncoming>>
-where
-    F: Future<Output = Result<T, ConnectionError>> + Send + 'static,
-{
-    let future = slot.get_or_insert_with(|| PanicGuard::of(Box::pin(call(Arc::clone(shared)))));
-    let outcome = ready!(Pin::new(future).poll(cx));
-    *slot = None;
-    Poll::Ready(outcome.map_err(|Broken| broken())?.map_err(|error| lost(&error)))
-}
-
-/// Calls an asynchronous method of the connection in a future that owns it.
-macro_rules! on_connection {
-    ($method:ident) => {
-        |shared: Arc<SharedConnection>| async move {
-            match shared.handle() {
-                Some(connection) => connection.$method().await,
-                None => Err(ConnectionError::LocallyClosed),
-            }
-        }
-    };
 }
 
 impl<B: Buf> quic::Connection<B> for Http3Connection {
@@ -282,12 +200,11 @@ impl<B: Buf> quic::Connection<B> for Http3Connection {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::RecvStream, ConnectionErrorIncoming>> {
-        self.poll_failed(cx)?;
         loop {
-            let shared = &self.open.shared;
-            let recv = ready!(poll_slot(&mut self.accepting_uni, shared, cx, on_connection!(accept_uni)))?;
+            let handle = &self.open.handle;
+            let id = ready!(handle.poll_accept(Dir::Uni, cx)).map_err(|error| lost(&error))?;
             self.uni_streams += 1;
-            let recv = Http3Recv::new(recv, FrameLimit::uni(), shared);
+            let recv = Http3Recv::new(id, FrameLimit::uni(), handle);
             if self.uni_streams <= UNI_STREAMS {
                 return Poll::Ready(Ok(recv));
             }
@@ -299,10 +216,9 @@ impl<B: Buf> quic::Connection<B> for Http3Connection {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::BidiStream, ConnectionErrorIncoming>> {
-        self.poll_failed(cx)?;
-        let shared = &self.open.shared;
-        let streams = ready!(poll_slot(&mut self.accepting_bidi, shared, cx, on_connection!(accept_bi)))?;
-        let bidi = Http3Bidi::new(streams, shared, &self.open.acknowledged_ends);
+        let handle = &self.open.handle;
+        let id = ready!(handle.poll_accept(Dir::Bi, cx)).map_err(|error| lost(&error))?;
+        let bidi = Http3Bidi::new(id, handle, &self.open.acknowledged_ends);
         Poll::Ready(Ok(bidi.with_options(self.send_options)))
     }
 
@@ -342,30 +258,23 @@ impl<B: Buf> quic::OpenStreams<B> for Http3Open {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::BidiStream, StreamErrorIncoming>> {
-        let streams = ready!(poll_slot(&mut self.bidi, &self.shared, cx, on_connection!(open_bi)));
-        let streams = streams.map_err(on_stream)?;
-        Poll::Ready(Ok(Http3Bidi::new(streams, &self.shared, &self.acknowledged_ends)))
+        let id = ready!(self.handle.poll_open(Dir::Bi, cx)).map_err(|error| on_stream(lost(&error)))?;
+        Poll::Ready(Ok(Http3Bidi::new(id, &self.handle, &self.acknowledged_ends)))
     }
 
     fn poll_open_send(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::SendStream, StreamErrorIncoming>> {
-        let send = ready!(poll_slot(&mut self.uni, &self.shared, cx, on_connection!(open_uni)));
-        let send = send.map_err(on_stream)?;
+        let id = ready!(self.handle.poll_open(Dir::Uni, cx)).map_err(|error| on_stream(lost(&error)))?;
         // Settings and GOAWAY do not wait for bodies.
-        let _ = guarded(|| send.set_priority(1));
-        Poll::Ready(Ok(Http3Send::new(send, &self.shared, &self.acknowledged_ends)))
+        self.handle.set_priority(id, 1);
+        Poll::Ready(Ok(Http3Send::new(id, &self.handle, &self.acknowledged_ends)))
     }
 
-    fn close(&mut self, code: Code, reason: &[u8]) {
-        let code = VarInt::from_u64(code.value()).unwrap_or(VarInt::MAX);
-        let _ = guarded(|| self.shared.handle().map(|connection| connection.close(code, reason)));
+    fn close(&mut self, code: Code, _reason: &[u8]) {
+        self.handle.close(VarInt::from_u64(code.value()).unwrap_or(VarInt::MAX));
     }
-}
-
-fn broken() -> ConnectionErrorIncoming {
-    ConnectionErrorIncoming::InternalError(io::Error::from(Broken).to_string())
 }
 
 fn lost(error: &ConnectionError) -> ConnectionErrorIncoming {

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
@@ -11,12 +12,13 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use h3::error::Code;
 use h3::quic::{self, StreamErrorIncoming, StreamId, WriteBuf};
-use noq::{ReadError, RecvStream, SendStream, Stopped, VarInt, WriteError};
+use noq_proto::VarInt;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::frame_limit::FrameLimit;
-use super::{broken, lost, on_stream};
-use crate::quic::panic_guard::{Part, SharedConnection};
+use super::shared::Handle;
+use super::{lost, on_stream};
+use crate::quic::io::Refused;
 
 /// Type of DATA frames.
 const DATA: u8 = 0x00;
@@ -24,7 +26,7 @@ const DATA: u8 = 0x00;
 /// Bytes of one read or write at most.
 const CHUNK: usize = 64 << 10;
 
-fn id(id: noq::StreamId) -> StreamId {
+fn h3_id(id: noq_proto::StreamId) -> StreamId {
     match StreamId::try_from(u64::from(VarInt::from(id))) {
         Ok(id) => id,
         Err(error) => unreachable!("both libraries count streams to 2^62: {error}"),
@@ -59,8 +61,8 @@ struct Stall {
 
 /// Sending half of a stream.
 pub struct Http3Send<B> {
-    stream: Part<SendStream>,
-    id: StreamId,
+    handle: Handle,
+    id: noq_proto::StreamId,
     writing: Option<WriteBuf<B>>,
     /// Bytes that were taken from it, and are written first.
     chunk: Bytes,
@@ -68,25 +70,20 @@ pub struct Http3Send<B> {
     stall: Option<Stall>,
     /// Set: the end of the stream waits for the peer's acknowledgement.
     acknowledged_ends: Arc<AtomicBool>,
-    /// Resolves when the peer has acknowledged all of the stream.
-    acknowledged: Option<Part<Pin<Box<Stopped>>>>,
+    is_finished: bool,
 }
 
 impl<B> Http3Send<B> {
-    pub(super) fn new(
-        stream: SendStream,
-        connection: &Arc<SharedConnection>,
-        acknowledged_ends: &Arc<AtomicBool>,
-    ) -> Self {
+    pub(super) fn new(id: noq_proto::StreamId, handle: &Handle, acknowledged_ends: &Arc<AtomicBool>) -> Self {
         Self {
-            id: id(stream.id()),
-            stream: Part::new(stream, connection),
+            handle: handle.clone(),
+            id,
             writing: None,
             chunk: Bytes::new(),
             options: SendOptions::default(),
             stall: None,
             acknowledged_ends: Arc::clone(acknowledged_ends),
-            acknowledged: None,
+            is_finished: false,
         }
     }
 
@@ -102,23 +99,27 @@ impl<B> Http3Send<B> {
     }
 
     /// Writes from the begin of `chunk`, and removes what was written.
-    fn poll_write(
-        stream: &mut Part<SendStream>,
-        cx: &mut Context<'_>,
-        chunk: &mut Bytes,
-    ) -> Poll<Result<usize, StreamErrorIncoming>> {
-        let written = stream.with(|stream| {
-            let mut chunks = std::slice::from_mut(chunk);
-            pin!(stream.write_many_chunks(&mut chunks)).poll(cx)
-        });
-        Poll::Ready(match ready!(written.map_err(|_| on_stream(broken()))?) {
+    fn poll_write(&self, cx: &Context<'_>, chunk: &mut Bytes) -> Poll<Result<usize, StreamErrorIncoming>> {
+        Poll::Ready(match ready!(self.handle.poll_write(self.id, chunk, cx)) {
             Ok(written) => Ok(written),
-            Err(WriteError::Stopped(code)) => {
+            Err(Refused::Stopped(code)) => {
                 Err(StreamErrorIncoming::StreamTerminated { error_code: code.into_inner() })
             }
-            Err(WriteError::ConnectionLost(error)) => Err(on_stream(lost(&error))),
-            Err(error) => Err(StreamErrorIncoming::Unknown(Box::new(error))),
+            Err(Refused::Lost(error)) => Err(on_stream(lost(&error))),
+            Err(Refused::Closed) => {
+                Err(StreamErrorIncoming::Unknown(io::Error::from(io::ErrorKind::NotConnected).into()))
+            }
         })
+    }
+}
+
+impl<B> Drop for Http3Send<B> {
+    /// Ends a stream that was not reset, and whose end was not asked for.
+    fn drop(&mut self) {
+        self.handle.forget_sending(self.id);
+        if !self.is_finished {
+            let _ = self.handle.finish(self.id);
+        }
     }
 }
 
@@ -126,7 +127,9 @@ impl<B: Buf> quic::SendStream<B> for Http3Send<B> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         loop {
             while !self.chunk.is_empty() {
-                let written = Self::poll_write(&mut self.stream, cx, &mut self.chunk);
+                let mut chunk = std::mem::take(&mut self.chunk);
+                let written = self.poll_write(cx, &mut chunk);
+                self.chunk = chunk;
                 if written.is_pending() {
                     ready!(self.poll_stalled(cx));
                     let error_code = Code::H3_REQUEST_CANCELLED.value();
@@ -161,30 +164,21 @@ impl<B: Buf> quic::SendStream<B> for Http3Send<B> {
     }
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
-        let acknowledged = match &mut self.acknowledged {
-            Some(acknowledged) => acknowledged,
-            none => {
-                // An error means that the stream has ended.
-                let _ = self.stream.with(SendStream::finish).map_err(|_| on_stream(broken()))?;
-                if !self.acknowledged_ends.load(Ordering::Relaxed) {
-                    return Poll::Ready(Ok(()));
-                }
-                let stopped = self.stream.with(|stream| Box::pin(stream.stopped()));
-                none.insert(self.stream.beside(stopped.map_err(|_| on_stream(broken()))?))
-            }
-        };
-        let ended = acknowledged.with(|acknowledged| acknowledged.as_mut().poll(cx));
+        if !std::mem::replace(&mut self.is_finished, true) {
+            self.handle.finish(self.id).map_err(|error| on_stream(lost(&error)))?;
+        }
         // A peer that stops the stream, or is gone, is told by other calls.
-        let _ = ready!(ended.map_err(|_| on_stream(broken()))?);
-        Poll::Ready(Ok(()))
+        let waits = self.acknowledged_ends.load(Ordering::Relaxed);
+        if waits { self.handle.poll_end(self.id, cx).map(Ok) } else { Poll::Ready(Ok(())) }
     }
 
     fn reset(&mut self, reset_code: u64) {
-        let _ = self.stream.with(|stream| stream.reset(code(reset_code)));
+        self.is_finished = true;
+        self.handle.reset(self.id, code(reset_code));
     }
 
     fn send_id(&self) -> StreamId {
-        self.id
+        h3_id(self.id)
     }
 }
 
@@ -195,7 +189,7 @@ impl<B: Buf> quic::SendStreamUnframed<B> for Http3Send<B> {
         bytes: &mut D,
     ) -> Poll<Result<usize, StreamErrorIncoming>> {
         let mut chunk = Bytes::copy_from_slice(bytes.chunk());
-        let written = ready!(Self::poll_write(&mut self.stream, cx, &mut chunk))?;
+        let written = ready!(self.poll_write(cx, &mut chunk))?;
         bytes.advance(written);
         Poll::Ready(Ok(written))
     }
@@ -209,15 +203,15 @@ impl<B> fmt::Debug for Http3Send<B> {
 
 /// Receiving half of a stream.
 pub struct Http3Recv {
-    stream: Part<RecvStream>,
-    id: StreamId,
+    handle: Handle,
+    id: noq_proto::StreamId,
     filter: FrameLimit,
     is_finished: bool,
 }
 
 impl Http3Recv {
-    pub(super) fn new(stream: RecvStream, filter: FrameLimit, connection: &Arc<SharedConnection>) -> Self {
-        Self { id: id(stream.id()), stream: Part::new(stream, connection), filter, is_finished: false }
+    pub(super) fn new(id: noq_proto::StreamId, filter: FrameLimit, handle: &Handle) -> Self {
+        Self { handle: handle.clone(), id, filter, is_finished: false }
     }
 }
 
@@ -226,19 +220,17 @@ impl quic::RecvStream for Http3Recv {
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
         while !self.is_finished {
-            let read = self.stream.with(|stream| pin!(stream.read_chunk(CHUNK)).poll(cx));
-            let bytes = match ready!(read.map_err(|_| on_stream(broken()))?) {
+            let read = ready!(self.handle.poll_read(self.id, CHUNK, cx));
+            let bytes = match read.map_err(|error| on_stream(lost(&error)))? {
                 Ok(Some(chunk)) => self.filter.filter(chunk),
                 Ok(None) => {
                     self.is_finished = true;
                     self.filter.finish()
                 }
-                Err(ReadError::Reset(code)) => {
+                Err(code) => {
                     let error_code = code.into_inner();
                     return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code }));
                 }
-                Err(ReadError::ConnectionLost(error)) => return Poll::Ready(Err(on_stream(lost(&error)))),
-                Err(error) => return Poll::Ready(Err(StreamErrorIncoming::Unknown(Box::new(error)))),
             };
             if !bytes.is_empty() {
                 return Poll::Ready(Ok(Some(bytes)));
@@ -248,11 +240,11 @@ impl quic::RecvStream for Http3Recv {
     }
 
     fn stop_sending(&mut self, error_code: u64) {
-        let _ = self.stream.with(|stream| stream.stop(code(error_code)));
+        self.handle.stop(self.id, code(error_code));
     }
 
     fn recv_id(&self) -> StreamId {
-        self.id
+        h3_id(self.id)
     }
 }
 
@@ -279,13 +271,9 @@ pub struct Http3Bidi<B> {
 }
 
 impl<B> Http3Bidi<B> {
-    pub(super) fn new(
-        (send, recv): (SendStream, RecvStream),
-        connection: &Arc<SharedConnection>,
-        acknowledged_ends: &Arc<AtomicBool>,
-    ) -> Self {
-        let recv = Http3Recv::new(recv, FrameLimit::bidi(), connection);
-        Self { send: Http3Send::new(send, connection, acknowledged_ends), recv }
+    pub(super) fn new(id: noq_proto::StreamId, handle: &Handle, acknowledged_ends: &Arc<AtomicBool>) -> Self {
+        let recv = Http3Recv::new(id, FrameLimit::bidi(), handle);
+        Self { send: Http3Send::new(id, handle, acknowledged_ends), recv }
     }
 
     pub(super) fn with_options(mut self, options: SendOptions) -> Self {

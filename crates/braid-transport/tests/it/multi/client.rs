@@ -10,6 +10,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::*;
 
+use crate::noq_peer;
+
 /// Our client's link, and the raw server at its other end. One byte has gone from it.
 struct Mirror {
     client: Link,
@@ -24,13 +26,13 @@ impl Mirror {
         let mut transport = TransportConfig::default();
         transport.max_concurrent_bidi_streams(streams.into()).max_concurrent_uni_streams(streams.into());
         let config = raw_server(&pki, transport);
-        let endpoint = network.host("server").endpoint(Some(config)).expect("endpoint");
+        let endpoint = noq_peer::endpoint(&network.host("server"), Some(config));
         let options = QuicOptions { bidi_streams: streams, uni_streams: streams, ..QuicOptions::client() };
         let address = endpoint.local_addr().expect("address");
         let connector = network.host("device").connector(address, pki.client(), options);
         let accept = async { endpoint.accept().await.expect("incoming").await.expect("handshake") };
         let (client, server) = tokio::join!(connector.connect(), accept);
-        Self { client: client.expect("connect"), server, _endpoint: endpoint }
+        Self { client: client.expect("connect").into(), server, _endpoint: endpoint }
     }
 }
 

@@ -20,11 +20,13 @@ use std::time::Duration;
 use braid_proto::stream::StreamKey;
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::{Host, Network};
-use braid_transport::{Link, ListenOptions, Listener, Read};
+use braid_transport::{ListenOptions, Listener, Read};
 use noq::{Connection, Endpoint, RecvStream, SendStream, TransportConfig};
 use tokio::io::ReadBuf;
 use tokio::time::{sleep, timeout};
 
+use crate::driven::Link;
+use crate::noq_peer;
 use crate::quic::raw_config;
 use crate::support::{Pki, accept, address};
 
@@ -59,7 +61,7 @@ impl Scene {
         let options = ListenOptions { quic, ..ListenOptions::default() };
         let mut listener = network.host("server").listen(pki.server(), &options).expect("listen");
         let device = network.host("device");
-        let endpoint = device.endpoint(None).expect("endpoint");
+        let endpoint = noq_peer::endpoint(&device, None);
         let mut config = raw_config(&pki, "mqtt");
         config.transport_config(Arc::new(client));
         let connecting = endpoint.connect_with(config, address(&listener), "localhost").expect("connect");

@@ -5,6 +5,7 @@ use braid_transport::sim::Direction;
 use futures_util::FutureExt;
 
 use super::*;
+use crate::driven::Link;
 
 // [BQ-70]
 #[tokio::test(start_paused = true)]
@@ -53,7 +54,7 @@ async fn a_client_moves_to_another_socket_and_its_streams_with_it() {
     let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
     let connector = network.host("device").connector(address(&listener), pki.client(), QuicOptions::client());
     let client = tokio::spawn(async move {
-        let mut client = connector.connect().await.expect("connect");
+        let mut client = Link::from(connector.connect().await.expect("connect"));
         write(&mut client, StreamKey::CONTROL, b"!").await;
         client
     });

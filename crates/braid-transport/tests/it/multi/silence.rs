@@ -3,6 +3,7 @@
 use braid_transport::sim::Direction;
 
 use super::*;
+use crate::driven::Link;
 
 /// A probe that is held back is a packet that was lost: it must not call for the next probe, and the one that is sent
 /// must be answered.
@@ -32,7 +33,7 @@ async fn links_fall_silent_too() {
     device.change(|link| link.latency = Duration::from_millis(7));
     let connector = device.connector(address(&listener), pki.client(), QuicOptions::client());
     let client = tokio::spawn(async move {
-        let mut client = connector.connect().await.expect("connect");
+        let mut client = Link::from(connector.connect().await.expect("connect"));
         write(&mut client, StreamKey::CONTROL, b"!").await;
         client
     });

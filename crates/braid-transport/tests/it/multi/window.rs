@@ -11,6 +11,8 @@ use tokio::time::Instant;
 use super::client::raw_server;
 use super::*;
 
+use crate::noq_peer;
+
 /// A client that takes whatever comes.
 fn thirsty() -> TransportConfig {
     let mut transport = TransportConfig::default();
@@ -62,9 +64,9 @@ async fn theirs(conditions: &Conditions, length: usize) -> Duration {
     let (pki, network) = (Pki::new(), Network::new(7));
     let mut transport = TransportConfig::default();
     transport.send_window(64 << 20).congestion_controller_factory(Arc::new(CubicConfig::default()));
-    let server = network.host("server").endpoint(Some(raw_server(&pki, transport))).expect("endpoint");
+    let server = noq_peer::endpoint(&network.host("server"), Some(raw_server(&pki, transport)));
     let device = network.host("device");
-    let endpoint = device.endpoint(None).expect("endpoint");
+    let endpoint = noq_peer::endpoint(&device, None);
     let mut config = raw_config(&pki, "mqtt");
     config.transport_config(Arc::new(thirsty()));
     let address = server.local_addr().expect("address");

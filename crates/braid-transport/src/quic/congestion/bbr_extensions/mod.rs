@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
+use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use extra_packet::ExtraPacket;
 use loss_floor::LossFloor;
@@ -269,7 +269,7 @@ impl fmt::Debug for ExtendedController {
 
 #[cfg(test)]
 mod tests {
-    use noq::congestion::CubicConfig;
+    use noq_proto::congestion::CubicConfig;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Congestion controller of a connection, with the gate in place of its window.
 
-pub(super) mod datagram_filter;
+pub(in crate::quic) mod datagram_filter;
 mod shared_gate;
 mod state_log;
 
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
+use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use super::bbr_extensions::{Found, PROBE};
 use super::path_model::{Class, Gate, SendDecision};
-use datagram_filter::DeferredPart;
-use shared_gate::now;
-pub(in crate::quic) use shared_gate::{Datagram, SharedGate};
+use crate::quic::io::now;
+use datagram_filter::{DatagramFilter, DeferredPart};
+pub(in crate::quic) use shared_gate::SharedGate;
 
 /// Window that never limits: the library then paces nothing.
 const UNLIMITED: u64 = 1 << 40;
@@ -86,11 +86,11 @@ impl Probe {
 }
 
 /// Withholds probes, and the padding behind all of them, to the end of the batch.
-fn withhold(gate: &mut Gate, withheld: &[Probe], padding: Range<usize>) {
+fn withhold(gate: &mut Gate, filter: &mut DatagramFilter, withheld: &[Probe], padding: Range<usize>) {
     for range in withheld.iter().map(|probe| probe.range()).chain([padding]).filter(|range| !range.is_empty())
     {
         gate.handle_withheld(range.len() as u64);
-        datagram_filter::withhold(range);
+        filter.withhold(range);
     }
 }
 
@@ -99,7 +99,7 @@ fn withhold(gate: &mut Gate, withheld: &[Probe], padding: Range<usize>) {
 /// them again.
 ///
 /// Other questions change nothing: statistics ask for the window and then for the metrics, qlog for the metrics. They
-/// come before or after a batch, never within one, because the library locks the connection for each. The first
+/// come before or after a batch, never within one, because one task drives the connection. The first
 /// question of a batch, for the metrics, follows them, and two questions for the metrics in succession always lead to
 /// [`NOTHING`].
 const NOTHING: u8 = 0;
@@ -168,12 +168,12 @@ impl GatedController {
             gate.handle_packet(last.number, last.bytes.into(), now);
         }
         if is_known {
-            withhold(&mut gate, &withheld, known..length);
+            let mut filter = shared.filter();
+            withhold(&mut gate, &mut filter, &withheld, known..length);
             if let Some(probe) = deferred {
-                let gate = Arc::clone(&shared);
-                datagram_filter::defer(DeferredPart { range: probe.range(), number: probe.number, gate });
+                filter.defer(DeferredPart { range: probe.range(), number: probe.number });
             }
-            datagram_filter::complete(length);
+            filter.complete(length);
         }
     }
 
@@ -369,13 +369,6 @@ impl Controller for GatedController {
     }
 }
 
-impl Drop for GatedController {
-    fn drop(&mut self) {
-        // The wake-up task ends with the connection.
-        self.factory.gate.refuse();
-    }
-}
-
 impl fmt::Debug for GatedController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GatedController")
@@ -387,7 +380,7 @@ impl fmt::Debug for GatedController {
 
 #[cfg(test)]
 mod tests {
-    use noq::congestion::CubicConfig;
+    use noq_proto::congestion::CubicConfig;
     use tokio::time::advance;
 
     use super::*;
@@ -398,7 +391,7 @@ mod tests {
     /// probe.
     #[test]
     fn questions_before_a_batch_do_not_tell_probes_from_packets() {
-        let gate = SharedGate::new(0, 2, None);
+        let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
         let factory = Arc::new(Gated {
             inner: Arc::clone(&inner) as _,
@@ -434,7 +427,7 @@ mod tests {
     /// The library may ask at any time, for statistics too: only a packet that leaves takes a token.
     #[tokio::test(start_paused = true)]
     async fn asking_for_the_window_changes_nothing() {
-        let gate = SharedGate::new(0, 2, None);
+        let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
         let factory = Arc::new(Gated { inner, found: Arc::default(), gate: Arc::clone(&gate) });
         let mut controller = factory.build(now(), MTU);

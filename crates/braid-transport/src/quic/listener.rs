@@ -1,19 +1,13 @@
-//! Endpoint of a server: one UDP socket, accepting without waiting, restarted when its socket fails.
+//! Listener of a server: one UDP socket, accepting without waiting, restarted when its socket fails.
 
 use std::io;
-use std::mem;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::OptionFuture;
-use noq::crypto::rustls::QuicServerConfig;
-use noq::{
-    Connecting, Connection, ConnectionError, Endpoint, PathId, Runtime, ServerConfig, TransportConfig,
-    TransportErrorCode, VarInt,
-};
-use socket2::{Domain, Protocol, Socket, Type};
+use noq_proto::crypto::rustls::QuicServerConfig;
+use noq_proto::{ConnectionError, Dir, Incoming, ServerConfig, TransportConfig, TransportErrorCode, VarInt};
+use socket2::{Domain, Protocol, Type};
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout};
 
@@ -22,16 +16,14 @@ use super::codes::{self, code};
 use super::config::{self, QuicOptions, Transport};
 use super::congestion::controller::SharedGate;
 use super::connection::{Established, Multi, chain, peer};
-use super::early::confirmed_by_client;
+use super::early::Early;
 use super::http3::Http3Connection;
-use super::panic_guard::{Broken, PanicGuard, guarded, is_sound};
+use super::io::{Connection, Endpoint, Socket};
 use super::round_trips::RoundTrips;
-use super::runtime::{Failures, GuardedRuntime};
-use super::simulated;
 use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
 use crate::link::Link;
-use crate::sim::{Attached, Host};
+use crate::sim::{Host, Socket as SimulatedSocket};
 use crate::tcp;
 use crate::tls::{ALPN_H3, ServerTls, client_certificate};
 use crate::transport::canonical;
@@ -53,7 +45,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
 pub(crate) struct QuicListener {
-    endpoint: ForgettableEndpoint,
+    /// `None` after a failure, until a restart succeeds.
+    endpoint: Option<Arc<Endpoint>>,
     /// Opens the endpoint; again on the same port.
     open: OpenEndpoint,
     health: EndpointHealth,
@@ -64,11 +57,10 @@ pub(crate) struct QuicListener {
     transport: Transport,
     handshakes: Handshakes,
     round_trips: RoundTrips,
-    failures: Failures,
     limit: AmplificationLimit,
 }
 
-type OpenEndpoint = Box<dyn FnMut(ServerConfig) -> io::Result<(Endpoint, Failures)> + Send + Sync>;
+type OpenEndpoint = Box<dyn FnMut(ServerConfig) -> io::Result<Arc<Endpoint>> + Send + Sync>;
 
 /// Condition of the endpoint behind a QUIC listener. A listener of another kind is always available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,61 +77,46 @@ impl Default for EndpointHealth {
     }
 }
 
-/// An endpoint that is forgotten instead of dropped once the library has panicked in it.
-struct ForgettableEndpoint(Option<Endpoint>);
-
-impl Drop for ForgettableEndpoint {
-    fn drop(&mut self) {
-        if self.0.as_ref().is_some_and(|endpoint| guarded(|| endpoint.open_connections()).is_err()) {
-            mem::forget(self.0.take());
-        }
-    }
-}
-
 impl QuicListener {
     pub(crate) fn bind(
         tls: ServerTls,
         address: SocketAddr,
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
-        let limit = AmplificationLimit::default();
-        let runtime = Arc::new(GuardedRuntime::limited(limit.clone()));
-        let failures = runtime.failures();
-        Self::bind_on(runtime, failures, limit, tls, address, options)
+        Self::bind_with(tls, address, options, Socket::system)
     }
 
-    /// `failures` reports the panics of tasks on `runtime`, and `limit` is that of its sockets.
-    pub(super) fn bind_on(
-        runtime: Arc<dyn Runtime>,
-        failures: Failures,
-        limit: AmplificationLimit,
+    /// `wrap`: makes a socket of that of the system.
+    pub(super) fn bind_with(
         tls: ServerTls,
         address: SocketAddr,
         options: &QuicOptions,
+        wrap: impl Fn(UdpSocket) -> io::Result<Socket> + Send + Sync + 'static,
     ) -> Result<Self, BindError> {
         let socket = socket(address).map_err(|error| BindError::from_io("UDP", address, &error))?;
         let endpoint_config = config::endpoint(options.quic_lb.as_ref());
-        Self::with(tls, address, options, limit, move |config| {
-            let socket = socket.try_clone()?;
-            let endpoint =
-                Endpoint::new(endpoint_config.clone(), Some(config), socket, Arc::clone(&runtime))?;
-            Ok((endpoint, failures.clone()))
+        let limit = AmplificationLimit::default();
+        Self::with(tls, address, options, limit.clone(), move |config| {
+            let socket = Arc::new(wrap(socket.try_clone()?)?);
+            Ok(Endpoint::spawn(endpoint_config.clone(), config, socket, limit.clone()))
         })
     }
 
     /// On a socket of a simulated host.
     pub(crate) fn simulated(
         host: &Host,
-        socket: Attached,
+        socket: SimulatedSocket,
         tls: ServerTls,
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
-        let (host, address, mut first) = (host.clone(), socket.local, Some(socket));
+        let (host, address, mut first) = (host.clone(), socket.local_addr(), Some(socket));
         let endpoint_config = config::endpoint(options.quic_lb.as_ref());
         let limit = AmplificationLimit::default();
         Self::with(tls, address, options, limit.clone(), move |config| {
             let socket = first.take().map_or_else(|| host.attach(Some(address.port())), Ok)?;
-            simulated::listener_on(&host, socket, endpoint_config.clone(), config, limit.clone())
+            let endpoint_config = config::seeded(endpoint_config.clone(), &host);
+            let socket = Arc::new(Socket::simulated(socket));
+            Ok(Endpoint::spawn(endpoint_config, config, socket, limit.clone()))
         })
     }
 
@@ -148,16 +125,15 @@ impl QuicListener {
         address: SocketAddr,
         options: &QuicOptions,
         limit: AmplificationLimit,
-        mut open: impl FnMut(ServerConfig) -> io::Result<(Endpoint, Failures)> + Send + Sync + 'static,
+        mut open: impl FnMut(ServerConfig) -> io::Result<Arc<Endpoint>> + Send + Sync + 'static,
     ) -> Result<Self, BindError> {
         let tls_config = tls.quic();
         let mut config = ServerConfig::with_crypto(crypto(&tls, &tls_config, options)?);
         let transport = options.transport(UNTRUSTED_WINDOW);
         config.transport_config(Arc::clone(&transport.shared));
-        let (endpoint, failures) =
-            open(config.clone()).map_err(|error| BindError::from_io("UDP", address, &error))?;
+        let endpoint = open(config.clone()).map_err(|error| BindError::from_io("UDP", address, &error))?;
         Ok(Self {
-            endpoint: ForgettableEndpoint(Some(endpoint)),
+            endpoint: Some(endpoint),
             open: Box::new(open),
             health: EndpointHealth::default(),
             tls,
@@ -166,13 +142,12 @@ impl QuicListener {
             transport,
             handshakes: Handshakes::default(),
             round_trips: RoundTrips::default(),
-            failures,
             limit,
         })
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        self.endpoint.0.as_ref()?.local_addr().ok()
+        self.endpoint.as_ref()?.local_addr().ok()
     }
 
     pub(crate) fn health(&self) -> EndpointHealth {
@@ -181,18 +156,20 @@ impl QuicListener {
 
     pub(crate) async fn accept(&mut self) -> io::Result<Box<QuicIncoming>> {
         let incoming = loop {
-            let accepted = match &self.endpoint.0 {
-                Some(endpoint) => PanicGuard::new(endpoint.accept()).await.ok().flatten(),
+            let accepted = match &self.endpoint {
+                Some(endpoint) => endpoint.next_incoming().await.map(|incoming| (endpoint, incoming)),
                 None => None,
             };
-            let Some(incoming) = accepted else { return Err(self.restart()) };
+            let Some((endpoint, incoming)) = accepted else { return Err(self.restart()) };
             if incoming.remote_address_validated()
                 || self.handshakes.count() < self.transport.options.retry_above
             {
-                break incoming;
+                let address = incoming.remote_address();
+                let endpoint = Arc::clone(endpoint);
+                break Unaccepted { address, incoming: Some(incoming), endpoint };
             }
             // [BQ-71] No error: an address that is not validated has not been asked yet.
-            let _ = guarded(|| incoming.retry());
+            endpoint.retry(incoming);
             // A flood must not keep the thread.
             consume_budget().await;
         };
@@ -204,7 +181,6 @@ impl QuicListener {
             tls: self.tls.clone(),
             handshakes: self.handshakes.clone(),
             round_trips: self.round_trips.clone(),
-            failures: self.failures.clone(),
             limit: self.limit.clone(),
         }))
     }
@@ -212,12 +188,11 @@ impl QuicListener {
     /// Replaces the endpoint, whose task has ended, by one on the same port with the same configuration. Returns the
     /// error that [`accept`](Self::accept) reports.
     fn restart(&mut self) -> io::Error {
-        self.endpoint = ForgettableEndpoint(None);
+        self.endpoint = None;
         self.health.is_available = false;
         match (self.open)(ServerConfig::clone(&self.config)) {
-            Ok((endpoint, failures)) => {
-                self.endpoint = ForgettableEndpoint(Some(endpoint));
-                self.failures = failures;
+            Ok(endpoint) => {
+                self.endpoint = Some(endpoint);
                 self.health.restarts += 1;
                 self.health.is_available = true;
                 io::Error::other("the QUIC endpoint failed and was restarted; its connections are lost")
@@ -238,8 +213,8 @@ impl QuicListener {
             Ok(crypto) => {
                 let mut config = ServerConfig::clone(&self.config);
                 config.crypto = crypto;
-                if let Some(endpoint) = &self.endpoint.0 {
-                    endpoint.set_server_config(Some(config.clone()));
+                if let Some(endpoint) = &self.endpoint {
+                    endpoint.set_config(config.clone());
                 }
                 self.config = Arc::new(config);
             }
@@ -249,34 +224,20 @@ impl QuicListener {
     }
 
     pub(crate) async fn close(self) {
-        let _ = PanicGuard::new(async {
-            let Some(endpoint) = &self.endpoint.0 else { return };
-            stop_accepting(endpoint, &self.config);
-            if timeout(CLOSE_LIMIT, endpoint.wait_all_draining()).await.is_err() {
-                endpoint.close(code(codes::CLOSE_NORMAL), b"");
-                let _ = timeout(CLOSE_LIMIT, endpoint.wait_all_draining()).await;
-            }
-        })
-        .await;
-    }
-}
-
-/// Refuses all clients that wait to be accepted, and all later ones. The connections of the endpoint live on.
-fn stop_accepting(endpoint: &Endpoint, config: &ServerConfig) {
-    // Not `None`: the library reads the configuration when more comes from a client that waits, and panics.
-    let mut refusing = config.clone();
-    refusing.max_incoming(0).incoming_buffer_size(0);
-    endpoint.set_server_config(Some(refusing));
-    while let Some(Some(incoming)) = endpoint.accept().now_or_never() {
-        incoming.refuse();
+        let Some(endpoint) = &self.endpoint else { return };
+        endpoint.stop_accepting(&self.config);
+        if timeout(CLOSE_LIMIT, endpoint.wait_quiet()).await.is_err() {
+            endpoint.close_all(code(codes::CLOSE_NORMAL));
+            let _ = timeout(CLOSE_LIMIT, endpoint.wait_quiet()).await;
+        }
     }
 }
 
 impl Drop for QuicListener {
     fn drop(&mut self) {
         // The endpoint lives as long as its connections; it must not collect more that are never accepted.
-        if let Some(endpoint) = &self.endpoint.0 {
-            let _ = guarded(|| stop_accepting(endpoint, &self.config));
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.stop_accepting(&self.config);
         }
     }
 }
@@ -292,64 +253,68 @@ impl Handshakes {
     }
 }
 
+/// First packet of a client, which is refused when it is dropped.
+struct Unaccepted {
+    address: SocketAddr,
+    /// `None` once it was accepted.
+    incoming: Option<Incoming>,
+    endpoint: Arc<Endpoint>,
+}
+
+impl Drop for Unaccepted {
+    fn drop(&mut self) {
+        if let Some(incoming) = self.incoming.take() {
+            self.endpoint.refuse(incoming);
+        }
+    }
+}
+
 /// A first packet whose handshake has not begun.
 pub(crate) struct QuicIncoming {
-    incoming: noq::Incoming,
+    incoming: Unaccepted,
     config: Arc<ServerConfig>,
     transport: Transport,
     tls: ServerTls,
     handshakes: Handshakes,
     round_trips: RoundTrips,
-    failures: Failures,
     limit: AmplificationLimit,
 }
 
 impl QuicIncoming {
     pub(crate) fn peer_address(&self) -> SocketAddr {
-        canonical(self.incoming.remote_address())
+        canonical(self.incoming.address)
     }
 
     // [BQ-7]
     pub(crate) fn refuse(self) {
-        let _ = guarded(|| self.incoming.refuse());
-    }
-
-    /// Shakes hands and waits for the control stream, which is the first one the client opens. With
-    /// early data that may be before the handshake is done.
-    pub(crate) async fn handshake(self) -> Result<Link, HandshakeError> {
-        PanicGuard::new(self.establish())
-            .await
-            .unwrap_or_else(|Broken| Err(HandshakeError::Io(Broken.into())))
+        drop(self.incoming);
     }
 
     /// Shakes hands for HTTP/3.
     pub(crate) async fn handshake_http3(self) -> Result<Http3Connection, HandshakeError> {
-        PanicGuard::new(self.establish_http3())
-            .await
-            .unwrap_or_else(|Broken| Err(HandshakeError::Io(Broken.into())))
-    }
-
-    async fn establish_http3(self) -> Result<Http3Connection, HandshakeError> {
         let (round_trips, from) = (self.round_trips.clone(), self.peer_address().ip());
         // Counted until the end of the handshake.
-        let Begun { connecting, offered, address, tls, options, failures, handshakes: _held, gate: _ } =
+        let Begun { mut connection, offered, address, tls, options, handshakes: _held, gate: _ } =
             self.begin()?;
-        let connection = connecting.await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
-        if let Some(path) = connection.path_stats(PathId::ZERO) {
-            round_trips.note(from, path.rtt, Instant::now());
+        connection.connected().await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        if let Some(rtt) = connection.rtt() {
+            round_trips.note(from, rtt, Instant::now());
         }
         connection.set_receive_window(HTTP_WINDOW);
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
         let mut peer = peer(&connection, address);
         peer.certificate = certificate;
-        Ok(Http3Connection::new(connection, peer, None, failures))
+        Ok(Http3Connection::new(connection, peer))
     }
 
     /// Answers the first packet.
     fn begin(self) -> Result<Begun, HandshakeError> {
         let address = self.peer_address();
-        let Self { incoming, mut config, transport, tls, handshakes, round_trips, failures, limit } = self;
-        let limited = limit.connection(incoming.remote_address(), incoming.remote_address_validated());
+        let Self { mut incoming, mut config, transport, tls, handshakes, round_trips, limit } = self;
+        let Some(first) = incoming.incoming.take() else {
+            return Err(HandshakeError::Quic("the client was answered before".to_owned()));
+        };
+        let limited = limit.connection(first.remote_address(), first.remote_address_validated());
         let (inner, limited) = (Arc::clone(&config.crypto), Arc::new(limited));
         Arc::make_mut(&mut config).crypto = Arc::new(ValidatingCrypto { inner, connection: limited });
         if let Some(rtt) = round_trips.of(address.ip(), Instant::now()) {
@@ -361,50 +326,36 @@ impl QuicIncoming {
             Arc::make_mut(&mut config).transport_config(transport);
             gate
         });
-        let (offered, options) = (offered_protocols(&incoming), transport.options);
-        let connecting =
-            incoming.accept_with(config).map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
-        Ok(Begun { connecting, offered, address, tls, options, failures, handshakes, gate })
+        let (offered, options) = (offered_protocols(&first), transport.options);
+        let connection =
+            Connection::accept_client(Arc::clone(&incoming.endpoint), first, config, gate.clone())
+                .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        Ok(Begun { connection: Box::new(connection), offered, address, tls, options, handshakes, gate })
     }
 
-    async fn establish(self) -> Result<Link, HandshakeError> {
-        let Begun { connecting, offered, address, tls, options, failures, handshakes, gate } =
-            self.begin()?;
-        let failed = |error| explain(&error, &offered, &tls, options.alpn);
+    /// Shakes hands and waits for the control stream, which is the first one the client opens. With
+    /// early data that may be before the handshake is done.
+    pub(crate) async fn handshake(self) -> Result<Link, HandshakeError> {
+        let Begun { mut connection, offered, address, tls, options, handshakes, gate } = self.begin()?;
+        connection.hold_until_confirmed(handshakes);
         // Early data has to wait for a certificate: its sender is known only after the handshake.
-        let begun = if tls.asks_for_certificates() { Err(connecting) } else { connecting.into_0rtt() };
-        let connection = match begun {
-            Ok((connection, _accepted)) => connection,
-            Err(connecting) => connecting.await.map_err(failed)?,
+        if tls.asks_for_certificates() {
+            connection.connected().await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        }
+        let mut unopened = Unopened(Some(connection));
+        let is_early =
+            unopened.control_stream().await.map_err(|(error, is_confirmed)| match is_confirmed {
+                false => explain(&error, &offered, &tls, options.alpn),
+                true => HandshakeError::Quic(format!(
+                    "the connection ended before its control stream began: {error}"
+                )),
+            })?;
+        let Some(connection) = unopened.0.take() else {
+            return Err(HandshakeError::Quic("the connection was closed".to_owned()));
         };
-        let mut unopened = Unopened(Some(connection.clone()));
-        let mut confirmed = Some(confirmed_by_client(connection.clone(), handshakes));
-        let control = loop {
-            tokio::select! {
-                biased;
-                Some(()) = OptionFuture::from(confirmed.as_mut()) => confirmed = None,
-                control = connection.accept_bi() => break control,
-            }
-        };
-        let control = control.map_err(|error| match confirmed {
-            Some(_) => failed(error),
-            None => {
-                HandshakeError::Quic(format!("the connection ended before its control stream began: {error}"))
-            }
-        })?;
-        let confirmed = confirmed.filter(|_| control.1.is_0rtt());
-        unopened.0 = None;
+        let early = (is_early && !connection.is_confirmed()).then_some(Early::Received);
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
-        let mut multi = Multi::new(Established {
-            control,
-            connection,
-            address,
-            endpoint: None,
-            failures,
-            options,
-            gate,
-            confirmed,
-        });
+        let mut multi = Multi::new(Established { connection, address, options, gate, early, rebind: None });
         multi.peer.certificate = certificate;
         Ok(Link::Multi(multi))
     }
@@ -412,27 +363,43 @@ impl QuicIncoming {
 
 /// A connection whose handshake has begun.
 struct Begun {
-    connecting: Connecting,
+    connection: Box<Connection>,
     /// Application protocols of the client, for messages.
     offered: String,
     address: SocketAddr,
     tls: ServerTls,
     options: Arc<QuicOptions>,
-    failures: Failures,
     handshakes: Handshakes,
     gate: Option<Arc<SharedGate>>,
 }
 
 /// A connection without a control stream. When it is no longer waited for, that is no normal end. [BQ-6], [BQ-40]
-struct Unopened(Option<Connection>);
+struct Unopened(Option<Box<Connection>>);
+
+impl Unopened {
+    /// Waits for the control stream. True if it began with early data. An error comes with whether the handshake was
+    /// confirmed.
+    async fn control_stream(&mut self) -> Result<bool, (ConnectionError, bool)> {
+        let Some(connection) = &mut self.0 else { return Err((ConnectionError::LocallyClosed, false)) };
+        connection
+            .drive(|connection| {
+                // Asked before, because the stream may come with the end of the handshake.
+                if connection.accept(Dir::Bi).is_some() {
+                    return Some(Ok(connection.is_handshaking()));
+                }
+                let error = connection.error()?.clone();
+                Some(Err((error, connection.is_confirmed())))
+            })
+            .await
+    }
+}
 
 impl Drop for Unopened {
     fn drop(&mut self) {
-        let Some(connection) = self.0.take() else { return };
-        if is_sound(&connection) {
-            connection.close(code(codes::CLOSE_ABNORMAL), b"no control stream");
-        } else {
-            mem::forget(connection);
+        let Some(mut connection) = self.0.take() else { return };
+        connection.close(code(codes::CLOSE_ABNORMAL));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(connection.drained());
         }
     }
 }
@@ -459,7 +426,7 @@ fn crypto(
 }
 
 fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     tcp::share_families(&socket, address)?;
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
@@ -468,7 +435,7 @@ fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// The application protocols in a client's first packet, for the message if none of them is ours.
-fn offered_protocols(incoming: &noq::Incoming) -> String {
+fn offered_protocols(incoming: &Incoming) -> String {
     let names: Vec<String> = incoming
         .decrypt()
         .and_then(|initial| initial.alpns())

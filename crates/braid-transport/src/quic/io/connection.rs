@@ -1,0 +1,689 @@
+//! A QUIC connection, driven by the task that owns it.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use noq_proto::congestion::Controller;
+use noq_proto::{
+    ClientConfig, ConnectError, ConnectionError, ConnectionHandle, ConnectionStats, DatagramEvent, Dir,
+    EndpointConfig, EndpointEvent, FinishError, FourTuple, Incoming, PathId, PathStats, ReadError,
+    ServerConfig, Side, StreamEvent, StreamId, TransportError, TransportErrorCode, VarInt, WriteError,
+};
+use tokio::io::ReadBuf;
+
+use super::batch;
+use super::datagram_queue::{DatagramQueue, Order};
+use super::endpoint::Endpoint;
+use super::sender::Sender;
+use super::socket::{Datagram, Socket};
+use super::timer::{Timer, now};
+use crate::quic::congestion::controller::SharedGate;
+
+/// Datagrams that are sent before other tasks have a turn.
+const MAX_SENT: usize = 20;
+
+/// Batches that a client receives before its task does something else.
+const MAX_BATCHES: usize = 8;
+
+thread_local! {
+    /// Buffer of the batch that is being sent on a thread.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Connection of either end, from its first packet on.
+///
+/// Its task calls [`Connection::receive`] at the begin of a turn, [`Connection::poll_event`] until there is none, and
+/// [`Connection::transmit`] at the end. Nothing that was written leaves before. Dropped, it is closed with code 0.
+pub(in crate::quic) struct Connection {
+    library: noq_proto::Connection,
+    handle: ConnectionHandle,
+    source: Source,
+    sender: Sender,
+    gate: Option<Arc<SharedGate>>,
+    timer: Timer,
+    /// Reason for which the connection has ended.
+    error: Option<ConnectionError>,
+    /// [`Event::Lost`] is to be reported.
+    has_news: bool,
+    is_connected: bool,
+    is_confirmed: bool,
+    is_draining: bool,
+    is_drained: bool,
+    /// Dropped when the handshake is confirmed.
+    until_confirmed: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// Source of the datagrams.
+enum Source {
+    /// The endpoint of a server.
+    Shared { endpoint: Arc<Endpoint>, queue: Arc<DatagramQueue> },
+    /// A socket of the connection's own.
+    Own(Box<OwnEndpoint>),
+}
+
+struct OwnEndpoint {
+    library: noq_proto::Endpoint,
+    socket: Arc<Socket>,
+    /// Socket before a move, until something comes in on the new one.
+    previous: Option<Arc<Socket>>,
+}
+
+/// Event of a connection. A hint about a stream: what it tells has to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::quic) enum Event {
+    /// The handshake is complete; a client knows whether its early data was taken.
+    Connected,
+    /// The handshake is confirmed (RFC 9001, 4.1.2).
+    Confirmed,
+    /// The peer has opened streams.
+    Opened(Dir),
+    /// The peer permits more streams.
+    Available(Dir),
+    /// Bytes, FIN or RESET_STREAM have come.
+    Readable(StreamId),
+    /// Room for a write that was refused.
+    Writable(StreamId),
+    /// STOP_SENDING has come.
+    Stopped(StreamId, VarInt),
+    /// The peer has acknowledged all of a stream.
+    Finished(StreamId),
+    /// The connection has ended.
+    Lost,
+}
+
+/// Result of a read that is not pending.
+#[derive(Debug)]
+pub(in crate::quic) enum Received {
+    Bytes,
+    Finished,
+    Reset(VarInt),
+}
+
+/// Reason for which a write takes nothing.
+#[derive(Debug)]
+pub(in crate::quic) enum Refused {
+    /// STOP_SENDING, with its code.
+    Stopped(VarInt),
+    /// The stream has ended before.
+    Closed,
+    /// The connection has ended.
+    Lost(ConnectionError),
+}
+
+impl Connection {
+    /// Accepts the connection of a client.
+    pub(in crate::quic) fn accept_client(
+        endpoint: Arc<Endpoint>,
+        incoming: Incoming,
+        config: Arc<ServerConfig>,
+        gate: Option<Arc<SharedGate>>,
+    ) -> Result<Self, ConnectionError> {
+        let (library, handle, queue) = endpoint.accept(incoming, config)?;
+        let sender = endpoint.sender(gate.clone());
+        Ok(Self::new(library, handle, Source::Shared { endpoint, queue }, sender, gate))
+    }
+
+    /// Begins a connection of a client on a socket of its own.
+    pub(in crate::quic) fn connect(
+        config: EndpointConfig,
+        client: ClientConfig,
+        socket: Arc<Socket>,
+        (server, name): (SocketAddr, &str),
+        gate: Option<Arc<SharedGate>>,
+    ) -> Result<Self, ConnectError> {
+        let mut endpoint = noq_proto::Endpoint::new(Arc::new(config), None, !socket.may_fragment());
+        let (handle, library) = endpoint.connect(now(), client, server, name)?;
+        let sender = Sender::new(Arc::clone(&socket), None, gate.clone());
+        let own = OwnEndpoint { library: endpoint, socket, previous: None };
+        Ok(Self::new(library, handle, Source::Own(Box::new(own)), sender, gate))
+    }
+
+    fn new(
+        library: noq_proto::Connection,
+        handle: ConnectionHandle,
+        source: Source,
+        sender: Sender,
+        gate: Option<Arc<SharedGate>>,
+    ) -> Self {
+        Self {
+            library,
+            handle,
+            source,
+            sender,
+            gate,
+            timer: Timer::default(),
+            error: None,
+            has_news: false,
+            is_connected: false,
+            is_confirmed: false,
+            is_draining: false,
+            is_drained: false,
+            until_confirmed: None,
+        }
+    }
+
+    // -- Turns -------------------------------------------------------------------------------------
+
+    /// Takes in what has come, and registers the task for more.
+    pub(in crate::quic) fn receive(&mut self, cx: &mut Context<'_>) {
+        match &mut self.source {
+            Source::Shared { queue, .. } => {
+                let (datagrams, order) = queue.take(cx);
+                datagrams.into_iter().for_each(|datagram| self.library.handle_event(datagram));
+                match order {
+                    Some(Order::Close(code)) => self.close(code),
+                    Some(Order::Lost) => self.lose("its endpoint failed"),
+                    None => {}
+                }
+            }
+            Source::Own(own) => {
+                if let Err(error) = own.receive(cx, self.handle, &mut self.library) {
+                    self.lose(&format!("its socket failed: {error}"));
+                }
+            }
+        }
+    }
+
+    /// The next event.
+    pub(in crate::quic) fn poll_event(&mut self) -> Option<Event> {
+        if std::mem::take(&mut self.has_news) {
+            return Some(Event::Lost);
+        }
+        while let Some(event) = self.library.poll() {
+            return Some(match event {
+                noq_proto::Event::Connected => {
+                    self.is_connected = true;
+                    Event::Connected
+                }
+                noq_proto::Event::HandshakeConfirmed => {
+                    self.is_confirmed = true;
+                    self.until_confirmed = None;
+                    Event::Confirmed
+                }
+                noq_proto::Event::ConnectionLost { reason } => {
+                    self.error.get_or_insert(reason);
+                    self.until_confirmed = None;
+                    Event::Lost
+                }
+                noq_proto::Event::Stream(event) => match event {
+                    StreamEvent::Opened { dir } => Event::Opened(dir),
+                    StreamEvent::Available { dir } => Event::Available(dir),
+                    StreamEvent::Readable { id } => Event::Readable(id),
+                    StreamEvent::Writable { id } => Event::Writable(id),
+                    StreamEvent::Stopped { id, error_code } => Event::Stopped(id, error_code),
+                    StreamEvent::Finished { id } => Event::Finished(id),
+                },
+                _ => continue,
+            });
+        }
+        None
+    }
+
+    /// Sends what there is and may leave now, and sets the timer.
+    pub(in crate::quic) fn transmit(&mut self, cx: &mut Context<'_>) {
+        let segments = self.sender.max_segments();
+        let mut sent = 0;
+        BUFFER.with_borrow_mut(|buffer| {
+            loop {
+                if self.sender.poll_room(cx).is_pending() {
+                    // Timeouts do not wait for the socket.
+                    while self.timer.poll(self.next_timeout(), cx).is_ready() {
+                        self.handle_timeouts(cx);
+                    }
+                    return;
+                }
+                let now = now();
+                self.sender.send_deferred(now);
+                if let Some(gate) = &self.gate {
+                    gate.begin_try();
+                }
+                buffer.clear();
+                if let Some(transmit) = self.library.poll_transmit(now, segments, buffer) {
+                    sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
+                    self.sender.send(&transmit, buffer);
+                    if sent >= MAX_SENT {
+                        cx.waker().wake_by_ref();
+                        return;
+                    }
+                    continue;
+                }
+                // After what was there, so that connection IDs have a packet of their own: the gate learns the path
+                // from the first packets, and is tuned to these.
+                if self.exchange_events() {
+                    continue;
+                }
+                // Last: a packet that leaves when a timeout is due, because the gate opens, takes the place of its
+                // probes.
+                if self.timer.poll(self.next_timeout(), cx).is_pending() {
+                    return;
+                }
+                self.handle_timeouts(cx);
+            }
+        });
+        self.exchange_events();
+    }
+
+    /// Drives the connection until `find` finds something. Events that it does not take are discarded.
+    pub(in crate::quic) async fn drive<T>(&mut self, mut find: impl FnMut(&mut Self) -> Option<T>) -> T {
+        poll_fn(|cx| {
+            self.receive(cx);
+            while self.poll_event().is_some() {}
+            let found = find(self);
+            self.transmit(cx);
+            // The end of a connection shows when there is nothing more to send.
+            found.or_else(|| find(self)).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// Drives the connection until an event that `is_wanted`.
+    pub(in crate::quic) async fn drive_to(&mut self, is_wanted: impl Fn(Event) -> bool) {
+        poll_fn(|cx| {
+            self.receive(cx);
+            let mut has_come = false;
+            while let Some(event) = self.poll_event() {
+                has_come |= is_wanted(event);
+            }
+            self.transmit(cx);
+            if has_come { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Drives the connection until its handshake is complete.
+    pub(in crate::quic) async fn connected(&mut self) -> Result<(), ConnectionError> {
+        self.drive(|connection| match &connection.error {
+            _ if connection.is_connected => Some(Ok(())),
+            Some(error) => Some(Err(error.clone())),
+            None => None,
+        })
+        .await
+    }
+
+    /// Drives a connection that was closed until nothing is left of it: the peer may ask again for the close.
+    pub(in crate::quic) async fn drained(mut self: Box<Self>) {
+        self.drive(|connection| connection.is_drained.then_some(())).await;
+    }
+
+    /// Time at which something is to be done.
+    fn next_timeout(&self) -> Option<Instant> {
+        let gate = self.gate.as_ref().and_then(|gate| gate.next_try());
+        self.library.poll_timeout().into_iter().chain(gate).min()
+    }
+
+    fn handle_timeouts(&mut self, cx: &Context<'_>) {
+        let now = now();
+        while self.library.poll_timeout().is_some_and(|at| at <= now) {
+            self.library.handle_timeout(now);
+        }
+        if self.library.is_closed() && self.error.is_none() {
+            // The next turn reports it.
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Exchanges events with the endpoint: connection IDs, and the end. True if the endpoint has answered.
+    fn exchange_events(&mut self) -> bool {
+        let mut has_answer = false;
+        while let Some(event) = self.library.poll_endpoint_events() {
+            self.is_draining |= event.is_draining();
+            self.is_drained |= event.is_drained();
+            let answer = match &mut self.source {
+                Source::Shared { endpoint, .. } => endpoint.handle_event(self.handle, event),
+                Source::Own(own) => own.library.handle_event(self.handle, event),
+            };
+            if let Some(answer) = answer {
+                has_answer = true;
+                self.library.handle_event(answer);
+            }
+        }
+        has_answer
+    }
+
+    // -- Ends --------------------------------------------------------------------------------------
+
+    /// Begins to close the connection.
+    pub(in crate::quic) fn close(&mut self, code: VarInt) {
+        self.library.close(now(), code, Bytes::new());
+        self.end(ConnectionError::LocallyClosed);
+    }
+
+    /// Ends the connection without another word to the peer, and asks the library for nothing more.
+    pub(in crate::quic) fn lose(&mut self, reason: &str) {
+        let error = TransportError::new(TransportErrorCode::INTERNAL_ERROR, reason.to_owned());
+        self.end(ConnectionError::TransportError(error));
+        self.is_draining = true;
+        self.forget();
+    }
+
+    /// Has the endpoint forget the connection.
+    fn forget(&mut self) {
+        if !std::mem::replace(&mut self.is_drained, true)
+            && let Source::Shared { endpoint, .. } = &self.source
+        {
+            endpoint.handle_event(self.handle, EndpointEvent::drained());
+        }
+    }
+
+    fn end(&mut self, reason: ConnectionError) {
+        if self.error.is_none() {
+            self.error = Some(reason);
+            self.has_news = true;
+            self.until_confirmed = None;
+        }
+    }
+
+    /// Reason for which the connection has ended.
+    pub(in crate::quic) fn error(&self) -> Option<&ConnectionError> {
+        self.error.as_ref()
+    }
+
+    pub(in crate::quic) fn is_confirmed(&self) -> bool {
+        self.is_confirmed
+    }
+
+    /// True once the peer has answered the close, or need not be told any more.
+    pub(in crate::quic) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    pub(in crate::quic) fn is_drained(&self) -> bool {
+        self.is_drained
+    }
+
+    /// Keeps a value until the handshake is confirmed or the connection has ended.
+    pub(in crate::quic) fn hold_until_confirmed(&mut self, value: impl Send + Sync + 'static) {
+        self.until_confirmed = (!self.is_confirmed && self.error.is_none()).then(|| Box::new(value) as _);
+    }
+
+    // -- Streams -----------------------------------------------------------------------------------
+
+    /// The next stream that the peer has opened.
+    pub(in crate::quic) fn accept(&mut self, dir: Dir) -> Option<StreamId> {
+        self.library.streams().accept(dir)
+    }
+
+    /// Opens a stream, if the peer permits one.
+    pub(in crate::quic) fn open(&mut self, dir: Dir) -> Option<StreamId> {
+        self.library.streams().open(dir)
+    }
+
+    /// Reads the next bytes of a stream. Pending: an event tells of more.
+    pub(in crate::quic) fn read(&mut self, id: StreamId, buffer: &mut ReadBuf<'_>) -> Poll<Received> {
+        let before = buffer.filled().len();
+        let mut stream = self.library.recv_stream(id);
+        // The last read has met the end behind its bytes.
+        let Ok(mut chunks) = stream.read(true) else { return Poll::Ready(Received::Finished) };
+        let end = loop {
+            match chunks.next(buffer.remaining()) {
+                Ok(Some(chunk)) => buffer.put_slice(&chunk.bytes),
+                end => break end,
+            }
+            if buffer.remaining() == 0 {
+                break Err(ReadError::Blocked);
+            }
+        };
+        // Credit leaves with the next packets.
+        let _ = chunks.finalize();
+        match end {
+            _ if buffer.filled().len() > before => Poll::Ready(Received::Bytes),
+            Ok(_) => Poll::Ready(Received::Finished),
+            Err(ReadError::Reset(code)) => Poll::Ready(Received::Reset(code)),
+            Err(ReadError::Blocked) => Poll::Pending,
+        }
+    }
+
+    /// Writes as much of `slices` as is taken now, at most `max` bytes. Pending: an event tells of room.
+    pub(in crate::quic) fn write(
+        &mut self,
+        id: StreamId,
+        slices: &[IoSlice<'_>],
+        max: usize,
+    ) -> Poll<Result<usize, Refused>> {
+        if let Some(error) = &self.error {
+            return Poll::Ready(Err(Refused::Lost(error.clone())));
+        }
+        let mut stream = self.library.send_stream(id);
+        let mut total = 0;
+        for slice in slices.iter().filter(|slice| !slice.is_empty()) {
+            let slice = &slice[..slice.len().min(max - total)];
+            match stream.write(slice) {
+                Ok(written) => total += written,
+                // Bytes taken so far count; the error comes back with the next write.
+                Err(_) if total > 0 => break,
+                Err(error) => return refused(&error),
+            }
+            if total == max {
+                break;
+            }
+        }
+        Poll::Ready(Ok(total))
+    }
+
+    /// Reads the next chunk of a stream, at most `max` bytes; `None` at its end.
+    pub(in crate::quic) fn read_chunk(
+        &mut self,
+        id: StreamId,
+        max: usize,
+    ) -> Poll<Result<Option<Bytes>, VarInt>> {
+        let mut stream = self.library.recv_stream(id);
+        let Ok(mut chunks) = stream.read(true) else { return Poll::Ready(Ok(None)) };
+        let next = chunks.next(max);
+        let _ = chunks.finalize();
+        match next {
+            Ok(chunk) => Poll::Ready(Ok(chunk.map(|chunk| chunk.bytes))),
+            Err(ReadError::Reset(code)) => Poll::Ready(Err(code)),
+            Err(ReadError::Blocked) => Poll::Pending,
+        }
+    }
+
+    /// Writes from the begin of `chunk`, and removes what was taken.
+    pub(in crate::quic) fn write_chunk(
+        &mut self,
+        id: StreamId,
+        chunk: &mut Bytes,
+    ) -> Poll<Result<usize, Refused>> {
+        if let Some(error) = &self.error {
+            return Poll::Ready(Err(Refused::Lost(error.clone())));
+        }
+        match self.library.send_stream(id).write_chunks(&mut std::slice::from_mut(chunk)) {
+            Ok(written) => Poll::Ready(Ok(written)),
+            Err(error) => refused(&error),
+        }
+    }
+
+    /// Tells whether there is room for a write, without one: an empty write that is taken would send an empty frame.
+    /// Pending: an event tells of room, unless the connection has ended. To be called while the send window is 0.
+    pub(in crate::quic) fn poll_room(&mut self, id: StreamId) -> Poll<()> {
+        match self.library.send_stream(id).write(&[]) {
+            Err(WriteError::Blocked) if self.error.is_none() => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// Sends FIN. An error means that the stream has ended.
+    pub(in crate::quic) fn finish(&mut self, id: StreamId) -> Result<(), FinishError> {
+        self.library.send_stream(id).finish()
+    }
+
+    /// Sends RESET_STREAM, if the half is open.
+    pub(in crate::quic) fn reset(&mut self, id: StreamId, code: VarInt) {
+        let _ = self.library.send_stream(id).reset(code);
+    }
+
+    /// Sends STOP_SENDING, if the half is open.
+    pub(in crate::quic) fn stop(&mut self, id: StreamId, code: VarInt) {
+        let _ = self.library.recv_stream(id).stop(code);
+    }
+
+    /// True once the peer has acknowledged all of a stream that was finished, or has stopped it, or the connection has
+    /// ended.
+    pub(in crate::quic) fn is_send_over(&mut self, id: StreamId) -> bool {
+        self.error.is_some() || !matches!(self.library.send_stream(id).stopped(), Ok(None))
+    }
+
+    pub(in crate::quic) fn set_priority(&mut self, id: StreamId, priority: i32) {
+        // An error means that the stream has ended, and the next write says so.
+        let _ = self.library.send_stream(id).set_priority(priority);
+    }
+
+    /// Sets the bytes that may be written and unacknowledged over all streams.
+    pub(in crate::quic) fn set_send_window(&mut self, bytes: u64) {
+        self.library.set_send_window(bytes);
+    }
+
+    /// Sets the unread bytes that the peer may send over all streams.
+    pub(in crate::quic) fn set_receive_window(&mut self, bytes: VarInt) {
+        self.library.set_receive_window(bytes);
+    }
+
+    // -- Properties --------------------------------------------------------------------------------
+
+    pub(in crate::quic) fn side(&self) -> Side {
+        self.library.side()
+    }
+
+    /// Tests whether the handshake is still going on.
+    pub(in crate::quic) fn is_handshaking(&self) -> bool {
+        self.library.is_handshaking()
+    }
+
+    /// Tests whether early data can be sent.
+    pub(in crate::quic) fn has_early_keys(&self) -> bool {
+        self.library.has_0rtt()
+    }
+
+    /// Tests whether the server has taken the early data.
+    pub(in crate::quic) fn is_early_taken(&self) -> bool {
+        self.library.accepted_0rtt()
+    }
+
+    pub(in crate::quic) fn session(&self) -> &dyn noq_proto::crypto::Session {
+        self.library.crypto_session()
+    }
+
+    /// Address of the peer on the first path.
+    pub(in crate::quic) fn remote_address(&self) -> Option<SocketAddr> {
+        self.library.network_path(PathId::ZERO).ok().map(|path| path.remote())
+    }
+
+    pub(in crate::quic) fn stats(&mut self) -> ConnectionStats {
+        self.library.stats()
+    }
+
+    pub(in crate::quic) fn path_stats(&mut self) -> Option<PathStats> {
+        self.library.path_stats(PathId::ZERO)
+    }
+
+    pub(in crate::quic) fn rtt(&self) -> Option<Duration> {
+        self.library.rtt(PathId::ZERO)
+    }
+
+    pub(in crate::quic) fn congestion_controller(&self) -> Option<&dyn Controller> {
+        self.library.congestion_state(PathId::ZERO)
+    }
+
+    /// Sends a PING.
+    pub(in crate::quic) fn ping(&mut self) -> bool {
+        self.library.ping_path(PathId::ZERO).is_ok()
+    }
+
+    /// Moves a client to another socket; the old one receives until something comes in on the new one. `open` makes it
+    /// of the old one.
+    pub(in crate::quic) fn rebind(
+        &mut self,
+        open: impl FnOnce(&Socket) -> io::Result<Socket>,
+    ) -> io::Result<()> {
+        let Source::Own(own) = &mut self.source else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "only a client can move its connection"));
+        };
+        let socket = Arc::new(open(&own.socket)?);
+        own.previous = Some(std::mem::replace(&mut own.socket, Arc::clone(&socket)));
+        self.sender.set_socket(socket);
+        self.library.handle_network_change(None, now());
+        if let Some(gate) = &self.gate {
+            gate.handle_rebind();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A library that has just panicked is asked for nothing more.
+        if self.error.is_none() && !std::thread::panicking() {
+            self.close(VarInt::from_u32(0));
+            let mut buffer = Vec::new();
+            if let Some(transmit) =
+                self.library.poll_transmit(now(), std::num::NonZeroUsize::MIN, &mut buffer)
+            {
+                self.sender.send(&transmit, &buffer);
+            }
+        }
+        self.forget();
+    }
+}
+
+impl OwnEndpoint {
+    fn receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionHandle,
+        library: &mut noq_proto::Connection,
+    ) -> io::Result<()> {
+        if let Some(previous) = self.previous.take()
+            && receive(&previous, &mut self.library, cx, connection, library).is_ok_and(|has_come| !has_come)
+        {
+            self.previous = Some(previous);
+        }
+        let _ = receive(&self.socket, &mut self.library, cx, connection, library)?;
+        Ok(())
+    }
+}
+
+/// Receives on a socket of a client. True if something has come.
+fn receive(
+    socket: &Socket,
+    endpoint: &mut noq_proto::Endpoint,
+    cx: &mut Context<'_>,
+    connection: ConnectionHandle,
+    library: &mut noq_proto::Connection,
+) -> io::Result<bool> {
+    let mut has_come = false;
+    for _ in 0..MAX_BATCHES {
+        let received = socket.poll_receive(cx, |Datagram { from, to, ecn, bytes }| {
+            let mut answer = Vec::new();
+            match endpoint.handle(now(), FourTuple::new(from, to), ecn, bytes, &mut answer) {
+                Some(DatagramEvent::ConnectionEvent(handle, event)) if handle == connection => {
+                    has_come = true;
+                    library.handle_event(event);
+                }
+                Some(DatagramEvent::Response(transmit)) => {
+                    let _ = socket.try_send(&batch::of(&transmit, &answer));
+                }
+                _ => {}
+            }
+        });
+        match received {
+            Poll::Ready(received) => received?,
+            Poll::Pending => return Ok(has_come),
+        }
+    }
+    cx.waker().wake_by_ref();
+    Ok(has_come)
+}
+
+fn refused(error: &WriteError) -> Poll<Result<usize, Refused>> {
+    match error {
+        WriteError::Blocked => Poll::Pending,
+        WriteError::Stopped(code) => Poll::Ready(Err(Refused::Stopped(*code))),
+        WriteError::ClosedStream => Poll::Ready(Err(Refused::Closed)),
+    }
+}

@@ -1,0 +1,69 @@
+//! Queue between the task of an endpoint and that of a connection.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+
+use noq_proto::{ConnectionEvent, VarInt};
+
+/// Datagrams that wait for the task of their connection at most. More are dropped, as a network may.
+const MAX_WAITING: usize = 2048;
+
+/// Datagrams of one connection, and what its endpoint tells it.
+#[derive(Default)]
+pub(super) struct DatagramQueue {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    datagrams: Vec<ConnectionEvent>,
+    order: Option<Order>,
+    waker: Option<Waker>,
+}
+
+/// Order of an endpoint to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The connection has to be closed with this code.
+    Close(VarInt),
+    /// The endpoint is gone: nothing is received any more.
+    Lost,
+}
+
+impl DatagramQueue {
+    /// Adds a datagram. Returns the waker of the connection if it has to be woken; that of the whole batch is one.
+    pub(super) fn push(&self, datagram: ConnectionEvent) -> Option<Waker> {
+        let mut state = self.lock();
+        if state.datagrams.len() < MAX_WAITING {
+            state.datagrams.push(datagram);
+        }
+        state.waker.take()
+    }
+
+    /// Gives an order, in place of the one before.
+    pub(super) fn order(&self, order: Order) {
+        let waker = {
+            let mut state = self.lock();
+            state.order = Some(order);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Takes everything, and registers the task for what comes next.
+    pub(super) fn take(&self, cx: &Context<'_>) -> (Vec<ConnectionEvent>, Option<Order>) {
+        let mut state = self.lock();
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        (std::mem::take(&mut state.datagrams), state.order.take())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Poisoning is harmless: each change is one push, take or assignment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,347 @@
+//! Endpoint of a server: one socket, whose datagrams one task routes to the connections.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use futures_util::task::AtomicWaker;
+use noq_proto::{
+    ConnectionError, ConnectionEvent, ConnectionHandle, DatagramEvent, EndpointConfig, EndpointEvent,
+    FourTuple, Incoming, ServerConfig, VarInt,
+};
+use tokio::sync::Notify;
+
+use super::batch;
+use super::datagram_queue::{DatagramQueue, Order};
+use super::sender::Sender;
+use super::socket::{Datagram, Socket};
+use super::timer::now;
+use crate::quic::amplification::AmplificationLimit;
+use crate::quic::congestion::controller::SharedGate;
+
+/// Batches that are received before other tasks have a turn.
+const MAX_BATCHES: usize = 8;
+
+/// Endpoint of a server. It lives as long as its listener or one of its connections.
+pub(in crate::quic) struct Endpoint {
+    state: Mutex<State>,
+    socket: Arc<Socket>,
+    limit: AmplificationLimit,
+    /// Notified when a client comes, and when the endpoint is lost.
+    incoming: Notify,
+    /// Notified when no connection is left that is neither closed nor lost.
+    quiet: Notify,
+    /// The task that receives.
+    task: AtomicWaker,
+}
+
+struct State {
+    library: noq_proto::Endpoint,
+    /// Queues of the connections, by the number of their handle.
+    connections: Vec<Option<Entry>>,
+    /// Connections that are neither closed nor lost.
+    active: usize,
+    /// Connections in `connections`.
+    count: usize,
+    /// First packets of clients that wait to be accepted.
+    incoming: VecDeque<Incoming>,
+    /// No client is accepted any more.
+    is_closed: bool,
+    /// The task has ended.
+    is_lost: bool,
+}
+
+struct Entry {
+    queue: Arc<DatagramQueue>,
+    is_active: bool,
+}
+
+impl Endpoint {
+    /// Spawns the task of an endpoint. `limit`: its anti-amplification limit.
+    pub(in crate::quic) fn spawn(
+        config: EndpointConfig,
+        server: ServerConfig,
+        socket: Arc<Socket>,
+        limit: AmplificationLimit,
+    ) -> Arc<Self> {
+        limit.set_socket(&socket);
+        let library =
+            noq_proto::Endpoint::new(Arc::new(config), Some(Arc::new(server)), !socket.may_fragment());
+        let endpoint = Arc::new(Self {
+            state: Mutex::new(State {
+                library,
+                connections: Vec::new(),
+                active: 0,
+                count: 0,
+                incoming: VecDeque::new(),
+                is_closed: false,
+                is_lost: false,
+            }),
+            socket,
+            limit,
+            incoming: Notify::new(),
+            quiet: Notify::new(),
+            task: AtomicWaker::new(),
+        });
+        // Also if the task panics, or ends with its runtime.
+        let guard = LostGuard(Arc::clone(&endpoint));
+        tokio::spawn(async move {
+            let LostGuard(endpoint) = &guard;
+            if let Err(error) = std::future::poll_fn(|cx| endpoint.poll_task(cx)).await {
+                tracing::error!(%error, "the socket of a QUIC endpoint failed");
+            }
+        });
+        endpoint
+    }
+
+    pub(in crate::quic) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// The next client; `None` once the endpoint is lost. Cancel safe.
+    pub(in crate::quic) async fn next_incoming(&self) -> Option<Incoming> {
+        loop {
+            let notified = self.incoming.notified();
+            {
+                let mut state = self.lock();
+                if state.is_lost {
+                    return None;
+                }
+                if let Some(incoming) = state.incoming.pop_front() {
+                    return Some(incoming);
+                }
+            }
+            notified.await;
+        }
+    }
+
+    /// Accepts a client. Returns the connection of the library with its handle and the queue of its datagrams.
+    pub(super) fn accept(
+        &self,
+        incoming: Incoming,
+        config: Arc<ServerConfig>,
+    ) -> Result<(noq_proto::Connection, ConnectionHandle, Arc<DatagramQueue>), ConnectionError> {
+        let mut answer = Vec::new();
+        let mut state = self.lock();
+        match state.library.accept(incoming, now(), &mut answer, Some(config)) {
+            Ok((handle, connection)) => Ok((connection, handle, state.insert(handle))),
+            Err(error) => {
+                drop(state);
+                if let Some(transmit) = &error.response {
+                    self.respond(transmit, &answer);
+                }
+                Err(error.cause)
+            }
+        }
+    }
+
+    /// The sender of a connection. `gate`: that of the connection.
+    pub(super) fn sender(&self, gate: Option<Arc<SharedGate>>) -> Sender {
+        Sender::new(Arc::clone(&self.socket), Some(self.limit.clone()), gate)
+    }
+
+    pub(in crate::quic) fn refuse(&self, incoming: Incoming) {
+        let mut answer = Vec::new();
+        let transmit = self.lock().library.refuse(incoming, &mut answer);
+        self.respond(&transmit, &answer);
+    }
+
+    /// Has a client validate its address, and come again.
+    pub(in crate::quic) fn retry(&self, incoming: Incoming) {
+        let mut answer = Vec::new();
+        let retried = self.lock().library.retry(incoming, &mut answer);
+        match retried {
+            Ok(transmit) => self.respond(&transmit, &answer),
+            Err(error) => self.refuse(error.into_incoming()),
+        }
+    }
+
+    /// Takes a configuration over for later clients.
+    pub(in crate::quic) fn set_config(&self, config: ServerConfig) {
+        self.lock().library.set_server_config(Some(Arc::new(config)));
+    }
+
+    /// Refuses all clients that wait to be accepted, and all later ones. The connections of the endpoint live on.
+    /// `config`: the present one.
+    pub(in crate::quic) fn stop_accepting(&self, config: &ServerConfig) {
+        // Not `None`: the library reads the configuration when more comes from a client that waits, and panics.
+        let mut refusing = config.clone();
+        refusing.max_incoming(0).incoming_buffer_size(0);
+        let incoming = {
+            let mut state = self.lock();
+            state.is_closed = true;
+            state.library.set_server_config(Some(Arc::new(refusing)));
+            std::mem::take(&mut state.incoming)
+        };
+        incoming.into_iter().for_each(|incoming| self.refuse(incoming));
+        self.task.wake();
+    }
+
+    /// Waits until each connection is closed or lost.
+    pub(in crate::quic) async fn wait_quiet(&self) {
+        loop {
+            let notified = self.quiet.notified();
+            if self.lock().active == 0 {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Has all connections close with this code.
+    pub(in crate::quic) fn close_all(&self, code: VarInt) {
+        let queues = self.lock().queues();
+        queues.iter().for_each(|queue| queue.order(Order::Close(code)));
+    }
+
+    /// Handles an event of a connection, and returns the answer to it.
+    pub(super) fn handle_event(
+        &self,
+        handle: ConnectionHandle,
+        event: EndpointEvent,
+    ) -> Option<ConnectionEvent> {
+        let mut state = self.lock();
+        if event.is_draining() || event.is_drained() {
+            state.deactivate(handle);
+            if event.is_drained() {
+                state.remove(handle);
+            }
+            if state.active == 0 {
+                self.quiet.notify_waiters();
+            }
+            if state.is_over() {
+                self.task.wake();
+            }
+        }
+        state.library.handle_event(handle, event)
+    }
+
+    /// Receives and routes datagrams. Ready when the endpoint is of no more use.
+    fn poll_task(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.task.register(cx.waker());
+        for _ in 0..MAX_BATCHES {
+            if self.state.is_poisoned() {
+                let reason = "the QUIC library panicked; what it knows of its connections may be wrong";
+                return Poll::Ready(Err(io::Error::other(reason)));
+            }
+            let mut woken = Vec::new();
+            let received = self.socket.poll_receive(cx, |datagram| self.route(datagram, &mut woken));
+            woken.into_iter().for_each(Waker::wake);
+            match received {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending if self.lock().is_over() => return Poll::Ready(Ok(())),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// `woken`: the wakers of the connections that have got something.
+    fn route(&self, datagram: Datagram, woken: &mut Vec<Waker>) {
+        let Datagram { from, to, ecn, bytes } = datagram;
+        self.limit.handle_received(from, &bytes);
+        let mut answer = Vec::new();
+        let mut state = self.lock();
+        match state.library.handle(now(), FourTuple::new(from, to), ecn, bytes, &mut answer) {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let entry = state.connections.get(handle.0).and_then(Option::as_ref);
+                woken.extend(entry.and_then(|entry| entry.queue.push(event)));
+            }
+            Some(DatagramEvent::NewConnection(incoming)) if state.is_closed => {
+                drop(state);
+                self.refuse(incoming);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                state.incoming.push_back(incoming);
+                self.incoming.notify_one();
+            }
+            Some(DatagramEvent::Response(transmit)) => {
+                drop(state);
+                self.respond(&transmit, &answer);
+            }
+            None => {}
+        }
+    }
+
+    /// Sends an answer of the endpoint itself: a packet that the client asks for again if it is lost, for want of room
+    /// too.
+    fn respond(&self, transmit: &noq_proto::Transmit, answer: &[u8]) {
+        let batch = batch::of(transmit, answer);
+        if let Some(batch) = self.limit.pass(&mut None, &batch) {
+            let _ = self.socket.try_send(&batch);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // After a panic of the library the task ends with the next datagram, and the listener restarts the endpoint.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn insert(&mut self, handle: ConnectionHandle) -> Arc<DatagramQueue> {
+        let queue = Arc::new(DatagramQueue::default());
+        if self.is_lost {
+            queue.order(Order::Lost);
+        }
+        if self.connections.len() <= handle.0 {
+            self.connections.resize_with(handle.0 + 1, || None);
+        }
+        if let Some(slot) = self.connections.get_mut(handle.0) {
+            *slot = Some(Entry { queue: Arc::clone(&queue), is_active: true });
+            self.active += 1;
+            self.count += 1;
+        }
+        queue
+    }
+
+    fn deactivate(&mut self, handle: ConnectionHandle) {
+        if let Some(Some(entry)) = self.connections.get_mut(handle.0)
+            && std::mem::take(&mut entry.is_active)
+        {
+            self.active = self.active.saturating_sub(1);
+        }
+    }
+
+    fn remove(&mut self, handle: ConnectionHandle) {
+        if let Some(slot) = self.connections.get_mut(handle.0)
+            && slot.take().is_some()
+        {
+            self.count -= 1;
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_closed && self.count == 0
+    }
+
+    fn queues(&self) -> Vec<Arc<DatagramQueue>> {
+        self.connections.iter().flatten().map(|entry| Arc::clone(&entry.queue)).collect()
+    }
+}
+
+/// Ends the connections of an endpoint whose task has ended.
+struct LostGuard(Arc<Endpoint>);
+
+impl Drop for LostGuard {
+    fn drop(&mut self) {
+        let queues = {
+            let mut state = self.0.lock();
+            state.is_lost = true;
+            state.active = 0;
+            let incoming = std::mem::take(&mut state.incoming);
+            // A library that has panicked is asked for nothing more: another panic would end the process.
+            if !self.0.state.is_poisoned() {
+                incoming.into_iter().for_each(|incoming| state.library.ignore(incoming));
+            }
+            state.queues()
+        };
+        queues.iter().for_each(|queue| queue.order(Order::Lost));
+        self.0.incoming.notify_waiters();
+        self.0.quiet.notify_waiters();
+    }
+}

@@ -1,0 +1,19 @@
+//! I/O of QUIC connections around the state machine of `noq-proto`.
+//!
+//! The task that owns a [`Connection`] drives it: it takes datagrams in, sees to timeouts and sends. A server has one
+//! task more for each [`Endpoint`], which receives the datagrams of all its connections and routes them by connection
+//! ID; a client's connection has a socket of its own.
+
+mod batch;
+mod connection;
+mod datagram_queue;
+mod endpoint;
+mod sender;
+mod socket;
+mod timer;
+
+pub(super) use batch::Batch;
+pub(super) use connection::{Connection, Event, Received, Refused};
+pub(super) use endpoint::Endpoint;
+pub(super) use socket::Socket;
+pub(super) use timer::now;

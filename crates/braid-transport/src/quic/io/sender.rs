@@ -1,0 +1,110 @@
+//! Sender of a connection: batches of datagrams on their way from the library to the socket.
+//!
+//! A batch passes the verdict of the gate, the PTO filter and a server's anti-amplification limit. What the socket has
+//! no room for is kept here, and the library is asked for no more until it has left.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use noq_udp::Transmit;
+
+use super::batch::{self, Batch};
+use super::socket::Socket;
+use crate::quic::amplification::AmplificationLimit;
+use crate::quic::congestion::controller::SharedGate;
+use crate::quic::congestion::controller::datagram_filter::Filtered;
+use crate::quic::congestion::pto_filter;
+
+pub(super) struct Sender {
+    socket: Arc<Socket>,
+    /// Limit of a server.
+    limit: Option<AmplificationLimit>,
+    /// Address that was validated: packets with short headers go there without a look into the ledger, and to any
+    /// other that the connection moves to.
+    validated: Option<SocketAddr>,
+    gate: Option<Arc<SharedGate>>,
+    /// Batches that the socket had no room for, in order.
+    unsent: VecDeque<Batch>,
+    /// The first of them.
+    sending: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
+}
+
+impl Sender {
+    pub(super) fn new(
+        socket: Arc<Socket>,
+        limit: Option<AmplificationLimit>,
+        gate: Option<Arc<SharedGate>>,
+    ) -> Self {
+        Self { socket, limit, validated: None, gate, unsent: VecDeque::new(), sending: None }
+    }
+
+    /// Sends from another socket from now on.
+    pub(super) fn set_socket(&mut self, socket: Arc<Socket>) {
+        self.socket = socket;
+    }
+
+    /// Datagrams of one batch at most.
+    pub(super) fn max_segments(&self) -> NonZeroUsize {
+        self.socket.max_segments()
+    }
+
+    /// Ready when everything before has left.
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(sending) = &mut self.sending {
+                ready!(sending.as_mut().poll(cx));
+                self.sending = None;
+            }
+            let Some(batch) = self.unsent.pop_front() else { return Poll::Ready(()) };
+            let socket = Arc::clone(&self.socket);
+            self.sending = Some(Box::pin(async move { socket.send(&batch.transmit()).await }));
+        }
+    }
+
+    /// Sends a batch of the library, as far as gate and filters let it leave.
+    pub(super) fn send(&mut self, transmit: &noq_proto::Transmit, contents: &[u8]) {
+        let batch = batch::of(transmit, contents);
+        let verdict = self.gate.as_ref().and_then(|gate| gate.take_verdict(batch.contents.len()));
+        let Some(Filtered { permitted, deferred }) = verdict else {
+            return match pto_filter::probe(&batch) {
+                Some(probe) => self.leave(&pto_filter::part(&batch, probe)),
+                None => self.leave(&batch),
+            };
+        };
+        if let Some((gate, deferred)) = self.gate.as_ref().zip(deferred)
+            && let Some(contents) = batch.contents.get(deferred.range)
+        {
+            gate.defer(deferred.number, Batch::of(&pto_filter::part(&batch, contents)));
+        }
+        for range in permitted {
+            if let Some(contents) = batch.contents.get(range) {
+                self.leave(&pto_filter::part(&batch, contents));
+            }
+        }
+    }
+
+    /// Sends the datagram that the gate has deferred, if it may leave now.
+    pub(super) fn send_deferred(&mut self, now: Instant) {
+        if let Some(batch) = self.gate.as_ref().and_then(|gate| gate.take_released(now)) {
+            self.leave(&batch.transmit());
+        }
+    }
+
+    fn leave(&mut self, batch: &Transmit<'_>) {
+        let passed = match &self.limit {
+            Some(limit) => limit.pass(&mut self.validated, batch),
+            None => Some(batch.clone()),
+        };
+        let Some(batch) = passed else { return };
+        let has_room = self.sending.is_none() && self.unsent.is_empty();
+        if !has_room || self.socket.try_send(&batch).is_err() {
+            self.unsent.push_back(Batch::of(&batch));
+        }
+    }
+}
