@@ -6,6 +6,7 @@ mod certificates;
 mod driven;
 mod echo;
 mod ends;
+mod forger;
 mod gate;
 mod http;
 mod initial;

@@ -1,30 +1,26 @@
-//! QUIC clients that were made to break servers: the advisories of docs/advisories.md.
+//! QUIC clients that were made to break servers: the advisories of docs/advisories.md, and peers that break rules of
+//! RFC 9000 which cost nothing to break.
 
-use std::any::Any;
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use braid_proto::stream::StreamKey;
 use braid_transport::quic::QuicOptions;
-use braid_transport::sim::Network;
+use braid_transport::sim::{Direction, Network};
 use braid_transport::{HandshakeError, ListenOptions, Listener, Read};
-use bytes::BytesMut;
-use noq::crypto::rustls::QuicClientConfig;
-use noq::crypto::{
-    ClientConfig, CryptoError, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, Session,
-};
-use noq::{ConnectError, ConnectionId, PathId, Side};
-use noq_proto::TransportError;
-use noq_proto::transport_parameters::TransportParameters;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::driven::Link;
 use crate::ends::{next, read, write};
+use crate::forger::Forger;
 use crate::initial::{MIN_SIZE, initial, parameter, source_connection_id, varint};
 use crate::noq_peer;
 use crate::support::{Pki, address};
-use crate::tls::client_config;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -137,13 +133,9 @@ async fn a_large_min_ack_delay_on_a_short_path_is_harmless() {
     let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
     let to = address(&listener);
     let mut outcomes = serve(listener);
-    let parameters = |mut parameters: Vec<u8>| {
-        // In ms, and in us.
-        parameters.extend(parameter(0x0B, &varint(200)));
-        parameters.extend(parameter(0xFF04_DE1B, &varint(100_000)));
-        parameters
-    };
-    let forger = Forger { parameters: Some(parameters), ..Forger::new(&pki) };
+    // In ms, and in us.
+    let parameters = vec![(0x0B, 200), (0xFF04_DE1B, 100_000)];
+    let forger = Forger::with_parameters(&pki, parameters);
     let endpoint = noq_peer::endpoint(&network.host("device"), None);
     let config = noq::ClientConfig::new(Arc::new(forger));
     let connection =
@@ -168,7 +160,7 @@ async fn fragments_of_one_byte_with_gaps_end_the_connection() {
     let to = address(&listener);
     let mut outcomes = serve(listener);
     let forger = Forger::new(&pki);
-    let (forges, fragments) = (Arc::clone(&forger.forges), Arc::clone(&forger.fragments));
+    let frames = Arc::clone(&forger.frames);
     let endpoint = noq_peer::endpoint(&network.host("device"), None);
     let config = noq::ClientConfig::new(Arc::new(forger));
     let connection =
@@ -177,7 +169,15 @@ async fn fragments_of_one_byte_with_gaps_end_the_connection() {
     send.write_all(b"!").await.expect("write");
     let mut server = outcomes.recv().await.expect("an outcome").expect("handshake");
     assert_eq!(read(&mut server).await.expect("read"), b'!');
-    forges.store(true, Ordering::Relaxed);
+    let fragments = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&fragments);
+    // Fragments of the first data stream, with gaps between them.
+    frames.set(move |payload: &mut [u8]| {
+        for frame in payload.chunks_exact_mut(8) {
+            let offset = 1 + 2 * count.fetch_add(1, Ordering::Relaxed);
+            frame.copy_from_slice(&one_byte(offset));
+        }
+    });
     let sending = tokio::spawn(async move {
         let piece = vec![0; 1 << 16];
         while send.write_all(&piece).await.is_ok() {}
@@ -199,167 +199,116 @@ async fn fragments_of_one_byte_with_gaps_end_the_connection() {
     sending.await.expect("join");
 }
 
-/// Cryptography of a client that changes its transport parameters, and puts other frames into its packets.
-struct Forger {
-    inner: QuicClientConfig,
-    parameters: Option<fn(Vec<u8>) -> Vec<u8>>,
-    /// Each packet consists of fragments of one byte of the first data stream, with gaps between them.
-    forges: Arc<AtomicBool>,
-    fragments: Arc<AtomicUsize>,
+/// STREAM frame with one byte of the first data stream at an offset.
+fn one_byte(offset: usize) -> [u8; 8] {
+    let offset = u32::try_from(offset).expect("few") | 2 << 30;
+    let [a, b, c, d] = offset.to_be_bytes();
+    // With offset and length; stream 4.
+    [0x0E, 4, a, b, c, d, 1, 7]
 }
 
-impl Forger {
-    fn new(pki: &Pki) -> Self {
-        let mut config = rustls::ClientConfig::clone(&*client_config(pki, &[&rustls::version::TLS13]));
-        config.alpn_protocols = vec![b"mqtt".to_vec()];
-        let inner = QuicClientConfig::try_from(config).expect("TLS 1.3");
-        Self { inner, parameters: None, forges: Arc::default(), fragments: Arc::default() }
-    }
+/// Connection of a forger whose first byte the server has read.
+struct Forged {
+    connection: noq::Connection,
+    /// The control stream.
+    send: noq::SendStream,
+    /// The server's end.
+    server: Link,
+    _alive: (noq::Endpoint, noq::RecvStream),
 }
 
-impl ClientConfig for Forger {
-    fn start_session(
-        &self,
-        version: u32,
-        server_name: &str,
-        params: &TransportParameters,
-    ) -> Result<Box<dyn Session>, ConnectError> {
-        let mut bytes = Vec::new();
-        params.write(&mut bytes);
-        let params = match self.parameters {
-            Some(change) => {
-                // Those that are given anew are left out.
-                let bytes = change(without(&bytes, &[0x0B, 0xFF04_DE1B]));
-                TransportParameters::read(Side::Server, &mut bytes.as_slice()).expect("right parameters")
-            }
-            None => *params,
-        };
-        let inner = self.inner.start_session(version, server_name, &params)?;
-        let (forges, fragments) = (Arc::clone(&self.forges), Arc::clone(&self.fragments));
-        Ok(Box::new(ForgedSession { inner, keys: 0, forges, fragments }))
+impl Forged {
+    async fn connect(
+        network: &Network,
+        forger: Forger,
+        outcomes: &mut mpsc::UnboundedReceiver<Result<Link, HandshakeError>>,
+        to: SocketAddr,
+    ) -> Self {
+        let endpoint = noq_peer::endpoint(&network.host("device"), None);
+        let config = noq::ClientConfig::new(Arc::new(forger));
+        let connection =
+            endpoint.connect_with(config, to, "localhost").expect("connect").await.expect("handshake");
+        let (mut send, receive) = connection.open_bi().await.expect("stream");
+        send.write_all(b"!").await.expect("write");
+        let mut server = outcomes.recv().await.expect("an outcome").expect("handshake");
+        assert_eq!(read(&mut server).await.expect("read"), b'!');
+        Self { connection, send, server, _alive: (endpoint, receive) }
     }
 }
 
-/// Transport parameters but those with these ids.
-fn without(mut bytes: &[u8], ids: &[u64]) -> Vec<u8> {
-    fn number(bytes: &mut &[u8]) -> u64 {
-        let length = 1 << (bytes[0] >> 6);
-        let (value, rest) = bytes.split_at(length);
-        *bytes = rest;
-        value.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)) & !(3 << (8 * length - 2))
-    }
-    let mut kept = Vec::new();
-    while !bytes.is_empty() {
-        let id = number(&mut bytes);
-        let length = usize::try_from(number(&mut bytes)).expect("short");
-        let (value, rest) = bytes.split_at(length);
-        bytes = rest;
-        if !ids.contains(&id) {
-            kept.extend(parameter(id, value));
-        }
-    }
-    kept
+/// RFC 9000, 13.1: an acknowledgement of a packet that was not sent ends the connection.
+#[tokio::test(start_paused = true)]
+async fn an_acknowledgement_of_what_was_not_sent_ends_the_connection() {
+    let (pki, network) = (Pki::new(), Network::new(1));
+    let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+    let to = address(&listener);
+    let mut outcomes = serve(listener);
+    let forger = Forger::new(&pki);
+    let frames = Arc::clone(&forger.frames);
+    let mut forged = Forged::connect(&network, forger, &mut outcomes, to).await;
+    frames.set(|payload: &mut [u8]| {
+        // ACK of packet 1,000,000 alone.
+        payload[..8].copy_from_slice(&[0x02, 0x80, 0x0F, 0x42, 0x40, 0, 0, 0]);
+    });
+    forged.send.write_all(&[0; 100]).await.expect("write");
+    let error = timeout(LIMIT, async { while next(&mut forged.server).await.is_ok() {} });
+    error.await.expect("an end");
+    let error = next(&mut forged.server).await.expect_err("the end");
+    assert!(error.to_string().contains("unsent packet"), "{error}");
+    assert!(timeout(LIMIT, forged.connection.closed()).await.is_ok(), "closed by the server");
 }
 
-struct ForgedSession {
-    inner: Box<dyn Session>,
-    /// Sets of keys so far.
-    keys: usize,
-    forges: Arc<AtomicBool>,
-    fragments: Arc<AtomicUsize>,
+/// A peer that lets the server send without bounds and acknowledges nothing: the server takes what the gate lets it
+/// hold, and repeats ever less of it.
+#[tokio::test(start_paused = true)]
+async fn huge_windows_without_acknowledgements_cost_a_bounded_buffer() {
+    let (pki, network) = (Pki::new(), Network::new(1));
+    let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+    let to = address(&listener);
+    let mut outcomes = serve(listener);
+    // initial_max_data, and initial_max_stream_data of all kinds.
+    let parameters = [0x04, 0x05, 0x06, 0x07].map(|id| (id, (1 << 62) - 1)).to_vec();
+    let forger = Forger::with_parameters(&pki, parameters);
+    let mut forged = Forged::connect(&network, forger, &mut outcomes, to).await;
+    let device = network.host("device");
+    device.change_one(Direction::Up, |link| link.loss = 1.0);
+    let before = device.counters(Direction::Down).packets;
+    let mut taken = 0;
+    let piece = vec![0; 1 << 16];
+    let slices = [IoSlice::new(&piece)];
+    let mut write_on = async || {
+        let written = poll_fn(|cx| forged.server.poll_write(cx, StreamKey::CONTROL, &slices));
+        timeout(Duration::from_secs(60), written).await
+    };
+    // Until nothing more is taken, or the connection ends because nothing is heard of the peer.
+    while let Ok(Ok(written)) = write_on().await {
+        taken += written;
+    }
+    let sent = device.counters(Direction::Down).packets - before;
+    println!("{taken} bytes taken, {sent} packets sent");
+    assert!(taken <= 128 << 10, "{taken} bytes");
+    assert!(sent <= 100, "{sent} packets");
 }
 
-impl Session for ForgedSession {
-    fn initial_keys(&self, dst_cid: ConnectionId, side: Side) -> Keys {
-        self.inner.initial_keys(dst_cid, side)
+/// Packets with one byte of a stream each: the server acknowledges every other one, and the bytes come in order.
+#[tokio::test(start_paused = true)]
+async fn one_byte_in_each_packet_costs_no_more_packets_than_it_brings() {
+    const BYTES: u64 = 20_000;
+    let (pki, network) = (Pki::new(), Network::new(1));
+    let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+    let to = address(&listener);
+    let mut outcomes = serve(listener);
+    let Forged { send, server, .. } =
+        &mut Forged::connect(&network, Forger::new(&pki), &mut outcomes, to).await;
+    let device = network.host("device");
+    let counters = |direction| device.counters(direction).packets;
+    let before = (counters(Direction::Up), counters(Direction::Down));
+    for number in 0..BYTES {
+        let byte = number.to_be_bytes()[7];
+        send.write_all(&[byte]).await.expect("write");
+        assert_eq!(read(server).await.expect("read"), byte);
     }
-    fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        self.inner.handshake_data()
-    }
-    fn peer_identity(&self) -> Option<Box<dyn Any>> {
-        self.inner.peer_identity()
-    }
-    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
-        self.inner.early_crypto()
-    }
-    fn early_data_accepted(&self) -> Option<bool> {
-        self.inner.early_data_accepted()
-    }
-    fn is_handshaking(&self) -> bool {
-        self.inner.is_handshaking()
-    }
-    fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
-        self.inner.read_handshake(buf)
-    }
-    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        self.inner.transport_parameters()
-    }
-    /// The second keys are those of packets with a short header.
-    fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
-        let mut keys = self.inner.write_handshake(buf)?;
-        self.keys += 1;
-        if self.keys == 2 {
-            let (forges, fragments) = (Arc::clone(&self.forges), Arc::clone(&self.fragments));
-            keys.packet.local = Box::new(ForgedKey { inner: keys.packet.local, forges, fragments });
-        }
-        Some(keys)
-    }
-    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        self.inner.next_1rtt_keys()
-    }
-    fn is_valid_retry(&self, orig_dst_cid: ConnectionId, header: &[u8], payload: &[u8]) -> bool {
-        self.inner.is_valid_retry(orig_dst_cid, header, payload)
-    }
-    fn export_keying_material(
-        &self,
-        output: &mut [u8],
-        label: &[u8],
-        context: &[u8],
-    ) -> Result<(), ExportKeyingMaterialError> {
-        self.inner.export_keying_material(output, label, context)
-    }
-}
-
-struct ForgedKey {
-    inner: Box<dyn PacketKey>,
-    forges: Arc<AtomicBool>,
-    fragments: Arc<AtomicUsize>,
-}
-
-impl PacketKey for ForgedKey {
-    fn encrypt(&self, path_id: PathId, packet: u64, buf: &mut [u8], header_len: usize) {
-        if self.forges.load(Ordering::Relaxed) {
-            let end = buf.len() - self.tag_len();
-            let frames = &mut buf[header_len..end];
-            // PADDING where no more fits.
-            frames.fill(0);
-            for frame in frames.chunks_exact_mut(8) {
-                let offset = 1 + 2 * self.fragments.fetch_add(1, Ordering::Relaxed);
-                let offset = u32::try_from(offset).expect("few") | 2 << 30;
-                // STREAM with offset and length, stream 4, one byte.
-                frame[..2].copy_from_slice(&[0x0E, 4]);
-                frame[2..6].copy_from_slice(&offset.to_be_bytes());
-                frame[6..].copy_from_slice(&[1, 7]);
-            }
-        }
-        self.inner.encrypt(path_id, packet, buf, header_len);
-    }
-    fn decrypt(
-        &self,
-        path_id: PathId,
-        packet: u64,
-        header: &[u8],
-        payload: &mut BytesMut,
-    ) -> Result<(), CryptoError> {
-        self.inner.decrypt(path_id, packet, header, payload)
-    }
-    fn tag_len(&self) -> usize {
-        self.inner.tag_len()
-    }
-    fn confidentiality_limit(&self) -> u64 {
-        self.inner.confidentiality_limit()
-    }
-    fn integrity_limit(&self) -> u64 {
-        self.inner.integrity_limit()
-    }
+    let (up, down) = (counters(Direction::Up) - before.0, counters(Direction::Down) - before.1);
+    println!("{up} packets up, {down} down");
+    assert!(up >= BYTES && down <= up / 2 + up / 100, "{up} packets up, {down} down");
 }
