@@ -205,23 +205,31 @@ fn receive(
             *buffer = vec![0; RECEIVE_BYTES * BATCH_SIZE];
         }
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
-        let count = {
+        let mut count = 0;
+        let result = {
             let mut chunks = buffer.chunks_exact_mut(RECEIVE_BYTES);
             let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
                 std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-            io.try_io(Interest::READABLE, || state.recv(io.into(), &mut slices, &mut metas))?
+            io.try_io(Interest::READABLE, || {
+                count = state.recv(io.into(), &mut slices, &mut metas)?;
+                // A batch that is not full has emptied the socket: it is not asked again before the system tells of
+                // more. An event since the call is not lost, as the runtime compares it with what it knew before.
+                if count < BATCH_SIZE { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            })
         };
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && count > 0 => {}
+            result => result?,
+        }
         for (chunk, meta) in buffer.chunks_exact(RECEIVE_BYTES).zip(&metas).take(count) {
-            let mut bytes = BytesMut::from(chunk.get(..meta.len).unwrap_or_default());
-            while !bytes.is_empty() {
-                // A single datagram stays an allocation that nothing shares.
-                let is_last = meta.stride == 0 || bytes.len() <= meta.stride;
-                let segment = if is_last { std::mem::take(&mut bytes) } else { bytes.split_to(meta.stride) };
+            let received = chunk.get(..meta.len).unwrap_or_default();
+            // Each has an allocation of its own: a byte of one that is not read would keep all of a batch.
+            for datagram in received.chunks(meta.stride.max(1)) {
                 handle(Datagram {
                     from: meta.addr,
                     to: meta.dst_ip,
                     ecn: meta.ecn.and_then(|ecn| noq_proto::EcnCodepoint::from_bits(ecn as u8)),
-                    bytes: segment,
+                    bytes: BytesMut::from(datagram),
                 });
             }
         }
