@@ -45,11 +45,7 @@ impl Frames {
 }
 
 impl Forger {
-    pub(crate) fn new(pki: &Pki) -> Self {
-        Self::with_parameters(pki, Vec::new())
-    }
-
-    pub(crate) fn with_parameters(pki: &Pki, parameters: Vec<(u64, u64)>) -> Self {
+    pub(crate) fn new(pki: &Pki, parameters: Vec<(u64, u64)>) -> Self {
         let mut config = rustls::ClientConfig::clone(&*client_config(pki, &[&rustls::version::TLS13]));
         config.alpn_protocols = vec![b"mqtt".to_vec()];
         let inner = QuicClientConfig::try_from(config).expect("TLS 1.3");

@@ -3,21 +3,20 @@
 
 use std::future::poll_fn;
 use std::io::IoSlice;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
 use braid_transport::quic::QuicOptions;
-use braid_transport::sim::{Direction, Network};
+use braid_transport::sim::{Direction, Host, Network};
 use braid_transport::{HandshakeError, ListenOptions, Listener, Read};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::driven::Link;
 use crate::ends::{next, read, write};
-use crate::forger::Forger;
+use crate::forger::{Forger, Frames};
 use crate::initial::{MIN_SIZE, initial, parameter, source_connection_id, varint};
 use crate::noq_peer;
 use crate::support::{Pki, address};
@@ -129,46 +128,22 @@ async fn no_transport_parameters_of_an_initial_cause_a_panic() {
 /// RUSTSEC-2026-0340: a `min_ack_delay` above the delay that the path suggests caused a panic.
 #[tokio::test(start_paused = true)]
 async fn a_large_min_ack_delay_on_a_short_path_is_harmless() {
-    let (pki, network) = (Pki::new(), Network::new(1));
-    let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
-    let to = address(&listener);
-    let mut outcomes = serve(listener);
     // In ms, and in us.
     let parameters = vec![(0x0B, 200), (0xFF04_DE1B, 100_000)];
-    let forger = Forger::with_parameters(&pki, parameters);
-    let endpoint = noq_peer::endpoint(&network.host("device"), None);
-    let config = noq::ClientConfig::new(Arc::new(forger));
-    let connection =
-        endpoint.connect_with(config, to, "localhost").expect("connect").await.expect("handshake");
-    let (mut send, mut receive) = connection.open_bi().await.expect("stream");
-    send.write_all(b"!").await.expect("write");
-    let mut server = outcomes.recv().await.expect("an outcome").expect("handshake");
+    let Forged { mut send, mut receive, mut server, .. } = Forged::connect(parameters).await;
     for _ in 0..200 {
-        assert_eq!(read(&mut server).await.expect("read"), b'!');
         write(&mut server, &[7; 3000]).await.expect("write");
         let mut answer = vec![0; 3000];
         receive.read_exact(&mut answer).await.expect("read");
         send.write_all(b"!").await.expect("write");
+        assert_eq!(read(&mut server).await.expect("read"), b'!');
     }
 }
 
 /// RUSTSEC-2026-0185: fragments with gaps between them cost far more memory than their bytes.
 #[tokio::test(start_paused = true)]
 async fn fragments_of_one_byte_with_gaps_end_the_connection() {
-    let (pki, network) = (Pki::new(), Network::new(1));
-    let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
-    let to = address(&listener);
-    let mut outcomes = serve(listener);
-    let forger = Forger::new(&pki);
-    let frames = Arc::clone(&forger.frames);
-    let endpoint = noq_peer::endpoint(&network.host("device"), None);
-    let config = noq::ClientConfig::new(Arc::new(forger));
-    let connection =
-        endpoint.connect_with(config, to, "localhost").expect("connect").await.expect("handshake");
-    let (mut send, _receive) = connection.open_bi().await.expect("stream");
-    send.write_all(b"!").await.expect("write");
-    let mut server = outcomes.recv().await.expect("an outcome").expect("handshake");
-    assert_eq!(read(&mut server).await.expect("read"), b'!');
+    let Forged { connection, frames, mut send, mut server, .. } = Forged::connect(Vec::new()).await;
     let fragments = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&fragments);
     // Fragments of the first data stream, with gaps between them.
@@ -209,22 +184,27 @@ fn one_byte(offset: usize) -> [u8; 8] {
 
 /// Connection of a forger whose first byte the server has read.
 struct Forged {
+    device: Host,
     connection: noq::Connection,
-    /// The control stream.
+    frames: Arc<Frames>,
+    /// Both halves of the control stream.
     send: noq::SendStream,
+    receive: noq::RecvStream,
     /// The server's end.
     server: Link,
-    _alive: (noq::Endpoint, noq::RecvStream),
 }
 
 impl Forged {
-    async fn connect(
-        network: &Network,
-        forger: Forger,
-        outcomes: &mut mpsc::UnboundedReceiver<Result<Link, HandshakeError>>,
-        to: SocketAddr,
-    ) -> Self {
-        let endpoint = noq_peer::endpoint(&network.host("device"), None);
+    /// `parameters`: transport parameters in place of the usual ones, by id.
+    async fn connect(parameters: Vec<(u64, u64)>) -> Self {
+        let (pki, network) = (Pki::new(), Network::new(1));
+        let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+        let to = address(&listener);
+        let mut outcomes = serve(listener);
+        let forger = Forger::new(&pki, parameters);
+        let frames = Arc::clone(&forger.frames);
+        let device = network.host("device");
+        let endpoint = noq_peer::endpoint(&device, None);
         let config = noq::ClientConfig::new(Arc::new(forger));
         let connection =
             endpoint.connect_with(config, to, "localhost").expect("connect").await.expect("handshake");
@@ -232,21 +212,15 @@ impl Forged {
         send.write_all(b"!").await.expect("write");
         let mut server = outcomes.recv().await.expect("an outcome").expect("handshake");
         assert_eq!(read(&mut server).await.expect("read"), b'!');
-        Self { connection, send, server, _alive: (endpoint, receive) }
+        Self { device, connection, frames, send, receive, server }
     }
 }
 
 /// RFC 9000, 13.1: an acknowledgement of a packet that was not sent ends the connection.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_of_what_was_not_sent_ends_the_connection() {
-    let (pki, network) = (Pki::new(), Network::new(1));
-    let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
-    let to = address(&listener);
-    let mut outcomes = serve(listener);
-    let forger = Forger::new(&pki);
-    let frames = Arc::clone(&forger.frames);
-    let mut forged = Forged::connect(&network, forger, &mut outcomes, to).await;
-    frames.set(|payload: &mut [u8]| {
+    let mut forged = Forged::connect(Vec::new()).await;
+    forged.frames.set(|payload: &mut [u8]| {
         // ACK of packet 1,000,000 alone.
         payload[..8].copy_from_slice(&[0x02, 0x80, 0x0F, 0x42, 0x40, 0, 0, 0]);
     });
@@ -262,15 +236,10 @@ async fn an_acknowledgement_of_what_was_not_sent_ends_the_connection() {
 /// hold, and repeats ever less of it.
 #[tokio::test(start_paused = true)]
 async fn huge_windows_without_acknowledgements_cost_a_bounded_buffer() {
-    let (pki, network) = (Pki::new(), Network::new(1));
-    let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
-    let to = address(&listener);
-    let mut outcomes = serve(listener);
     // initial_max_data, and initial_max_stream_data of all kinds.
     let parameters = [0x04, 0x05, 0x06, 0x07].map(|id| (id, (1 << 62) - 1)).to_vec();
-    let forger = Forger::with_parameters(&pki, parameters);
-    let mut forged = Forged::connect(&network, forger, &mut outcomes, to).await;
-    let device = network.host("device");
+    let mut forged = Forged::connect(parameters).await;
+    let device = forged.device.clone();
     device.change_one(Direction::Up, |link| link.loss = 1.0);
     let before = device.counters(Direction::Down).packets;
     let mut taken = 0;
@@ -294,13 +263,7 @@ async fn huge_windows_without_acknowledgements_cost_a_bounded_buffer() {
 #[tokio::test(start_paused = true)]
 async fn one_byte_in_each_packet_costs_no_more_packets_than_it_brings() {
     const BYTES: u64 = 20_000;
-    let (pki, network) = (Pki::new(), Network::new(1));
-    let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
-    let to = address(&listener);
-    let mut outcomes = serve(listener);
-    let Forged { send, server, .. } =
-        &mut Forged::connect(&network, Forger::new(&pki), &mut outcomes, to).await;
-    let device = network.host("device");
+    let Forged { device, send, server, .. } = &mut Forged::connect(Vec::new()).await;
     let counters = |direction| device.counters(direction).packets;
     let before = (counters(Direction::Up), counters(Direction::Down));
     for number in 0..BYTES {

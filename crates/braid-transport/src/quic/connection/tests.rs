@@ -1,7 +1,7 @@
 //! Memory that a link keeps for its streams.
 
 use std::future::poll_fn;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::task::Poll;
 
 use braid_proto::stream::StreamKey;
@@ -44,7 +44,11 @@ async fn next(link: &mut Link) -> Read {
 }
 
 /// The next read of a stream that is wanted.
-async fn next_wanted(link: &mut Link, mut wants: impl FnMut(StreamKey) -> bool) -> Read {
+async fn next_wanted(link: &mut Link, wants: impl FnMut(StreamKey) -> bool) -> Read {
+    try_next(link, wants).await.expect("the link lives")
+}
+
+async fn try_next(link: &mut Link, mut wants: impl FnMut(StreamKey) -> bool) -> io::Result<Read> {
     let mut bytes = [0; 64];
     let mut buffer = ReadBuf::new(&mut bytes);
     poll_fn(|cx| {
@@ -53,7 +57,6 @@ async fn next_wanted(link: &mut Link, mut wants: impl FnMut(StreamKey) -> bool) 
         read
     })
     .await
-    .expect("the link lives")
 }
 
 async fn write(link: &mut Link, stream: StreamKey) {
@@ -209,16 +212,7 @@ async fn the_close_of_a_lost_connection_takes_no_time() {
     // CONNECTION_CLOSE leaves at once, without FIN.
     client.close_by(tokio::time::Instant::now().into_std());
     drop(client);
-    let mut bytes = [0; 64];
-    let mut read_on = async || {
-        poll_fn(|cx| {
-            let read = server.poll_read(cx, &mut ReadBuf::new(&mut bytes), &mut |_| true);
-            let _ = server.poll_flush(cx);
-            read
-        })
-        .await
-    };
-    while read_on().await.is_ok_and(|read| read != Read::Closed) {}
+    while try_next(&mut server, |_| true).await.is_ok_and(|read| read != Read::Closed) {}
     let begin = tokio::time::Instant::now();
     let close = Close { code: CLOSE_ABNORMAL, stop: None };
     poll_fn(|cx| server.poll_close(cx, close)).await.expect("closed");
