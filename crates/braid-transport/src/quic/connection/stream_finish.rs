@@ -90,9 +90,17 @@ pub(super) struct UnsentBytes {
     written: u64,
     /// Progress of the connection then.
     at: Progress,
-    /// Bytes ever written, by priority. At the limit of priorities the lowest is counted with the next one, so that a
-    /// mark waits too long rather than too short.
-    totals: BTreeMap<i32, u64>,
+    /// Totals by priority. At the limit of priorities the lowest is counted with the next one, so that a mark waits too
+    /// long rather than too short.
+    totals: BTreeMap<i32, Total>,
+}
+
+/// Everything that was ever written with a priority.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    bytes: u64,
+    /// Streams that began with it.
+    streams: u64,
 }
 
 /// Bytes that were unsent at some time, as seen from one priority.
@@ -105,8 +113,10 @@ pub(super) struct Mark {
     own: u64,
     /// Bytes written until then with a higher priority.
     above: u64,
-    /// Bytes written until then with the same priority.
-    equal: u64,
+    /// Written until then with the same priority.
+    equal: Total,
+    /// Streams with the same priority that had begun and not ended.
+    active: u64,
 }
 
 /// Bytes of packets that were sent and not lost. Later is more.
@@ -120,44 +130,49 @@ impl From<ConnectionStats> for Progress {
 }
 
 impl UnsentBytes {
-    /// Counts bytes that were written with a priority; true when an update is due.
-    pub(super) fn handle_written(&mut self, bytes: usize, priority: i32) -> bool {
+    /// Counts bytes that were written with a priority, the first of their stream or not; true when an update is due.
+    pub(super) fn handle_written(&mut self, bytes: usize, priority: i32, is_first: bool) -> bool {
         let bytes = bytes as u64;
         self.written = self.written.saturating_add(bytes);
-        let total = self.totals.entry(priority).or_default();
-        *total = total.saturating_add(bytes);
+        self.totals.entry(priority).or_default().add(Total { bytes, streams: is_first.into() });
         if self.totals.len() > MAX_PRIORITIES
             && let Some((_, lowest)) = self.totals.pop_first()
             && let Some(mut next) = self.totals.first_entry()
         {
-            *next.get_mut() = next.get().saturating_add(lowest);
+            next.get_mut().add(lowest);
         }
         self.written >= UPDATE_INTERVAL
     }
 
-    /// Takes the progress of the connection into account. `limit`: bytes that it can hold.
+    /// Takes the progress of the connection into account. `limit`: bytes that it takes; it may hold more since the limit
+    /// was lowered.
     pub(super) fn update(&mut self, now: Progress, limit: u64) {
-        let sent = now.0.saturating_sub(self.at.0);
-        self.bytes = self.bytes.saturating_sub(sent).saturating_add(self.written).min(limit);
-        self.written = 0;
-        self.at = now;
+        let left = self.bytes.saturating_sub(now.0.saturating_sub(self.at.0));
+        self.bytes = left.saturating_add(self.written).min(limit.max(left));
+        (self.written, self.at) = (0, now);
     }
 
     /// A write found no room: the connection holds what it can.
     pub(super) fn set_full(&mut self, now: Progress, limit: u64) {
-        (self.bytes, self.written, self.at) = (limit, 0, now);
+        self.written = limit;
+        self.update(now, limit);
     }
 
-    /// Mark of the last update, for a stream with this priority that has at most `own` of the bytes.
-    pub(super) fn mark(&self, priority: i32, own: u64) -> Mark {
-        let own = own.min(self.bytes);
+    /// Mark of the last update, for a stream with this priority that has at most `own` of the bytes and is one of
+    /// `active`.
+    pub(super) fn mark(&self, priority: i32, own: u64, active: usize) -> Mark {
+        let (own, active) = (own.min(self.bytes), active as u64);
         let (above, equal) = (self.above(priority), self.equal(priority));
-        Mark { priority, at: self.at, bytes: self.bytes, own, above, equal }
+        Mark { priority, at: self.at, bytes: self.bytes, own, above, equal, active }
     }
 
     /// Progress at which all bytes of the mark have been sent, as far as can be known by now.
     pub(super) fn until(&self, mark: &Mark) -> Progress {
-        let equal = self.equal(mark.priority).saturating_sub(mark.equal).min(mark.own);
+        let equal = self.equal(mark.priority);
+        let streams = mark.active.saturating_add(equal.streams.saturating_sub(mark.equal.streams));
+        // Twice, as a turn that finds a packet filled by another is a short one.
+        let turns = mark.own.saturating_mul(streams).saturating_mul(2);
+        let equal = equal.bytes.saturating_sub(mark.equal.bytes).min(turns);
         let above = self.above(mark.priority).saturating_sub(mark.above);
         let bytes = mark.bytes.saturating_add(above).saturating_add(equal);
         // Headers and other frames take an eighth at most.
@@ -166,11 +181,18 @@ impl UnsentBytes {
 
     fn above(&self, priority: i32) -> u64 {
         let higher = (Bound::Excluded(priority), Bound::Unbounded);
-        self.totals.range(higher).fold(0, |sum, (_, total)| sum.saturating_add(*total))
+        self.totals.range(higher).fold(0, |sum, (_, total)| sum.saturating_add(total.bytes))
     }
 
-    fn equal(&self, priority: i32) -> u64 {
-        self.totals.get(&priority).copied().unwrap_or(0)
+    fn equal(&self, priority: i32) -> Total {
+        self.totals.get(&priority).copied().unwrap_or_default()
+    }
+}
+
+impl Total {
+    fn add(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.streams = self.streams.saturating_add(other.streams);
     }
 }
 
@@ -182,13 +204,13 @@ mod tests {
 
     /// Progress when all is sent that is unsent now.
     fn end(unsent: &UnsentBytes) -> Progress {
-        unsent.until(&unsent.mark(0, 0))
+        unsent.until(&unsent.mark(0, 0, 1))
     }
 
     #[test]
     fn packets_that_were_sent_reduce_it() {
         let mut unsent = UnsentBytes::default();
-        assert!(!unsent.handle_written(8000, 0));
+        assert!(!unsent.handle_written(8000, 0, false));
         unsent.update(Progress(100), LIMIT);
         assert_eq!(end(&unsent), Progress(9100));
         unsent.update(Progress(6100), LIMIT);
@@ -200,7 +222,7 @@ mod tests {
     #[test]
     fn packets_from_before_a_write_did_not_carry_it() {
         let mut unsent = UnsentBytes::default();
-        assert!(unsent.handle_written(10_000, 0), "an update is due");
+        assert!(unsent.handle_written(10_000, 0, false), "an update is due");
         unsent.update(Progress(50_000), LIMIT);
         assert!(end(&unsent) >= Progress(60_000));
     }
@@ -209,7 +231,7 @@ mod tests {
     fn small_messages_do_not_add_up() {
         let mut unsent = UnsentBytes::default();
         for turn in 1..1000 {
-            unsent.handle_written(100, 0);
+            unsent.handle_written(100, 0, false);
             unsent.update(Progress(turn * 135), LIMIT);
         }
         assert!(end(&unsent) <= Progress(999 * 135 + 113), "{:?}", end(&unsent));
@@ -218,38 +240,48 @@ mod tests {
     #[test]
     fn the_estimate_is_at_most_the_limit_of_the_connection() {
         let mut unsent = UnsentBytes::default();
-        unsent.handle_written(1_000_000, 0);
+        unsent.handle_written(1_000_000, 0, false);
         unsent.update(Progress(0), LIMIT);
         assert_eq!(end(&unsent), Progress(LIMIT + LIMIT / 8));
         unsent.set_full(Progress(5000), LIMIT);
         assert_eq!(end(&unsent), Progress(5000 + LIMIT + LIMIT / 8), "full");
+        unsent.set_full(Progress(6000), LIMIT / 2);
+        assert_eq!(end(&unsent), Progress(6000 + (LIMIT - 1000) * 9 / 8), "lowered while it is full");
     }
 
     #[test]
     fn later_writes_delay_it_by_their_priority() {
         let mut unsent = UnsentBytes::default();
-        unsent.handle_written(800, 0);
+        unsent.handle_written(800, 0, false);
         unsent.update(Progress(0), LIMIT);
-        let mark = unsent.mark(0, 800);
-        unsent.handle_written(8000, -1);
+        let mark = unsent.mark(0, 800, 2);
+        unsent.handle_written(8000, -1, true);
         assert_eq!(unsent.until(&mark), Progress(900), "less urgent");
-        unsent.handle_written(8000, 0);
-        assert_eq!(unsent.until(&mark), Progress(1800), "in turns");
-        unsent.handle_written(8000, 1);
-        assert_eq!(unsent.until(&mark), Progress(10_800), "more urgent");
+        unsent.handle_written(400, 0, false);
+        assert_eq!(unsent.until(&mark), Progress(1350), "in turns with one that is there");
+        unsent.handle_written(8000, 0, false);
+        assert_eq!(unsent.until(&mark), Progress(900 + 2 * 2 * 900), "each has at most twice the turns");
+        unsent.handle_written(8000, 0, true);
+        assert_eq!(unsent.until(&mark), Progress(900 + 3 * 2 * 900), "one more begins");
+        unsent.handle_written(8000, 1, true);
+        assert_eq!(unsent.until(&mark), Progress(900 + 3 * 2 * 900 + 9000), "more urgent");
     }
 
     #[test]
     fn number_of_counted_priorities_is_bounded() {
         let mut unsent = UnsentBytes::default();
-        unsent.handle_written(800, 2_000);
+        unsent.handle_written(800, 2_000, false);
         unsent.update(Progress(0), LIMIT);
-        let mark = unsent.mark(2_000, 800);
+        let mark = unsent.mark(2_000, 800, 1);
         for priority in 0..5_000 {
-            unsent.handle_written(8, priority);
+            unsent.handle_written(8, priority, false);
         }
         assert_eq!(unsent.totals.len(), MAX_PRIORITIES);
-        assert_eq!(unsent.totals.values().sum::<u64>(), 800 + 5_000 * 8, "none is forgotten");
+        assert_eq!(
+            unsent.totals.values().map(|total| total.bytes).sum::<u64>(),
+            800 + 5_000 * 8,
+            "none is forgotten"
+        );
         assert!(unsent.until(&mark) >= Progress((800 + 2_999 * 8) * 9 / 8), "all that is more urgent counts");
     }
 

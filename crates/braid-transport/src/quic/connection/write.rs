@@ -54,7 +54,7 @@ impl ConnectionState {
         match self.write(key, priority, slices, max) {
             Poll::Ready(Ok(written)) => {
                 self.writes.scheduler.remove(key);
-                if self.writes.unsent.handle_written(written, priority) {
+                if self.writes.unsent.handle_written(written, priority, is_first) {
                     self.update_unsent();
                 }
                 if is_first && written > 0 {
@@ -146,7 +146,8 @@ impl ConnectionState {
         let (priority, written) = (stream.priority(), stream.written);
         self.writes.scheduler.remove(key);
         self.update_unsent();
-        self.finish_later(key, PendingFinish::new(self.writes.unsent.mark(priority, written)));
+        let active = self.writes.active.count(priority);
+        self.finish_later(key, PendingFinish::new(self.writes.unsent.mark(priority, written, active)));
     }
 
     fn finish_now(&mut self, key: StreamKey) {

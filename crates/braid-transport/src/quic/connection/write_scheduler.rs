@@ -225,6 +225,11 @@ impl ActivePriorities {
         }
     }
 
+    /// Number of streams with this priority.
+    pub(super) fn count(&self, priority: i32) -> usize {
+        self.counts.get(&priority).copied().unwrap_or(0)
+    }
+
     /// Number of different priorities below this one.
     pub(super) fn count_below(&self, priority: i32) -> usize {
         self.counts.range(..priority).count()
