@@ -144,8 +144,8 @@ impl UnsentBytes {
         self.written >= UPDATE_INTERVAL
     }
 
-    /// Takes the progress of the connection into account. `limit`: bytes that it takes; it may hold more since the limit
-    /// was lowered.
+    /// Takes the progress of the connection into account. `limit`: bytes that it takes; it may hold more, of before the
+    /// limit was lowered.
     pub(super) fn update(&mut self, now: Progress, limit: u64) {
         let left = self.bytes.saturating_sub(now.0.saturating_sub(self.at.0));
         self.bytes = left.saturating_add(self.written).min(limit.max(left));
