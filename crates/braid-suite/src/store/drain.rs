@@ -1,4 +1,4 @@
-//! Case `drain`: a client resumes a session with a long queue and reads all of it.
+//! Case `drain`: messages fill the queue of a client that is away; it resumes its session and reads all of them.
 
 use std::path::Path;
 
@@ -28,6 +28,8 @@ pub(crate) struct DrainRound {
     /// Time from CONNECT to the first message.
     pub(crate) first_milliseconds: f64,
     pub(crate) cpu_nanoseconds: f64,
+    /// Processor time per message while the queue was filled.
+    pub(crate) fill_nanoseconds: f64,
     /// Bytes written to the device per message.
     pub(crate) written: f64,
     pub(crate) shares: CpuShares,
@@ -49,17 +51,20 @@ fn once(directory: &Path, broker: &Broker, messages: u64) -> Result<DrainRound, 
     let pid = running.pid();
     leave_session(running.address, CLIENT, "bench/+")?;
     let mut publishers = Publishers::connect(running.address, FILLING, PAYLOAD)?;
+    let written = || of_broker(written(pid));
+    let empty = of_broker(CpuReading::of(pid))?;
     publishers.publish_all(messages)?;
     drop(publishers);
-    let written = || of_broker(written(pid));
     let (before, bytes) = (of_broker(CpuReading::of(pid))?, written()?);
     let mut order = Order::default();
     let (first, all) = take_queue(running.address, CLIENT, messages, |publish| order.check(publish))?;
     let shares = of_broker(CpuReading::of(pid))?.since(&before);
+    let fill = before.since(&empty);
     Ok(DrainRound {
         rate: messages as f64 / all.as_secs_f64(),
         first_milliseconds: first.as_secs_f64() * 1e3,
         cpu_nanoseconds: shares.broker_nanoseconds() / messages as f64,
+        fill_nanoseconds: fill.broker_nanoseconds() / messages as f64,
         written: (written()? - bytes) as f64 / messages as f64,
         shares,
     })

@@ -89,6 +89,7 @@ pub(crate) fn drain(rows: &[Row<DrainRound>]) -> String {
             ("msg/s", 0, |drained| drained.rate),
             ("first after ms", 1, |drained| drained.first_milliseconds),
             ("CPU ns/msg", 0, |drained| drained.cpu_nanoseconds),
+            ("filling", 0, |drained| drained.fill_nanoseconds),
             ("bytes/msg", 0, |drained| drained.written),
         ],
     );
