@@ -56,15 +56,23 @@ impl<K: Ord, V> Delta<K, V> {
 
     /// Sets a row that may have existed.
     pub(super) fn put(&mut self, key: K, value: V) {
-        let is_new = matches!(self.rows.get(&key), Some(Write::New(_)));
-        self.rows.insert(key, if is_new { Write::New(value) } else { Write::Put(value) });
+        match self.rows.entry(key) {
+            Entry::Occupied(mut row) => {
+                let is_new = matches!(row.get(), Write::New(_));
+                row.insert(if is_new { Write::New(value) } else { Write::Put(value) });
+            }
+            Entry::Vacant(row) => drop(row.insert(Write::Put(value))),
+        }
     }
 
     pub(super) fn remove(&mut self, key: K) {
-        if self.is_complete || matches!(self.rows.get(&key), Some(Write::New(_))) {
-            self.rows.remove(&key);
-        } else {
-            self.rows.insert(key, Write::Remove);
+        match self.rows.entry(key) {
+            Entry::Occupied(row) if self.is_complete || matches!(row.get(), Write::New(_)) => {
+                drop(row.remove())
+            }
+            Entry::Occupied(mut row) => drop(row.insert(Write::Remove)),
+            Entry::Vacant(row) if !self.is_complete => drop(row.insert(Write::Remove)),
+            Entry::Vacant(_) => {}
         }
     }
 
