@@ -8,7 +8,7 @@ use noq_proto::{Dir, StreamId};
 use tokio::io::ReadBuf;
 
 use super::state::{ConnectionState, Role};
-use super::stream::{self, CloseReason, Inbound};
+use super::stream::{self, CloseReason, Inbound, MAX_TAKEN};
 use crate::quic::codes::{STREAM_NOT_SERVED, code};
 use crate::transport::Read;
 
@@ -69,15 +69,23 @@ impl ConnectionState {
         if streams == 0 { 0 } else { self.unread.bytes(&self.connection.stats(), streams) }
     }
 
-    /// Reads a stream, which has something, in its turn.
+    /// Reads a stream, of which a piece has come or which has ended, in its turn.
     pub(super) fn enqueue(&mut self, key: StreamKey) {
-        if key.is_control() {
-            self.reads.is_control_queued = self.control.is_receiving;
-        } else if let Some(stream) = self.streams.get_mut(&key)
-            && !stream.is_queued
-        {
-            stream.is_queued = true;
-            self.reads.queue.push_back(key);
+        let Self { control, streams, reads, connection, unread, .. } = self;
+        let stream = if key.is_control() {
+            reads.is_control_queued = control.is_receiving;
+            control
+        } else {
+            let Some(stream) = streams.get_mut(&key) else { return };
+            if !std::mem::replace(&mut stream.is_queued, true) {
+                reads.queue.push_back(key);
+            }
+            stream
+        };
+        if stream.has_too_many_pieces() && unread.taken() < MAX_TAKEN {
+            let taken = stream.taken();
+            stream.take_pieces(connection, unread.stream_window());
+            unread.handle_taken(taken, stream.taken());
         }
     }
 
@@ -90,7 +98,10 @@ impl ConnectionState {
             return None;
         }
         let before = buffer.filled().len();
-        match self.control.poll_read(&mut self.connection, buffer) {
+        let taken = self.control.taken();
+        let read = self.control.poll_read(&mut self.connection, buffer);
+        self.unread.handle_taken(taken, self.control.taken());
+        match read {
             Poll::Ready(Inbound::Bytes) => {
                 self.handle_bytes(buffer.filled().len() - before);
                 return Some(Read::Bytes(StreamKey::CONTROL));
@@ -156,8 +167,10 @@ impl ConnectionState {
                 self.reads.queue.push_back(key);
                 continue;
             }
-            let before = buffer.filled().len();
-            let read = match stream.poll_read(&mut self.connection, buffer) {
+            let (before, taken) = (buffer.filled().len(), stream.taken());
+            let read = stream.poll_read(&mut self.connection, buffer);
+            self.unread.handle_taken(taken, stream.taken());
+            let read = match read {
                 Poll::Ready(Inbound::Bytes) => {
                     self.handle_bytes(buffer.filled().len() - before);
                     self.reads.queue.push_back(key);

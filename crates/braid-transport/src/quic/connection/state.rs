@@ -216,6 +216,7 @@ impl ConnectionState {
 
     pub(crate) fn abort(&mut self, key: StreamKey, code: u64) {
         let Some(mut stream) = self.streams.remove(&key) else { return };
+        self.unread.handle_taken(stream.taken(), 0);
         let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
         stream.reset(&mut self.connection, code);
         stream.stop(&mut self.connection, code);
@@ -304,8 +305,10 @@ const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
 /// Upper estimate of the bytes that were received and not read. The library reports the bytes of datagrams only: what
 /// came in them since everything was read, less what was read since.
 pub(super) struct UnreadEstimate {
-    /// Bytes that one stream can hold.
+    /// Bytes of one stream that the library can hold.
     stream_window: u64,
+    /// Bytes that were taken out of it.
+    taken: usize,
     /// Payload of all datagrams when everything was read last.
     received: u64,
     /// Bytes read since then.
@@ -315,7 +318,21 @@ pub(super) struct UnreadEstimate {
 
 impl UnreadEstimate {
     fn new(stream_window: u64) -> Self {
-        Self { stream_window, received: 0, read: 0, corrected_at: None }
+        Self { stream_window, taken: 0, received: 0, read: 0, corrected_at: None }
+    }
+
+    pub(super) fn stream_window(&self) -> usize {
+        usize::try_from(self.stream_window).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes that were taken out of the library, over all streams.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Counts a change of the bytes of one stream that were taken out.
+    pub(super) fn handle_taken(&mut self, before: usize, after: usize) {
+        self.taken = self.taken.saturating_sub(before).saturating_add(after);
     }
 
     pub(super) fn handle_read(&mut self, bytes: usize) {
@@ -333,7 +350,8 @@ impl UnreadEstimate {
     /// Bytes on `streams` streams that are not read.
     pub(super) fn bytes(&self, stats: &ConnectionStats, streams: usize) -> usize {
         let unread = payload(stats).saturating_sub(self.received).saturating_sub(self.read);
-        usize::try_from(unread.min(self.stream_window.saturating_mul(streams as u64))).unwrap_or(usize::MAX)
+        let limit = self.stream_window.saturating_mul(streams as u64).saturating_add(self.taken as u64);
+        usize::try_from(unread.min(limit)).unwrap_or(usize::MAX)
     }
 }
 

@@ -241,3 +241,37 @@ async fn the_fin_after_a_long_turn_does_not_travel_with_its_bytes() {
     }
     assert_eq!(frames(&mut server) - before, 2);
 }
+
+/// Small messages, a packet each, on a stream that is not read for long.
+#[tokio::test(start_paused = true)]
+async fn an_unread_stream_of_many_packets_ends_no_connection() {
+    const MESSAGES: usize = 5_000;
+    let (_listener, mut server, mut client) = pair().await;
+    server.set_trusted();
+    let key = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");
+    let message = [7; 100];
+    for _ in 0..MESSAGES {
+        let written = poll_fn(|cx| {
+            let written = client.poll_write(cx, key, &[IoSlice::new(&message)]);
+            let _ = client.poll_flush(cx);
+            written
+        });
+        assert_eq!(written.await.expect("write"), message.len());
+        tokio::select! {
+            read = next_wanted(&mut server, StreamKey::is_control) => assert_eq!(read, Read::Opened(key)),
+            read = next(&mut client) => panic!("{read:?}"),
+            () = tokio::time::sleep(std::time::Duration::from_millis(1)) => {}
+        }
+    }
+    let total = MESSAGES * message.len();
+    assert!((total..2 * total).contains(&server.unread_bytes()), "{}", server.unread_bytes());
+    let mut left = total;
+    let mut buffer = vec![0; 10_000];
+    while left > 0 {
+        let mut buffer = ReadBuf::new(&mut buffer);
+        let read = poll_fn(|cx| server.poll_read(cx, &mut buffer, &mut |_| true)).await;
+        assert_eq!(read.expect("the link lives"), Read::Bytes(key));
+        assert!(buffer.filled().iter().all(|byte| *byte == 7));
+        left -= buffer.filled().len();
+    }
+}

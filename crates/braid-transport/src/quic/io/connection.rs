@@ -29,8 +29,11 @@ use crate::quic::congestion::controller::SharedGate;
 /// Datagrams that are sent before other tasks have a turn.
 const MAX_SENT: usize = 20;
 
-/// Batches that a client receives before its task does something else.
-const MAX_BATCHES: usize = 8;
+/// Datagrams after which a client handles events, and so takes pieces of streams out of the library.
+const MAX_RECEIVED: usize = 128;
+
+/// Buffers that a client has filled at a time, each with up to 64 datagrams.
+const MAX_BATCH: usize = 4;
 
 thread_local! {
     /// Buffer of the batch that is being sent on a thread.
@@ -415,16 +418,29 @@ impl Connection {
         self.library.streams().open(dir)
     }
 
-    /// Reads the next bytes of a stream. Pending: an event tells of more.
-    pub(in crate::quic) fn read(&mut self, id: StreamId, buffer: &mut ReadBuf<'_>) -> Poll<Received> {
+    /// Reads the next bytes of a stream. Pending: an event tells of more. `pieces`: upper estimate of those that the
+    /// library holds of the stream, less those that are read.
+    pub(in crate::quic) fn read(
+        &mut self,
+        id: StreamId,
+        buffer: &mut ReadBuf<'_>,
+        pieces: &mut usize,
+    ) -> Poll<Received> {
         let before = buffer.filled().len();
         let mut stream = self.library.recv_stream(id);
         // The last read has met the end behind its bytes.
         let Ok(mut chunks) = stream.read(true) else { return Poll::Ready(Received::Finished) };
         let end = loop {
             match chunks.next(buffer.remaining()) {
-                Ok(Some(chunk)) => buffer.put_slice(&chunk.bytes),
-                end => break end,
+                Ok(Some(chunk)) => {
+                    // The rest of a larger one stays.
+                    *pieces = pieces.saturating_sub(usize::from(chunk.bytes.len() < buffer.remaining()));
+                    buffer.put_slice(&chunk.bytes);
+                }
+                end => {
+                    *pieces = 0;
+                    break end;
+                }
             }
             if buffer.remaining() == 0 {
                 break Err(ReadError::Blocked);
@@ -656,9 +672,10 @@ fn receive(
     connection: ConnectionHandle,
     library: &mut noq_proto::Connection,
 ) -> io::Result<bool> {
-    let mut has_come = false;
-    for _ in 0..MAX_BATCHES {
-        let received = socket.poll_receive(cx, |Datagram { from, to, ecn, bytes }| {
+    let (mut count, mut has_come) = (0, false);
+    while count < MAX_RECEIVED {
+        let received = socket.poll_receive(cx, MAX_BATCH, |Datagram { from, to, ecn, bytes }| {
+            count += 1;
             let mut answer = Vec::new();
             match endpoint.handle(now(), FourTuple::new(from, to), ecn, bytes, &mut answer) {
                 Some(DatagramEvent::ConnectionEvent(handle, event)) if handle == connection => {

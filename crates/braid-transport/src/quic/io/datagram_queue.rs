@@ -8,6 +8,9 @@ use noq_proto::{ConnectionEvent, VarInt};
 /// Datagrams that wait for the task of their connection at most. More are dropped, as a network may.
 const MAX_WAITING: usize = 2048;
 
+/// Datagrams that a connection takes in before it handles events, and so takes pieces of streams out of the library.
+const MAX_TAKEN: usize = 512;
+
 /// Datagrams of one connection, and what its endpoint tells it.
 #[derive(Default)]
 pub(super) struct DatagramQueue {
@@ -52,14 +55,19 @@ impl DatagramQueue {
         }
     }
 
-    /// Takes everything, and registers the task for what comes next.
+    /// Takes what has come, and registers the task for what comes next.
     pub(super) fn take(&self, cx: &Context<'_>) -> (Vec<ConnectionEvent>, Option<Order>) {
         let mut state = self.lock();
         match &mut state.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
         }
-        (std::mem::take(&mut state.datagrams), state.order.take())
+        let mut datagrams = std::mem::take(&mut state.datagrams);
+        if datagrams.len() > MAX_TAKEN {
+            state.datagrams = datagrams.split_off(MAX_TAKEN);
+            cx.waker().wake_by_ref();
+        }
+        (datagrams, state.order.take())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

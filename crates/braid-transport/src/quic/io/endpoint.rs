@@ -11,6 +11,7 @@ use noq_proto::{
     ConnectionError, ConnectionEvent, ConnectionHandle, DatagramEvent, EndpointConfig, EndpointEvent,
     FourTuple, Incoming, ServerConfig, VarInt,
 };
+use noq_udp::BATCH_SIZE;
 use tokio::sync::Notify;
 
 use super::batch;
@@ -227,7 +228,8 @@ impl Endpoint {
                 return Poll::Ready(Err(io::Error::other(reason)));
             }
             let mut woken = Vec::new();
-            let received = self.socket.poll_receive(cx, |datagram| self.route(datagram, &mut woken));
+            let received =
+                self.socket.poll_receive(cx, BATCH_SIZE, |datagram| self.route(datagram, &mut woken));
             woken.into_iter().for_each(Waker::wake);
             match received {
                 Poll::Ready(Ok(())) => {}

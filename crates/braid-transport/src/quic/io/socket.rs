@@ -91,13 +91,14 @@ impl Socket {
         }
     }
 
-    /// Receives a batch of datagrams, and calls `handle` for each. Only one task may wait.
+    /// Receives up to `batch` buffers of datagrams, and calls `handle` for each datagram. Only one task may wait.
     ///
     /// # Errors
     /// The socket is of no more use.
     pub(super) fn poll_receive(
         &self,
         cx: &mut Context<'_>,
+        batch: usize,
         mut handle: impl FnMut(Datagram),
     ) -> Poll<io::Result<()>> {
         #[cfg(test)]
@@ -107,7 +108,7 @@ impl Socket {
         match &self.kind {
             Kind::System { io, state } => loop {
                 ready!(io.poll_recv_ready(cx))?;
-                match receive(io, state, &mut handle) {
+                match receive(io, state, batch.min(BATCH_SIZE), &mut handle) {
                     Ok(()) => return Poll::Ready(Ok(())),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     // An ICMP message about an earlier datagram, which anyone can forge.
@@ -116,7 +117,7 @@ impl Socket {
                 }
             },
             Kind::Simulated(socket) => {
-                for count in 0..BATCH_SIZE {
+                for count in 0..batch {
                     match socket.poll_receive(cx) {
                         Poll::Ready(Arrival { from, ecn, bytes }) => handle(Datagram {
                             from,
@@ -198,6 +199,7 @@ fn is_icmp(error: &io::Error) -> bool {
 fn receive(
     io: &tokio::net::UdpSocket,
     state: &UdpSocketState,
+    batch: usize,
     handle: &mut impl FnMut(Datagram),
 ) -> io::Result<()> {
     BUFFER.with_borrow_mut(|buffer| {
@@ -211,10 +213,10 @@ fn receive(
             let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
                 std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
             io.try_io(Interest::READABLE, || {
-                count = state.recv(io.into(), &mut slices, &mut metas)?;
+                count = state.recv(io.into(), &mut slices[..batch], &mut metas[..batch])?;
                 // A batch that is not full has emptied the socket: it is not asked again before the system tells of
                 // more. An event since the call is not lost, as the runtime compares it with what it knew before.
-                if count < BATCH_SIZE { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+                if count < batch { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
             })
         };
         match result {
