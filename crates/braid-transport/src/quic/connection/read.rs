@@ -71,18 +71,23 @@ impl ConnectionState {
 
     /// Reads a stream, of which a piece has come or which has ended, in its turn.
     pub(super) fn enqueue(&mut self, key: StreamKey) {
-        let Self { control, streams, reads, connection, unread, .. } = self;
+        let Self { control, streams, reads, connection, unread, role, .. } = self;
         let stream = if key.is_control() {
             reads.is_control_queued = control.is_receiving;
             control
         } else {
-            let Some(stream) = streams.get_mut(&key) else { return };
+            let Some(stream) = streams.get_mut(&key) else {
+                reads.pieces_of_incoming += 1;
+                return;
+            };
             if !std::mem::replace(&mut stream.is_queued, true) {
                 reads.queue.push_back(key);
             }
             stream
         };
-        if stream.has_too_many_pieces() && unread.taken() < MAX_TAKEN {
+        // Taken pieces give credit, and a peer that is not trusted has little of that.
+        let is_trusted = !matches!(role, Role::Server { is_trusted: false, .. });
+        if stream.has_too_many_pieces() && is_trusted && unread.taken() < MAX_TAKEN {
             let taken = stream.taken();
             stream.take_pieces(connection, unread.stream_window());
             unread.handle_taken(taken, stream.taken());
@@ -99,7 +104,8 @@ impl ConnectionState {
         }
         let before = buffer.filled().len();
         let taken = self.control.taken();
-        let read = self.control.poll_read(&mut self.connection, buffer);
+        let window = self.unread.stream_window();
+        let read = self.control.poll_read(&mut self.connection, buffer, window);
         self.unread.handle_taken(taken, self.control.taken());
         match read {
             Poll::Ready(Inbound::Bytes) => {
@@ -135,6 +141,7 @@ impl ConnectionState {
                 }
             }
         }
+        self.reads.pieces_of_incoming = 0;
         None
     }
 
@@ -168,7 +175,7 @@ impl ConnectionState {
                 continue;
             }
             let (before, taken) = (buffer.filled().len(), stream.taken());
-            let read = stream.poll_read(&mut self.connection, buffer);
+            let read = stream.poll_read(&mut self.connection, buffer, self.unread.stream_window());
             self.unread.handle_taken(taken, stream.taken());
             let read = match read {
                 Poll::Ready(Inbound::Bytes) => {

@@ -72,6 +72,8 @@ pub(super) struct ReadQueue {
     pub(super) is_control_finished: bool,
     /// Results of the next reads.
     pub(super) notices: VecDeque<Read>,
+    /// Pieces of streams that are not taken in yet.
+    pub(super) pieces_of_incoming: usize,
 }
 
 /// Writes and FINs that wait.
@@ -118,7 +120,7 @@ impl ConnectionState {
             }
         };
         Self {
-            control: Stream::new(StreamKey::CONTROL, true, true),
+            control: Stream::new(StreamKey::CONTROL, true, true, 1),
             streams: FxHashMap::default(),
             reads: ReadQueue { is_control_queued: true, are_incoming: [true; 2], ..ReadQueue::default() },
             unread: UnreadEstimate::new(options.stream_receive_window.into()),
@@ -166,7 +168,9 @@ impl ConnectionState {
 
     /// Takes a new stream in.
     pub(super) fn insert(&mut self, key: StreamKey, is_sending: bool, is_receiving: bool) {
-        let mut stream = Box::new(Stream::new(key, is_sending, is_receiving));
+        // The first is not told.
+        let pieces = self.reads.pieces_of_incoming + 1;
+        let mut stream = Box::new(Stream::new(key, is_sending, is_receiving, pieces));
         if is_receiving {
             stream.is_queued = true;
             self.reads.queue.push_back(key);
@@ -208,7 +212,10 @@ impl ConnectionState {
     pub(crate) fn set_priority(&mut self, key: StreamKey, priority: Priority) {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.set_priority(&mut self.connection, priority);
-            let priority = stream.priority();
+            let (priority, has_written) = (stream.priority(), stream.written > 0);
+            if has_written {
+                self.writes.unsent.handle_moved(priority);
+            }
             self.writes.scheduler.set_priority(key, priority);
             self.writes.active.set_priority(key, priority);
         }

@@ -11,14 +11,22 @@ use tokio::io::ReadBuf;
 use crate::quic::codes::{self, code};
 use crate::quic::io::{Connection, Received, Refused};
 
-/// Pieces of a stream from which on they are taken out of the library, which ends a connection that has 2,048 of one
-/// stream and cannot merge half of them: it merges none that fills most of its packet, however small that is. A batch
-/// of datagrams is 512 more. A window of 2 MiB is 1,748 full packets, of which the first 218 are less than the eighth
-/// that is worth credit for more: with those taken out, an unread stream of full packets has no more than it had.
-const MAX_PIECES: usize = 1530;
+/// Pieces of a stream from which on they are taken out of the library, which ends a connection that has more than
+/// 1,024 of one stream which it cannot merge: those that fill most of their packet, however small that is. The library
+/// looks at 2,048, or earlier when much more is allocated than small pieces need. As many as come with one batch are
+/// more.
+const MAX_SMALL_PIECES: usize = 700;
+const MAX_PIECES: usize = 1660;
 
-/// Part of the window that is worth credit for the peer.
-const CREDIT_PART: usize = 8;
+/// Bytes below which a piece is small.
+const SMALL: usize = 600;
+
+/// Parts of the window that are taken at first, of which an eighth is worth credit for the peer: an unread stream of
+/// full packets, some 1,800 of 1,167 bytes in 2 MiB, gets no more than it had.
+const FREE_PARTS: (usize, usize) = (7, 64);
+
+/// Least charge for a stream with bytes out of the library.
+const LEAST_CHARGE: usize = 4 << 10;
 
 /// Bytes out of the library, over all streams of a connection, at most.
 pub(super) const MAX_TAKEN: usize = 16 << 20;
@@ -41,12 +49,23 @@ pub(super) struct Stream {
     pub(super) is_finishing: bool,
     /// The stream is in the read queue.
     pub(super) is_queued: bool,
-    /// Pieces that the library may hold.
-    pieces: usize,
+    pieces: Pieces,
     /// Bytes that were taken out of the library, the next ones to be read.
     taken: BytesMut,
     /// Code of a reset that was met behind them.
     reset: Option<VarInt>,
+}
+
+/// Upper estimate of the pieces of a stream that the library holds.
+#[derive(Default)]
+pub(super) struct Pieces {
+    count: usize,
+    /// The last one that was taken was small.
+    are_small: bool,
+    /// Pieces received since a window of bytes was read, and since one more before.
+    recent: [usize; 2],
+    /// Bytes read of that window.
+    read: usize,
 }
 
 /// Result of a read.
@@ -82,7 +101,8 @@ pub(super) fn key(id: StreamId) -> Option<StreamKey> {
 
 impl Stream {
     /// A stream of which this end has the sending half, the receiving half, or both.
-    pub(super) fn new(key: StreamKey, is_sending: bool, is_receiving: bool) -> Self {
+    /// `pieces`: those that may have come before.
+    pub(super) fn new(key: StreamKey, is_sending: bool, is_receiving: bool, pieces: usize) -> Self {
         Self {
             id: id(key),
             is_sending,
@@ -92,7 +112,7 @@ impl Stream {
             written: 0,
             is_finishing: false,
             is_queued: false,
-            pieces: 0,
+            pieces: Pieces { count: pieces, recent: [pieces, 0], ..Pieces::default() },
             taken: BytesMut::new(),
             reset: None,
         }
@@ -139,6 +159,7 @@ impl Stream {
         &mut self,
         connection: &mut Connection,
         buffer: &mut ReadBuf<'_>,
+        window: usize,
     ) -> Poll<Inbound> {
         if !self.is_receiving {
             return Poll::Pending;
@@ -151,9 +172,16 @@ impl Stream {
             }
             return Poll::Ready(Inbound::Bytes);
         }
-        let inbound = match (self.reset.take(), connection.read(self.id, buffer, &mut self.pieces)) {
+        let inbound = match (
+            self.reset.take(),
+            connection
+                .read(self.id, buffer, |bytes, is_whole| self.pieces.handle_read(bytes, is_whole, window)),
+        ) {
             (Some(code), _) | (None, Poll::Ready(Received::Reset(code))) => Inbound::Reset(code.into_inner()),
-            (None, Poll::Pending) => return Poll::Pending,
+            (None, Poll::Pending) => {
+                self.pieces.handle_empty();
+                return Poll::Pending;
+            }
             (None, Poll::Ready(Received::Bytes)) => return Poll::Ready(Inbound::Bytes),
             (None, Poll::Ready(Received::Finished)) => Inbound::Finished,
         };
@@ -163,20 +191,21 @@ impl Stream {
 
     /// Counts a piece that the library has received; true if it may hold so many that they have to be taken out of it.
     pub(super) fn has_too_many_pieces(&mut self) -> bool {
-        self.pieces += 1;
-        self.pieces >= MAX_PIECES && self.is_receiving && self.reset.is_none()
+        self.pieces.handle_received();
+        self.pieces.count >= MAX_SMALL_PIECES && self.is_receiving && self.reset.is_none()
     }
 
     /// Takes pieces out of the library: as many as give the peer no credit, for a stream with that window, and those
-    /// beyond [`MAX_PIECES`].
+    /// beyond the limit.
     pub(super) fn take_pieces(&mut self, connection: &mut Connection, window: usize) {
-        let free = (window / CREDIT_PART).saturating_sub(1);
-        while self.pieces >= MAX_PIECES || self.taken.len() < free {
+        let (parts, of) = FREE_PARTS;
+        let free = window / of * parts;
+        while self.taken.len() < free || self.pieces.count >= self.pieces.limit() {
             let max = free.checked_sub(self.taken.len()).filter(|max| *max > 0).unwrap_or(usize::MAX);
             match connection.read_chunk(self.id, max) {
                 Poll::Ready(Ok(Some(piece))) => {
                     self.taken.extend_from_slice(&piece);
-                    self.pieces -= usize::from(piece.len() < max && self.pieces > 0);
+                    self.pieces.handle_read(piece.len(), piece.len() < max, window);
                 }
                 // The next read meets the end.
                 Poll::Ready(Ok(None)) => return,
@@ -185,16 +214,16 @@ impl Stream {
                     return;
                 }
                 Poll::Pending => {
-                    self.pieces = 0;
+                    self.pieces.handle_empty();
                     return;
                 }
             }
         }
     }
 
-    /// Bytes that were taken out of the library.
+    /// Charge for bytes that were taken out of the library.
     pub(super) fn taken(&self) -> usize {
-        self.taken.len()
+        if self.taken.is_empty() { 0 } else { self.taken.len().max(LEAST_CHARGE) }
     }
 
     /// Writes as much of `slices` as is taken now, at most `max` bytes. Pending: an event tells of room.
@@ -238,6 +267,36 @@ impl Stream {
         if std::mem::take(&mut self.is_sending) {
             let _ = connection.finish(self.id);
         }
+    }
+}
+
+impl Pieces {
+    fn handle_received(&mut self) {
+        self.count += 1;
+        self.recent[0] += 1;
+    }
+
+    /// Counts bytes that were read, of a whole piece or a part of one. Duplicates and pieces that the library has
+    /// merged are not told: but what came before a window of bytes was read is not there any more.
+    pub(super) fn handle_read(&mut self, bytes: usize, is_whole: bool, window: usize) {
+        if is_whole {
+            self.count = self.count.saturating_sub(1);
+            self.are_small = bytes < SMALL;
+        }
+        self.read += bytes;
+        if self.read >= window {
+            self.count = self.count.min(self.recent[0] + self.recent[1]);
+            (self.recent, self.read) = ([0, self.recent[0]], 0);
+        }
+    }
+
+    /// Everything was read.
+    pub(super) fn handle_empty(&mut self) {
+        self.count = 0;
+    }
+
+    fn limit(&self) -> usize {
+        if self.are_small { MAX_SMALL_PIECES } else { MAX_PIECES }
     }
 }
 

@@ -144,6 +144,13 @@ impl UnsentBytes {
         self.written >= UPDATE_INTERVAL
     }
 
+    /// Counts a stream that has got a priority, with what it writes from now on.
+    pub(super) fn handle_moved(&mut self, priority: i32) {
+        if let Some(total) = self.totals.get_mut(&priority) {
+            total.add(Total { bytes: 0, streams: 1 });
+        }
+    }
+
     /// Takes the progress of the connection into account. `limit`: bytes that it takes; it may hold more, of before the
     /// limit was lowered.
     pub(super) fn update(&mut self, now: Progress, limit: u64) {

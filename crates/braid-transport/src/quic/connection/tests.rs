@@ -1,6 +1,6 @@
 //! Memory that a link keeps for its streams.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::task::Poll;
 
@@ -12,13 +12,17 @@ use crate::certificate::self_signed;
 use crate::link::Link;
 use crate::quic::QuicOptions;
 use crate::quic::codes::CLOSE_ABNORMAL;
-use crate::sim::Network;
+use crate::sim::{Conditions, Network};
 use crate::tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};
 use crate::transport::{Close, Dir, Read};
 use crate::{ListenOptions, Listener};
 
 /// Both ends of a new connection: server, client.
 async fn pair() -> (Listener, Link, Link) {
+    pair_behind(|_| ()).await
+}
+
+async fn pair_behind(change: impl Fn(&mut Conditions)) -> (Listener, Link, Link) {
     let dir = tempfile::tempdir().expect("directory");
     let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("pair");
     let ca_files = vec![files.certificate.clone()];
@@ -27,7 +31,9 @@ async fn pair() -> (Listener, Link, Link) {
     let network = Network::new(5);
     let mut listener = network.listen(server, &ListenOptions::default()).expect("listen");
     let address = listener.local_addr().expect("address");
-    let connector = network.host("device").connector(address, client, QuicOptions::client());
+    let device = network.host("device");
+    device.change(change);
+    let connector = device.connector(address, client, QuicOptions::client());
     let connect = async {
         let mut client = connector.connect().await.expect("connect");
         write(&mut client, StreamKey::CONTROL).await;
@@ -274,4 +280,31 @@ async fn an_unread_stream_of_many_packets_ends_no_connection() {
         assert!(buffer.filled().iter().all(|byte| *byte == 7));
         left -= buffer.filled().len();
     }
+}
+
+/// Pieces that are taken out of the library before they are wanted give the peer no credit. [BQ-55]
+#[tokio::test(start_paused = true)]
+async fn an_unread_stream_of_full_packets_gets_no_more_than_its_window() {
+    const WINDOW: usize = 2 << 20;
+    let (_listener, mut server, mut client) = pair_behind(|link| link.mtu = 1200).await;
+    server.set_trusted();
+    let key = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");
+    let (mut sent, mut memory) = (0, [0; 64]);
+    let mut end = Box::pin(tokio::time::sleep(std::time::Duration::from_secs(30)));
+    poll_fn(|cx| {
+        let mut buffer = ReadBuf::new(&mut memory);
+        while let Poll::Ready(read) = server.poll_read(cx, &mut buffer, &mut |key| key.is_control()) {
+            assert_eq!(read.expect("the link lives"), Read::Opened(key));
+        }
+        assert!(client.poll_read(cx, &mut buffer, &mut |_| true).is_pending());
+        while let Poll::Ready(written) = client.poll_write(cx, key, &[IoSlice::new(&[7; 10_000])]) {
+            sent += written.expect("write");
+        }
+        let _ = (server.poll_flush(cx), client.poll_flush(cx));
+        end.as_mut().poll(cx)
+    })
+    .await;
+    assert_eq!(sent, WINDOW);
+    let Link::Multi(Multi { state: Some(state), .. }) = &server else { panic!("a link of many streams") };
+    assert!(state.unread.taken() > 0, "pieces were taken");
 }

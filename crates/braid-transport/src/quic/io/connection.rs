@@ -30,10 +30,10 @@ use crate::quic::congestion::controller::SharedGate;
 const MAX_SENT: usize = 20;
 
 /// Datagrams after which a client handles events, and so takes pieces of streams out of the library.
-const MAX_RECEIVED: usize = 128;
+const MAX_RECEIVED: usize = 64;
 
 /// Buffers that a client has filled at a time, each with up to 64 datagrams.
-const MAX_BATCH: usize = 4;
+const MAX_BATCH: usize = 2;
 
 thread_local! {
     /// Buffer of the batch that is being sent on a thread.
@@ -418,13 +418,13 @@ impl Connection {
         self.library.streams().open(dir)
     }
 
-    /// Reads the next bytes of a stream. Pending: an event tells of more. `pieces`: upper estimate of those that the
-    /// library holds of the stream, less those that are read.
+    /// Reads the next bytes of a stream. Pending: an event tells of more. `handle_piece` gets the length of each piece,
+    /// and whether it was all that the library had of it.
     pub(in crate::quic) fn read(
         &mut self,
         id: StreamId,
         buffer: &mut ReadBuf<'_>,
-        pieces: &mut usize,
+        mut handle_piece: impl FnMut(usize, bool),
     ) -> Poll<Received> {
         let before = buffer.filled().len();
         let mut stream = self.library.recv_stream(id);
@@ -433,14 +433,10 @@ impl Connection {
         let end = loop {
             match chunks.next(buffer.remaining()) {
                 Ok(Some(chunk)) => {
-                    // The rest of a larger one stays.
-                    *pieces = pieces.saturating_sub(usize::from(chunk.bytes.len() < buffer.remaining()));
+                    handle_piece(chunk.bytes.len(), chunk.bytes.len() < buffer.remaining());
                     buffer.put_slice(&chunk.bytes);
                 }
-                end => {
-                    *pieces = 0;
-                    break end;
-                }
+                end => break end,
             }
             if buffer.remaining() == 0 {
                 break Err(ReadError::Blocked);

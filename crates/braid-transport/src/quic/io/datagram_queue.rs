@@ -9,7 +9,7 @@ use noq_proto::{ConnectionEvent, VarInt};
 const MAX_WAITING: usize = 2048;
 
 /// Datagrams that a connection takes in before it handles events, and so takes pieces of streams out of the library.
-const MAX_TAKEN: usize = 512;
+const MAX_TAKEN: usize = 256;
 
 /// Datagrams of one connection, and what its endpoint tells it.
 #[derive(Default)]
@@ -66,6 +66,8 @@ impl DatagramQueue {
         if datagrams.len() > MAX_TAKEN {
             state.datagrams = datagrams.split_off(MAX_TAKEN);
             cx.waker().wake_by_ref();
+            // An order comes behind them.
+            return (datagrams, None);
         }
         (datagrams, state.order.take())
     }

@@ -1,7 +1,6 @@
 //! Reading: what is told, in which order, and what it costs.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use noq::{VarInt, WriteError};
@@ -125,28 +124,6 @@ async fn stream_that_is_not_wanted_stays_under_its_flow_control_and_stops_no_oth
     }
     assert_eq!(received, 1_000_000);
     writer.await.expect("join");
-}
-
-/// Pieces that are taken out of the library before they are wanted give the peer no credit. [BQ-55]
-#[tokio::test(start_paused = true)]
-async fn an_unread_stream_of_full_packets_gets_no_more_than_its_window() {
-    const WINDOW: usize = 2 << 20;
-    let mut client = TransportConfig::default();
-    client.send_window(64 << 20);
-    let mut scene = Scene::between(QuicOptions::server(), client).await;
-    scene.server.set_trusted();
-    let (key, mut send, _recv) = scene.open().await;
-    let sent = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&sent);
-    tokio::spawn(async move {
-        while let Ok(written) = send.write(&[7; 10_000]).await {
-            count.fetch_add(written, Ordering::Relaxed);
-        }
-    });
-    let nothing = timeout(Duration::from_secs(5), next_of(&mut scene.server, |other| other != key));
-    nothing.await.expect_err("the stream is not read");
-    // The first byte was read.
-    assert_eq!(sent.load(Ordering::Relaxed), WINDOW - 1);
 }
 
 #[tokio::test(start_paused = true)]
