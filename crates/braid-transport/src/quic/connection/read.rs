@@ -7,9 +7,10 @@ use braid_proto::stream::StreamKey;
 use noq_proto::{Dir, StreamId};
 use tokio::io::ReadBuf;
 
-use super::state::{ConnectionState, Role};
-use super::stream::{self, CloseReason, Inbound, MAX_TAKEN};
+use super::state::{ConnectionState, Role, UnreadEstimate};
+use super::stream::{self, CloseReason, Inbound, MAX_TAKEN, Stream};
 use crate::quic::codes::{STREAM_NOT_SERVED, code};
+use crate::quic::io::Connection;
 use crate::transport::Read;
 
 impl ConnectionState {
@@ -103,11 +104,7 @@ impl ConnectionState {
             return None;
         }
         let before = buffer.filled().len();
-        let taken = self.control.taken();
-        let window = self.unread.stream_window();
-        let read = self.control.poll_read(&mut self.connection, buffer, window);
-        self.unread.handle_taken(taken, self.control.taken());
-        match read {
+        match read(&mut self.control, &mut self.connection, &mut self.unread, buffer) {
             Poll::Ready(Inbound::Bytes) => {
                 self.handle_bytes(buffer.filled().len() - before);
                 return Some(Read::Bytes(StreamKey::CONTROL));
@@ -174,10 +171,8 @@ impl ConnectionState {
                 self.reads.queue.push_back(key);
                 continue;
             }
-            let (before, taken) = (buffer.filled().len(), stream.taken());
-            let read = stream.poll_read(&mut self.connection, buffer, self.unread.stream_window());
-            self.unread.handle_taken(taken, stream.taken());
-            let read = match read {
+            let before = buffer.filled().len();
+            let read = match read(stream, &mut self.connection, &mut self.unread, buffer) {
                 Poll::Ready(Inbound::Bytes) => {
                     self.handle_bytes(buffer.filled().len() - before);
                     self.reads.queue.push_back(key);
@@ -207,4 +202,17 @@ impl ConnectionState {
             Some(reason) => Poll::Ready(Err(reason.clone().into())),
         }
     }
+}
+
+/// Reads a stream, and counts what is left of it outside of the library.
+fn read(
+    stream: &mut Stream,
+    connection: &mut Connection,
+    unread: &mut UnreadEstimate,
+    buffer: &mut ReadBuf<'_>,
+) -> Poll<Inbound> {
+    let taken = stream.taken();
+    let read = stream.poll_read(connection, buffer, unread.stream_window());
+    unread.handle_taken(taken, stream.taken());
+    read
 }

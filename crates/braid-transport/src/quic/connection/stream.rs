@@ -58,7 +58,7 @@ pub(super) struct Stream {
 
 /// Upper estimate of the pieces of a stream that the library holds.
 #[derive(Default)]
-pub(super) struct Pieces {
+struct Pieces {
     count: usize,
     /// The last one that was taken was small.
     are_small: bool,
@@ -172,18 +172,19 @@ impl Stream {
             }
             return Poll::Ready(Inbound::Bytes);
         }
-        let inbound = match (
-            self.reset.take(),
-            connection
-                .read(self.id, buffer, |bytes, is_whole| self.pieces.handle_read(bytes, is_whole, window)),
-        ) {
-            (Some(code), _) | (None, Poll::Ready(Received::Reset(code))) => Inbound::Reset(code.into_inner()),
-            (None, Poll::Pending) => {
+        let handle_piece = |bytes, is_whole| self.pieces.handle_read(bytes, is_whole, window);
+        let read = match self.reset.take() {
+            Some(code) => Poll::Ready(Received::Reset(code)),
+            None => connection.read(self.id, buffer, handle_piece),
+        };
+        let inbound = match read {
+            Poll::Pending => {
                 self.pieces.handle_empty();
                 return Poll::Pending;
             }
-            (None, Poll::Ready(Received::Bytes)) => return Poll::Ready(Inbound::Bytes),
-            (None, Poll::Ready(Received::Finished)) => Inbound::Finished,
+            Poll::Ready(Received::Bytes) => return Poll::Ready(Inbound::Bytes),
+            Poll::Ready(Received::Finished) => Inbound::Finished,
+            Poll::Ready(Received::Reset(code)) => Inbound::Reset(code.into_inner()),
         };
         self.is_receiving = false;
         Poll::Ready(inbound)
@@ -278,7 +279,7 @@ impl Pieces {
 
     /// Counts bytes that were read, of a whole piece or a part of one. Duplicates and pieces that the library has
     /// merged are not told: but what came before a window of bytes was read is not there any more.
-    pub(super) fn handle_read(&mut self, bytes: usize, is_whole: bool, window: usize) {
+    fn handle_read(&mut self, bytes: usize, is_whole: bool, window: usize) {
         if is_whole {
             self.count = self.count.saturating_sub(1);
             self.are_small = bytes < SMALL;
@@ -291,7 +292,7 @@ impl Pieces {
     }
 
     /// Everything was read.
-    pub(super) fn handle_empty(&mut self) {
+    fn handle_empty(&mut self) {
         self.count = 0;
     }
 
