@@ -131,9 +131,8 @@ pub(crate) const ROWS: &[Row] = &[
         attack::HALF_PACKETS_QUIC,
     )
     .growth(
-        1_092.0,
-        "unread bytes: `quic.stream_window` times 273 streams for each of 2 connections; `limits.partial_bytes` of them \
-         are incomplete packets",
+        256.0,
+        "for each of 2 connections 64 MiB of unread bytes, and `limits.partial_bytes` of incomplete packets",
     ),
     Row::new(
         "user-properties",

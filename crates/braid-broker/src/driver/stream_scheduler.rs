@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use braid_proto::connection::Server;
 use braid_proto::stream::{Lane, Priority, StreamKey};
-use braid_transport::quic::QuicOptions;
 
 /// Least priority of a stream with acknowledgements: bulk of other streams must not starve the publishers on this
 /// one, and bulk of this one must not rise above everything because of them.
@@ -14,6 +13,10 @@ const ACKNOWLEDGEMENTS: Priority = Priority::DEFAULT;
 
 /// Age from which written bytes count as sent. The transport does not report it.
 const SENT_AFTER: Duration = Duration::from_secs(1);
+
+/// Bytes that are written after others from which on those count as sent: more than the transport takes ahead of a slow
+/// path, and on a fast one nothing waits.
+const SENT_WINDOW: u64 = 2 << 20;
 
 /// Period of the limit on opened streams.
 const OPENING_PERIOD: Duration = Duration::from_secs(1);
@@ -28,8 +31,6 @@ pub(super) struct StreamScheduler {
     allowance: u32,
     /// Start of the period.
     filled_at: Instant,
-    /// Flow-control window of the client for one stream, bytes: an upper bound.
-    window: u64,
     /// Lanes with a delivery that its outbox has no room for. Empty between two rounds of sending.
     refused: Vec<Lane>,
     /// Buffer of [`StreamScheduler::take_write_order`], kept for its capacity.
@@ -59,9 +60,6 @@ struct StreamPriorityState {
     at: Instant,
     /// The stream has carried acknowledgements only.
     is_fresh: bool,
-    /// Flow-control window of the receiver for this stream, bytes. Bytes that were written a window ago are read:
-    /// otherwise there would have been no room behind them.
-    window: u64,
     /// Bytes that the transport has taken.
     written: u64,
     /// End of the outbox at the last call.
@@ -77,8 +75,6 @@ impl StreamScheduler {
             waiting: VecDeque::new(),
             allowance: u32::MAX, // Until the first stream.
             filled_at: now,
-            // The transport does not report the window. No known client has a larger one than ours.
-            window: u64::from(QuicOptions::client().stream_receive_window),
             refused: Vec::new(),
             write_order: Vec::new(),
             began_early,
@@ -123,7 +119,7 @@ impl StreamScheduler {
         }
         self.allowance -= 1;
         if let Err(at) = self.find(opened.stream) {
-            let state = StreamPriorityState::new(self.window, now);
+            let state = StreamPriorityState::new(now);
             self.states.insert(at, (opened.stream, state));
         }
         Some(opened)
@@ -249,8 +245,8 @@ impl StreamScheduler {
 
 impl StreamPriorityState {
     /// State of a stream before its first delivery: it carries acknowledgements, which come first.
-    fn new(window: u64, now: Instant) -> Self {
-        Self { priority: Priority::HIGHEST, end: 0, at: now, is_fresh: true, window, written: 0, seen: 0 }
+    fn new(now: Instant) -> Self {
+        Self { priority: Priority::HIGHEST, end: 0, at: now, is_fresh: true, written: 0, seen: 0 }
     }
 
     /// A delivery is in the outbox, from `before` to `after` bytes in it.
@@ -307,7 +303,7 @@ impl StreamPriorityState {
     /// True when the bytes that needed the present priority count as sent.
     fn is_sent(&self, now: Instant) -> bool {
         let is_old = now.saturating_duration_since(self.at) >= SENT_AFTER;
-        self.end == 0 || self.written >= self.end && (is_old || self.written - self.end >= self.window)
+        self.end == 0 || self.written >= self.end && (is_old || self.written - self.end >= SENT_WINDOW)
     }
 }
 
@@ -317,8 +313,6 @@ mod tests {
 
     const ALARM: Priority = Priority::new(200);
     const BULK: Priority = Priority::new(8);
-    const WINDOW: u64 = 2 << 20;
-
     fn write_all(state: &mut StreamPriorityState, now: Instant) {
         let bytes = usize::try_from(state.seen - state.written).expect("small");
         state.note_written(bytes, now);
@@ -328,7 +322,7 @@ mod tests {
     #[test]
     fn priority_does_not_fall_while_an_alarm_may_be_unsent() {
         let start = Instant::now();
-        let mut state = StreamPriorityState::new(WINDOW, start);
+        let mut state = StreamPriorityState::new(start);
         state.note_delivery(ALARM, 0, 100, start);
         assert_eq!(state.priority, ALARM);
         // For as long as it waits for the transport, and a while from then on.
@@ -347,7 +341,7 @@ mod tests {
     #[test]
     fn priority_does_not_fall_while_the_second_of_two_alarms_may_be_unsent() {
         let now = Instant::now();
-        let mut state = StreamPriorityState::new(WINDOW, now);
+        let mut state = StreamPriorityState::new(now);
         state.note_delivery(ALARM, 0, 100, now);
         state.note_delivery(ALARM, 100, 200, now);
         state.note_written(100, now);
@@ -359,7 +353,7 @@ mod tests {
     #[test]
     fn priority_falls_once_a_window_has_followed_the_alarm() {
         let now = Instant::now();
-        let mut state = StreamPriorityState::new(WINDOW, now);
+        let mut state = StreamPriorityState::new(now);
         state.note_delivery(ALARM, 0, 100, now);
         write_all(&mut state, now);
         for _ in 0..32 {
@@ -378,7 +372,7 @@ mod tests {
     #[test]
     fn acknowledgements_on_a_stream_of_bulk_have_the_default_priority() {
         let mut now = Instant::now();
-        let mut state = StreamPriorityState::new(WINDOW, now);
+        let mut state = StreamPriorityState::new(now);
         state.note_outbox(4, now);
         assert_eq!(state.priority, Priority::HIGHEST, "there is nothing else");
         write_all(&mut state, now);
@@ -406,7 +400,7 @@ mod tests {
     #[test]
     fn bulk_in_front_of_an_alarm_rises_with_it() {
         let now = Instant::now();
-        let mut state = StreamPriorityState::new(WINDOW, now);
+        let mut state = StreamPriorityState::new(now);
         state.note_delivery(BULK, 0, 1000, now);
         state.note_waiting(BULK, 1000, now);
         assert_eq!(state.priority, BULK);
@@ -420,7 +414,7 @@ mod tests {
     #[test]
     fn a_stream_that_begins_with_bulk_has_its_priority_at_once() {
         let now = Instant::now();
-        let mut state = StreamPriorityState::new(WINDOW, now);
+        let mut state = StreamPriorityState::new(now);
         state.note_delivery(BULK, 0, 1000, now);
         assert_eq!(state.priority, BULK);
     }

@@ -34,6 +34,10 @@ use crate::{ConnectOptions, TcpOptions, tcp};
 /// Unread bytes of one request's body: as large as hyper's for HTTP/2.
 const STREAM_WINDOW: u32 = 1 << 20;
 
+/// Unread bytes of one response's body. The library ends a connection with more than 1,024 separate pieces of a stream,
+/// and looks above 2,048.
+const RESPONSE_WINDOW: u32 = 2 << 20;
+
 /// Bytes of one connection's responses that are not acknowledged: as many as Linux buffers for TCP. A client that
 /// acknowledges nothing has the server keep them.
 const SEND_WINDOW: u64 = 4 << 20;
@@ -234,6 +238,7 @@ impl QuicOptions {
     #[must_use]
     pub fn http3_client() -> Self {
         Self {
+            stream_receive_window: RESPONSE_WINDOW,
             uni_streams: 8,
             loss_floor: true,
             packet_threshold: PACKET_THRESHOLD,

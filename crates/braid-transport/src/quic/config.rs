@@ -10,14 +10,18 @@ use noq_proto::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig
 use super::cid_generator::{self, RoutableCidGenerator};
 use super::congestion::controller::{Gated, SharedGate};
 use super::congestion::{BbrExtensions, Found};
+use super::connection::ReceiveBudget;
 use super::qlog::QlogFiles;
 use super::quic_lb::QuicLb;
 use crate::sim::Host;
 use crate::tls::ALPN_MQTT;
 
-/// Receive window of a stream, bytes: 1,800 of the smallest datagrams. The library ends a connection with more than
-/// 2,048 pieces of a stream whose first is missing, which a burst of losses reaches with larger windows.
-const STREAM_RECEIVE_WINDOW: u32 = 2 << 20;
+/// Receive window of a stream, bytes: as large as that of a connection may become, since the library has none that
+/// grows.
+const STREAM_RECEIVE_WINDOW: u32 = 16 << 20;
+
+/// Default of [`QuicOptions::receive_budget`], bytes.
+const RECEIVE_BUDGET: u64 = 1 << 30;
 
 /// Resolution of path MTU discovery, bytes: half the span between the smallest packet and that of an Ethernet. The
 /// latter is tried first then, and where it fits it costs one packet instead of seven.
@@ -78,9 +82,10 @@ impl Congestion {
 /// Options of one end of QUIC connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuicOptions {
-    /// Unread bytes that a peer may send on one stream: the limit of one message's bytes in a round trip. Above 2 MiB
-    /// losses may end the connection.
+    /// Unread bytes that a peer may send on one stream: the limit of one message's bytes in a round trip.
     pub stream_receive_window: u32,
+    /// Budget for unread bytes over all connections with clones of these options.
+    pub receive_budget: ReceiveBudget,
     /// Unacknowledged bytes of a connection. Large: bulk that fills it makes urgent writes wait.
     pub send_window: u64,
     /// Bidirectional streams that the peer may have open. Known clients open five at once, others
@@ -140,6 +145,7 @@ impl QuicOptions {
     pub fn server() -> Self {
         Self {
             stream_receive_window: STREAM_RECEIVE_WINDOW,
+            receive_budget: ReceiveBudget::new(RECEIVE_BUDGET),
             send_window: 64 << 20,
             bidi_streams: 256,
             uni_streams: 16,

@@ -11,9 +11,10 @@ use noq_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig};
 use noq_proto::{ClientConfig, ConnectionError, Dir, EndpointConfig, TransportErrorCode, VarInt};
 use tokio::time::timeout;
 
+use super::announced_window::AnnouncedWindow;
 use super::config::{self, QuicOptions, Transport};
 use super::congestion::controller::SharedGate;
-use super::connection::{Established, Multi, Rebind, any_port, peer};
+use super::connection::{Established, MAX_WINDOW, Multi, Rebind, any_port, peer};
 use super::early::{Early, Wait};
 use super::http3::Http3Connection;
 use super::io::{Connection, Socket};
@@ -138,7 +139,8 @@ fn control_stream(
 fn http3(
     connected: Connected,
 ) -> Pin<Box<dyn Future<Output = Result<Http3Connection, ConnectionError>> + Send>> {
-    let Connected { connection, address, .. } = connected;
+    let Connected { mut connection, address, .. } = connected;
+    connection.set_receive_window(VarInt::MAX);
     let peer = peer(&connection, address);
     Box::pin(ready(Ok(Http3Connection::new(connection, peer))))
 }
@@ -165,11 +167,11 @@ impl<'a> Attempt<'a> {
         options: &QuicOptions,
         open: &'a Open<'a>,
     ) -> Result<Self, CertificateError> {
-        let transport = options.transport(VarInt::MAX);
+        let transport = options.transport(VarInt::from_u32(MAX_WINDOW));
         let config = |tls| {
             let crypto = QuicClientConfig::try_from(tls)
                 .map_err(|error: NoInitialCipherSuite| CertificateError::config(&error))?;
-            let mut config = ClientConfig::new(Arc::new(crypto));
+            let mut config = ClientConfig::new(Arc::new(AnnouncedWindow(Arc::new(crypto))));
             config.transport_config(Arc::clone(&transport.shared));
             Ok::<_, CertificateError>(config)
         };

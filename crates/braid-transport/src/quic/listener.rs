@@ -12,6 +12,7 @@ use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout};
 
 use super::amplification::{AmplificationLimit, ValidatingCrypto};
+use super::announced_window::AnnouncedWindow;
 use super::codes::{self, code};
 use super::config::{self, QuicOptions, Transport};
 use super::congestion::controller::SharedGate;
@@ -316,6 +317,7 @@ impl QuicIncoming {
         };
         let limited = limit.connection(first.remote_address(), first.remote_address_validated());
         let (inner, limited) = (Arc::clone(&config.crypto), Arc::new(limited));
+        let inner = Arc::new(AnnouncedWindow(inner));
         Arc::make_mut(&mut config).crypto = Arc::new(ValidatingCrypto { inner, connection: limited });
         if let Some(rtt) = round_trips.of(address.ip(), Instant::now()) {
             let mut known = TransportConfig::clone(&transport.shared);

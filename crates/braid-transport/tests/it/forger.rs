@@ -100,6 +100,12 @@ struct ForgedSession {
     frames: Arc<Frames>,
 }
 
+impl ForgedSession {
+    fn forged(&self, inner: Box<dyn PacketKey>) -> Box<dyn PacketKey> {
+        Box::new(ForgedKey { inner, frames: Arc::clone(&self.frames) })
+    }
+}
+
 impl Session for ForgedSession {
     fn initial_keys(&self, dst_cid: ConnectionId, side: Side) -> Keys {
         self.inner.initial_keys(dst_cid, side)
@@ -130,13 +136,14 @@ impl Session for ForgedSession {
         let mut keys = self.inner.write_handshake(buf)?;
         self.keys += 1;
         if self.keys == 2 {
-            let frames = Arc::clone(&self.frames);
-            keys.packet.local = Box::new(ForgedKey { inner: keys.packet.local, frames });
+            keys.packet.local = self.forged(keys.packet.local);
         }
         Some(keys)
     }
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        self.inner.next_1rtt_keys()
+        let mut keys = self.inner.next_1rtt_keys()?;
+        keys.local = self.forged(keys.local);
+        Some(keys)
     }
     fn is_valid_retry(&self, orig_dst_cid: ConnectionId, header: &[u8], payload: &[u8]) -> bool {
         self.inner.is_valid_retry(orig_dst_cid, header, payload)

@@ -43,8 +43,8 @@ impl Config {
             range("quic.link_rate", link_rate, 1000, u64::MAX)?;
         }
         range("quic.gate_reserve", self.quic.gate_reserve.into(), 1, 3)?;
-        // Above it the QUIC library may end a connection that loses packets.
-        range("quic.stream_window", self.quic.stream_window.into(), 16_384, 2_097_152)?;
+        range("quic.stream_window", self.quic.stream_window.into(), 16_384, 16_777_216)?;
+        range("quic.receive_budget", self.quic.receive_budget, 1_048_576, u64::MAX)?;
         range("quic.tickets", self.quic.tickets as u64, 0, 100_000_000)?;
         range("store.async_window_ms", self.store.async_window_ms, 1, 60_000)?;
         range("store.cache_bytes", self.store.cache_bytes as u64, 1 << 20, 1 << 40)?;
@@ -103,6 +103,10 @@ mod tests {
         config.quic.gate_reserve = 4;
         let error = config.check().unwrap_err().to_string();
         assert_eq!(error, "quic.gate_reserve: 4 is out of range; it may be 1 to 3");
+        config.quic.gate_reserve = 3;
+        config.quic.receive_budget = 1_000_000;
+        let error = config.check().unwrap_err().to_string();
+        assert_eq!(error, "quic.receive_budget: 1000000 is out of range; it may be at least 1048576");
         let mut config = Config::default();
         config.store.async_window_ms = 0;
         let error = config.check().unwrap_err().to_string();

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use braid_access::read_file;
 use braid_broker::{EarlyPublishConfig, StreamsConfig};
-use braid_transport::quic::{Congestion, QuicLb, QuicLbError, QuicLbKey, QuicOptions, ServerId};
+use braid_transport::quic::{
+    Congestion, QuicLb, QuicLbError, QuicLbKey, QuicOptions, ReceiveBudget, ServerId,
+};
 use serde::{Deserialize, Serialize};
 
 use super::check::refused;
@@ -37,6 +39,8 @@ pub(crate) struct QuicConfig {
     pub(crate) link_rate: Option<u64>,
     /// Receive window of one stream, in bytes.
     pub(crate) stream_window: u32,
+    /// Bytes that are divided among the clients with unread bytes.
+    pub(crate) receive_budget: u64,
     /// The most session tickets; each connection is given two.
     pub(crate) tickets: usize,
     /// Whether a client that resumes may send early data.
@@ -109,6 +113,7 @@ impl Default for QuicConfig {
             gate_log: None,
             link_rate: None,
             stream_window: options.stream_receive_window,
+            receive_budget: options.receive_budget.bytes(),
             tickets: options.tickets,
             zero_rtt: options.zero_rtt,
             qlog_dir: None,
@@ -137,6 +142,7 @@ impl Config {
         Ok(QuicOptions {
             quic_lb,
             stream_receive_window: quic.stream_window,
+            receive_budget: ReceiveBudget::new(quic.receive_budget),
             bidi_streams: self.limits.streams,
             congestion: quic.congestion,
             gate: quic.gate,
@@ -171,6 +177,7 @@ mod tests {
             gate_log = "g"
             link_rate = 33000
             stream_window = 65536
+            receive_budget = 5000000
             tickets = 7
             zero_rtt = false
             qlog_dir = "q"
@@ -185,6 +192,7 @@ mod tests {
             gate_log: Some(PathBuf::from("g")),
             link_rate: Some(33_000),
             stream_receive_window: 65_536,
+            receive_budget: ReceiveBudget::new(5_000_000),
             tickets: 7,
             zero_rtt: false,
             qlog_dir: Some(PathBuf::from("q")),

@@ -293,7 +293,7 @@ async fn rule_6_codes_are_counted_and_no_length_is_trusted_beyond_the_end_of_a_s
 /// CVE-2024-48077: queues of a client that reads nothing are bounded, and flow control stops who fills them.
 #[tokio::test(start_paused = true)]
 async fn rule_7_what_is_not_read_is_bounded_by_flow_control() {
-    const SENT: usize = 8 << 20;
+    const SENT: usize = 32 << 20;
     let broker = QuicBroker::start();
     // PINGREQ: the answers are not read, so no more requests are read.
     let pings = bytes(&Packet::Pingreq).repeat(1 << 16);
@@ -315,11 +315,11 @@ async fn rule_7_what_is_not_read_is_bounded_by_flow_control() {
         (0..SENT / pings.len()).for_each(|_| multi.send_bytes(stream, &pings));
     }
     pass(10).await;
-    // Only as much as the windows of streams and connection permit, of three times as much.
+    // As much as is held unread for a connection, of 96 MiB, and later little more at a time.
     let taken = up() - before;
-    assert!(taken < 2 * SENT as u64, "{taken} bytes were taken");
+    assert!(taken < 66 << 20, "{taken} bytes were taken");
     pass(100).await;
-    assert!(up() - before < taken + 64 * 1024, "{} more", up() - before - taken);
+    assert!(up() - before < taken + 512 * 1024, "{} more", up() - before - taken);
     assert!(streams.into_iter().map(received).sum::<usize>() < SENT);
     // Others are not disturbed.
     let mut other = broker.memory.v5("other").await;

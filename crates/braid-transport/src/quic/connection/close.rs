@@ -62,6 +62,7 @@ impl ClosingLink {
     }
 
     async fn deliver(&mut self, stop: Option<u8>, deadline: Instant) {
+        self.connection.discard_all();
         if !self.control.is_sending {
             return;
         }
@@ -84,7 +85,7 @@ impl ClosingLink {
     /// known.
     async fn drain(&mut self, stop: Option<u8>, deadline: Instant) -> bool {
         // A client that finds STOP_SENDING in the packet with its DISCONNECT handles the former first, and may never
-        // read the latter. Until then nothing is read, so the peer's flow control bounds what it sends. [BQ-41]
+        // read the latter. [BQ-41] Until then what it sends is dropped, and flow control bounds it.
         let before_stop = self.delivery_time.min(half(deadline));
         let is_acknowledged = timeout(before_stop, acknowledged(&mut self.connection)).await.is_ok();
         if let Some(reason) = stop.map(u32::from).map(VarInt::from_u32) {

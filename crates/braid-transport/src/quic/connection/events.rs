@@ -64,7 +64,7 @@ impl ConnectionState {
             self.end_wait();
             // The library has forgotten the streams.
             self.close_reason = Some(CloseReason::EarlyDataRejected);
-            self.unread.handle_taken(self.unread.taken(), 0);
+            self.window.handle_dropped();
             self.streams.clear();
             (self.control.is_sending, self.control.is_receiving) = (false, false);
             self.reads.is_control_queued = false;

@@ -8,12 +8,16 @@ mod events;
 mod path_migration;
 mod path_state;
 mod read;
+mod reassembly;
+mod receive_half;
+mod receive_window;
 mod send_limit;
 mod state;
 mod stream;
 mod stream_finish;
 #[cfg(test)]
 mod tests;
+mod unread_estimate;
 mod write;
 mod write_scheduler;
 
@@ -39,6 +43,8 @@ use crate::tls;
 use crate::transport::{Close, Dir, Peer, Read, Transport};
 
 pub use self::path_state::{Blocked, PathState};
+pub(super) use self::receive_window::MAX_WINDOW;
+pub use self::receive_window::ReceiveBudget;
 pub(crate) use self::state::ConnectionState;
 pub(super) use self::state::{Established, Rebind, any_port};
 pub(super) use self::stream::CloseReason;

@@ -6,10 +6,13 @@ use std::task::{Context, Poll};
 use braid_proto::stream::StreamKey;
 use noq_proto::{Dir, StreamId};
 use tokio::io::ReadBuf;
+use tokio::time::Instant;
 
-use super::state::{ConnectionState, Role, UnreadEstimate};
-use super::stream::{self, CloseReason, Inbound, MAX_TAKEN, Stream};
-use crate::quic::codes::{STREAM_NOT_SERVED, code};
+use super::receive_half::Inbound;
+use super::receive_window::ReceiveWindow;
+use super::state::{ConnectionState, Role};
+use super::stream::{self, CloseReason, Stream};
+use crate::quic::codes::{CLOSE_ABNORMAL, STREAM_NOT_SERVED, code};
 use crate::quic::io::Connection;
 use crate::transport::Read;
 
@@ -28,8 +31,9 @@ impl ConnectionState {
                 break;
             }
         }
-        if self.reads.is_empty() {
+        if self.reads.is_empty() && self.window.held() == 0 {
             self.unread.handle_empty(|| self.connection.stats());
+            self.window.handle_empty();
         }
         self.end()
     }
@@ -66,13 +70,47 @@ impl ConnectionState {
 
     /// Upper estimate of the bytes that were received and not read.
     pub(crate) fn unread_bytes(&mut self) -> usize {
-        let streams = self.reads.queue.len() + usize::from(self.reads.is_control_queued);
-        if streams == 0 { 0 } else { self.unread.bytes(&self.connection.stats(), streams) }
+        let Self { control, streams, reads, unread, window, connection, .. } = self;
+        let queued = reads.queue.iter().filter_map(|key| streams.get(key)).map(Box::as_ref);
+        let queued = queued.chain(reads.is_control_queued.then_some(&*control));
+        let limit: u64 = queued.map(|stream| stream.window(unread.stream_window() as u64)).sum();
+        let received = if limit == 0 { 0 } else { unread.received(&connection.stats()).min(limit) };
+        usize::try_from(received.max(window.held())).unwrap_or(usize::MAX)
+    }
+
+    /// Sets the receive window after what is read and what is not. True if the connection was closed instead.
+    pub(super) fn update_window(&mut self) -> bool {
+        if self.connection.is_unordered() && self.has_lost_bytes() {
+            return self.refuse_pieces("the QUIC library has lost bytes of a stream");
+        }
+        if !self.window.is_due(self.connection.received()) {
+            return false;
+        }
+        let unread = self.unread_bytes() as u64;
+        self.window.update(&mut self.connection, unread);
+        self.window.is_exceeded()
+            && self.refuse_pieces("a peer has sent more bytes of streams than may be held")
+    }
+
+    fn has_lost_bytes(&mut self) -> bool {
+        let now = Instant::now();
+        let mut streams = self.streams.values_mut().map(Box::as_mut).chain([&mut self.control]);
+        streams.any(|stream| stream.has_lost_bytes(now))
+    }
+
+    /// Closes the connection, since pieces of its streams cannot be taken any more. True unless it has ended before.
+    fn refuse_pieces(&mut self, reason: &str) -> bool {
+        let is_open = self.connection.error().is_none();
+        if is_open {
+            tracing::debug!(reason, "a connection is closed");
+            self.connection.close(code(CLOSE_ABNORMAL));
+        }
+        is_open
     }
 
     /// Reads a stream, of which a piece has come or which has ended, in its turn.
     pub(super) fn enqueue(&mut self, key: StreamKey) {
-        let Self { control, streams, reads, connection, unread, role, .. } = self;
+        let Self { control, streams, reads, connection, unread, window, .. } = self;
         let stream = if key.is_control() {
             reads.is_control_queued = control.is_receiving;
             control
@@ -86,12 +124,13 @@ impl ConnectionState {
             }
             stream
         };
-        // Taken pieces give credit, and a peer that is not trusted has little of that.
-        let is_trusted = !matches!(role, Role::Server { is_trusted: false, .. });
-        if stream.has_too_many_pieces() && is_trusted && unread.taken() < MAX_TAKEN {
-            let taken = stream.taken();
-            stream.take_pieces(connection, unread.stream_window());
-            unread.handle_taken(taken, stream.taken());
+        if stream.has_too_many_pieces() && window.is_open() {
+            let held = stream.held();
+            let is_taken = stream.take_pieces(connection, unread);
+            window.handle_held(connection, held, stream.held());
+            if !is_taken {
+                self.refuse_pieces("a peer has sent a stream with too many gaps");
+            }
         }
     }
 
@@ -104,7 +143,7 @@ impl ConnectionState {
             return None;
         }
         let before = buffer.filled().len();
-        match read(&mut self.control, &mut self.connection, &mut self.unread, buffer) {
+        match read(&mut self.control, &mut self.connection, &mut self.window, buffer) {
             Poll::Ready(Inbound::Bytes) => {
                 self.handle_bytes(buffer.filled().len() - before);
                 return Some(Read::Bytes(StreamKey::CONTROL));
@@ -119,6 +158,7 @@ impl ConnectionState {
 
     fn handle_bytes(&mut self, bytes: usize) {
         self.unread.handle_read(bytes);
+        self.window.handle_read(bytes);
         if let Some(gate) = &self.gate {
             gate.handle_received();
         }
@@ -172,7 +212,7 @@ impl ConnectionState {
                 continue;
             }
             let before = buffer.filled().len();
-            let read = match read(stream, &mut self.connection, &mut self.unread, buffer) {
+            let read = match read(stream, &mut self.connection, &mut self.window, buffer) {
                 Poll::Ready(Inbound::Bytes) => {
                     self.handle_bytes(buffer.filled().len() - before);
                     self.reads.queue.push_back(key);
@@ -208,11 +248,11 @@ impl ConnectionState {
 fn read(
     stream: &mut Stream,
     connection: &mut Connection,
-    unread: &mut UnreadEstimate,
+    window: &mut ReceiveWindow,
     buffer: &mut ReadBuf<'_>,
 ) -> Poll<Inbound> {
-    let taken = stream.taken();
-    let read = stream.poll_read(connection, buffer, unread.stream_window());
-    unread.handle_taken(taken, stream.taken());
+    let held = stream.held();
+    let read = stream.poll_read(connection, buffer);
+    window.handle_held(connection, held, stream.held());
     read
 }

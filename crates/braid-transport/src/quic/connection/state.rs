@@ -5,18 +5,19 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use braid_proto::stream::{Priority, StreamKey};
-use noq_proto::{ConnectionStats, VarInt};
+use noq_proto::VarInt;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::close::ClosingLink;
 use super::path_migration::PathMigration;
+use super::receive_window::ReceiveWindow;
 use super::send_limit::SendLimit;
 use super::stream::{self, CloseReason, Stream};
 use super::stream_finish::{PendingFinishes, UnsentBytes};
+use super::unread_estimate::UnreadEstimate;
 use super::write_scheduler::{ActivePriorities, Urgency, WriteScheduler};
 use crate::quic::config::QuicOptions;
 use crate::quic::congestion::controller::SharedGate;
@@ -48,6 +49,7 @@ pub(crate) struct ConnectionState {
     pub(super) streams: FxHashMap<StreamKey, Box<Stream>>,
     pub(super) reads: ReadQueue,
     pub(super) unread: UnreadEstimate,
+    pub(super) window: ReceiveWindow,
     pub(super) writes: Writes,
     pub(super) early: Option<Early>,
     pub(super) gate: Option<Arc<SharedGate>>,
@@ -124,6 +126,7 @@ impl ConnectionState {
             streams: FxHashMap::default(),
             reads: ReadQueue { is_control_queued: true, are_incoming: [true; 2], ..ReadQueue::default() },
             unread: UnreadEstimate::new(options.stream_receive_window.into()),
+            window: ReceiveWindow::new(options.receive_budget.clone(), connection.side()),
             writes: Writes {
                 active: ActivePriorities::default(),
                 scheduler: WriteScheduler::default(),
@@ -155,6 +158,9 @@ impl ConnectionState {
             cx.waker().wake_by_ref();
         }
         self.has_received = false;
+        if self.update_window() {
+            cx.waker().wake_by_ref();
+        }
         self.connection.transmit(cx);
         // After the bytes before them, which had no chance to leave in a turn that took long.
         if self.poll_finishes(cx) {
@@ -223,7 +229,7 @@ impl ConnectionState {
 
     pub(crate) fn abort(&mut self, key: StreamKey, code: u64) {
         let Some(mut stream) = self.streams.remove(&key) else { return };
-        self.unread.handle_taken(stream.taken(), 0);
+        self.window.handle_held(&mut self.connection, stream.held(), 0);
         let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
         stream.reset(&mut self.connection, code);
         stream.stop(&mut self.connection, code);
@@ -255,7 +261,7 @@ impl ConnectionState {
         if let Role::Server { is_trusted, .. } = &mut self.role
             && !std::mem::replace(is_trusted, true)
         {
-            self.connection.set_receive_window(VarInt::MAX);
+            self.window.open(&mut self.connection);
         }
     }
 
@@ -300,68 +306,4 @@ pub(in crate::quic) fn any_port(address: SocketAddr) -> SocketAddr {
         IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
     };
     SocketAddr::new(any, 0)
-}
-
-/// Least overhead of a datagram with STREAM frames: short header with a connection ID of eight bytes, AEAD tag, frame
-/// type and stream ID.
-const OVERHEAD: u64 = 28;
-
-/// Interval at which the estimate is corrected while nothing is unread.
-const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Upper estimate of the bytes that were received and not read. The library reports the bytes of datagrams only: what
-/// came in them since everything was read, less what was read since.
-pub(super) struct UnreadEstimate {
-    /// Bytes of one stream that the library can hold.
-    stream_window: u64,
-    /// Bytes that were taken out of it.
-    taken: usize,
-    /// Payload of all datagrams when everything was read last.
-    received: u64,
-    /// Bytes read since then.
-    read: u64,
-    corrected_at: Option<Instant>,
-}
-
-impl UnreadEstimate {
-    fn new(stream_window: u64) -> Self {
-        Self { stream_window, taken: 0, received: 0, read: 0, corrected_at: None }
-    }
-
-    pub(super) fn stream_window(&self) -> usize {
-        usize::try_from(self.stream_window).unwrap_or(usize::MAX)
-    }
-
-    /// Bytes that were taken out of the library, over all streams.
-    pub(super) fn taken(&self) -> usize {
-        self.taken
-    }
-
-    /// Counts a change of the bytes of one stream that were taken out.
-    pub(super) fn handle_taken(&mut self, before: usize, after: usize) {
-        self.taken = self.taken.saturating_sub(before).saturating_add(after);
-    }
-
-    pub(super) fn handle_read(&mut self, bytes: usize) {
-        self.read += bytes as u64;
-    }
-
-    /// Everything was read.
-    pub(super) fn handle_empty(&mut self, stats: impl FnOnce() -> ConnectionStats) {
-        let now = Instant::now();
-        if self.corrected_at.is_none_or(|at| now - at >= CORRECTION_INTERVAL) {
-            (self.received, self.read, self.corrected_at) = (payload(&stats()), 0, Some(now));
-        }
-    }
-
-    /// Bytes on `streams` streams that are not read.
-    pub(super) fn bytes(&self, stats: &ConnectionStats, streams: usize) -> usize {
-        let unread = payload(stats).saturating_sub(self.received).saturating_sub(self.read);
-        let limit = self.stream_window.saturating_mul(streams as u64).saturating_add(self.taken as u64);
-        usize::try_from(unread.min(limit)).unwrap_or(usize::MAX)
-    }
-}
-
-fn payload(stats: &ConnectionStats) -> u64 {
-    stats.udp_rx.bytes.saturating_sub(stats.udp_rx.datagrams.saturating_mul(OVERHEAD))
 }

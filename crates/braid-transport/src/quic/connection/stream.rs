@@ -4,32 +4,14 @@ use std::io::{self, IoSlice};
 use std::task::Poll;
 
 use braid_proto::stream::{Priority, StreamKey};
-use bytes::BytesMut;
 use noq_proto::{ConnectionError, Dir, Side, StreamId, VarInt};
 use tokio::io::ReadBuf;
+use tokio::time::Instant;
 
+use super::receive_half::{Inbound, ReceiveHalf};
+use super::unread_estimate::UnreadEstimate;
 use crate::quic::codes::{self, code};
-use crate::quic::io::{Connection, Received, Refused};
-
-/// Pieces of a stream from which on they are taken out of the library, which ends a connection that has more than
-/// 1,024 of one stream which it cannot merge: those that fill most of their packet, however small that is. The library
-/// looks at 2,048, or earlier when much more is allocated than small pieces need. As many as come with one batch are
-/// more.
-const MAX_SMALL_PIECES: usize = 700;
-const MAX_PIECES: usize = 1660;
-
-/// Bytes below which a piece is small.
-const SMALL: usize = 600;
-
-/// Parts of the window that are taken at first, of which an eighth is worth credit for the peer: an unread stream of
-/// full packets, some 1,800 of 1,167 bytes in 2 MiB, gets no more than it had.
-const FREE_PARTS: (usize, usize) = (7, 64);
-
-/// Least charge for a stream with bytes out of the library.
-const LEAST_CHARGE: usize = 4 << 10;
-
-/// Bytes out of the library, over all streams of a connection, at most.
-pub(super) const MAX_TAKEN: usize = 16 << 20;
+use crate::quic::io::{Connection, Refused};
 
 /// Above every data stream.
 const CONTROL_PRIORITY: i32 = 1 << 16;
@@ -49,30 +31,7 @@ pub(super) struct Stream {
     pub(super) is_finishing: bool,
     /// The stream is in the read queue.
     pub(super) is_queued: bool,
-    pieces: Pieces,
-    /// Bytes that were taken out of the library, the next ones to be read.
-    taken: BytesMut,
-    /// Code of a reset that was met behind them.
-    reset: Option<VarInt>,
-}
-
-/// Upper estimate of the pieces of a stream that the library holds.
-#[derive(Default)]
-struct Pieces {
-    count: usize,
-    /// The last one that was taken was small.
-    are_small: bool,
-    /// Pieces received since a window of bytes was read, and since one more before.
-    recent: [usize; 2],
-    /// Bytes read of that window.
-    read: usize,
-}
-
-/// Result of a read.
-pub(super) enum Inbound {
-    Bytes,
-    Finished,
-    Reset(u64),
+    receive: ReceiveHalf,
 }
 
 /// Reason for which a write failed.
@@ -112,9 +71,7 @@ impl Stream {
             written: 0,
             is_finishing: false,
             is_queued: false,
-            pieces: Pieces { count: pieces, recent: [pieces, 0], ..Pieces::default() },
-            taken: BytesMut::new(),
-            reset: None,
+            receive: ReceiveHalf::new(pieces),
         }
     }
 
@@ -159,72 +116,41 @@ impl Stream {
         &mut self,
         connection: &mut Connection,
         buffer: &mut ReadBuf<'_>,
-        window: usize,
     ) -> Poll<Inbound> {
         if !self.is_receiving {
             return Poll::Pending;
         }
-        if !self.taken.is_empty() {
-            let length = self.taken.len().min(buffer.remaining());
-            buffer.put_slice(&self.taken.split_to(length));
-            if self.taken.is_empty() {
-                self.taken = BytesMut::new();
-            }
-            return Poll::Ready(Inbound::Bytes);
+        let inbound = self.receive.poll_read(connection, self.id, buffer);
+        if let Poll::Ready(Inbound::Finished | Inbound::Reset(_)) = inbound {
+            self.is_receiving = false;
+            self.receive.clear();
         }
-        let handle_piece = |bytes, is_whole| self.pieces.handle_read(bytes, is_whole, window);
-        let read = match self.reset.take() {
-            Some(code) => Poll::Ready(Received::Reset(code)),
-            None => connection.read(self.id, buffer, handle_piece),
-        };
-        let inbound = match read {
-            Poll::Pending => {
-                self.pieces.handle_empty();
-                return Poll::Pending;
-            }
-            Poll::Ready(Received::Bytes) => return Poll::Ready(Inbound::Bytes),
-            Poll::Ready(Received::Finished) => Inbound::Finished,
-            Poll::Ready(Received::Reset(code)) => Inbound::Reset(code.into_inner()),
-        };
-        self.is_receiving = false;
-        Poll::Ready(inbound)
+        inbound
     }
 
     /// Counts a piece that the library has received; true if it may hold so many that they have to be taken out of it.
     pub(super) fn has_too_many_pieces(&mut self) -> bool {
-        self.pieces.handle_received();
-        self.pieces.count >= MAX_SMALL_PIECES && self.is_receiving && self.reset.is_none()
+        self.is_receiving && self.receive.has_too_many_pieces()
     }
 
-    /// Takes pieces out of the library: as many as give the peer no credit, for a stream with that window, and those
-    /// beyond the limit.
-    pub(super) fn take_pieces(&mut self, connection: &mut Connection, window: usize) {
-        let (parts, of) = FREE_PARTS;
-        let free = window / of * parts;
-        while self.taken.len() < free || self.pieces.count >= self.pieces.limit() {
-            let max = free.checked_sub(self.taken.len()).filter(|max| *max > 0).unwrap_or(usize::MAX);
-            match connection.read_chunk(self.id, max) {
-                Poll::Ready(Ok(Some(piece))) => {
-                    self.taken.extend_from_slice(&piece);
-                    self.pieces.handle_read(piece.len(), piece.len() < max, window);
-                }
-                // The next read meets the end.
-                Poll::Ready(Ok(None)) => return,
-                Poll::Ready(Err(code)) => {
-                    self.reset = Some(code);
-                    return;
-                }
-                Poll::Pending => {
-                    self.pieces.handle_empty();
-                    return;
-                }
-            }
-        }
+    /// Takes pieces out of the library. `unread`: of the connection. False if there are more gaps than may be.
+    pub(super) fn take_pieces(&mut self, connection: &mut Connection, unread: &UnreadEstimate) -> bool {
+        self.receive.take_pieces(connection, self.id, unread)
     }
 
-    /// Charge for bytes that were taken out of the library.
-    pub(super) fn taken(&self) -> usize {
-        if self.taken.is_empty() { 0 } else { self.taken.len().max(LEAST_CHARGE) }
+    /// True if bytes that the peer does not send again are missing.
+    pub(super) fn has_lost_bytes(&mut self, now: Instant) -> bool {
+        self.is_receiving && self.receive.has_lost_bytes(now)
+    }
+
+    /// Bytes that the peer may have unread, where the library has a window of so many.
+    pub(super) fn window(&self, window: u64) -> u64 {
+        self.receive.window(window)
+    }
+
+    /// Bytes that were taken out of the library, with what it takes to hold them.
+    pub(super) fn held(&self) -> usize {
+        self.receive.held()
     }
 
     /// Writes as much of `slices` as is taken now, at most `max` bytes. Pending: an event tells of room.
@@ -259,6 +185,7 @@ impl Stream {
     /// Sends STOP_SENDING, if the half is open.
     pub(super) fn stop(&mut self, connection: &mut Connection, code: VarInt) {
         if std::mem::take(&mut self.is_receiving) {
+            self.receive.clear();
             connection.stop(self.id, code);
         }
     }
@@ -268,36 +195,6 @@ impl Stream {
         if std::mem::take(&mut self.is_sending) {
             let _ = connection.finish(self.id);
         }
-    }
-}
-
-impl Pieces {
-    fn handle_received(&mut self) {
-        self.count += 1;
-        self.recent[0] += 1;
-    }
-
-    /// Counts bytes that were read, of a whole piece or a part of one. Duplicates and pieces that the library has
-    /// merged are not told: but what came before a window of bytes was read is not there any more.
-    fn handle_read(&mut self, bytes: usize, is_whole: bool, window: usize) {
-        if is_whole {
-            self.count = self.count.saturating_sub(1);
-            self.are_small = bytes < SMALL;
-        }
-        self.read += bytes;
-        if self.read >= window {
-            self.count = self.count.min(self.recent[0] + self.recent[1]);
-            (self.recent, self.read) = ([0, self.recent[0]], 0);
-        }
-    }
-
-    /// Everything was read.
-    fn handle_empty(&mut self) {
-        self.count = 0;
-    }
-
-    fn limit(&self) -> usize {
-        if self.are_small { MAX_SMALL_PIECES } else { MAX_PIECES }
     }
 }
 

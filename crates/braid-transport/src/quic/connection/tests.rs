@@ -4,14 +4,14 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::task::Poll;
 
-use braid_proto::stream::StreamKey;
+use braid_proto::stream::{Priority, StreamKey};
 use tokio::io::ReadBuf;
 
 use super::Multi;
 use crate::certificate::self_signed;
 use crate::link::Link;
-use crate::quic::QuicOptions;
 use crate::quic::codes::CLOSE_ABNORMAL;
+use crate::quic::{QuicOptions, ReceiveBudget};
 use crate::sim::{Conditions, Network};
 use crate::tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};
 use crate::transport::{Close, Dir, Read};
@@ -23,13 +23,18 @@ async fn pair() -> (Listener, Link, Link) {
 }
 
 async fn pair_behind(change: impl Fn(&mut Conditions)) -> (Listener, Link, Link) {
+    pair_with(QuicOptions::server(), change).await
+}
+
+async fn pair_with(quic: QuicOptions, change: impl Fn(&mut Conditions)) -> (Listener, Link, Link) {
     let dir = tempfile::tempdir().expect("directory");
     let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("pair");
     let ca_files = vec![files.certificate.clone()];
     let client = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
     let server = ServerTls::load(files, ClientAuth::None).expect("load");
     let network = Network::new(5);
-    let mut listener = network.listen(server, &ListenOptions::default()).expect("listen");
+    let mut listener =
+        network.listen(server, &ListenOptions { quic, ..ListenOptions::default() }).expect("listen");
     let address = listener.local_addr().expect("address");
     let device = network.host("device");
     device.change(change);
@@ -285,7 +290,7 @@ async fn an_unread_stream_of_many_packets_ends_no_connection() {
 /// Pieces that are taken out of the library before they are wanted give the peer no credit. [BQ-55]
 #[tokio::test(start_paused = true)]
 async fn an_unread_stream_of_full_packets_gets_no_more_than_its_window() {
-    const WINDOW: usize = 2 << 20;
+    const WINDOW: usize = 5 << 19;
     let (_listener, mut server, mut client) = pair_behind(|link| link.mtu = 1200).await;
     server.set_trusted();
     let key = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");
@@ -306,5 +311,60 @@ async fn an_unread_stream_of_full_packets_gets_no_more_than_its_window() {
     .await;
     assert_eq!(sent, WINDOW);
     let Link::Multi(Multi { state: Some(state), .. }) = &server else { panic!("a link of many streams") };
-    assert!(state.unread.taken() > 0, "pieces were taken");
+    assert!(state.window.held() > 0, "pieces were taken");
+}
+
+/// Streams that are not read take little, and leave room for alarms. [BQ-55]
+#[tokio::test(start_paused = true)]
+async fn unread_streams_take_little_and_leave_alarms_their_room() {
+    const ALARM: usize = 500;
+    let (_listener, mut server, mut client) = pair_with(
+        QuicOptions { receive_budget: ReceiveBudget::new(1 << 20), ..QuicOptions::server() },
+        |_| (),
+    )
+    .await;
+    server.set_trusted();
+    let mut streams = Vec::new();
+    for _ in 0..64 {
+        streams.push(poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open"));
+    }
+    let alarms = streams.remove(0);
+    client.set_priority(alarms, Priority::HIGHEST);
+    let (mut sent, mut memory, start) = (0, [0; 4096], tokio::time::Instant::now());
+    for _ in 0..100 {
+        let begin = tokio::time::Instant::now();
+        let mut pause = Box::pin(tokio::time::sleep(std::time::Duration::from_millis(100)));
+        let (mut unsent, mut received, mut took) = (ALARM, 0, None);
+        poll_fn(|cx| {
+            let mut buffer = ReadBuf::new(&mut memory);
+            while let Poll::Ready(read) = server.poll_read(cx, &mut buffer, &mut |key| key == alarms) {
+                assert!(matches!(read, Ok(Read::Opened(_) | Read::Bytes(_))), "{read:?}");
+                received += buffer.filled().len();
+                buffer.clear();
+            }
+            assert!(client.poll_read(cx, &mut buffer, &mut |_| true).is_pending());
+            if unsent > 0
+                && let Poll::Ready(written) =
+                    client.poll_write(cx, alarms, &[IoSlice::new(&[7; ALARM][..unsent])])
+            {
+                unsent -= written.expect("write");
+            }
+            for key in &streams {
+                while let Poll::Ready(written) = client.poll_write(cx, *key, &[IoSlice::new(&[0; 1400])]) {
+                    sent += written.expect("write");
+                }
+            }
+            let _ = (server.poll_flush(cx), client.poll_flush(cx));
+            if received == ALARM && took.is_none() {
+                took = Some(begin.elapsed());
+            }
+            if took.is_some() { pause.as_mut().poll(cx) } else { Poll::Pending }
+        })
+        .await;
+        let limit = std::time::Duration::from_millis(150) + start.elapsed() / 16;
+        assert!(took <= Some(limit), "{took:?} of {limit:?}");
+    }
+    // Four times the window that the budget gives, what was allowed since, and what the client holds.
+    assert!((1 << 20..5 << 19).contains(&sent), "{sent}");
+    assert!((1 << 20..3 << 19).contains(&server.unread_bytes()), "{}", server.unread_bytes());
 }

@@ -177,8 +177,8 @@ impl ConnectionState {
         }
     }
 
-    /// Sends the FINs that are due, looks for a new address of the peer, and sets the timer for the rest. True if there
-    /// is something to send.
+    /// Sends the FINs and the allowance that are due, looks for a new address of the peer, and sets the timer for the
+    /// rest. True if there is something to send.
     pub(super) fn poll_finishes(&mut self, cx: &mut Context<'_>) -> bool {
         let mut has_more = false;
         loop {
@@ -186,7 +186,8 @@ impl ConnectionState {
             let finish = self.next_finish().map(|(due, _)| due);
             let wait = self.early.as_ref().and_then(Early::until);
             let address = self.role.next_poll(&self.connection);
-            let Some(due) = finish.into_iter().chain(wait).chain(address).min() else {
+            let allowance = self.window.next_allowance();
+            let Some(due) = finish.into_iter().chain(wait).chain(address).chain(allowance).min() else {
                 self.writes.finishes.timer = None;
                 return has_more;
             };
@@ -206,6 +207,10 @@ impl ConnectionState {
             }
             if let Some(address) = self.role.take_new_address(&mut self.connection) {
                 self.reads.notices.push_back(Read::Moved(address));
+                cx.waker().wake_by_ref();
+            }
+            if self.window.handle_timeout() {
+                // Sends, and tells of an end.
                 cx.waker().wake_by_ref();
             }
             has_more |= self.finish_due();

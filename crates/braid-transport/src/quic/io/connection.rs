@@ -12,18 +12,22 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use noq_proto::congestion::Controller;
 use noq_proto::{
-    ClientConfig, ConnectError, ConnectionError, ConnectionHandle, ConnectionStats, DatagramEvent, Dir,
-    EndpointConfig, EndpointEvent, FinishError, FourTuple, Incoming, PathId, PathStats, ReadError,
-    ServerConfig, Side, StreamEvent, StreamId, TransportError, TransportErrorCode, VarInt, WriteError,
+    Chunk, ClientConfig, ConnectError, ConnectionError, ConnectionEvent, ConnectionHandle, ConnectionStats,
+    DatagramEvent, Dir, EndpointConfig, EndpointEvent, FinishError, FourTuple, Incoming, PathId, PathStats,
+    ReadError, ServerConfig, Side, StreamEvent, StreamId, TransportError, TransportErrorCode, VarInt,
+    WriteError,
 };
 use tokio::io::ReadBuf;
 
 use super::batch;
 use super::datagram_queue::{DatagramQueue, Order};
 use super::endpoint::Endpoint;
+use super::event::{Event, Received, Refused};
 use super::sender::Sender;
 use super::socket::{Datagram, Socket};
 use super::timer::{Timer, now};
+use super::unordered::Unordered;
+use crate::quic::codes::{self, code};
 use crate::quic::congestion::controller::SharedGate;
 
 /// Datagrams that are sent before other tasks have a turn.
@@ -34,6 +38,9 @@ const MAX_RECEIVED: usize = 64;
 
 /// Buffers that a client has filled at a time, each with up to 64 datagrams.
 const MAX_BATCH: usize = 2;
+
+/// Receive window while everything is dropped: the library sends MAX_DATA for nothing with a smaller one.
+const DISCARD_WINDOW: VarInt = VarInt::from_u32(8 << 10);
 
 thread_local! {
     /// Buffer of the batch that is being sent on a thread.
@@ -51,6 +58,12 @@ pub(in crate::quic) struct Connection {
     sender: Sender,
     gate: Option<Arc<SharedGate>>,
     timer: Timer,
+    /// Datagrams that have come.
+    received: u64,
+    /// Streams that are read without order.
+    unordered: Option<Box<Unordered>>,
+    /// Bytes of all streams are dropped.
+    is_discarding: bool,
     /// Reason for which the connection has ended.
     error: Option<ConnectionError>,
     /// [`Event::Lost`] is to be reported.
@@ -76,48 +89,6 @@ struct OwnEndpoint {
     socket: Arc<Socket>,
     /// Socket before a move, until something comes in on the new one.
     previous: Option<Arc<Socket>>,
-}
-
-/// Event of a connection. A hint about a stream: what it tells has to be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::quic) enum Event {
-    /// The handshake is complete; a client knows whether its early data was taken.
-    Connected,
-    /// The handshake is confirmed (RFC 9001, 4.1.2).
-    Confirmed,
-    /// The peer has opened streams.
-    Opened(Dir),
-    /// The peer permits more streams.
-    Available(Dir),
-    /// Bytes, FIN or RESET_STREAM have come.
-    Readable(StreamId),
-    /// Room for a write that was refused.
-    Writable(StreamId),
-    /// STOP_SENDING has come.
-    Stopped(StreamId, VarInt),
-    /// The peer has acknowledged all of a stream.
-    Finished(StreamId),
-    /// The connection has ended.
-    Lost,
-}
-
-/// Result of a read that is not pending.
-#[derive(Debug)]
-pub(in crate::quic) enum Received {
-    Bytes,
-    Finished,
-    Reset(VarInt),
-}
-
-/// Reason for which a write takes nothing.
-#[derive(Debug)]
-pub(in crate::quic) enum Refused {
-    /// STOP_SENDING, with its code.
-    Stopped(VarInt),
-    /// The stream has ended before.
-    Closed,
-    /// The connection has ended.
-    Lost(ConnectionError),
 }
 
 impl Connection {
@@ -162,6 +133,9 @@ impl Connection {
             sender,
             gate,
             timer: Timer::default(),
+            received: 0,
+            unordered: None,
+            is_discarding: false,
             error: None,
             has_news: false,
             is_connected: false,
@@ -176,26 +150,58 @@ impl Connection {
 
     /// Takes in what has come, and registers the task for more.
     pub(in crate::quic) fn receive(&mut self, cx: &mut Context<'_>) {
-        match &mut self.source {
-            Source::Shared { queue, .. } => {
-                let (datagrams, order) = queue.take(cx);
-                datagrams.into_iter().for_each(|datagram| self.library.handle_event(datagram));
-                match order {
-                    Some(Order::Close(code)) => self.close(code),
-                    Some(Order::Lost) => self.lose("its endpoint failed"),
-                    None => {}
-                }
-            }
-            Source::Own(own) => {
-                if let Err(error) = own.receive(cx, self.handle, &mut self.library) {
-                    self.lose(&format!("its socket failed: {error}"));
-                }
-            }
+        let (datagrams, order) = match &mut self.source {
+            Source::Shared { queue, .. } => queue.take(cx),
+            Source::Own(own) => match own.receive(cx, self.handle) {
+                Ok(datagrams) => (datagrams, None),
+                Err(error) => return self.lose(&format!("its socket failed: {error}")),
+            },
+        };
+        self.received += datagrams.len() as u64;
+        for datagram in datagrams {
+            self.library.handle_event(datagram);
+            self.empty_unordered();
+        }
+        match order {
+            Some(Order::Close(code)) => self.close(code),
+            Some(Order::Lost) => self.lose("its endpoint failed"),
+            None => {}
+        }
+    }
+
+    /// Takes the pieces of streams that are read without order out of the library.
+    fn empty_unordered(&mut self) {
+        let Some(mut unordered) = self.unordered.take() else { return };
+        self.collect_events(&mut unordered);
+        let is_complete = unordered.empty(&mut self.library);
+        self.unordered = Some(unordered);
+        if !is_complete && self.error.is_none() {
+            tracing::debug!("a peer has sent too many frames of one stream in a datagram");
+            self.close(code(codes::CLOSE_ABNORMAL));
+        }
+    }
+
+    /// Has events of the library wait until they are asked for.
+    fn collect_events(&mut self, unordered: &mut Unordered) {
+        while let Some(event) = self.next_event() {
+            unordered.push_event(event);
         }
     }
 
     /// The next event.
     pub(in crate::quic) fn poll_event(&mut self) -> Option<Event> {
+        let taken = self.unordered.as_mut().and_then(|unordered| unordered.pop_event());
+        let event = taken.or_else(|| self.next_event());
+        if self.is_discarding
+            && let Some(Event::Readable(id)) = event
+        {
+            self.discard(id);
+        }
+        event
+    }
+
+    /// The next event of the library, or the end.
+    fn next_event(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.has_news) {
             return Some(Event::Lost);
         }
@@ -452,6 +458,38 @@ impl Connection {
         }
     }
 
+    /// Has a stream read without order from now on: by [`Self::take_pieces`], after events of it.
+    pub(in crate::quic) fn read_unordered(&mut self, id: StreamId) {
+        let mut unordered = self.unordered.take().unwrap_or_default();
+        // Before frames are counted: those were in order.
+        self.collect_events(&mut unordered);
+        unordered.insert(id);
+        self.unordered = Some(unordered);
+        self.empty_unordered();
+    }
+
+    /// Takes the pieces of such a stream that have come, each byte once. Pending: an event tells of more.
+    pub(in crate::quic) fn take_pieces(
+        &mut self,
+        id: StreamId,
+        handle_piece: impl FnMut(Chunk),
+    ) -> Poll<Received> {
+        self.unordered.as_mut().map_or(Poll::Pending, |unordered| unordered.take(id, handle_piece))
+    }
+
+    /// Drops all bytes that come from now on, and gives next to no credit.
+    pub(in crate::quic) fn discard_all(&mut self) {
+        self.is_discarding = true;
+        self.unordered = None;
+        self.set_receive_window(DISCARD_WINDOW);
+    }
+
+    fn discard(&mut self, id: StreamId) {
+        if let Ok(mut chunks) = self.library.recv_stream(id).read(false) {
+            while let Ok(Some(_)) = chunks.next(usize::MAX) {}
+        }
+    }
+
     /// Writes as much of `slices` as is taken now, at most `max` bytes. Pending: an event tells of room.
     pub(in crate::quic) fn write(
         &mut self,
@@ -533,6 +571,9 @@ impl Connection {
     /// Sends STOP_SENDING, if the half is open.
     pub(in crate::quic) fn stop(&mut self, id: StreamId, code: VarInt) {
         let _ = self.library.recv_stream(id).stop(code);
+        if let Some(unordered) = &mut self.unordered {
+            unordered.remove(id);
+        }
     }
 
     /// True once the peer has acknowledged all of a stream that was finished, or has stopped it, or the connection has
@@ -554,6 +595,16 @@ impl Connection {
     /// Sets the unread bytes that the peer may send over all streams.
     pub(in crate::quic) fn set_receive_window(&mut self, bytes: VarInt) {
         self.library.set_receive_window(bytes);
+    }
+
+    /// Tests whether streams are read without order.
+    pub(in crate::quic) fn is_unordered(&self) -> bool {
+        self.unordered.is_some()
+    }
+
+    /// Number of datagrams that have come.
+    pub(in crate::quic) fn received(&self) -> u64 {
+        self.received
     }
 
     // -- Properties --------------------------------------------------------------------------------
@@ -644,39 +695,40 @@ impl Drop for Connection {
 }
 
 impl OwnEndpoint {
+    /// Datagrams for the connection, some hundred at most at a time.
     fn receive(
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionHandle,
-        library: &mut noq_proto::Connection,
-    ) -> io::Result<()> {
+    ) -> io::Result<Vec<ConnectionEvent>> {
+        let mut datagrams = Vec::new();
         if let Some(previous) = self.previous.take()
-            && receive(&previous, &mut self.library, cx, connection, library).is_ok_and(|has_come| !has_come)
+            && receive(&previous, &mut self.library, cx, connection, &mut datagrams).is_ok()
+            && datagrams.is_empty()
         {
             self.previous = Some(previous);
         }
-        let _ = receive(&self.socket, &mut self.library, cx, connection, library)?;
-        Ok(())
+        receive(&self.socket, &mut self.library, cx, connection, &mut datagrams)?;
+        Ok(datagrams)
     }
 }
 
-/// Receives on a socket of a client. True if something has come.
+/// Receives datagrams for the connection on a socket of a client.
 fn receive(
     socket: &Socket,
     endpoint: &mut noq_proto::Endpoint,
     cx: &mut Context<'_>,
     connection: ConnectionHandle,
-    library: &mut noq_proto::Connection,
-) -> io::Result<bool> {
-    let (mut count, mut has_come) = (0, false);
+    datagrams: &mut Vec<ConnectionEvent>,
+) -> io::Result<()> {
+    let mut count = 0;
     while count < MAX_RECEIVED {
         let received = socket.poll_receive(cx, MAX_BATCH, |Datagram { from, to, ecn, bytes }| {
             count += 1;
             let mut answer = Vec::new();
             match endpoint.handle(now(), FourTuple::new(from, to), ecn, bytes, &mut answer) {
                 Some(DatagramEvent::ConnectionEvent(handle, event)) if handle == connection => {
-                    has_come = true;
-                    library.handle_event(event);
+                    datagrams.push(event);
                 }
                 Some(DatagramEvent::Response(transmit)) => {
                     let _ = socket.try_send(&batch::of(&transmit, &answer));
@@ -686,11 +738,11 @@ fn receive(
         });
         match received {
             Poll::Ready(received) => received?,
-            Poll::Pending => return Ok(has_come),
+            Poll::Pending => return Ok(()),
         }
     }
     cx.waker().wake_by_ref();
-    Ok(has_come)
+    Ok(())
 }
 
 fn refused(error: &WriteError) -> Poll<Result<usize, Refused>> {

@@ -8,12 +8,15 @@ mod batch;
 mod connection;
 mod datagram_queue;
 mod endpoint;
+mod event;
 mod sender;
 mod socket;
 mod timer;
+mod unordered;
 
 pub(super) use batch::Batch;
-pub(super) use connection::{Connection, Event, Received, Refused};
+pub(super) use connection::Connection;
 pub(super) use endpoint::Endpoint;
+pub(super) use event::{Event, Received, Refused};
 pub(super) use socket::Socket;
 pub(super) use timer::now;

@@ -271,3 +271,33 @@ async fn the_end_of_an_idle_control_stream_is_told_without_a_write() {
     let ended = poll_fn(|cx| scene.server.poll_read(cx, &mut ReadBuf::new(&mut buffer), &mut |_| true)).await;
     assert!(ended.is_err_and(|error| error.to_string().contains("0x7")));
 }
+
+/// More bytes of the client are dropped meanwhile, however many. [BQ-41]
+#[tokio::test(start_paused = true)]
+async fn last_words_are_heard_by_a_client_that_sends_much() {
+    let mut client = TransportConfig::default();
+    client.send_window(64 << 20);
+    let mut scene = Scene::between(QuicOptions::server(), client).await;
+    scene.server.set_trusted();
+    scene.device.change(|link| link.latency = Duration::from_millis(100));
+    let (data, mut send, _recv) = scene.open().await;
+    let sending = tokio::spawn(async move {
+        let piece = vec![0; 1 << 16];
+        while send.write_all(&piece).await.is_ok() {}
+        send
+    });
+    let mut received = 0;
+    while received < 40 << 20 {
+        received += next_of(&mut scene.server, |key| key == data).await.1.len();
+    }
+    // Behind a gap it would be too much for the library.
+    scene.device.change_one(Direction::Up, |link| link.loss = 0.1);
+    write(&mut scene.server, StreamKey::CONTROL, b"DISCONNECT").await;
+    let client = async {
+        assert_eq!(scene.recv.read_to_end(100).await.expect("read"), b"DISCONNECT");
+        scene.client.closed().await
+    };
+    let ((), error) = tokio::join!(close(&mut scene.server, codes::CLOSE_ABNORMAL, Some(0x8e)), client);
+    assert_eq!(close_code(error), Some(codes::CLOSE_ABNORMAL.into()));
+    let _ = sending.await.expect("join");
+}

@@ -6,6 +6,7 @@ mod closing;
 mod ends;
 mod moving;
 mod reading;
+mod receive_window;
 mod silence;
 mod trust;
 mod window;
