@@ -35,6 +35,7 @@ mod retained;
 mod routing;
 mod session_queues;
 mod sessions;
+mod sharded;
 mod spool_monitor;
 mod statistics;
 mod sys;

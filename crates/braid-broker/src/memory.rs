@@ -10,9 +10,15 @@ use tokio::sync::futures::OwnedNotified;
 
 use crate::config::LimitsConfig;
 use crate::queue::usage::heap_cost;
+use crate::sharded::ShardedCounters;
 
 /// Estimated bytes of a queued delivery beside its message.
 const DELIVERY: i64 = 128;
+
+/// Steps from nothing to the low watermark at least, and bytes of one at most: all shards together may be one step each
+/// beyond a watermark.
+const STEPS: i64 = 1024;
+const MAX_STEP: i64 = 64 << 10;
 
 /// Level of memory use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +41,11 @@ pub(crate) enum Level {
 #[derive(Debug)]
 pub(crate) struct Memory {
     watermarks: Watermarks,
-    /// Signed: a release on one thread may be seen before the charge of another.
-    used: AtomicI64,
+    /// Signed: a release on one thread may be seen before the charge of another. In shards: a message changes it on the
+    /// thread of its publisher and on that of its last subscriber.
+    used: ShardedCounters<1>,
+    /// Change of a shard of `used` after which the sum is compared with the watermarks.
+    step: i64,
     /// Bytes that were received on QUIC streams and not read. They count for the high watermark only: a publisher that
     /// is slowed has more of them.
     unread: AtomicI64,
@@ -109,7 +118,8 @@ impl Memory {
     pub(crate) fn new(limits: &LimitsConfig) -> Self {
         Self {
             watermarks: Watermarks::new(limits),
-            used: AtomicI64::new(0),
+            used: ShardedCounters::default(),
+            step: (signed(limits.memory_low) / STEPS).clamp(1, MAX_STEP),
             unread: AtomicI64::new(0),
             resting: AtomicI64::new(0),
             retained: AtomicI64::new(0),
@@ -157,19 +167,24 @@ impl Memory {
     }
 
     pub(crate) fn add(&self, bytes: usize) {
-        let bytes = signed(bytes);
-        self.watermarks.update(self.used.fetch_add(bytes, Ordering::Relaxed) + bytes, self.unread());
+        self.change(signed(bytes));
     }
 
     pub(crate) fn remove(&self, bytes: usize) {
-        let bytes = signed(bytes);
-        self.watermarks.update(self.used.fetch_sub(bytes, Ordering::Relaxed) - bytes, self.unread());
+        self.change(-signed(bytes));
+    }
+
+    fn change(&self, bytes: i64) {
+        let (before, after) = self.used.add(0, bytes);
+        if before.div_euclid(self.step) != after.div_euclid(self.step) {
+            self.watermarks.update(self.used.sum(0), self.unread());
+        }
     }
 
     /// Changes the sum of received bytes that are not read.
     pub(crate) fn note_unread(&self, before: usize, now: usize) {
         self.unread.fetch_add(signed(now) - signed(before), Ordering::Relaxed);
-        self.watermarks.update(self.used.load(Ordering::Relaxed), self.unread());
+        self.watermarks.update(self.used.sum(0), self.unread());
     }
 
     fn unread(&self) -> i64 {
@@ -178,7 +193,7 @@ impl Memory {
 
     /// Bytes in use for connected clients.
     pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed).max(0).unsigned_abs()
+        self.used.sum(0).max(0).unsigned_abs()
     }
 
     /// Bytes in use and received bytes that are not read.
@@ -228,7 +243,7 @@ impl Memory {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.used.load(Ordering::Relaxed) > self.watermarks.high
+        self.used.sum(0) > self.watermarks.high
     }
 
     /// Whether new connections are refused.
@@ -248,7 +263,7 @@ impl Memory {
     pub(crate) fn slack(&self) -> f64 {
         let Watermarks { low, high, .. } = self.watermarks;
         let span = (high - low).max(1) as f64;
-        ((high - self.used.load(Ordering::Relaxed)) as f64 / span).clamp(0.0, 1.0)
+        ((high - self.used.sum(0)) as f64 / span).clamp(0.0, 1.0)
     }
 
     // -- Notifications -----------------------------------------------------------------------------
@@ -261,7 +276,7 @@ impl Memory {
     /// Corrects the flag after updates that threads saw in different orders, and wakes waiting connections if memory is
     /// no longer short.
     pub(crate) fn settle(&self) -> Level {
-        self.watermarks.update(self.used.load(Ordering::Relaxed), self.unread());
+        self.watermarks.update(self.used.sum(0), self.unread());
         if !self.is_pressed() {
             self.relief.notify_waiters();
         }
@@ -337,6 +352,18 @@ mod tests {
         assert_eq!(memory.level(), Level::Slow);
         memory.remove(1);
         assert_eq!(memory.level(), Level::Fine);
+    }
+
+    #[test]
+    fn a_watermark_is_noticed_within_one_step_of_a_thread() {
+        const LOW: usize = 1 << 30;
+        let memory = memory(LOW, 2 * LOW);
+        let mut used = 0;
+        while memory.level() == Level::Fine && used < 2 * LOW {
+            memory.add(1000);
+            used += 1000;
+        }
+        assert!((LOW..LOW + (64 << 10) + 1000).contains(&used), "{used}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use braid_transport::EndpointHealth;
 
 use crate::limit::Limit;
+use crate::sharded::ShardedCounters;
 use crate::time_slice::BusyConnections;
 
 /// Counter of events since the broker's start.
@@ -50,7 +51,7 @@ impl Counter {
 /// Statistics of a broker. Relaxed atomics: they guard no other memory.
 #[derive(Debug, Default)]
 pub struct Statistics {
-    counters: [AtomicU64; Counter::COUNT],
+    counters: ShardedCounters<{ Counter::COUNT }>,
     limits: [AtomicU64; Limit::TOPICS.len()],
     connections: AtomicU64,
     clients: AtomicU64,
@@ -63,12 +64,12 @@ pub struct Statistics {
 impl Statistics {
     /// Events since the start.
     pub fn get(&self, counter: Counter) -> u64 {
-        self.counters[counter as usize].load(Ordering::Relaxed)
+        self.counters.sum(counter as usize).unsigned_abs()
     }
 
     pub(crate) fn add(&self, counter: Counter, events: u64) {
         if events > 0 {
-            self.counters[counter as usize].fetch_add(events, Ordering::Relaxed);
+            self.counters.add(counter as usize, i64::try_from(events).unwrap_or(i64::MAX));
         }
     }
 
