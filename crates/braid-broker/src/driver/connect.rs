@@ -26,7 +26,7 @@ use crate::sessions::Claim;
 use crate::statistics::Statistics;
 
 /// Link of a connection whose handshake succeeds within the time for CONNECT.
-pub(super) async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link> {
+pub(super) async fn shake_hands(core: &Core, incoming: Box<Incoming>) -> Option<Link> {
     let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
     let from = incoming.peer_address().map(tracing::field::display);
     let handshake = tokio::time::timeout(limit, incoming.handshake());

@@ -61,7 +61,8 @@ struct PublishBatch {
 pub(super) struct PublishIngress {
     pub(super) pressure: MemoryBackpressure,
     urgent: UrgentAllowance,
-    routes: RouteCache,
+    /// `None` until the client publishes.
+    routes: Option<Box<RouteCache>>,
     /// Matching subscriptions for each message of the last batch.
     fan_out: usize,
 }
@@ -100,7 +101,7 @@ impl PublishIngress {
         Self {
             pressure: MemoryBackpressure::default(),
             urgent: UrgentAllowance::default(),
-            routes: RouteCache::default(),
+            routes: None,
             fan_out: INITIAL_FAN_OUT,
         }
     }
@@ -139,7 +140,7 @@ impl PublishIngress {
             }
         };
         let dispatched = core.dispatcher.publish(
-            &mut self.routes,
+            self.routes.get_or_insert_default(),
             publisher,
             messages,
             &retention.publishers,

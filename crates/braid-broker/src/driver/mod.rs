@@ -63,7 +63,7 @@ const MAX_TURNS: usize = 4;
 /// Serves one connection from its handshake to its end. A link without a CONNECT is closed at once when the broker
 /// stops. A CONNECT is answered with `refusal`, if there is one.
 ///
-/// `incoming` is boxed, as are the futures of handshake and CONNECT: an idle connection must not keep their size.
+/// The future of the handshake is boxed, as that of CONNECT is: an idle connection must not keep their size.
 ///
 /// The limits of its address are asked once the address is known, if they were not before.
 pub(crate) async fn serve(
@@ -72,15 +72,11 @@ pub(crate) async fn serve(
     incoming: Box<Incoming>,
     refusal: Option<ReasonCode>,
 ) {
-    let core = guard.core().clone();
-    let accepted = clock::now();
-    let from = incoming.peer_address();
-    let Some(link) = Box::pin(shake_hands(&core, *incoming)).await else { return };
-    tracing::trace!(?from, transport = %link.peer().transport, "link established");
-    let Ok(refusal) = guard.admit(link.peer().address).map(|answer| refusal.or(answer)) else { return };
-    // By reference: a future that is given the driver keeps the space of its argument beside that of the driver.
-    let mut driver = Driver::new(core, policy, link, accepted);
-    driver.run(refusal).await;
+    let mut begun = Box::pin(Driver::begin(&mut guard, policy, incoming, refusal)).await;
+    // By reference: moved out, it would keep its space here beside that of the driver.
+    if let Some((driver, refusal)) = &mut begun {
+        driver.run(*refusal).await;
+    }
 }
 
 struct Driver {
@@ -117,6 +113,23 @@ impl Turn {
 }
 
 impl Driver {
+    /// Driver of a connection after its handshake, and the reason to refuse its CONNECT with. `None` if the handshake
+    /// failed, or the connection is refused without an answer.
+    async fn begin(
+        guard: &mut ConnectionGuard,
+        policy: Arc<ListenerPolicy>,
+        incoming: Box<Incoming>,
+        refusal: Option<ReasonCode>,
+    ) -> Option<(Self, Option<ReasonCode>)> {
+        let core = guard.core().clone();
+        let accepted = clock::now();
+        let from = incoming.peer_address();
+        let link = shake_hands(&core, incoming).await?;
+        tracing::trace!(?from, transport = %link.peer().transport, "link established");
+        let answer = guard.admit(link.peer().address).ok()?;
+        Some((Self::new(core, policy, link, accepted), refusal.or(answer)))
+    }
+
     /// `accepted`: start of the time for CONNECT.
     fn new(core: Arc<Core>, policy: Arc<ListenerPolicy>, link: Link, accepted: Instant) -> Self {
         let mut server = Server::new(core.server_options.clone(), accepted);
@@ -146,7 +159,7 @@ impl Driver {
         }
         // The transport keeps to this even if the task is dropped. [BQ-41]
         self.link.close_by(clock::now() + QUIC_CLOSE_TIMEOUT);
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(self.close())).await;
+        let _ = Box::pin(tokio::time::timeout(CLOSE_TIMEOUT, self.close())).await;
     }
 
     /// Serves the connection until the next CONNECT or AUTH; `None` when it is over.
@@ -492,7 +505,7 @@ mod tests {
     /// Every idle connection holds one: large parts are boxed, and exist where they are needed.
     #[test]
     fn the_task_of_a_connection_stays_small() {
-        assert!(size_of::<Driver>() <= 1440, "{} bytes", size_of::<Driver>());
-        assert!(size_of_future(serve) <= 1928, "{} bytes", size_of_future(serve));
+        assert!(size_of::<Driver>() <= 1264, "{} bytes", size_of::<Driver>());
+        assert!(size_of_future(serve) <= 1400, "{} bytes", size_of_future(serve));
     }
 }
