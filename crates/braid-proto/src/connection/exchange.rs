@@ -44,7 +44,6 @@ pub(crate) struct Exchange {
     pub(crate) session: Session,
     pub(crate) streams: Streams,
     pub(crate) acks: AckQueue,
-    agreement: Agreement,
     /// Name space of the peer's topics. Boxed: most clients have none.
     mounting: Option<Box<Mounting>>,
     resends: ResendQueue,
@@ -73,7 +72,6 @@ impl Exchange {
             unplaced: Vec::new(),
             progress: VecDeque::new(),
             outbound_aliases: OutboundAliases::new(agreement.outbound_aliases),
-            agreement,
         };
         exchange.add_resend(resend);
         exchange
@@ -89,7 +87,7 @@ impl Exchange {
     }
 
     pub(crate) fn version(&self) -> ProtocolVersion {
-        self.agreement.version
+        self.streams.agreement().version
     }
 
     /// Whether a stream may be read. MQTT 3 has no Receive Maximum: a client that sends faster than it is acknowledged
@@ -99,7 +97,7 @@ impl Exchange {
     /// without any is always read: acknowledgements of one stream must not stop the others. [BQ-23], [BQ-55]
     pub(crate) fn is_reading(&self, on: StreamKey) -> bool {
         let all = self.acks.len();
-        let maximum = usize::from(self.agreement.receive_maximum);
+        let maximum = usize::from(self.streams.agreement().receive_maximum);
         let own = self.streams.pending_acks(on).unwrap_or(all);
         let free = maximum.saturating_sub(all);
         own == 0 || free > 0 && (own == all || own < free.saturating_mul(8))
@@ -127,14 +125,15 @@ impl Exchange {
             return Err(Violation::QosOnUnidirectional); // [BQ-12]
         }
         let id_scope = self.id_scope(on);
+        let Agreement { version, receive_maximum, .. } = *self.streams.agreement();
         let Some(stream) = self.streams.get_mut(on) else { return Ok(None) };
         let inbound = &mut self.session.inbound;
         let counts = qos == QoS::AtLeastOnce || !inbound.is_unacknowledged(id_scope, packet_id);
         // Receive Maximum bounds each stream; the sum over the streams may exceed it. [BQ-23]
         let unacknowledged = usize::from(stream.unacknowledged) + inbound.unacknowledged(id_scope);
         // Checked before the session learns the identifier: a refused message was not received.
-        let has_receive_maximum = self.agreement.version.is_v5();
-        if has_receive_maximum && counts && unacknowledged >= usize::from(self.agreement.receive_maximum) {
+        let has_receive_maximum = version.is_v5();
+        if has_receive_maximum && counts && unacknowledged >= usize::from(receive_maximum) {
             return Err(Violation::ReceiveMaximumExceeded); // [MQTT-3.3.4-7]
         }
         // Without Receive Maximum, all streams together are bounded like a connection with one stream. [BQ-23]
@@ -165,7 +164,7 @@ impl Exchange {
     /// Stream that scopes the peer's Packet Identifiers: a client has a set for each stream [BQ-20], a server one for
     /// all [BQ-22].
     fn id_scope(&self, stream: StreamKey) -> StreamKey {
-        if self.agreement.is_client { StreamKey::CONTROL } else { stream }
+        if self.streams.agreement().is_client { StreamKey::CONTROL } else { stream }
     }
 
     /// Enqueues the acknowledgement of a request, to be sent on the stream of the request. [BQ-14]
@@ -290,8 +289,8 @@ impl Exchange {
         }
         let lane = Lane { stream: self.streams.resolve(delivery.stream), ..delivery.lane() };
         let limits = InflightAmount {
-            messages: self.agreement.peer_receive_maximum.into(),
-            payload_bytes: self.agreement.maximum_inflight_bytes,
+            messages: self.streams.agreement().peer_receive_maximum.into(),
+            payload_bytes: self.streams.agreement().maximum_inflight_bytes,
         };
         let outbound = &self.session.outbound;
         self.resends.top().is_none_or(|top| delivery.priority > top)
@@ -306,11 +305,12 @@ impl Exchange {
 
     /// Whether the peer accepts another QoS 1 or 2 message [MQTT-4.9.0-1], [MQTT-4.9.0-2], and this side can keep it.
     fn is_peer_ready(&self) -> bool {
-        self.has_peer_room() && self.session.outbound.payload_bytes() <= self.agreement.maximum_inflight_bytes
+        self.has_peer_room()
+            && self.session.outbound.payload_bytes() <= self.streams.agreement().maximum_inflight_bytes
     }
 
     fn has_peer_room(&self) -> bool {
-        self.session.outbound.unacknowledged() < usize::from(self.agreement.peer_receive_maximum)
+        self.session.outbound.unacknowledged() < usize::from(self.streams.agreement().peer_receive_maximum)
     }
 
     /// Sends a message on its stream, or on the control stream if that stream has ended. [BQ-15], [BQ-42]
@@ -348,9 +348,9 @@ impl Exchange {
     fn put_inflight(&mut self, id: PacketId, dup: bool, now: Instant) -> bool {
         let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return true };
         let on = delivery.stream;
-        let transmission = transmission(&self.agreement, self.mounting.as_deref(), Some(id), dup, now);
-        let (streams, aliases) = (&mut self.streams, &mut self.outbound_aliases);
-        let fits = put(streams, aliases, &self.agreement, delivery, transmission);
+        let version = self.version();
+        let transmission = transmission(version, self.mounting.as_deref(), Some(id), dup, now);
+        let fits = put(&mut self.streams, &mut self.outbound_aliases, delivery, transmission);
         if !on.is_control()
             && let Some(outbox) = self.streams.outbox(on)
         {
@@ -360,8 +360,8 @@ impl Exchange {
     }
 
     fn put(&mut self, delivery: &Delivery, id: Option<PacketId>, dup: bool, now: Instant) -> bool {
-        let transmission = transmission(&self.agreement, self.mounting.as_deref(), id, dup, now);
-        put(&mut self.streams, &mut self.outbound_aliases, &self.agreement, delivery, transmission)
+        let transmission = transmission(self.version(), self.mounting.as_deref(), id, dup, now);
+        put(&mut self.streams, &mut self.outbound_aliases, delivery, transmission)
     }
 
     /// Sends a packet other than PUBLISH on the control stream, as [`Self::send_packet_on`].
@@ -372,18 +372,19 @@ impl Exchange {
     /// Sends a packet other than PUBLISH. One that exceeds the peer's Maximum Packet Size is sent without Reason String
     /// and User Properties. False: it exceeds it even so, and is not sent. [MQTT-3.1.2-24], [MQTT-3.2.2-15]
     pub(crate) fn send_packet_on(&mut self, on: StreamKey, packet: &Packet) -> bool {
+        let Agreement { version, peer_maximum_packet_size, .. } = *self.streams.agreement();
         // Acknowledgements of an ended stream are not sent on another one. [BQ-35]
         let Some(outbox) = self.streams.outbox_mut(on) else { return true };
         let out = outbox.open();
         let start = out.len();
-        packet.encode(self.agreement.version, out);
-        if out.len() - start <= self.agreement.peer_maximum_packet_size {
+        packet.encode(version, out);
+        if out.len() - start <= peer_maximum_packet_size {
             return true;
         }
         out.truncate(start);
         let Some(bare) = without_properties(packet) else { return false };
-        bare.encode(self.agreement.version, out);
-        if out.len() - start <= self.agreement.peer_maximum_packet_size {
+        bare.encode(version, out);
+        if out.len() - start <= peer_maximum_packet_size {
             return true;
         }
         out.truncate(start);
@@ -392,20 +393,19 @@ impl Exchange {
 }
 
 fn transmission<'a>(
-    agreement: &Agreement,
+    version: ProtocolVersion,
     mounting: Option<&'a Mounting>,
     packet_id: Option<PacketId>,
     dup: bool,
     now: Instant,
 ) -> Transmission<'a> {
     let mountpoint = mounting.map(Mounting::mountpoint);
-    Transmission { version: agreement.version, dup, packet_id, alias: None, now, mountpoint }
+    Transmission { version, dup, packet_id, alias: None, now, mountpoint }
 }
 
 fn put(
     streams: &mut Streams,
     aliases: &mut OutboundAliases,
-    agreement: &Agreement,
     delivery: &Delivery,
     mut transmission: Transmission<'_>,
 ) -> bool {
@@ -414,8 +414,9 @@ fn put(
     let Some(name) = name else { return false };
     // Packets of different streams overtake each other: an alias could be used before its definition. [BQ-18]
     transmission.alias = if delivery.stream.is_control() { aliases.assign(topic, name.len()) } else { None };
+    let maximum_packet_size = streams.agreement().peer_maximum_packet_size;
     let Some((outbox, traffic)) = streams.sending_half(delivery.stream) else { return true };
-    while put_delivery(outbox.open(), delivery, &transmission, agreement.peer_maximum_packet_size).is_none() {
+    while put_delivery(outbox.open(), delivery, &transmission, maximum_packet_size).is_none() {
         // An alias takes three bytes: without it the packet may fit.
         let Some((_, named)) = transmission.alias.take() else { return false };
         if named {

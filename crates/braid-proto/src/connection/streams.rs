@@ -67,13 +67,20 @@ pub(crate) struct Streams {
     /// Spool of the data streams, for large packets.
     spool: Option<Arc<dyn Spool>>,
     totals: StreamTotals,
-    /// Bytes in the heap of incomplete packets on the data streams.
-    partial: usize,
-    /// Streams with an incomplete packet of at least [`LARGE_PARTIAL`] bytes.
-    large_partials: BTreeSet<StreamKey>,
-    /// Streams with an incomplete packet, by the last arrival of its bytes.
-    partials_by_progress: BTreeSet<(Instant, StreamKey)>,
+    /// Incomplete packets on the data streams. Boxed: many connections have no data streams.
+    partials: Option<Box<Partials>>,
     actions: VecDeque<StreamAction>,
+}
+
+/// Incomplete packets on the data streams of a connection.
+#[derive(Debug, Default)]
+struct Partials {
+    /// Their bytes in the heap.
+    bytes: usize,
+    /// Streams with one of at least [`LARGE_PARTIAL`] bytes.
+    large: BTreeSet<StreamKey>,
+    /// Streams with one, by the last arrival of its bytes.
+    by_progress: BTreeSet<(Instant, StreamKey)>,
 }
 
 impl Streams {
@@ -84,11 +91,14 @@ impl Streams {
             agreement,
             spool: None,
             totals: StreamTotals::default(),
-            partial: 0,
-            large_partials: BTreeSet::new(),
-            partials_by_progress: BTreeSet::new(),
+            partials: None,
             actions: VecDeque::new(),
         }
+    }
+
+    /// Limits of the connection.
+    pub(crate) fn agreement(&self) -> &Agreement {
+        &self.agreement
     }
 
     /// Stream, unless it has ended in both directions.
@@ -304,10 +314,12 @@ impl Streams {
         let Some(data) = self.data.remove(key) else { return false };
         self.totals.open -= usize::from(data.is_open());
         self.totals.remove(&data);
-        self.partial -= data.decoder.partial_len();
-        self.large_partials.remove(&key);
-        if let Some(at) = data.progressed_at {
-            self.partials_by_progress.remove(&(at, key));
+        if let Some(partials) = &mut self.partials {
+            partials.bytes -= data.decoder.partial_len();
+            partials.large.remove(&key);
+            if let Some(at) = data.progressed_at {
+                partials.by_progress.remove(&(at, key));
+            }
         }
         true
     }
@@ -348,11 +360,14 @@ impl Streams {
         let packet = data.decoder.decode(input);
         data.stream.traffic.note_received(len - input.len());
         let after = data.decoder.partial_len();
-        self.partial = self.partial - before + after;
-        if before < LARGE_PARTIAL && after >= LARGE_PARTIAL {
-            self.large_partials.insert(key);
-        } else if before >= LARGE_PARTIAL && after < LARGE_PARTIAL {
-            self.large_partials.remove(&key);
+        if before != after {
+            let partials = self.partials.get_or_insert_default();
+            partials.bytes = partials.bytes - before + after;
+            if before < LARGE_PARTIAL && after >= LARGE_PARTIAL {
+                partials.large.insert(key);
+            } else if before >= LARGE_PARTIAL && after < LARGE_PARTIAL {
+                partials.large.remove(&key);
+            }
         }
         packet
     }
@@ -365,7 +380,7 @@ impl Streams {
     /// Whether more of a data stream may be read: incomplete packets must not fill the memory. [BQ-45]
     pub(crate) fn is_reading(&self, key: StreamKey) -> bool {
         let Some(data) = self.data.find(key) else { return false };
-        self.partial <= self.agreement.maximum_partial_bytes
+        self.partial_len() <= self.agreement.maximum_partial_bytes
             || data.decoder.partial_len() < LARGE_PARTIAL
             || self.oldest_large_partial() == Some(key)
     }
@@ -375,29 +390,31 @@ impl Streams {
         let Some(data) = self.data.find_mut(key) else { return false };
         let progressed_at = data.decoder.is_partial().then_some(now);
         let before = std::mem::replace(&mut data.progressed_at, progressed_at);
-        if let Some(at) = before.filter(|_| before != progressed_at) {
-            self.partials_by_progress.remove(&(at, key));
+        if before != progressed_at {
+            let by_progress = &mut self.partials.get_or_insert_default().by_progress;
+            if let Some(at) = before {
+                by_progress.remove(&(at, key));
+            }
+            by_progress.extend(progressed_at.map(|at| (at, key)));
         }
-        self.partials_by_progress.extend(progressed_at.map(|at| (at, key)));
         progressed_at.is_some()
     }
 
     /// Stream whose incomplete packet has made no progress for longest, and the instant of its last progress.
     pub(crate) fn longest_idle_partial(&self) -> Option<(Instant, StreamKey)> {
-        self.partials_by_progress.first().copied()
+        self.partials.as_ref()?.by_progress.first().copied()
     }
 
     /// Bytes in the heap of incomplete packets on the data streams.
     pub(crate) fn partial_len(&self) -> usize {
-        self.partial
+        self.partials.as_ref().map_or(0, |partials| partials.bytes)
     }
 
     /// Stream whose large incomplete packet alone may grow while the limit of partial bytes is exceeded.
     pub(crate) fn oldest_large_partial(&self) -> Option<StreamKey> {
-        if self.partial <= self.agreement.maximum_partial_bytes {
-            return None;
-        }
-        self.large_partials.first().copied()
+        let partials = self.partials.as_ref()?;
+        let is_exceeded = partials.bytes > self.agreement.maximum_partial_bytes;
+        is_exceeded.then(|| partials.large.first().copied()).flatten()
     }
 
     /// Counts an acknowledgement of a request on this stream that is not in its outbox yet.
@@ -447,9 +464,10 @@ impl Streams {
         debug_assert_eq!(self.totals.unwritten(&self.data), sum(|data| data.stream.outbox.len()));
         let noted = |key: &StreamKey| self.totals.lent == *key || self.totals.drained.contains(key);
         debug_assert!(those(DataStream::is_drained).iter().all(noted));
-        debug_assert_eq!(self.partial, sum(|data| data.decoder.partial_len()));
+        debug_assert_eq!(self.partial_len(), sum(|data| data.decoder.partial_len()));
         debug_assert_eq!(self.totals.open, sum(|data| data.is_open().into()));
-        debug_assert_eq!(self.large_partials, those(|data| data.decoder.partial_len() >= LARGE_PARTIAL));
+        let large = self.partials.as_ref().map(|partials| partials.large.clone()).unwrap_or_default();
+        debug_assert_eq!(large, those(|data| data.decoder.partial_len() >= LARGE_PARTIAL));
         let to_write: Vec<_> = self.totals.to_write(&self.data).collect();
         debug_assert_eq!(to_write, Vec::from_iter(those(|data| !data.stream.outbox.is_empty())));
     }

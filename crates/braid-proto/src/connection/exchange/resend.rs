@@ -102,7 +102,7 @@ impl Exchange {
             if self.driver_places_resends && priority.is_some() {
                 self.unplaced.push(id);
             } else {
-                self.resends.push(id, priority, !self.agreement.is_client);
+                self.resends.push(id, priority, !self.streams.agreement().is_client);
             }
         }
     }
@@ -131,7 +131,7 @@ impl Exchange {
         let lane = Lane { stream: self.streams.resolve(on), ..delivery.lane() };
         // Without a limit of bytes: these payloads are kept in any case, and only their acknowledgement frees them.
         let limits = InflightAmount {
-            messages: self.agreement.peer_receive_maximum.into(),
+            messages: self.streams.agreement().peer_receive_maximum.into(),
             payload_bytes: usize::MAX,
         };
         let has_others = self.streams.has_others(lane.stream);

@@ -204,7 +204,7 @@ impl Server {
         self.timers.set(Timer::Peer, keep_alive_timeout.map(|timeout| now + timeout));
         self.state = State::Established(Box::new(Established {
             exchange,
-            will: will.filter(|_| is_answered),
+            will: will.filter(|_| is_answered).map(Box::new),
             keep_alive_timeout,
             last_received: now,
             wants_problem_information: deciding.wants_problem_information,
@@ -366,7 +366,12 @@ impl Server {
             State::Established(established) => {
                 let Established { mut exchange, will, .. } = *established;
                 // Only the control stream is still written.
-                (exchange.streams.take_control_outbox(), Some(exchange.session), will, exchange.progress)
+                (
+                    exchange.streams.take_control_outbox(),
+                    Some(exchange.session),
+                    will.map(|will| *will),
+                    exchange.progress,
+                )
             }
             // Bytes held behind a refused CONNECT are dropped. [MQTT-3.1.4-6]
             State::Deciding(deciding) => (deciding.outbox, None, None, VecDeque::new()),

@@ -98,7 +98,8 @@ enum State {
 #[derive(Debug)]
 struct Established {
     exchange: Exchange,
-    will: Option<Will>,
+    /// Boxed: many clients have none.
+    will: Option<Box<Will>>,
     /// 1.5 times the Keep Alive; `None` turns it off.
     keep_alive_timeout: Option<Duration>,
     last_received: Instant,
@@ -181,7 +182,7 @@ impl Server {
 
     /// Will, while the connection is established.
     pub fn will(&self) -> Option<&Will> {
-        if let State::Established(established) = &self.state { established.will.as_ref() } else { None }
+        if let State::Established(established) = &self.state { established.will.as_deref() } else { None }
     }
 
     /// Agreed Keep Alive in seconds, while the connection is established; 0 turns it off.
