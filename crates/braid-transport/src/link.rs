@@ -228,6 +228,11 @@ impl Link {
         self.on_quic(ConnectionState::unread_bytes).unwrap_or(0)
     }
 
+    /// The part of them that is known exactly, and is there while all streams are read, too: bytes behind gaps.
+    pub fn held_bytes(&mut self) -> usize {
+        self.on_quic(|state| state.held_bytes()).unwrap_or(0)
+    }
+
     /// The CONNECT was accepted: the client may send on each stream up to the window of the stream. Until then it was
     /// 128 KiB over all streams. [BQ-13]
     pub fn set_trusted(&mut self) {

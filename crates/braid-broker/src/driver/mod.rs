@@ -239,7 +239,8 @@ impl Driver {
             // 11. Write, acknowledgements and deliveries together, until the link is full, which registers for room.
             let has_written = self.poll_write(context);
             // 12. Memory of this connection, after all that changed it.
-            let unread = self.gate.unread(|| self.link.unread_bytes());
+            let is_refusing = self.gate.has_refused();
+            let unread = if is_refusing { self.link.unread_bytes() } else { self.link.held_bytes() };
             self.ingress.pressure.note_unread(unread, &self.core.memory);
             self.note_holdings();
             // 13. End. Messages before a DISCONNECT are dispatched first, in as many turns as that takes.

@@ -257,10 +257,9 @@ impl ReadGate {
         }
     }
 
-    /// Bytes of refused streams, to be charged; `unread`: see
-    /// [`Link::unread_bytes`](braid_transport::Link::unread_bytes).
-    pub(super) fn unread(&self, unread: impl FnOnce() -> usize) -> usize {
-        if self.refused.is_empty() { 0 } else { unread() }
+    /// Tests whether streams are refused, whose unread bytes are to be charged.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     // -- Waiting -----------------------------------------------------------------------------------
@@ -354,7 +353,7 @@ mod tests {
 
         /// The end of a turn, at which `unread` bytes wait on all streams.
         fn charge_unread(&mut self, unread: usize) {
-            self.pressure.note_unread(self.gate.unread(|| unread), &self.memory);
+            self.pressure.note_unread(if self.gate.has_refused() { unread } else { 0 }, &self.memory);
         }
     }
 

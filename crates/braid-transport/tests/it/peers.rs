@@ -213,6 +213,7 @@ async fn bytes_that_the_library_has_lost_end_the_connection() {
     let error = timeout(LIMIT, end(&mut server)).await.expect("an end");
     let took = start.elapsed();
     println!("{error} after {took:?}");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
     assert!((Duration::from_secs(30)..LIMIT).contains(&took), "{took:?}");
 }
 

@@ -78,6 +78,11 @@ impl ConnectionState {
         usize::try_from(received.max(window.held())).unwrap_or(usize::MAX)
     }
 
+    /// Bytes of them that were taken out of the library.
+    pub(crate) fn held_bytes(&self) -> usize {
+        usize::try_from(self.window.held()).unwrap_or(usize::MAX)
+    }
+
     /// Sets the receive window after what is read and what is not. True if the connection was closed instead.
     pub(super) fn update_window(&mut self) -> bool {
         if self.connection.is_unordered() && self.has_lost_bytes() {

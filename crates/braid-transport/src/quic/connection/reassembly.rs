@@ -11,6 +11,9 @@ const BLOCK: usize = 64 << 10;
 /// Memory of a block beside its bytes, about.
 const OVERHEAD: usize = 96;
 
+/// Bytes of one frame at most.
+const FRAME: u64 = 1472;
+
 /// Bytes by offset, each once.
 #[derive(Default)]
 pub(super) struct Reassembly {
@@ -18,6 +21,8 @@ pub(super) struct Reassembly {
     next: u64,
     blocks: BTreeMap<u64, BytesMut>,
     bytes: usize,
+    /// Runs of bytes without a gap in them.
+    runs: usize,
 }
 
 impl Reassembly {
@@ -26,9 +31,14 @@ impl Reassembly {
         self.bytes + self.blocks.len() * OVERHEAD
     }
 
-    /// Blocks that are held: no fewer than there are gaps.
-    pub(super) fn blocks(&self) -> usize {
-        self.blocks.len()
+    /// Runs of bytes that are held: no fewer than there are gaps.
+    pub(super) fn runs(&self) -> usize {
+        self.runs
+    }
+
+    /// Blocks that begin within the bytes of one frame from the next byte on.
+    pub(super) fn blocks_of_frame(&self) -> usize {
+        self.blocks.range(self.next..self.next + FRAME).count()
     }
 
     /// Offset of the next byte to be read.
@@ -60,6 +70,8 @@ impl Reassembly {
             let rest = first.remove();
             if !rest.is_empty() {
                 self.blocks.insert(self.next, rest);
+            } else if !self.blocks.contains_key(&self.next) {
+                self.runs -= 1;
             }
         }
         self.next > before
@@ -74,20 +86,20 @@ impl Reassembly {
     /// Takes a piece that was not here before.
     pub(super) fn insert(&mut self, offset: u64, piece: &[u8]) {
         self.bytes += piece.len();
-        if let Some((start, block)) = self.blocks.range_mut(..offset).next_back()
-            && *start + block.len() as u64 == offset
-            && block.len() + piece.len() <= BLOCK
-        {
-            block.extend_from_slice(piece);
-        } else {
-            self.blocks.insert(offset, BytesMut::from(piece));
+        let is_continued = self.blocks.contains_key(&(offset + piece.len() as u64));
+        let before = self.blocks.range_mut(..offset).next_back();
+        let before = before.filter(|(start, block)| **start + block.len() as u64 == offset);
+        self.runs = self.runs + 1 - usize::from(is_continued) - usize::from(before.is_some());
+        match before {
+            Some((_, block)) if block.len() + piece.len() <= BLOCK => block.extend_from_slice(piece),
+            _ => _ = self.blocks.insert(offset, BytesMut::from(piece)),
         }
     }
 
     /// Drops everything.
     pub(super) fn clear(&mut self) {
         self.blocks.clear();
-        self.bytes = 0;
+        (self.bytes, self.runs) = (0, 0);
     }
 }
 
@@ -115,13 +127,18 @@ mod tests {
                 pieces.swap(at, other);
             }
             let (mut reassembly, mut read, mut memory) = (Reassembly::default(), Vec::new(), vec![0; 5_000]);
+            let mut received = vec![false; plain.len()];
             for piece in pieces {
                 let size = random.usize(0..memory.len());
+                received[piece.clone()].fill(true);
                 let mut buffer = ReadBuf::new(&mut memory[..size]);
                 reassembly.insert(piece.start as u64, &plain[piece]);
                 reassembly.read(&mut buffer);
                 read.extend_from_slice(buffer.filled());
                 assert!(plain.starts_with(&read), "seed {seed}");
+                let held = &received[read.len()..];
+                let runs = held.chunk_by(|one, next| one == next).filter(|run| run[0]).count();
+                assert_eq!(reassembly.runs(), runs, "seed {seed}");
             }
             while read.len() < plain.len() {
                 let mut buffer = ReadBuf::new(&mut memory);
@@ -129,7 +146,7 @@ mod tests {
                 read.extend_from_slice(buffer.filled());
             }
             assert!(read == plain, "seed {seed}");
-            assert_eq!(reassembly.held(), 0, "seed {seed}");
+            assert_eq!((reassembly.held(), reassembly.runs()), (0, 0), "seed {seed}");
         }
     }
 

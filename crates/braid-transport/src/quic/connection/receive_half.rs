@@ -29,14 +29,16 @@ const SMALL: usize = 600;
 /// full packets gets no more than it had.
 const FREE_PARTS: (usize, usize) = (7, 64);
 
-/// Blocks of a stream at most, and so gaps: the library looks at each of them for each piece.
-const MAX_BLOCKS: usize = 4096;
+/// Gaps of a stream at most: the library looks at each of them for each piece.
+const MAX_GAPS: usize = 4096;
 
 /// Time after which a piece is not behind a gap any more.
 const GAP_TIME: Duration = Duration::from_secs(10);
 
-/// Age of a gap from which on its bytes count as lost: a peer that lives has repeated them many times.
+/// Age from which on the bytes of a gap count as lost, if one frame can have filled it and so many others that the library
+/// has made pieces compact. Bytes between large pieces may be late, but not lost.
 const LOST_TIME: Duration = Duration::from_secs(30);
+const LOST_BLOCKS: usize = 6;
 
 /// Result of a read.
 pub(super) enum Inbound {
@@ -129,7 +131,7 @@ impl ReceiveHalf {
         if self.is_unordered {
             self.take_unordered(connection, id);
         }
-        self.reassembly.blocks() <= MAX_BLOCKS
+        self.reassembly.runs() <= MAX_GAPS
     }
 
     /// True if there are too many large pieces behind a gap.
@@ -174,6 +176,7 @@ impl ReceiveHalf {
             self.gap = gap.map(|offset| (offset, now));
         }
         self.gap.is_some_and(|(_, since)| now - since >= LOST_TIME)
+            && self.reassembly.blocks_of_frame() >= LOST_BLOCKS
     }
 
     /// Bytes that the peer may have unread on this stream: it was told of more when it had read an eighth of the

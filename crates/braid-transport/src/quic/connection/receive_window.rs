@@ -84,6 +84,8 @@ impl Eq for ReceiveBudget {}
 pub(super) struct ReceiveWindow {
     budget: ReceiveBudget,
     has_share: bool,
+    /// Window that was given last, without unread bytes.
+    window: u64,
     /// Window that the library has, which counts from the bytes that were taken out of it. `None` on a server as long
     /// as its client is not trusted.
     library: Option<u64>,
@@ -109,6 +111,7 @@ impl ReceiveWindow {
         Self {
             budget,
             has_share: false,
+            window: MAX_WINDOW.into(),
             library: (side == Side::Client).then_some(MAX_WINDOW.into()),
             held: 0,
             updated_at: 0,
@@ -119,7 +122,8 @@ impl ReceiveWindow {
 
     /// Has a server's connection follow the window.
     pub(super) fn open(&mut self, connection: &mut Connection) {
-        self.set(connection, self.budget.max_window());
+        self.window = self.budget.max_window();
+        self.set(connection, self.window);
     }
 
     /// True if pieces may be taken out of the library, which gives credit to the peer.
@@ -173,7 +177,8 @@ impl ReceiveWindow {
     /// True if an update may be worth a frame, after so many datagrams in all.
     pub(super) fn is_due(&mut self, datagrams: u64) -> bool {
         let received = (datagrams - self.updated_at) * DATAGRAM;
-        let is_due = received.max(self.read) >= self.budget.max_window() / 8 || self.allowance.is_some();
+        let window = self.budget.max_window().min(self.window);
+        let is_due = received.max(self.read) >= window / 8 || self.allowance.is_some();
         if is_due {
             (self.updated_at, self.read) = (datagrams, 0);
         }
@@ -184,7 +189,8 @@ impl ReceiveWindow {
     pub(super) fn update(&mut self, connection: &mut Connection, unread: u64) {
         let Some(library) = self.library else { return };
         self.share(unread > MIN_WINDOW);
-        let window = self.budget.max_window();
+        self.window = self.budget.max_window();
+        let window = self.window;
         let limit = window * UNREAD_WINDOWS;
         if unread < limit {
             self.allowance = None;

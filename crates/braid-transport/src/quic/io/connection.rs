@@ -174,7 +174,7 @@ impl Connection {
         let Some(mut unordered) = self.unordered.take() else { return };
         self.collect_events(&mut unordered);
         let is_complete = unordered.empty(&mut self.library);
-        self.unordered = Some(unordered);
+        self.unordered = unordered.is_used().then_some(unordered);
         if !is_complete && self.error.is_none() {
             tracing::debug!("a peer has sent too many frames of one stream in a datagram");
             self.close(code(codes::CLOSE_ABNORMAL));

@@ -37,6 +37,11 @@ impl Unordered {
         self.streams.push(Stream { id, pieces: Vec::new(), end: None, frames: 1 });
     }
 
+    /// Tests whether there are streams that are read so, or events that wait.
+    pub(super) fn is_used(&self) -> bool {
+        !(self.streams.is_empty() && self.events.is_empty())
+    }
+
     pub(super) fn remove(&mut self, id: StreamId) {
         self.streams.retain(|stream| stream.id != id);
     }

@@ -9,7 +9,7 @@ use super::*;
 /// A client that has as much in flight as it may.
 fn eager() -> TransportConfig {
     let mut transport = TransportConfig::default();
-    transport.send_window(64 << 20);
+    transport.send_window(64 << 20).max_idle_timeout(None);
     transport
 }
 
@@ -42,8 +42,9 @@ async fn read_all(server: &mut Link, key: StreamKey) -> usize {
     }
 }
 
-/// Time for 64 MiB from a client on a path of 50 ms.
-async fn transfer(options: QuicOptions, burst: Option<Duration>) -> Duration {
+/// Time for 64 MiB from a client on a path of 50 ms. `burst`: begin of 30 ms in which many packets are lost, and time
+/// without any packet after it.
+async fn transfer(options: QuicOptions, burst: Option<(Duration, Duration)>) -> Duration {
     const LENGTH: usize = 64 << 20;
     let mut scene = Scene::between(options, eager()).await;
     scene.server.set_trusted();
@@ -60,10 +61,12 @@ async fn transfer(options: QuicOptions, burst: Option<Duration>) -> Duration {
     let device = &scene.device;
     send(stream, LENGTH);
     let losses = async {
-        let Some(begin) = burst else { return };
+        let Some((begin, outage)) = burst else { return };
         wait(begin).await;
         device.change_one(Direction::Up, |link| link.loss = 0.4);
         wait(Duration::from_millis(30)).await;
+        device.change_one(Direction::Up, |link| link.loss = 1.0);
+        wait(outage).await;
         device.change_one(Direction::Up, |link| link.loss = 0.0);
     };
     let (length, ()) = tokio::join!(read_all(&mut scene.server, key), losses);
@@ -83,7 +86,8 @@ async fn the_window_grows_for_a_reader_that_keeps_up_as_far_as_the_budget_goes()
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_losses_with_much_in_flight_ends_no_connection() {
-    for begin in [300, 500, 700] {
-        transfer(QuicOptions::server(), Some(Duration::from_millis(begin))).await;
+    for (begin, outage) in [(300, 0), (500, 40_000), (700, 0)] {
+        let burst = (Duration::from_millis(begin), Duration::from_millis(outage));
+        transfer(QuicOptions::server(), Some(burst)).await;
     }
 }
