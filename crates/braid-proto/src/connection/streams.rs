@@ -75,7 +75,7 @@ pub(crate) struct Streams {
 /// Incomplete packets on the data streams of a connection.
 #[derive(Debug, Default)]
 struct Partials {
-    /// Their bytes in the heap.
+    /// Bytes of them in the heap.
     bytes: usize,
     /// Streams with one of at least [`LARGE_PARTIAL`] bytes.
     large: BTreeSet<StreamKey>,

@@ -35,8 +35,8 @@ const MAX_GAPS: usize = 4096;
 /// Time after which a piece is not behind a gap any more.
 const GAP_TIME: Duration = Duration::from_secs(10);
 
-/// Age from which on the bytes of a gap count as lost, if one frame can have filled it and so many others that the library
-/// has made pieces compact. Bytes between large pieces may be late, but not lost.
+/// Age from which on the bytes of a gap count as lost, if one frame can have filled it and so many others that the
+/// library has made pieces compact. Bytes between large pieces may be late, but not lost.
 const LOST_TIME: Duration = Duration::from_secs(30);
 const LOST_BLOCKS: usize = 6;
 
