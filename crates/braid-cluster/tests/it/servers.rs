@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_cluster::{ClusterOptions, Dimensions, Login, Upkeep};
@@ -49,10 +50,12 @@ fn program() -> PathBuf {
     program
 }
 
-/// Ports that are free now.
+/// Ports that are free, each given once. Below those that the kernel gives to connections: one of them could have a
+/// port before its server.
 fn free_ports(count: usize) -> Vec<u16> {
-    let open: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    open.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let ports = std::iter::repeat_with(|| 10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 20_000);
+    ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).take(count).collect()
 }
 
 impl Servers {
