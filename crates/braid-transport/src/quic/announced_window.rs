@@ -101,22 +101,17 @@ mod tests {
             encoded
         };
         let (large, small) = ([0x81, 0, 0, 0], [0x80, 0x28, 0, 0]);
-        let before = [
-            (0x04, &large[..]),
-            (0x05, &large),
-            (0x06, &[7]),
-            (0x07, &large),
-            (0x3fff, b"grease"),
-            (0x0c, b""),
-        ];
-        let after = [
-            (0x04, &large[..]),
-            (0x05, &small),
-            (0x06, &[7]),
-            (0x07, &small),
-            (0x3fff, b"grease"),
-            (0x0c, b""),
-        ];
+        let params = |window| {
+            [
+                (0x04, &large[..]),
+                (0x05, window),
+                (0x06, &[7]),
+                (0x07, window),
+                (0x3fff, b"grease"),
+                (0x0c, b""),
+            ]
+        };
+        let (before, after) = (params(&large), params(&small));
         assert_eq!(patch(&encode(&before)), Ok(encode(&after)));
         for cut in 1..12 {
             let encoded = encode(&before);

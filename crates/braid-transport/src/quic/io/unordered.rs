@@ -74,11 +74,11 @@ impl Unordered {
     pub(super) fn take(&mut self, id: StreamId, handle_piece: impl FnMut(Chunk)) -> Poll<Received> {
         // The stream was stopped.
         let Some(at) = self.streams.iter().position(|stream| stream.id == id) else { return Poll::Pending };
-        std::mem::take(&mut self.streams[at].pieces).into_iter().for_each(handle_piece);
-        match self.streams[at].end {
-            None => Poll::Pending,
-            Some(_) => self.streams.swap_remove(at).end.map_or(Poll::Pending, Poll::Ready),
-        }
+        let stream = &mut self.streams[at];
+        std::mem::take(&mut stream.pieces).into_iter().for_each(handle_piece);
+        let Some(end) = stream.end else { return Poll::Pending };
+        self.streams.swap_remove(at);
+        Poll::Ready(end)
     }
 }
 
