@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::thread;
 
-use braid_lab::LinkSpec;
+use braid_emulator::LinkSpec;
 use braid_lab::testbed::{Entry, Namespace, enter};
 use braid_lab::wire::{Options, PacketSocket, Tun, Wire, start};
 

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Job, Plan};
-use crate::emulator::{Direction, LinkSpec, PacketCount, PathCounters, PathSpec, Timeline};
 use crate::report::{LinkRun, Series, SeriesKind};
 use crate::scenario::{self, Profile};
 use crate::selftest::{self, Doubt};
 use crate::testbed::{LinkPlan, PacketRule, RuleCounters, TestbedError, Topology};
 use crate::wire;
+use braid_emulator::{Direction, LinkSpec, PacketCount, PathCounters, PathSpec, Timeline};
 
 /// MTU of every link, in bytes.
 const MTU: u16 = 1500;

@@ -7,9 +7,9 @@ use braid_bench::summary::{self, RunSummary, TopicSummary, Trace};
 use braid_measure::quantile_of_all;
 
 use super::links::Samples;
-use crate::emulator::PathCounters;
 use crate::report::{Cdf, LinkRun, PathRun, ProgramRun, Series, SeriesKind};
 use crate::scenario::{Field, Flow, LinkField, Metric, ProgramField, Scenario, Value, Window};
+use braid_emulator::PathCounters;
 
 /// Results of one run: input of metrics, curves and series.
 pub(super) struct Evidence<'a> {

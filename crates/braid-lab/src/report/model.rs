@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::emulator::PathCounters;
+use braid_emulator::PathCounters;
 
 /// Value of [`Report::schema`]. Incompatible changes increase the number.
 pub const SCHEMA: &str = "braidmq-lab/1";

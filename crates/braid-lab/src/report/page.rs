@@ -10,7 +10,7 @@ use braid_measure::text::Escaped;
 use super::plot::{Figure, figures, shown_run};
 use super::table::ProfileTable;
 use super::{Check, Event, LinkRun, PathRun, Profile, ProgramRun, Report, Run, Variant};
-use crate::emulator::{PacketCount, PathCounters};
+use braid_emulator::{PacketCount, PathCounters};
 
 /// Limit of events of one run on the page; `report.json` has all.
 const MOST_EVENTS: usize = 60;
@@ -71,7 +71,7 @@ struct PageRun<'a> {
     /// Both directions of each link, with their titles.
     directions: Vec<(String, &'a PathRun)>,
     /// Title, and a count for each direction.
-    tallies: Vec<(&'static str, Vec<PacketCount>)>,
+    tallies: Vec<(&'static str, Vec<Tally>)>,
     programs: &'a [ProgramRun],
     events: Vec<EventRow>,
 }
@@ -194,24 +194,30 @@ impl<'a> PageRun<'a> {
 }
 
 /// Counts of each direction; those that are 0 everywhere are omitted, unless they are important.
-fn tallies(directions: &[(String, &PathRun)]) -> Vec<(&'static str, Vec<PacketCount>)> {
+fn tallies(directions: &[(String, &PathRun)]) -> Vec<(&'static str, Vec<Tally>)> {
     let counted = TALLIES.iter().map(|(name, tally, is_important)| {
-        let tallies: Vec<PacketCount> = directions.iter().map(|(_, path)| tally(&path.counters)).collect();
+        let tallies: Vec<Tally> = directions.iter().map(|(_, path)| Tally(tally(&path.counters))).collect();
         (*name, tallies, *is_important)
     });
-    let is_shown = |tallies: &[PacketCount]| tallies.iter().any(|tally| tally.packets > 0);
+    let is_shown = |tallies: &[Tally]| tallies.iter().any(Tally::is_some);
     let shown = counted.filter(|(_, tallies, is_important)| *is_important || is_shown(tallies));
     shown.map(|(name, tallies, _)| (name, tallies)).collect()
 }
 
 /// Texts of a count for the template.
-impl PacketCount {
-    fn shown_packets(&self) -> String {
-        fixed(self.packets as f64, 0)
+struct Tally(PacketCount);
+
+impl Tally {
+    fn is_some(&self) -> bool {
+        self.0.packets > 0
     }
 
-    fn shown_bytes(&self) -> String {
-        if self.packets == 0 { String::new() } else { bytes(self.bytes) }
+    fn packets(&self) -> String {
+        fixed(self.0.packets as f64, 0)
+    }
+
+    fn bytes(&self) -> String {
+        bytes(self.0.bytes)
     }
 }
 
@@ -259,9 +265,11 @@ const TALLIES: &[(&str, TallyOf, bool)] = &[
     ("dropped by the policer", |counters| counters.policed, false),
     ("dropped by loss", |counters| counters.lost, false),
     ("dropped, queue full", |counters| counters.queue_full, false),
+    ("dropped by its management", |counters| counters.managed, false),
     ("dropped by a NAT", |counters| counters.forgotten, false),
     ("dropped for their size", |counters| counters.too_big, false),
     ("still queued", |counters| counters.queued, false),
+    ("marked, congestion experienced", |counters| counters.marked, false),
     ("corrupted", |counters| counters.corrupted, false),
     ("sent ahead", |counters| counters.overtook, false),
 ];

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::emulator::{duration_text, parse_duration};
+use braid_emulator::{duration_text, parse_duration};
 
 /// Implements `TryFrom<String>`, by which serde reads a field, as `FromStr`.
 macro_rules! from_text {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::emulator::LinkSpec;
 use crate::report::{self, Bound, Published, Reference, SeriesKind};
+use braid_emulator::LinkSpec;
 
 pub(crate) use field::Placeholders;
 pub use field::{Ready, Rule, Span};

@@ -11,9 +11,9 @@ use rustix::net::sockopt;
 
 use super::Options;
 use super::validity::{Doubt, lateness_bound, validity};
-use crate::emulator::LinkSpec;
 use crate::testbed::{LinkEnd, LinkPlan, Topology, WireChoice};
 use crate::wire;
+use braid_emulator::LinkSpec;
 
 const LEFT: &str = "left";
 const RIGHT: &str = "right";

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::bench::{Bench, CellError, Datagram, Findings, collect};
 use super::validity::{chi_square, is_plausible};
-use crate::emulator::PathCounters;
 use crate::testbed::LinkEnd;
 use crate::wire::sys;
+use braid_emulator::PathCounters;
 
 // === Loss, duplication, corruption ===
 

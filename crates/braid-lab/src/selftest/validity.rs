@@ -3,8 +3,8 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use crate::emulator::{Direction, LinkSpec, Timeline};
 use crate::wire::{DirectionEnd, Stopped};
+use braid_emulator::{Direction, LinkSpec, Timeline};
 
 /// Reason not to use a run, or this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use super::error::TestbedError;
-use crate::emulator::LinkSpec;
 use crate::wire;
+use braid_emulator::LinkSpec;
 
 /// Link between two ends.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use super::error::TestbedError;
 use super::namespace::Namespace;
 use super::plan::PacketRule;
-use crate::emulator::PacketCount;
+use braid_emulator::PacketCount;
 
 /// System program with its Debian package.
 pub(super) struct Tool {

@@ -8,8 +8,8 @@ use super::error::TestbedError;
 use super::namespace::Namespace;
 use super::plan::{self, LinkPlan, WireChoice};
 use super::tool::{self, RuleCounters};
-use crate::emulator::PathCounters;
 use crate::wire::{self, Running, Stopped};
+use braid_emulator::PathCounters;
 
 /// Namespaces, one for each end, and the links between them. Dropping it stops the links; the kernel removes devices
 /// and namespaces after their last use.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Lateness, Reading};
-use crate::emulator::{PacketCount, PathCounters};
 use crate::report::PathRun;
+use braid_emulator::{PacketCount, PathCounters};
 
 /// A link that has stopped.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

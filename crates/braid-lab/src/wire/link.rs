@@ -13,7 +13,7 @@ use super::log::Log;
 use super::path::{Order, Parts, Path, Publication};
 use super::wake::Wake;
 use super::{Wire, WireError};
-use crate::emulator::{Direction, LinkSpec, Loss, PathCounters, PathSpec, Pipeline, Timeline};
+use braid_emulator::{Direction, LinkSpec, Loss, PathCounters, PathSpec, Pipeline, Timeline};
 
 /// Options of a running link.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::WireError;
 use super::clock::Clock;
 use super::pcapng::Capture;
 use super::verdicts::{Flow, Outcome, Record, Seconds, TITLE, mark, path_text};
-use crate::emulator::{Departure, Direction, LinkSpec, PathSpec, Verdict};
+use braid_emulator::{Departure, Direction, LinkSpec, PathSpec, Verdict};
 
 /// Capacity of the channel in turns; a turn is a batch of packets at most.
 const PAGES: usize = 1024;
@@ -229,7 +229,7 @@ impl Writer {
                 for (arrival, settled) in rest.into_values().filter(|_| unlogged == 0) {
                     for copy in [false, true] {
                         if !settled[usize::from(copy)] {
-                            self.record(direction, &arrival, copy, Outcome::Inside, None)?;
+                            self.record(direction, &arrival, copy, Outcome::Inside, (None, false))?;
                         }
                     }
                 }
@@ -243,13 +243,14 @@ impl Writer {
     }
 
     fn settle(&mut self, direction: Direction, verdict: &Verdict) -> io::Result<()> {
-        let &Verdict { index, copy, at, size, corrupted, fate } = verdict;
+        let &Verdict { index, copy, at, size, corrupted, is_marked, fate } = verdict;
+        let changed = (corrupted, is_marked);
         let Some((arrival, mut settled)) = self.inside[direction as usize].remove(&index) else {
             // The page of its arrival found no room.
             let arrival = Arrival { index, at, size, duplicated: copy, frame: Box::default() };
-            return self.record(direction, &arrival, copy, Outcome::Settled(fate), corrupted);
+            return self.record(direction, &arrival, copy, Outcome::Settled(fate), changed);
         };
-        self.record(direction, &arrival, copy, Outcome::Settled(fate), corrupted)?;
+        self.record(direction, &arrival, copy, Outcome::Settled(fate), changed)?;
         settled[usize::from(copy)] = true;
         if settled != [true, true] {
             self.inside[direction as usize].insert(index, (arrival, settled));
@@ -263,11 +264,11 @@ impl Writer {
         arrival: &Arrival,
         copy: bool,
         outcome: Outcome,
-        corrupted: Option<u64>,
+        (corrupted, is_marked): (Option<u64>, bool),
     ) -> io::Result<()> {
         let &Arrival { index, at, size, ref frame, .. } = arrival;
         let flow = Flow::of(frame.get(self.head..).unwrap_or_default());
-        let record = Record { direction, index, copy, at, size, flow, outcome, corrupted };
+        let record = Record { direction, index, copy, at, size, flow, outcome, corrupted, is_marked };
         self.line(format_args!("{record}"))?;
         if let Some(capture) = self.capture.as_mut().filter(|_| !frame.is_empty()) {
             capture.packet(direction, at, frame, &record.verdict_text())?;

@@ -18,7 +18,7 @@ use super::lateness::{Reading, RunQueue, Waits};
 use super::log::DirectionLog;
 use super::wake::Wake;
 use super::{Wire, sys};
-use crate::emulator::{Departure, Direction, PacketCount, PathCounters, PathSpec, Pipeline};
+use braid_emulator::{Departure, Direction, PacketCount, PathCounters, PathSpec, Pipeline};
 
 /// Shortest interval between publications of the counters: a fifth of that of samplers.
 const PUBLICATION: Duration = Duration::from_millis(20);

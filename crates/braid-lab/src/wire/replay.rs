@@ -8,7 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::verdicts::{Outcome, Record, TITLE, mark, parse_direction, seconds, verdict_text};
-use crate::emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict};
+use braid_emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict};
 
 /// A verdict log that was read: the link, the seed, and every packet with its time and its fate.
 ///
@@ -23,7 +23,7 @@ use crate::emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict};
 ///
 /// A line is the fate of one packet: direction; number; `=`, or `+` for a duplicate; when it arrived, seconds since the
 /// start; its bytes without link header; protocol, source and destination, or `- - -`; its fate; when it was due; and
-/// `bit=77` if that bit was flipped. `inside` are those that were still there at the end. Lines stand in the order in
+/// `bit=77` if that bit was flipped, and `ce` if the packet was marked. `inside` are those that were still there at the end. Lines stand in the order in
 /// which fates were settled. With `!` the line says that the link was changed after that packet, and to what. Lines
 /// with `#` are remarks, and `unlogged up 12` counts those for which the disk was too slow.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,9 +88,7 @@ impl VerdictLog {
         let mut logged = BTreeMap::new();
         for record in &self.records {
             let key = (record.direction as usize, record.index, record.copy);
-            let now = replayed
-                .get(&key)
-                .map(|verdict| verdict_text(Outcome::Settled(verdict.fate), verdict.corrupted));
+            let now = replayed.get(&key).map(settled_text);
             logged.insert(key, ());
             // Packets inside when the link stopped get their fate only in the replay.
             let same = record.outcome == Outcome::Inside || now.as_ref() == Some(&record.verdict_text());
@@ -102,13 +100,17 @@ impl VerdictLog {
         }
         for ((direction, index, copy), verdict) in replayed {
             if !logged.contains_key(&(direction, index, copy)) {
-                let replayed = Some(verdict_text(Outcome::Settled(verdict.fate), verdict.corrupted));
+                let replayed = Some(settled_text(&verdict));
                 let direction = Direction::BOTH[direction];
                 differences.push(Difference { direction, index, copy, logged: None, replayed });
             }
         }
         differences
     }
+}
+
+fn settled_text(verdict: &Verdict) -> String {
+    verdict_text(Outcome::Settled(verdict.fate), verdict.corrupted, verdict.is_marked)
 }
 
 type Verdicts = BTreeMap<(usize, u64, bool), Verdict>;

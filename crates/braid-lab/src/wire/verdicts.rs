@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::emulator::{Direction, Fate, LinkSpec, PacketView, PathSpec, Timeline};
+use braid_emulator::{Direction, Fate, LinkSpec, PacketView, PathSpec, Timeline};
 
 /// The first line of a log.
 pub(super) const TITLE: &str = "# braidmq verdicts 1";
@@ -24,6 +24,7 @@ pub(super) struct Record {
     pub(super) flow: Option<Flow>,
     pub(super) outcome: Outcome,
     pub(super) corrupted: Option<u64>,
+    pub(super) is_marked: bool,
 }
 
 /// Outcome of a packet at the end.
@@ -36,25 +37,27 @@ pub(super) enum Outcome {
 impl Record {
     /// Fate, due time and flipped bit.
     pub(super) fn verdict_text(&self) -> String {
-        verdict_text(self.outcome, self.corrupted)
+        verdict_text(self.outcome, self.corrupted, self.is_marked)
     }
 }
 
-pub(super) fn verdict_text(outcome: Outcome, corrupted: Option<u64>) -> String {
+pub(super) fn verdict_text(outcome: Outcome, corrupted: Option<u64>, is_marked: bool) -> String {
     let due = match outcome {
         Outcome::Settled(Fate::Sent { due } | Fate::Overtook { due }) => format!(" due={}", Seconds(due)),
         _ => String::new(),
     };
     let bit = corrupted.map(|bit| format!(" bit={bit}")).unwrap_or_default();
-    format!("{}{due}{bit}", word(outcome))
+    let mark = if is_marked { " ce" } else { "" };
+    format!("{}{due}{bit}{mark}", word(outcome))
 }
 
 /// Words of the outcomes without a due time.
-const WORDS: [(&str, Outcome); 7] = [
+const WORDS: [(&str, Outcome); 8] = [
     ("unmatched", Outcome::Settled(Fate::Unmatched)),
     ("policed", Outcome::Settled(Fate::Policed)),
     ("lost", Outcome::Settled(Fate::Lost)),
     ("queue-full", Outcome::Settled(Fate::QueueFull)),
+    ("managed", Outcome::Settled(Fate::Managed)),
     ("forgotten", Outcome::Settled(Fate::Forgotten)),
     ("too-big", Outcome::Settled(Fate::TooBig)),
     ("inside", Outcome::Inside),
@@ -106,12 +109,13 @@ impl FromStr for Record {
             "-" => None,
             _ => Some([*protocol, source, destination].join(" ").parse()?),
         };
-        let (mut due, mut corrupted) = (None, None);
+        let (mut due, mut corrupted, mut is_marked) = (None, None, false);
         for word in rest {
             match word.split_once('=') {
                 Some(("due", value)) => due = Some(seconds(value).ok_or("bad due time")?),
                 Some(("bit", value)) => corrupted = Some(value.parse().map_err(|_| "bad bit")?),
-                _ => return Err("neither due= nor bit="),
+                None if *word == "ce" => is_marked = true,
+                _ => return Err("neither due= nor bit= nor ce"),
             }
         }
         Ok(Self {
@@ -127,6 +131,7 @@ impl FromStr for Record {
             flow,
             outcome: outcome(fate, due).ok_or("unknown fate, or one without due time")?,
             corrupted,
+            is_marked,
         })
     }
 }

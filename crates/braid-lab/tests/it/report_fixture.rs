@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use braid_emulator::{PacketCount, PathCounters};
 use braid_lab::report::{
     Cdf, Check, Column, Event, LinkRun, Machine, PathRun, Profile, ProgramRun, Published, Report, Run,
     SCHEMA, SelftestResult, Series, SeriesKind, Variant,
 };
-use braid_lab::{PacketCount, PathCounters};
 
 pub(crate) fn map(pairs: &[(&str, f64)]) -> BTreeMap<String, f64> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()

@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::thread;
 use std::time::Duration;
 
+use braid_emulator::{PacketCount, PathCounters};
 use braid_lab::report::SelftestResult;
 use braid_lab::selftest::{Doubt, Options, lateness_bound, lateness_of, run, run_until, validity};
 use braid_lab::testbed::WireChoice;
 use braid_lab::wire::{DirectionEnd, Lateness, Stopped};
-use braid_lab::{PacketCount, PathCounters};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use crate::drive::{link, ms};
+use crate::link::{link, ms};
 use crate::wire_room::is_inside;
 
 fn packets(packets: u64) -> PacketCount {

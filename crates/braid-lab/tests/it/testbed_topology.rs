@@ -6,8 +6,9 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::process::id;
 use std::thread;
 
+use braid_emulator::PathCounters;
 use braid_lab::testbed::{LinkPlan, Namespace, PacketRule, Topology, WireChoice};
-use braid_lab::{PathCounters, wire};
+use braid_lab::wire;
 use noq_udp::{Transmit, UdpSocketState};
 
 use crate::testbed_rig::{PATIENCE, inside, inside_after};

@@ -5,12 +5,12 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use braid_lab::PacketCount;
+use braid_emulator::PacketCount;
 use braid_lab::wire::{Batch, Options, PacketSocket, Running, Tun, Wire, WireError, start};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::drive::link;
+use crate::link::link;
 use crate::wire_memory::until;
 use crate::wire_room::{Room, ip, is_inside};
 

@@ -7,10 +7,10 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use braid_lab::Direction;
+use braid_emulator::Direction;
 use braid_lab::wire::{Options, Stopped, VerdictLog, start};
 
-use crate::drive::link;
+use crate::link::link;
 use crate::packets::{answer, tcp, udp};
 use crate::wire_memory::{memory_wire, until};
 

@@ -5,12 +5,12 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use braid_emulator::{Direction, PacketCount};
 use braid_lab::wire::{Options, Reading, Running, start};
-use braid_lab::{Direction, PacketCount};
 use rustix::process::nice;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::drive::link;
+use crate::link::link;
 use crate::packets::{answer, ports, tcp, udp};
 use crate::wire_memory::{MemoryKernel, MemoryWire, memory_wire, until};
 

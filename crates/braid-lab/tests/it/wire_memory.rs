@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use braid_lab::PathCounters;
+use braid_emulator::PathCounters;
 use braid_lab::wire::{Batch, Running, Wire};
 
 /// Limit of waits.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use braid_lab::LinkSpec;
+use braid_emulator::LinkSpec;
 use braid_lab::scenario::{Ready, Span};
 use braid_lab::testbed::WireChoice;
 use clap::ValueEnum;

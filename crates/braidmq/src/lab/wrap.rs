@@ -9,11 +9,12 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use braid_emulator::LinkSpec;
 use braid_lab::experiment::{PATIENCE, wait_until_ready};
 use braid_lab::report::PathRun;
 use braid_lab::scenario::Ready;
 use braid_lab::testbed::{End, Launch, LinkPlan, Namespace, Program, Stream, TestbedError, Topology};
-use braid_lab::{LinkSpec, selftest, wire};
+use braid_lab::{selftest, wire};
 
 use super::options::Args;
 use super::signals::Signal;

@@ -1,0 +1,22 @@
+//! Stages of a path: their specifications and what they do to packets.
+
+mod active_queue;
+mod delay;
+mod line;
+mod loss;
+mod policer;
+mod queueing;
+mod selector;
+mod trace;
+
+pub(crate) use active_queue::{ActiveQueue, Turn};
+pub use active_queue::{Codel, Ecn, Management};
+pub use delay::{Delay, Distribution};
+pub use line::{Aggregate, LineRate, Stall};
+pub(crate) use line::{Line, LineSpec, Service};
+pub use loss::{Loss, LossModel};
+pub(crate) use policer::Bucket;
+pub use policer::{Policer, Rate};
+pub use queueing::{Limit, Order};
+pub use selector::{Rule, Selector};
+pub use trace::Trace;

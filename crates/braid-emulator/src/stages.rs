@@ -1,0 +1,204 @@
+//! The stages of a direction with their state, as the specification that holds now says.
+
+use super::prf::{CounterPrf, Stage};
+use super::queue::{Handling, Queue, Queued};
+use super::spec::PathSpec;
+use super::spec::quantity::nanos;
+use super::stage::{ActiveQueue, Bucket, Delay, Limit, Line, LossModel, Order, Turn};
+
+#[derive(Debug)]
+pub(crate) struct Stages {
+    spec: PathSpec,
+    prf: CounterPrf,
+    bucket: Option<Bucket>,
+    loss: Option<LossModel>,
+    delay: Option<Delay>,
+    /// The latest time at which anything that was delayed leaves, in ns.
+    last_due: u64,
+    line: Option<Line>,
+    /// Packets before the line, if their queue is managed.
+    managed: Option<ActiveQueue>,
+}
+
+/// Random decisions about a packet, from the seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rolls {
+    pub(crate) lost: bool,
+    pub(crate) duplicated: bool,
+    /// Whether the duplicate is lost.
+    pub(crate) copy_lost: bool,
+}
+
+/// Scheduling parameters of a packet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) now: u64,
+    pub(crate) index: u64,
+    pub(crate) copy: bool,
+    pub(crate) size: usize,
+}
+
+impl Stages {
+    pub(crate) fn new(spec: PathSpec, prf: CounterPrf) -> Self {
+        let mut stages = Self {
+            spec: PathSpec::default(),
+            prf,
+            bucket: None,
+            loss: None,
+            delay: None,
+            last_due: 0,
+            line: None,
+            managed: None,
+        };
+        if spec.is_managed() {
+            stages.managed = Some(ActiveQueue::new(spec.queue.unwrap_or_default(), spec.ecn));
+        }
+        stages.apply(spec, 0);
+        stages
+    }
+
+    /// Lets `spec` hold from now on. A bucket or chain that does not change keeps its state; packets inside keep
+    /// their time.
+    pub(crate) fn apply(&mut self, spec: PathSpec, now: u64) {
+        if self.bucket.as_ref().map(Bucket::policer) != spec.policer {
+            self.bucket = spec.policer.map(|policer| Bucket::new(policer, now));
+        }
+        if self.loss.as_ref().map(LossModel::loss) != spec.loss.as_ref() {
+            self.loss = spec.loss.clone().map(LossModel::new);
+        }
+        self.delay = spec.delay.map(|mean| {
+            Delay::new(mean, spec.jitter.unwrap_or_default(), &spec.distribution.clone().unwrap_or_default())
+        });
+        let line = spec.line();
+        if self.line.as_ref().map(Line::spec) != line.as_ref() {
+            let free = self.line.as_ref().map_or(0, Line::free);
+            self.line = line.map(|line| Line::new(line, free));
+        }
+        self.spec = spec;
+    }
+
+    /// Takes a packet into the managed queue. Returns one that has to go. `head`: bytes before the IP header.
+    pub(crate) fn wait(&mut self, queued: Queued, head: usize) -> Option<Queued> {
+        self.managed.as_mut()?.push(queued, self.spec.limit.unwrap_or(Limit::DEFAULT), head)
+    }
+
+    /// Time (ns) at which the line takes the next packet of a managed queue.
+    pub(crate) fn next_turn(&self) -> Option<u64> {
+        let since = self.managed.as_ref().and_then(ActiveQueue::since)?;
+        self.line.as_ref().map(|line| line.free().max(since))
+    }
+
+    /// Lets the line take the next packet of the managed queue at `at` (ns), and sets its due time.
+    pub(crate) fn turn(&mut self, at: u64, head: usize) -> Turn {
+        let mut turn = self.managed.as_mut().map_or_else(Turn::default, |managed| managed.pop(at, head));
+        if let (Some(packet), Some(line)) = (&mut turn.packet, &mut self.line) {
+            let left = line.send(at, packet.size, &self.prf);
+            let roll = self.prf.roll(Stage::Delay, packet.index, packet.copy);
+            packet.due = left.saturating_add(self.delay.as_ref().map_or(0, |delay| delay.sample(roll)));
+        }
+        turn
+    }
+
+    /// Whether `packet`, an IP packet, is treated at all.
+    pub(crate) fn selects(&self, packet: &[u8]) -> bool {
+        self.spec.selector.as_ref().is_none_or(|selector| selector.selects(packet))
+    }
+
+    /// Duplication and loss of packet `index`. To be asked for every packet that is selected, and before anything that
+    /// depends on time, so that the chains of loss models step with the packets' numbers only.
+    pub(crate) fn roll(&mut self, index: u64) -> Rolls {
+        let duplicated = self.hits(self.spec.duplicate, Stage::Duplicate, index, false);
+        let lost = self.loss.as_mut().is_some_and(|loss| loss.step(&self.prf, index, false));
+        // netem counts: one packet, plus one if duplicated, minus one if lost. Both together leave the packet alone.
+        match (duplicated, lost) {
+            (true, false) => {
+                let copy_lost = self.loss.as_mut().is_some_and(|loss| loss.step(&self.prf, index, true));
+                Rolls { lost: false, duplicated: true, copy_lost }
+            }
+            (true, true) => Rolls { lost: false, duplicated: false, copy_lost: false },
+            (false, lost) => Rolls { lost, duplicated: false, copy_lost: false },
+        }
+    }
+
+    /// Whether the policer has tokens for a packet.
+    pub(crate) fn police(&mut self, now: u64, size: usize) -> bool {
+        self.bucket.as_mut().is_none_or(|bucket| bucket.admit(now, size))
+    }
+
+    /// Whether the queue has room.
+    pub(crate) fn has_room(&self, queue: &Queue, size: usize) -> bool {
+        let limit = self.spec.limit.unwrap_or(Limit::DEFAULT);
+        match self.managed {
+            Some(_) => !queue.is_unserved(),
+            None => queue.admits(limit, self.order(), size),
+        }
+    }
+
+    /// Which bit of a packet flips, if one does.
+    pub(crate) fn corrupt(&self, Arrival { index, copy, size, .. }: Arrival) -> Option<u64> {
+        let flips = size > 0 && self.hits(self.spec.corrupt, Stage::Corrupt, index, copy);
+        flips.then(|| self.prf.below(Stage::CorruptBit, index, copy, size as u64 * 8))
+    }
+
+    /// Departure time of a packet, ns, and its handling.
+    pub(crate) fn schedule(&mut self, arrival: Arrival, queue: &mut Queue) -> (u64, Handling) {
+        let Arrival { now, index, copy, size } = arrival;
+        let handling = match self.spec.mtu {
+            Some(mtu) if size > usize::from(mtu) => Handling::TooBig,
+            _ => Handling::Delayed,
+        };
+        if self.managed.is_some() && handling == Handling::Delayed {
+            return (now, Handling::Waiting);
+        }
+        if handling == Handling::Delayed && self.hits(self.spec.reorder, Stage::Reorder, index, copy) {
+            return (now, Handling::Overtaking);
+        }
+        let delay =
+            self.delay.as_ref().map_or(0, |delay| delay.sample(self.prf.roll(Stage::Delay, index, copy)));
+        let order = self.order();
+        let due = match (&mut self.line, order) {
+            (None, _) => now.saturating_add(delay),
+            (Some(line), Order::Netem) => {
+                line.send(now.saturating_add(delay).max(self.last_due), size, &self.prf)
+            }
+            (Some(line), Order::Line) => {
+                let left = line.send(now, size, &self.prf);
+                queue.occupy_line(left, size);
+                left.saturating_add(delay)
+            }
+        };
+        self.last_due = self.last_due.max(due);
+        (due, handling)
+    }
+
+    fn order(&self) -> Order {
+        self.spec.order.unwrap_or_default()
+    }
+
+    fn hits(&self, share: Option<super::spec::Probability>, stage: Stage, index: u64, copy: bool) -> bool {
+        share.is_some_and(|share| share.hits(self.prf.roll(stage, index, copy)))
+    }
+}
+
+/// Changes of the timeline that do not hold yet.
+#[derive(Debug)]
+pub(crate) struct PendingChanges {
+    changes: std::vec::IntoIter<super::spec::Change>,
+}
+
+impl PendingChanges {
+    pub(crate) fn new(changes: Vec<super::spec::Change>) -> Self {
+        Self { changes: changes.into_iter() }
+    }
+
+    /// Time from which the next change holds, ns.
+    pub(crate) fn next_at(&self) -> Option<u64> {
+        self.changes.as_slice().first().map(|change| nanos(change.at))
+    }
+
+    /// The next change that holds at `now` (ns).
+    pub(crate) fn take(&mut self, now: u64) -> Option<(u64, PathSpec)> {
+        let at = self.next_at().filter(|&at| at <= now)?;
+        self.changes.next().map(|change| (at, change.path))
+    }
+}
