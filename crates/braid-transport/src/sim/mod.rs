@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+mod frame;
 mod link;
 mod switch;
 

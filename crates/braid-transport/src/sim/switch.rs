@@ -11,9 +11,13 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::link::{Conditions, Counters, Direction, Lane, Random};
+use braid_emulator::{LinkSpec, PathCounters, Pipeline};
+
+use super::frame::{self, Frame};
+use super::link::{Conditions, Counters, Direction};
 
 /// The index of a host.
 pub(crate) type HostId = usize;
@@ -48,17 +52,32 @@ impl Host {
 
     /// Changes one direction of the link. Datagrams on their way are not affected.
     pub fn change_one(&self, direction: Direction, change: impl FnOnce(&mut Conditions)) {
-        let mut state = self.switch.lock();
+        let (mut state, now) = self.switch.advanced();
         let lane = state.host(self.id).lane(direction);
-        let mut conditions = lane.conditions().clone();
-        change(&mut conditions);
-        lane.set(conditions);
+        change(&mut lane.conditions);
+        lane.pipeline.change(now, lane.conditions.path());
+    }
+
+    /// Replaces both directions of the link by those of a specification, whose times count from the start of the
+    /// network. Datagrams on their way are lost, and [`change`](Self::change) begins with the default again.
+    pub fn replace_link(&self, link: &LinkSpec) {
+        let (mut state, _) = self.switch.advanced();
+        let seed = state.random.next();
+        let host = state.host(self.id);
+        (host.up, host.down) = lanes(link, seed);
     }
 
     /// Datagrams that one direction of the link has carried and dropped.
     #[must_use]
     pub fn counters(&self, direction: Direction) -> Counters {
-        self.switch.lock().host(self.id).lane(direction).counters()
+        Counters::from(&self.path_counters(direction))
+    }
+
+    /// All counters of one direction of the link, in IP packets.
+    #[must_use]
+    pub fn path_counters(&self, direction: Direction) -> PathCounters {
+        let (mut state, _) = self.switch.advanced();
+        *state.host(self.id).lane(direction).pipeline.counters()
     }
 
     /// Keeps a copy of every datagram from now on.
@@ -138,7 +157,7 @@ impl fmt::Debug for Host {
 /// drops are recorded too.
 #[derive(Clone, Debug)]
 pub struct Datagram {
-    /// Time of sending.
+    /// Time at which the host sent it, or at which it left the link of its sender.
     pub at: Instant,
     /// Whether the host sent it, or it was sent to the host.
     pub direction: Direction,
@@ -174,6 +193,9 @@ impl Recording {
 #[derive(Debug)]
 pub(crate) struct Switch {
     state: Mutex<State>,
+    start: Instant,
+    /// A datagram was sent.
+    sent: Notify,
 }
 
 #[derive(Debug)]
@@ -186,6 +208,8 @@ struct State {
     next_socket: SocketId,
     next_arrival: u64,
     next_mapping: u16,
+    /// Whether the task that carries datagrams runs.
+    is_carried: bool,
 }
 
 #[derive(Debug)]
@@ -196,6 +220,23 @@ struct HostState {
     down: Lane,
     next_port: u16,
     recordings: Vec<Recording>,
+}
+
+/// One direction of a host's link.
+#[derive(Debug)]
+struct Lane {
+    conditions: Conditions,
+    pipeline: Pipeline,
+}
+
+/// Both directions of a link.
+fn lanes(link: &LinkSpec, seed: u64) -> (Lane, Lane) {
+    let (up, down) = Pipeline::pair(link, seed);
+    let lane = |pipeline: Pipeline| Lane {
+        conditions: Conditions::default(),
+        pipeline: pipeline.with_link_header(frame::SENT_AT),
+    };
+    (lane(up), lane(down))
 }
 
 #[derive(Debug)]
@@ -209,20 +250,29 @@ struct SocketState {
 impl Switch {
     pub(crate) fn new(seed: u64) -> Self {
         let state = State {
-            random: Random::new(seed),
+            random: Random { state: seed },
             hosts: Vec::new(),
             sockets: HashMap::new(),
             routes: HashMap::new(),
             next_socket: 0,
             next_arrival: 0,
             next_mapping: 0,
+            is_carried: false,
         };
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), start: Instant::now(), sent: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Poisoning is harmless: a panic is a failed test, and the switch is part of tests only.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state after everything that is due now has moved on, and the time since the start.
+    fn advanced(&self) -> (MutexGuard<'_, State>, Duration) {
+        let now = self.start.elapsed();
+        let mut state = self.lock();
+        state.advance(self.start, now);
+        (state, now)
     }
 
     /// The host of this name; a new one if there is none.
@@ -232,46 +282,88 @@ impl Switch {
             return found;
         }
         let [high, low] = u16::try_from(state.hosts.len() + 1).unwrap_or(u16::MAX).to_be_bytes();
+        let seed = state.random.next();
+        let (up, down) = lanes(&LinkSpec::from(Conditions::default().path()), seed);
         state.hosts.push(HostState {
             name: name.to_owned(),
             ip: Ipv4Addr::new(10, 0, high, low),
-            up: Lane::default(),
-            down: Lane::default(),
+            up,
+            down,
             next_port: FIRST_PORT,
             recordings: Vec::new(),
         });
         state.hosts.len() - 1
     }
 
-    /// Carries one datagram, or drops it.
-    fn send(&self, socket: SocketId, to: SocketAddr, ecn: Option<u8>, bytes: &[u8]) {
-        let now = Instant::now();
-        let mut state = self.lock();
-        let State { random, hosts, sockets, routes, next_arrival, .. } = &mut *state;
-        let Some(source) = sockets.get(&socket) else { return };
-        let Some(sender) = hosts.get_mut(source.host) else { return };
-        let bytes = Bytes::copy_from_slice(bytes);
-        for recording in &sender.recordings {
-            recording.push(Datagram { at: now, direction: Direction::Up, to, bytes: bytes.clone() });
+    /// Sends one datagram.
+    fn send(self: &Arc<Self>, socket: SocketId, to: SocketAddr, ecn: Option<u8>, bytes: &[u8]) {
+        let (mut state, now) = self.advanced();
+        let Some(SocketState { host, public, .. }) = state.sockets.get(&socket) else { return };
+        let (host, public) = (*host, *public);
+        let frame = Frame { sent_at: now, from: public, to, ecn, payload: bytes }.encode();
+        state.host(host).record(self.start + now, Direction::Up, to, bytes);
+        state.host(host).up.pipeline.handle(now, &frame);
+        state.advance(self.start, now);
+        if !std::mem::replace(&mut state.is_carried, true) {
+            tokio::spawn(carry(Arc::clone(self)));
         }
-        let Some(departed) = sender.up.pass(now, bytes.len(), random) else { return };
-        let Some(target) = routes.get(&to).and_then(|id| sockets.get(id)) else { return };
-        let Some(receiver) = hosts.get_mut(target.host) else { return };
-        // Recorded on this side: datagrams that the sender's link has let through.
-        for recording in &receiver.recordings {
-            recording.push(Datagram { at: now, direction: Direction::Down, to, bytes: bytes.clone() });
-        }
-        let Some(at) = receiver.down.pass(departed, bytes.len(), random) else { return };
-        let key = (at.max(now + MIN_DELAY), *next_arrival);
-        *next_arrival += 1;
-        let arrival = Arrival { from: source.public, ecn, bytes };
-        let receive_queue = Arc::clone(&target.receive_queue);
         drop(state);
-        receive_queue.push(key, arrival);
+        self.sent.notify_one();
+    }
+}
+
+/// Moves datagrams on when their time has come, for as long as the runtime lives.
+async fn carry(switch: Arc<Switch>) {
+    loop {
+        let next = switch.advanced().0.first_due().map(|(due, ..)| switch.start + due);
+        let sent = switch.sent.notified();
+        match next {
+            Some(at) => tokio::select! { () = sleep_until(at) => {} () = sent => {} },
+            None => sent.await,
+        }
     }
 }
 
 impl State {
+    /// Moves on everything that is due, in the order of its times.
+    fn advance(&mut self, start: Instant, now: Duration) {
+        while let Some((due, host, direction)) = self.first_due().filter(|(due, ..)| *due <= now) {
+            while let Some(departure) = self.host(host).lane(direction).pipeline.take_due(due) {
+                self.forward(start, departure.due, direction, &departure.bytes);
+                self.host(host).lane(direction).pipeline.recycle(departure.bytes);
+            }
+            while self.host(host).lane(direction).pipeline.take_verdict().is_some() {}
+        }
+    }
+
+    fn first_due(&self) -> Option<(Duration, HostId, Direction)> {
+        let hosts = self.hosts.iter().enumerate();
+        let lanes =
+            hosts.flat_map(|(id, host)| [(id, Direction::Up, &host.up), (id, Direction::Down, &host.down)]);
+        lanes
+            .filter_map(|(id, direction, lane)| Some((lane.pipeline.next_due()?, id, direction)))
+            .min_by_key(|(due, ..)| *due)
+    }
+
+    /// Hands a datagram on that has left one direction of a link at `due`.
+    fn forward(&mut self, start: Instant, due: Duration, direction: Direction, frame: &[u8]) {
+        let Some(Frame { sent_at, from, to, ecn, payload }) = Frame::decode(frame) else { return };
+        let Some(target) = self.routes.get(&to).and_then(|id| self.sockets.get(id)) else { return };
+        match direction {
+            Direction::Up => {
+                let host = target.host;
+                // Recorded on this side: datagrams that the sender's link has let through.
+                self.host(host).record(start + due, Direction::Down, to, payload);
+                self.host(host).down.pipeline.handle(due, frame);
+            }
+            Direction::Down => {
+                let key = (start + due.max(sent_at + MIN_DELAY), self.next_arrival);
+                self.next_arrival += 1;
+                target.receive_queue.push(key, Arrival { from, ecn, bytes: Bytes::copy_from_slice(payload) });
+            }
+        }
+    }
+
     fn host(&mut self, host: HostId) -> &mut HostState {
         // Ids come from `Switch::host`, and hosts are never removed.
         &mut self.hosts[host]
@@ -290,6 +382,12 @@ impl State {
 }
 
 impl HostState {
+    fn record(&self, at: Instant, direction: Direction, to: SocketAddr, payload: &[u8]) {
+        for recording in &self.recordings {
+            recording.push(Datagram { at, direction, to, bytes: Bytes::copy_from_slice(payload) });
+        }
+    }
+
     fn lane(&mut self, direction: Direction) -> &mut Lane {
         match direction {
             Direction::Up => &mut self.up,
@@ -408,5 +506,21 @@ impl ReceiveQueue {
         };
         state.waker = Some(cx.waker().clone());
         Err(next)
+    }
+}
+
+/// `SplitMix64` by Guy Steele and others: every seed is good, every state is 8 bytes.
+#[derive(Clone, Debug)]
+struct Random {
+    state: u64,
+}
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
     }
 }
