@@ -56,6 +56,11 @@ enum Suite {
     Bulk(Passed),
     /// Urgent messages beside bulk through a bad link, on virtual time; `bench urgent -- --help` has the options.
     Urgent(Passed),
+    /// Urgent messages beside bulk on links as they are found, on virtual time; `bench real-links -- --help` has the
+    /// options.
+    RealLinks(Passed),
+    /// Bulk of several connections that share a link, on virtual time; `bench neighbours -- --help` has the options.
+    Neighbours(Passed),
 }
 
 /// Arguments behind `--`.
@@ -190,6 +195,8 @@ fn main() -> ExitCode {
         Suite::Streams(args) => streams::run(args),
         Suite::Bulk(passed) => simulate(sim::bulk::run, passed),
         Suite::Urgent(passed) => simulate(sim::urgent::run, passed),
+        Suite::RealLinks(passed) => simulate(sim::real_links::run, passed),
+        Suite::Neighbours(passed) => simulate(sim::neighbours::run, passed),
     };
     outcome.unwrap_or_else(|reason| {
         eprintln!("bench: {reason}");

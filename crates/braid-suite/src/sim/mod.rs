@@ -1,6 +1,8 @@
-//! `bench urgent` and `bench bulk`: a broker, a simulated network and two clients in this process, on virtual time.
+//! `bench urgent`, `bulk`, `real-links` and `neighbours`: a broker, a simulated network and two clients in this process, on virtual time.
 
 pub(crate) mod bulk;
+pub(crate) mod neighbours;
+pub(crate) mod real_links;
 pub(crate) mod urgent;
 
 use std::error::Error;
@@ -50,6 +52,24 @@ impl LinkDirection {
     /// Direction of the device's link.
     fn direction(self) -> Direction {
         if self == Self::Up { Direction::Up } else { Direction::Down }
+    }
+}
+
+/// Congestion control of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Setting {
+    /// Defaults.
+    Gate,
+    /// Defaults without the gate.
+    Bbr3,
+    /// CUBIC without the gate.
+    Cubic,
+}
+
+impl Setting {
+    fn congestion(self) -> Congestion {
+        if self == Self::Cubic { Congestion::Cubic } else { Congestion::default() }
     }
 }
 
@@ -145,6 +165,12 @@ impl Testbed {
         let far =
             builder("far").tls(tls).congestion(congestion).gate(gate).in_simulation(device.clone(), server);
         Ok(Self { device, far, near, _files: directory })
+    }
+
+    /// A further client on the host of the far one.
+    fn neighbour(&self, n: usize, setting: Setting) -> Builder {
+        let builder = self.far.clone().client_id(&format!("neighbour-{n}"));
+        builder.congestion(setting.congestion()).gate(setting == Setting::Gate)
     }
 
     /// Connects both clients: the publisher, and the subscriber with its messages.
