@@ -265,7 +265,7 @@ impl Pipeline {
             self.discard(queued, Fate::Managed);
         }
         if let Some(queued) = packet {
-            // What is due before now becomes ready when the queue advances.
+            // A packet that is due before now becomes ready when the queue advances.
             self.queue.enter(queued, at);
         }
     }

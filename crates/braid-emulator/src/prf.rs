@@ -24,9 +24,9 @@ pub enum Stage {
     NatPort,
     /// Rate of the line in an interval.
     Rate,
-    /// When the line stands still in a period.
+    /// Time at which the line stands still in a period.
     Stall,
-    /// How long it does.
+    /// Length of that time.
     StallLength,
     /// Length of an interval of aggregation.
     Aggregate,

@@ -218,7 +218,7 @@ impl ActiveQueue {
             };
             let Some(mut packet) = packet else {
                 list.pop_front();
-                // A new flow that has become empty waits for a turn of the old ones, so that it is not new again at once.
+                // A new flow that is empty waits for a turn of the old ones, so as not to be new again at once.
                 if list_is_new && !self.old.is_empty() {
                     self.old.push_back(n);
                 } else {

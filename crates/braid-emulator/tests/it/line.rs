@@ -65,7 +65,7 @@ fn a_trace_is_followed_byte_by_byte_and_begins_again() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "10\n10\n20\n50").unwrap();
     let text = format!("trace={} order=line", file.path().display());
-    // Two packets fit into the first opportunity, the third begins in it and ends in the second, which the fourth fills.
+    // Two packets fit into the first opportunity. The third ends in the second, which the fourth fills.
     let mut pipeline = up(&text, 1);
     for size in [700, 700, 700, 900, 1500] {
         pipeline.handle(ms(1), &vec![0x45; size]);
@@ -73,7 +73,7 @@ fn a_trace_is_followed_byte_by_byte_and_begins_again() {
     let mut left = Vec::new();
     serve(&mut pipeline, ms(100), &mut left);
     assert_eq!(due(&left), [ms(10), ms(10), ms(10), ms(10), ms(20)]);
-    // What no packet uses is lost, and the end at 50 ms is the start of the next round.
+    // Opportunities that no packet uses are lost, and the end at 50 ms is the start of the next round.
     for (at, expected) in [(55, 60), (61, 70), (71, 100), (100, 110)] {
         pipeline.handle(ms(at), &[0x45; 1500]);
         let mut left = Vec::new();

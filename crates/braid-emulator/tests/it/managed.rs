@@ -54,7 +54,7 @@ fn codel_drops_nothing_below_its_target() {
     assert_eq!(pipeline.counters().managed.packets, 0);
 }
 
-/// The times of drops are those of the control law: after 100 ms above the target, then sooner and sooner (RFC 8289, 4.3).
+/// Drops follow the control law: the first after 100 ms above the target, then sooner and sooner (RFC 8289, 4.3).
 #[test]
 fn codel_drops_sooner_and_sooner_while_the_queue_stays() {
     // A packet of 1 ms each 0.9 ms.

@@ -20,6 +20,8 @@ const FLIGHTS: usize = 16;
 const RATE: f64 = 1_000.0;
 /// Time in which the tickets of a connection arrive.
 const TICKETS_ARRIVE: Duration = Duration::from_millis(50);
+/// Time in which the last datagrams of a client that was dropped leave.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 /// Time after which the broker has forgotten the recorded connections, so that their datagrams begin new ones.
 const FORGOTTEN: Duration = Duration::from_millis(500);
 /// Client Identifier in every recorded CONNECT.
@@ -58,6 +60,8 @@ async fn record(attacker: &Attacker) -> io::Result<Vec<Vec<u8>>> {
     first.accepted().await?;
     first.linger(TICKETS_ARRIVE).await?;
     drop(first);
+    // Its last datagrams come a little later, and the relay answers the client of the latest one.
+    tokio::time::sleep(LAST_WORDS).await;
     relay.record();
     let mut second = QuicClient::dial(relay.address, &tls, true).await?;
     let is_early = second.is_early();

@@ -1,4 +1,5 @@
-//! `bench urgent`, `bulk`, `real-links` and `neighbours`: a broker, a simulated network and two clients in this process, on virtual time.
+//! `bench urgent`, `bulk`, `real-links` and `neighbours`: a broker, a simulated network and clients in this process, on
+//! virtual time.
 
 pub(crate) mod bulk;
 pub(crate) mod neighbours;

@@ -179,7 +179,7 @@ pub(crate) fn run(args: &Args) -> Fallible<()> {
             let measured =
                 or_all(&args.setting).into_iter().map(|setting| Row::measure(link, way, setting, args));
             let measured = measured.collect::<Fallible<Vec<_>>>()?;
-            missed.extend(judge(link, way, &measured));
+            missed.extend(misses(link, way, &measured));
             rows.extend(measured);
         }
     }
@@ -233,7 +233,7 @@ impl Row {
 }
 
 /// Lines about the bounds of a link that are missed with the gate.
-fn judge(link: &Link, way: LinkDirection, rows: &[Row]) -> Vec<String> {
+fn misses(link: &Link, way: LinkDirection, rows: &[Row]) -> Vec<String> {
     let &(label, _, rate, bound) = link;
     let of = |setting| rows.iter().find(|row| row.setting == setting);
     let Some(gate) = of(Setting::Gate) else { return Vec::new() };

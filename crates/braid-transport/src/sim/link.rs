@@ -75,7 +75,7 @@ impl Conditions {
         Self { latency, ..Self::default() }
     }
 
-    /// The same as a specification of the emulator.
+    /// Specification for the emulator.
     pub(super) fn path(&self) -> PathSpec {
         let loss = if self.cut { 1.0 } else { self.loss };
         let policer = self.policer.map(|Policer { rate, burst }| emulator::Policer::Packets {

@@ -80,8 +80,8 @@ async fn bulk(conditions: &Conditions, length: usize, is_ours: bool, seed: u64) 
     (length / took.as_secs_f64(), share(counters.dropped, counters.dropped + counters.packets))
 }
 
-/// The mean over some seeds, with which a connection is made in time: BBR of the library draws random numbers of its own, so
-/// runs differ.
+/// The mean over some seeds, with which a connection is made in time. BBR of the library draws random numbers of its
+/// own, so runs differ.
 async fn mean_bulk(conditions: &Conditions, is_ours: bool) -> f64 {
     let mut sum = 0.0;
     for seed in 10..15 {
