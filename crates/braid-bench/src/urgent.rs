@@ -40,8 +40,10 @@ pub struct UrgentLoad {
     pub urgent_messages: u32,
     /// Bytes of a bulk message (QoS 1).
     pub bulk_size: usize,
-    /// Bulk messages in all, as soon as the link takes them.
+    /// Bulk messages in all.
     pub bulk_messages: u32,
+    /// Most bulk messages per second; `None`: as soon as the link takes them.
+    pub bulk_rate: Option<f64>,
     /// Streams of both kinds of messages.
     pub lanes: Lanes,
 }
@@ -86,7 +88,15 @@ impl UrgentLoad {
     /// 100 bytes every 100 ms for a minute, after [`CONVERGENCE`].
     #[must_use]
     pub fn new(bulk_messages: u32, bulk_size: usize, lanes: Lanes) -> Self {
-        Self { urgent_size: 100, urgent_rate: 10.0, urgent_messages: 630, bulk_size, bulk_messages, lanes }
+        Self {
+            urgent_size: 100,
+            urgent_rate: 10.0,
+            urgent_messages: 630,
+            bulk_size,
+            bulk_messages,
+            bulk_rate: None,
+            lanes,
+        }
     }
 
     /// Number of urgent messages that are due within [`CONVERGENCE`].
@@ -159,7 +169,7 @@ impl Ready {
         let all = async {
             tokio::select! {
                 ended = publish_urgent(&self.publisher, &self.urgent, load, start) => ended,
-                ended = publish_bulk(&self.publisher, &self.bulk, load) => ended,
+                ended = publish_bulk(&self.publisher, &self.bulk, load, start) => ended,
                 ended = receive => ended,
             }
         };
@@ -196,8 +206,17 @@ async fn publish_urgent(
 }
 
 /// Publishes until it is dropped.
-async fn publish_bulk(client: &Client, bulk: &Publication, load: UrgentLoad) -> Result<Infallible, Failure> {
+async fn publish_bulk(
+    client: &Client,
+    bulk: &Publication,
+    load: UrgentLoad,
+    start: Instant,
+) -> Result<Infallible, Failure> {
+    let mut pace = load.bulk_rate.map(|rate| Pace::new(start, rate, &TimerService::coarse()));
     for _ in 0..load.bulk_messages {
+        if let Some(pace) = &mut pace {
+            poll_fn(|cx| pace.poll_step(cx)).await;
+        }
         drop(client.enqueue(bulk.clone()).await?);
     }
     pending().await

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use braid_client::{Client, Congestion, Publication, QoS};
-use braid_measure::quantile;
 use futures_util::future::{join_all, select_all};
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
@@ -84,7 +83,7 @@ impl Reading {
 
     /// Rate of the slowest, of a fair share.
     fn least(&self, rate: f64) -> f64 {
-        let slowest = quantile(&self.megabits, 0.0).unwrap_or_default();
+        let slowest = self.megabits.iter().copied().fold(f64::INFINITY, f64::min);
         slowest * self.megabits.len() as f64 / rate
     }
 }

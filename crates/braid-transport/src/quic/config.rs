@@ -38,6 +38,10 @@ const MTU_COOLDOWN: Duration = Duration::from_secs(4);
 /// handshake is three times as long.
 const INITIAL_RTT: Duration = Duration::from_millis(333);
 
+/// Packets behind a missing one that show its loss: more than a window has, since jitter reorders packets that are sent
+/// close together. The time since it was sent shows it.
+const PACKET_THRESHOLD: u32 = 1000;
+
 /// Time limit of a client's handshake with one address. UDP gives no other sign that no server is there.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -154,7 +158,7 @@ impl QuicOptions {
             keep_alive: Some(Duration::from_secs(10 * 60)),
             congestion: Congestion::default(),
             loss_floor: false,
-            packet_threshold: 3,
+            packet_threshold: PACKET_THRESHOLD,
             initial_rtt: INITIAL_RTT,
             handshake_limit: HANDSHAKE_LIMIT,
             gate: true,

@@ -303,6 +303,7 @@ impl Controller for GatedController {
     }
 
     fn on_spurious_congestion_event(&mut self) {
+        self.gate().handle_late(now());
         if !self.is_active() {
             self.inner.on_spurious_congestion_event();
         }

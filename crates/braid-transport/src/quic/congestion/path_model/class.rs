@@ -32,6 +32,9 @@ const FAST_QUEUE_SHARE: f64 = 0.7;
 /// Time (s) for which losses make no policer after random losses, and round trips make no queue after noise.
 const IGNORE_FOR: f64 = 60.0;
 
+/// Time (s) within which packets are late twice on a path that reorders them.
+const LATE_WITHIN: f64 = 10.0;
+
 /// RTT (s) above which each round trip of startup counts.
 const LONG: f64 = 0.01;
 
@@ -96,6 +99,10 @@ pub enum Reason {
     NoisyWaits,
     /// Passthrough: too much is lost for random losses.
     ExcessLoss,
+    /// Passthrough: packets that counted as lost were late.
+    LateNotLost,
+    /// Passthrough, for a while: models were wrong too often.
+    Unmodelled,
     /// Loss tolerant: startup has too few losses for a policer, and they go on.
     RandomLoss,
     /// Loss tolerant: packets are lost although a policer would have had tokens.
@@ -106,6 +113,44 @@ pub enum Reason {
     PolicerCapHelped,
     /// Queued: full packets wait longer and longer.
     WaitsGrow,
+}
+
+impl Reason {
+    /// Tests whether the gate was wrong about the path.
+    fn contradicts_a_model(self) -> bool {
+        matches!(
+            self,
+            Self::NoisyWaits
+                | Self::ExcessLoss
+                | Self::LossDespiteTokens
+                | Self::PolicerDelays
+                | Self::LateNotLost
+        )
+    }
+}
+
+/// Wrong models within this time (s) that are tolerated, and the time (s) for which the next one sets the gate aside at
+/// first and at most.
+const WRONG_WITHIN: f64 = 60.0;
+const TOLERATED: u32 = 1;
+const ASIDE: f64 = 10.0;
+const LONGEST_ASIDE: f64 = 40.0;
+
+/// Models that were wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WrongModels {
+    count: u32,
+    last: f64,
+}
+
+impl WrongModels {
+    /// Notes a wrong model. Returns the time (s) for which the gate stands aside, if there were too many.
+    fn handle_wrong(&mut self, now: f64) -> Option<f64> {
+        self.count = if now - self.last > WRONG_WITHIN { 1 } else { self.count + 1 };
+        self.last = now;
+        let excess = self.count.checked_sub(TOLERATED + 1)?;
+        Some((ASIDE * f64::from(2_u32.pow(excess.min(4)))).min(LONGEST_ASIDE))
+    }
 }
 
 /// Model that belongs to a class.
@@ -142,6 +187,13 @@ impl Model {
 impl Gate {
     /// Changes the class.
     fn enter(&mut self, model: Model, reason: Reason, now: f64) {
+        if reason.contradicts_a_model()
+            && let Some(time) = self.wrong.handle_wrong(now)
+        {
+            let min_rtt = self.rtt.min.rtt.unwrap_or(f64::INFINITY);
+            let aside = Passthrough::aside(min_rtt, now, now + time);
+            return self.enter(Model::Passthrough(aside), Reason::Unmodelled, now);
+        }
         tracing::debug!(from = ?self.model.class(), to = ?model.class(), ?reason, "the path changes its class");
         match reason {
             Reason::RandomLoss | Reason::LossDespiteTokens => self.ignore_loss_until = now + IGNORE_FOR,
@@ -321,6 +373,19 @@ impl Gate {
         if let Some(packets) = path.evaluate(rtt, now < self.ignore_rtt_until, app_limited, now) {
             let reason = if is_long { Reason::ShortRtt } else { Reason::PassthroughLimits };
             self.enter(Model::Startup(Startup::with_window(packets, now)), reason, now);
+        }
+    }
+
+    /// Notes that all packets which counted as lost have arrived after all.
+    pub(in crate::quic) fn handle_late(&mut self, now: Instant) {
+        let now = self.seconds(now);
+        if now - std::mem::replace(&mut self.late_at, now) > LATE_WITHIN {
+            return;
+        }
+        // Neither drops nor round trips show what limits such a path.
+        self.ignore_loss_until = self.ignore_loss_until.max(now + LATE_WITHIN);
+        if !matches!(self.model, Model::Passthrough(_)) {
+            self.pass_through(Reason::LateNotLost, now);
         }
     }
 

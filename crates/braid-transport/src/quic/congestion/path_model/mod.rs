@@ -20,8 +20,8 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use arrival_period::UrgentBytes;
-use class::Model;
 pub use class::{Class, Reason};
+use class::{Model, WrongModels};
 use rtt_samples::RttSamples;
 use send_decision::DeferredPacket;
 pub(in crate::quic) use send_decision::{Release, SendDecision};
@@ -45,6 +45,10 @@ pub(in crate::quic) struct Gate {
     reserve: f64,
     model: Model,
     reason: Reason,
+    /// Times (s) at which models were found to be wrong.
+    wrong: WrongModels,
+    /// Time (s) at which lost packets last turned out to be late.
+    late_at: f64,
     /// Time (s) until which drops make no policer.
     ignore_loss_until: f64,
     /// Time (s) until which round trips make no queue.
@@ -65,6 +69,8 @@ impl Gate {
             reserve: reserve.into(),
             model: Model::Startup(Startup::new(0.0)),
             reason: Reason::NewPath,
+            wrong: WrongModels::default(),
+            late_at: f64::NEG_INFINITY,
             ignore_loss_until: 0.0,
             ignore_rtt_until: 0.0,
             sent: SentPackets::new(mtu),

@@ -203,11 +203,27 @@ pub(super) struct Passthrough {
     limited: u32,
     /// The minimum RTT was too long for the gate.
     pub(super) is_long: bool,
+    /// Time (s) until which nothing is evaluated.
+    aside_until: f64,
 }
 
 impl Passthrough {
     pub(super) fn new(min_rtt: f64, is_long: bool, now: f64) -> Self {
-        Self { since: now, acked: 0, lost: 0, is_app_limited: false, min_rtt, limited: 0, is_long }
+        Self {
+            since: now,
+            acked: 0,
+            lost: 0,
+            is_app_limited: false,
+            min_rtt,
+            limited: 0,
+            is_long,
+            aside_until: 0.0,
+        }
+    }
+
+    /// Path on which the gate stands aside.
+    pub(super) fn aside(min_rtt: f64, now: f64, until: f64) -> Self {
+        Self { aside_until: until, ..Self::new(min_rtt, false, now) }
     }
 
     pub(super) fn count(&mut self, acked: u32, lost: u32) {
@@ -226,7 +242,7 @@ impl Passthrough {
     ) -> Option<f64> {
         self.is_app_limited |= is_app_limited;
         self.min_rtt = self.min_rtt.min(rtt);
-        if now - self.since < PERIOD {
+        if now - self.since < PERIOD || now < self.aside_until {
             return None;
         }
         let rate = f64::from(self.acked) / (now - self.since);

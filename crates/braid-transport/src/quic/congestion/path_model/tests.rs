@@ -37,6 +37,7 @@ enum Step {
         lost: u32,
         app_limited: bool,
     },
+    Late,
     Mtu(u16),
     /// Replaces the path in mid-transfer.
     Move,
@@ -54,6 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Received),
         2 => (0..100_u32, 0..100_u32, any::<bool>())
             .prop_map(|(acked, lost, app_limited)| Step::EndOfAcks { acked, lost, app_limited }),
+        1 => Just(Step::Late),
         1 => (0..2000_u16).prop_map(Step::Mtu),
         1 => Just(Step::Move),
     ]
@@ -105,6 +107,7 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
             }
             _ => gate.handle_end_of_acks(),
         },
+        Step::Late => gate.handle_late(now),
         Step::Mtu(mtu) => gate.handle_mtu(mtu),
         Step::Move => *gate = Gate::migrated(now, 1200, 2),
     }
@@ -615,4 +618,44 @@ fn the_gate_decides_again_when_the_round_trip_is_short_again() {
     }
     assert_eq!(run(&mut gate, 0.24, 0), Reason::ShortRtt);
     assert_eq!(gate.class(), Class::Startup);
+}
+
+/// A second in passthrough in which half of the packets are lost.
+fn lossy_second(gate: &mut Gate, now: &mut Instant) {
+    for _ in 0..2 {
+        *now += Duration::from_millis(510);
+        gate.handle_passthrough(10, 10, Some(0.04), false, *now);
+    }
+}
+
+#[test]
+fn packets_that_are_late_twice_are_no_drops() {
+    for between in [1, 11] {
+        let mut now = Instant::now();
+        let mut gate = Gate::new(now, 1200, 2);
+        gate.handle_late(now);
+        assert_eq!(gate.class(), Class::Startup, "reordered once");
+        now += Duration::from_secs(between);
+        gate.handle_late(now);
+        assert_eq!(gate.class() == Class::Passthrough, between < 10, "{between} s");
+    }
+}
+
+#[test]
+fn a_gate_that_was_wrong_again_stands_aside_for_longer_each_time() {
+    let mut now = Instant::now();
+    let mut gate = Gate::new(now, 1200, 2);
+    let mut aside = Vec::new();
+    for _ in 0..5 {
+        // Packets of a path that reorders are late all the time.
+        (0..2).for_each(|_| gate.handle_late(now));
+        assert_eq!(gate.class(), Class::Passthrough);
+        let since = now;
+        while gate.class() == Class::Passthrough {
+            lossy_second(&mut gate, &mut now);
+        }
+        assert_eq!(gate.state(now).reason, Reason::PassthroughLimits);
+        aside.push((now - since).as_secs());
+    }
+    assert_eq!(aside, [2, 11, 21, 41, 41]);
 }
