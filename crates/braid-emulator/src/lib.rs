@@ -18,7 +18,7 @@ mod verdict;
 
 pub use direction::Direction;
 pub use nat::{Nat, NatKind, NatTimes};
-pub use packet::PacketView;
+pub use packet::{PacketView, ecn_of, set_ecn};
 pub use pipeline::{Departure, Pipeline};
 pub use prf::{CounterPrf, Stage};
 pub use spec::quantity::{Fault, duration_text, parse_duration};

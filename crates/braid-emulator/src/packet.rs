@@ -22,29 +22,26 @@ pub(crate) fn updated(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     !fold(u64::from(!checksum) + u64::from(!fold(sum(old))) + sum(new))
 }
 
-/// The two bits of ECN in the second byte of an IPv4 header, and where IPv6 has them (RFC 3168).
-const ECN_V4: u8 = 0b0000_0011;
-const ECN_V6: u8 = 0b0011_0000;
-
-/// Whether the sender of an IP packet understands marks of congestion.
-pub(crate) fn carries_ecn(packet: &[u8]) -> bool {
+/// The two bits of ECN of an IP packet (RFC 3168): 0 if its sender does not understand marks, 3 if it is marked.
+#[must_use]
+pub fn ecn_of(packet: &[u8]) -> u8 {
     match packet {
-        [first, second, ..] if first >> 4 == 4 => second & ECN_V4 != 0,
-        [first, second, ..] if first >> 4 == 6 => second & ECN_V6 != 0,
-        _ => false,
+        [first, second, ..] if first >> 4 == 4 => second & 0b11,
+        [first, second, ..] if first >> 4 == 6 => second >> 4 & 0b11,
+        _ => 0,
     }
 }
 
-/// Marks an IP packet: congestion experienced.
-pub(crate) fn mark_congestion(packet: &mut [u8]) {
+/// Sets the two bits of ECN of an IP packet, and its checksum.
+pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     match packet {
         [first, second, _, _, _, _, _, _, _, _, high, low, ..] if *first >> 4 == 4 => {
             let old = [*first, *second];
-            *second |= ECN_V4;
+            *second = *second & !0b11 | ecn & 0b11;
             let checksum = updated(u16::from_be_bytes([*high, *low]), &old, &[*first, *second]);
             [*high, *low] = checksum.to_be_bytes();
         }
-        [first, second, ..] if *first >> 4 == 6 => *second |= ECN_V6,
+        [first, second, ..] if *first >> 4 == 6 => *second = *second & !0b11_0000 | (ecn & 0b11) << 4,
         _ => {}
     }
 }

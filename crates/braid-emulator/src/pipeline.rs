@@ -305,7 +305,7 @@ impl Pipeline {
         self.counters.queued.add(size);
         let queued = Queued { index, copy, at: now, due, size, corrupted, is_marked: false, handling, bytes };
         if handling == Handling::Waiting {
-            if let Some(dropped) = self.stages.wait(queued, self.head) {
+            for dropped in self.stages.wait(queued, self.head) {
                 self.discard(dropped, Fate::QueueFull);
             }
             // An idle line takes it at once.

@@ -18,7 +18,7 @@ pub(crate) struct Queued {
     /// Bytes without link header.
     pub(crate) size: usize,
     pub(crate) corrupted: Option<u64>,
-    /// Whether it carries a mark of congestion that it got here.
+    /// Whether it carries a mark of congestion, from here or before.
     pub(crate) is_marked: bool,
     pub(crate) handling: Handling,
     /// Link header and IP packet.

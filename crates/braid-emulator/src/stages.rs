@@ -16,6 +16,8 @@ pub(crate) struct Stages {
     /// The latest time at which anything that was delayed leaves, in ns.
     last_due: u64,
     line: Option<Line>,
+    /// Time (ns) at which the line that was there last has sent all that it was given.
+    line_free: u64,
     /// Packets before the line, if their queue is managed.
     managed: Option<ActiveQueue>,
 }
@@ -48,6 +50,7 @@ impl Stages {
             delay: None,
             last_due: 0,
             line: None,
+            line_free: 0,
             managed: None,
         };
         if spec.is_managed() {
@@ -71,31 +74,42 @@ impl Stages {
         });
         let line = spec.line();
         if self.line.as_ref().map(Line::spec) != line.as_ref() {
-            let free = self.line.as_ref().map_or(0, Line::free);
-            self.line = line.map(|line| Line::new(line, free));
+            self.line_free = self.line.as_ref().map_or(self.line_free, Line::free);
+            self.line = line.map(|line| Line::new(line, self.line_free));
         }
         self.spec = spec;
+        self.forget_managed();
     }
 
-    /// Takes a packet into the managed queue. Returns one that has to go. `head`: bytes before the IP header.
-    pub(crate) fn wait(&mut self, queued: Queued, head: usize) -> Option<Queued> {
-        self.managed.as_mut()?.push(queued, self.spec.limit.unwrap_or(Limit::DEFAULT), head)
+    /// Ends the management of a queue that is empty, if the specification names none any more.
+    fn forget_managed(&mut self) {
+        if !self.spec.is_managed() {
+            self.managed.take_if(|managed| managed.since().is_none());
+        }
+    }
+
+    /// Takes a packet into the managed queue. Returns those that have to go. `head`: bytes before the IP header.
+    pub(crate) fn wait(&mut self, queued: Queued, head: usize) -> Vec<Queued> {
+        let Some(managed) = &mut self.managed else { return Vec::new() };
+        managed.push(queued, self.spec.limit.unwrap_or(Limit::DEFAULT), head)
     }
 
     /// Time (ns) at which the line takes the next packet of a managed queue.
     pub(crate) fn next_turn(&self) -> Option<u64> {
         let since = self.managed.as_ref().and_then(ActiveQueue::since)?;
-        self.line.as_ref().map(|line| line.free().max(since))
+        // Without a line nothing waits.
+        Some(self.line.as_ref().map_or(since, |line| line.free().max(since)))
     }
 
     /// Lets the line take the next packet of the managed queue at `at` (ns), and sets its due time.
     pub(crate) fn turn(&mut self, at: u64, head: usize) -> Turn {
         let mut turn = self.managed.as_mut().map_or_else(Turn::default, |managed| managed.pop(at, head));
-        if let (Some(packet), Some(line)) = (&mut turn.packet, &mut self.line) {
-            let left = line.send(at, packet.size, &self.prf);
+        if let Some(packet) = &mut turn.packet {
+            let left = self.line.as_mut().map_or(at, |line| line.send(at, packet.size, &self.prf));
             let roll = self.prf.roll(Stage::Delay, packet.index, packet.copy);
             packet.due = left.saturating_add(self.delay.as_ref().map_or(0, |delay| delay.sample(roll)));
         }
+        self.forget_managed();
         turn
     }
 
@@ -147,8 +161,8 @@ impl Stages {
             Some(mtu) if size > usize::from(mtu) => Handling::TooBig,
             _ => Handling::Delayed,
         };
-        if self.managed.is_some() && handling == Handling::Delayed {
-            return (now, Handling::Waiting);
+        if self.managed.is_some() {
+            return (now, if handling == Handling::TooBig { handling } else { Handling::Waiting });
         }
         if handling == Handling::Delayed && self.hits(self.spec.reorder, Stage::Reorder, index, copy) {
             return (now, Handling::Overtaking);

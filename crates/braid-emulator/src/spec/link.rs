@@ -87,6 +87,13 @@ impl PathSpec {
         if self.rate.is_some() && self.trace.is_some() {
             return lacking(Key::Trace, "a trace and a rate", "leave one of them");
         }
+        if self.aggregate.is_some() && !self.is_managed() && self.order != Some(Order::Line) {
+            return lacking(
+                Key::Aggregate,
+                "packets that leave together in the order of netem",
+                "add order=line",
+            );
+        }
         if self.is_managed() && self.reorder.is_some() {
             return lacking(
                 Key::Reorder,

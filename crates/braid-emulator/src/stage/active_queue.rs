@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
+use super::line::check_period;
 use super::queueing::Limit;
-use crate::packet::{PacketView, carries_ecn, mark_congestion};
+use crate::packet::{PacketView, ecn_of, set_ecn};
 use crate::prf::mix;
 use crate::queue::Queued;
 use crate::spec::quantity::{Fault, duration_text, nanos, parse_duration, quoted};
@@ -49,6 +50,7 @@ impl Management {
                 if target.is_zero() || target >= interval {
                     return Err(Fault::new("a target that is not between 0 and the interval", remedy));
                 }
+                check_period(interval)?;
                 (name, Codel { target, interval })
             }
         };
@@ -163,12 +165,11 @@ impl ActiveQueue {
         (self.load.packets > 0).then_some(self.since)
     }
 
-    /// Takes a packet in. Returns one that has to go, if `limit` is exceeded: this one, or with flows the first of the
+    /// Takes a packet in. Returns those that have to go, if `limit` is exceeded: this one, or with flows the first of the
     /// longest. `head`: bytes before the IP header.
-    pub(crate) fn push(&mut self, queued: Queued, limit: Limit, head: usize) -> Option<Queued> {
-        let has_room = limit.admits(self.load.packets, self.load.bytes, queued.size);
-        if !has_room && self.flows.len() == 1 {
-            return Some(queued);
+    pub(crate) fn push(&mut self, queued: Queued, limit: Limit, head: usize) -> Vec<Queued> {
+        if self.flows.len() == 1 && !limit.admits(self.load.packets, self.load.bytes, queued.size) {
+            return vec![queued];
         }
         let n = self.flow_of(&queued, head);
         if self.load.packets == 0 {
@@ -181,13 +182,13 @@ impl ActiveQueue {
             flow.deficit = QUANTUM;
             self.new.push_back(n);
         }
-        if has_room {
-            return None;
+        let mut dropped = Vec::new();
+        while !limit.holds(self.load.packets, self.load.bytes) {
+            let Some(longest) = self.flows.iter_mut().max_by_key(|flow| flow.bytes) else { break };
+            let Some(first) = longest.pop_counted(&mut self.load) else { break };
+            dropped.push(first);
         }
-        let longest = self.flows.iter_mut().max_by_key(|flow| flow.bytes)?;
-        let dropped = longest.pop()?;
-        self.load.remove(dropped.size);
-        Some(dropped)
+        dropped
     }
 
     /// Takes the next packet out for the line, at `now`. `head`: bytes before the IP header.
@@ -228,7 +229,7 @@ impl ActiveQueue {
             };
             flow.deficit -= i64::try_from(packet.size).unwrap_or(i64::MAX);
             if let Some(Ecn::Above(wait)) = self.ecn
-                && now - packet.at > nanos(wait)
+                && now.saturating_sub(packet.at) > nanos(wait)
             {
                 mark(&mut packet, head);
             }
@@ -257,10 +258,10 @@ impl ActiveQueue {
 
 /// Marks a packet that may be marked. Returns whether it is.
 fn mark(queued: &mut Queued, head: usize) -> bool {
-    let Some(packet) = queued.bytes.get_mut(head..).filter(|packet| carries_ecn(packet)) else {
+    let Some(packet) = queued.bytes.get_mut(head..).filter(|packet| ecn_of(packet) != 0) else {
         return false;
     };
-    mark_congestion(packet);
+    set_ecn(packet, 0b11);
     queued.is_marked = true;
     true
 }
@@ -305,11 +306,11 @@ impl Flow {
             self.first_above = None;
             return (None, false);
         };
-        if now - queued.at < nanos(codel.target) || self.bytes <= MTU {
+        if now.saturating_sub(queued.at) < nanos(codel.target) || self.bytes <= MTU {
             self.first_above = None;
             return (Some(queued), false);
         }
-        let first_above = *self.first_above.get_or_insert(now + nanos(codel.interval));
+        let first_above = *self.first_above.get_or_insert(now.saturating_add(nanos(codel.interval)));
         (Some(queued), now >= first_above)
     }
 
@@ -347,7 +348,7 @@ impl Flow {
         }
         let mut last = queued?;
         let delta = self.count - self.last_count;
-        let is_recent = now.saturating_sub(self.drop_next) < 16 * nanos(codel.interval);
+        let is_recent = now.saturating_sub(self.drop_next) < nanos(codel.interval).saturating_mul(16);
         self.count = if delta > 1 && is_recent { delta } else { 1 };
         self.last_count = self.count;
         self.drop_next = self.next_drop(codel, now);
@@ -362,6 +363,6 @@ impl Flow {
     /// Time of the next drop: the more there were, the sooner.
     fn next_drop(&self, codel: Codel, from: u64) -> u64 {
         let interval = Duration::from_secs_f64(codel.interval.as_secs_f64() / f64::from(self.count).sqrt());
-        from + nanos(interval)
+        from.saturating_add(nanos(interval))
     }
 }

@@ -75,13 +75,26 @@ impl Stall {
         Ok(Self { from, to, every })
     }
 
-    /// The end (ns) of the stall that `at` falls into; `at`, if into none.
-    fn end(&self, at: u64, prf: &CounterPrf) -> u64 {
+    /// Begin and end (ns) of the stall in period `n`.
+    fn times(&self, n: u64, prf: &CounterPrf) -> (u64, u64) {
         let (from, to, every) = (nanos(self.from), nanos(self.to), nanos(self.every));
-        let n = at / every;
         let length = from + share_of(prf.roll(Stage::StallLength, n, false), to - from + 1);
-        let begin = n * every + share_of(prf.roll(Stage::Stall, n, false), every - length);
-        if (begin..begin + length).contains(&at) { begin + length } else { at }
+        let begin = n.saturating_mul(every) + share_of(prf.roll(Stage::Stall, n, false), every - length);
+        (begin, begin.saturating_add(length))
+    }
+
+    /// Time (ns) at which something ends that takes from `start` to `end` on a line that does not stand still.
+    fn lengthen(&self, start: u64, mut end: u64, prf: &CounterPrf) -> u64 {
+        let every = nanos(self.every);
+        let mut n = start / every;
+        while n <= end / every {
+            let (begin, until) = self.times(n, prf);
+            if begin <= end && until > start {
+                end = end.saturating_add(until - begin.max(start));
+            }
+            n += 1;
+        }
+        end
     }
 }
 
@@ -104,9 +117,8 @@ impl Aggregate {
     pub(crate) fn parse(value: &str) -> Result<Self, Fault> {
         let remedy = "write for example 2ms-10ms";
         let (from, to) = parse_range(value, remedy)?;
-        if from.is_zero() {
-            return Err(Fault::new("an interval of 0", remedy));
-        }
+        check_period(from)?;
+        check_period(to)?;
         Ok(Self { from, to })
     }
 }
@@ -135,11 +147,24 @@ fn range_text(from: Duration, to: Duration) -> String {
 
 fn parse_period(value: &str) -> Result<Duration, Fault> {
     let period = parse_duration(value)?;
-    if period.is_zero() {
-        return Err(Fault::new("a period of 0", "write for example 100ms"));
-    }
+    check_period(period)?;
     Ok(period)
 }
+
+/// Periods that are sensible, and cheap to count.
+const SHORTEST_PERIOD: Duration = Duration::from_micros(100);
+const LONGEST_PERIOD: Duration = Duration::from_hours(24);
+
+/// Refuses a period that is too short or too long.
+pub(super) fn check_period(period: Duration) -> Result<(), Fault> {
+    match (SHORTEST_PERIOD..=LONGEST_PERIOD).contains(&period) {
+        true => Ok(()),
+        false => Err(Fault::new("a time that is not between 100us and 86400s", "write for example 100ms")),
+    }
+}
+
+/// Intervals of aggregation that are counted singly.
+const PASSED_ONE_BY_ONE: u64 = 1000;
 
 /// Parameters of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,8 +208,7 @@ impl Line {
 
     /// Sends the next packet, which is there at `now`. Returns the time at which all of it has left the line.
     pub(crate) fn send(&mut self, now: u64, size: usize, prf: &CounterPrf) -> u64 {
-        let after_stall = |at: u64| self.spec.stall.map_or(at, |stall| stall.end(at, prf));
-        let start = after_stall(self.free.max(now));
+        let start = self.free.max(now);
         let end = match &self.spec.service {
             Service::Rate(LineRate::Fixed(rate)) => start.saturating_add(rate.occupancy(size)),
             Service::Rate(LineRate::Varying { from, to, every }) => {
@@ -192,7 +216,7 @@ impl Line {
             }
             Service::Trace(trace) => self.opportunities.take(trace, start, size),
         };
-        self.free = after_stall(end);
+        self.free = self.spec.stall.map_or(end, |stall| stall.lengthen(start, end, prf));
         match self.spec.aggregate {
             Some(aggregate) => self.end_of_interval(aggregate, prf),
             None => self.free,
@@ -202,6 +226,9 @@ impl Line {
     /// The first end of an interval at which all has been sent.
     fn end_of_interval(&mut self, Aggregate { from, to }: Aggregate, prf: &CounterPrf) -> u64 {
         let (from, to) = (nanos(from), nanos(to));
+        // After a long silence many intervals are passed at once.
+        let skipped = (self.free.saturating_sub(self.interval.1) / to).saturating_sub(PASSED_ONE_BY_ONE);
+        self.interval = (self.interval.0 + skipped, self.interval.1 + skipped * to);
         while self.interval.1 < self.free {
             let (n, end) = self.interval;
             let length = from + share_of(prf.roll(Stage::Aggregate, n, false), to - from + 1);
@@ -220,10 +247,13 @@ fn varying(start: u64, size: usize, (from, to): (u64, u64), every: u64, prf: &Co
     loop {
         let n = at / every;
         let rate = u128::from(from + share_of(prf.roll(Stage::Rate, n, false), to - from + 1));
-        let until = (n + 1) * every;
+        let until = (n + 1).saturating_mul(every);
+        if until <= at {
+            return u64::MAX;
+        }
         let possible = u128::from(until - at) * rate;
         if left <= possible {
-            return at + u64::try_from(left.div_ceil(rate)).unwrap_or(u64::MAX - at);
+            return at.saturating_add(u64::try_from(left.div_ceil(rate)).unwrap_or(u64::MAX));
         }
         (left, at) = (left - possible, until);
     }

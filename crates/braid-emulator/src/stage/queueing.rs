@@ -24,6 +24,11 @@ impl Limit {
             && self.bytes.is_none_or(|limit| bytes + size as u64 <= limit)
     }
 
+    /// Whether so much is within it.
+    pub(crate) fn holds(self, packets: u64, bytes: u64) -> bool {
+        self.packets.is_none_or(|limit| packets <= limit) && self.bytes.is_none_or(|limit| bytes <= limit)
+    }
+
     pub(crate) fn parse(value: &str) -> Result<Self, Fault> {
         let remedy = "write packets as 1000p, bytes as 64kb, both as 1000p/64kb";
         let mut limit = Self { packets: None, bytes: None };

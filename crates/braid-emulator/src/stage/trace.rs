@@ -71,7 +71,8 @@ impl Trace {
     fn at(&self, n: u64) -> u64 {
         let all = self.opportunities.len() as u64;
         let in_trace = usize::try_from(n % all).unwrap_or(0);
-        n / all * self.length() + u64::from(self.opportunities[in_trace]) * MILLISECOND
+        let time = u64::from(self.opportunities[in_trace]) * MILLISECOND;
+        (n / all).saturating_mul(self.length()).saturating_add(time)
     }
 
     /// The first opportunity at `at` (ns) or later.

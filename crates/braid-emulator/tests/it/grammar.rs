@@ -172,7 +172,10 @@ fn lines_and_managed_queues() {
             "rate=30mbit-2mbit/1s",
             "no range of rates \"30mbit-2mbit\" in rate=30mbit-2mbit/1s: write for example 10mbit, 29pps, or 2mbit-30mbit/100ms for one that varies",
         ),
-        ("rate=1mbit-2mbit/0s", "a period of 0 in rate=1mbit-2mbit/0s: write for example 100ms"),
+        (
+            "rate=1mbit-2mbit/0s",
+            "a time that is not between 100us and 86400s in rate=1mbit-2mbit/0s: write for example 100ms",
+        ),
         (
             "rate=1mbit stall=3s/2s",
             "stalls that are not shorter than their period in stall=3s/2s: write for example 30ms-300ms/2s",
@@ -188,6 +191,12 @@ fn lines_and_managed_queues() {
         ),
     ] {
         assert_eq!(error(text), expected);
+    }
+    let together = "packets that leave together in the order of netem in aggregate=2ms: add order=line";
+    assert_eq!(error("rate=1mbit aggregate=2ms"), together);
+    for text in ["aggregate=1ns", "rate=1mbit-2mbit/1ns", "queue=codel:5ms/1000000s", "stall=0ms/1ns"] {
+        let told = error(&format!("{text} order=line"));
+        assert!(told.contains("a time that is not between 100us and 86400s in "), "{told}");
     }
     assert!(error("trace=/no/such/file").starts_with("cannot read /no/such/file: No such file or directory"));
     let mut file = tempfile::NamedTempFile::new().unwrap();

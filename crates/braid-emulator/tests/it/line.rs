@@ -110,3 +110,35 @@ fn a_rate_may_change_while_packets_wait_for_it() {
     // The first two take 2 ms each; the others, which come after the change, one.
     assert_eq!(due(&left), [ms(2), ms(4), ms(5), ms(6)]);
 }
+
+#[test]
+fn a_stall_holds_up_a_packet_that_is_on_the_line() {
+    // 1500 bytes take 1 s each, and each second has a stall of 200 ms.
+    let left = offer(&mut up("rate=12kbit order=line stall=200ms/1s", 1), 50, 1500, us(1));
+    let took = left.last().unwrap().due.as_secs_f64();
+    assert!((62.0..63.5).contains(&took), "{took}");
+}
+
+#[test]
+fn a_rate_that_returns_finds_the_packets_that_were_there() {
+    let mut pipeline = up("rate=1mbit order=line limit=1000p ; t=1s rate=none ; t=2s rate=1mbit", 1);
+    let mut left = Vec::new();
+    // 8 s of packets at once, and one that comes when the rate is back.
+    (0..800).for_each(|_| pipeline.handle(ms(0), &[0x45; 1250]));
+    serve(&mut pipeline, ms(3000), &mut left);
+    pipeline.handle(ms(3000), &[0x45; 1250]);
+    serve(&mut pipeline, ms(100_000), &mut left);
+    assert_eq!(left.last().map(|last| (last.index, last.due)), Some((801, ms(8010))));
+}
+
+#[test]
+fn after_a_long_silence_packets_are_aggregated_at_once() {
+    let mut pipeline = up("rate=100mbit order=line aggregate=100us", 1);
+    let mut left = Vec::new();
+    for at in [0, 80_000] {
+        let at = Duration::from_secs(at);
+        pipeline.handle(at, &[0x45; 125]);
+        serve(&mut pipeline, at + ms(1), &mut left);
+        assert!(left.pop().unwrap().due - at <= us(110));
+    }
+}

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use braid_emulator::{Fate, Pipeline, Verdict};
+use braid_emulator::{Fate, PathSpec, Pipeline, Verdict};
 
-use crate::drive::{ms, numbers, serve, up, us, verdicts};
+use crate::drive::{link, ms, numbers, serve, up, us, verdicts};
 
 /// An IPv4 packet of UDP from this port, with these bits of ECN and a good checksum.
 fn packet(port: u16, ecn: u8, size: usize) -> Vec<u8> {
@@ -174,7 +174,7 @@ fn a_full_queue_drops_the_arrival_or_the_head_of_the_longest_flow() {
 
 #[test]
 fn the_counters_of_a_managed_queue_add_up() {
-    let text = "policer=2000pps/50 dup=20% loss=5% corrupt=1% limit=30p queue=fq_codel ecn=on rate=6mbit delay=5ms jitter=3ms mtu=900";
+    let text = "policer=2000pps/50 dup=20% loss=5% corrupt=1% limit=60p queue=codel ecn=on rate=6mbit delay=5ms jitter=3ms mtu=900";
     let mut pipeline = up(text, 2);
     let mut left = Vec::new();
     for n in 0..20_000_u16 {
@@ -193,4 +193,44 @@ fn the_counters_of_a_managed_queue_add_up() {
         "{counters:?}"
     );
     assert_eq!(verdicts(&mut pipeline).len() as u64, counters.offered.packets + counters.duplicated.packets);
+}
+
+#[test]
+fn a_packet_above_the_mtu_does_not_hold_up_the_line() {
+    let mut pipeline = up("queue=fq_codel rate=10mbit mtu=1400 delay=300ms", 1);
+    for size in [1500, 1250, 1250] {
+        pipeline.handle(ms(0), &packet(1, 0, size));
+    }
+    let mut left = Vec::new();
+    serve(&mut pipeline, ms(1000), &mut left);
+    assert_eq!(left.iter().map(|departure| departure.due).collect::<Vec<_>>(), [ms(301), ms(302)]);
+    assert_eq!(pipeline.counters().too_big.packets, 1);
+}
+
+#[test]
+fn a_limit_in_bytes_is_kept() {
+    let mut pipeline = up("queue=fq_codel rate=1mbit limit=40kb", 1);
+    for n in 0..2000_u16 {
+        // Many small packets of one flow, and large ones of others.
+        pipeline.handle(ms(0), &if n < 1000 { packet(1, 0, 40) } else { packet(n, 0, 1500) });
+        assert!(pipeline.counters().queued.bytes <= 40 * 1024 + 1500, "{:?}", pipeline.counters().queued);
+    }
+}
+
+#[test]
+fn a_managed_queue_that_loses_its_line_holds_nothing_back() {
+    let mut pipeline = up("queue=codel rate=1mbit", 1);
+    (0..10).for_each(|_| pipeline.handle(ms(0), &packet(1, 0, 1250)));
+    let mut left = Vec::new();
+    pipeline.change(ms(5), PathSpec::default());
+    serve(&mut pipeline, ms(10), &mut left);
+    assert_eq!(left.len(), 10);
+    pipeline.handle(ms(20), &packet(1, 0, 1250));
+    serve(&mut pipeline, ms(20), &mut left);
+    assert_eq!(left.len(), 11);
+    // One that comes back is not managed any more.
+    pipeline.change(ms(30), link("rate=1mbit order=line").up.start);
+    (0..3).for_each(|_| pipeline.handle(ms(40), &packet(1, 0, 1250)));
+    serve(&mut pipeline, ms(1000), &mut left);
+    assert_eq!(left.iter().skip(11).map(|d| d.due).collect::<Vec<_>>(), [ms(50), ms(60), ms(70)]);
 }

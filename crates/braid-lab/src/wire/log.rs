@@ -14,7 +14,7 @@ use super::WireError;
 use super::clock::Clock;
 use super::pcapng::Capture;
 use super::verdicts::{Flow, Outcome, Record, Seconds, TITLE, mark, path_text};
-use braid_emulator::{Departure, Direction, LinkSpec, PathSpec, Verdict};
+use braid_emulator::{Departure, Direction, LinkSpec, PathSpec, Verdict, ecn_of};
 
 /// Capacity of the channel in turns; a turn is a batch of packets at most.
 const PAGES: usize = 1024;
@@ -267,8 +267,9 @@ impl Writer {
         (corrupted, is_marked): (Option<u64>, bool),
     ) -> io::Result<()> {
         let &Arrival { index, at, size, ref frame, .. } = arrival;
-        let flow = Flow::of(frame.get(self.head..).unwrap_or_default());
-        let record = Record { direction, index, copy, at, size, flow, outcome, corrupted, is_marked };
+        let packet = frame.get(self.head..).unwrap_or_default();
+        let (flow, ecn) = (Flow::of(packet), ecn_of(packet));
+        let record = Record { direction, index, copy, at, size, flow, ecn, outcome, corrupted, is_marked };
         self.line(format_args!("{record}"))?;
         if let Some(capture) = self.capture.as_mut().filter(|_| !frame.is_empty()) {
             capture.packet(direction, at, frame, &record.verdict_text())?;

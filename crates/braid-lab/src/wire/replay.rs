@@ -8,7 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::verdicts::{Outcome, Record, TITLE, mark, parse_direction, seconds, verdict_text};
-use braid_emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict};
+use braid_emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict, set_ecn};
 
 /// A verdict log that was read: the link, the seed, and every packet with its time and its fate.
 ///
@@ -23,7 +23,7 @@ use braid_emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict};
 ///
 /// A line is the fate of one packet: direction; number; `=`, or `+` for a duplicate; when it arrived, seconds since
 /// the start; its bytes without link header; protocol, source and destination, or `- - -`; its fate; when it was due;
-/// and `bit=77` if that bit was flipped, and `ce` if the packet was marked. `inside` are those that were still there
+/// and `bit=77` if that bit was flipped, `ce` if the packet was marked, and `ecn=2` if it came with these bits. `inside` are those that were still there
 /// at the end. Lines stand in the order in which fates were settled. With `!` the line says that the link was changed
 /// after that packet, and to what. Lines with `#` are remarks, and `unlogged up 12` counts those for which the disk
 /// was too slow.
@@ -152,7 +152,9 @@ impl<'a> DirectionReplay<'a> {
             self.changes.next();
             self.pipeline.change(change.at, change.path.clone());
         } else if let Some(record) = self.arrivals.next_if(|record| record.at <= now) {
-            let packet = record.flow.map_or_else(|| vec![0; record.size], |flow| flow.packet(record.size));
+            let mut packet =
+                record.flow.map_or_else(|| vec![0; record.size], |flow| flow.packet(record.size));
+            set_ecn(&mut packet, record.ecn);
             self.pipeline.handle(record.at, &packet);
             self.arrived = record.index;
         }

@@ -22,6 +22,8 @@ pub(super) struct Record {
     pub(super) at: Duration,
     pub(super) size: usize,
     pub(super) flow: Option<Flow>,
+    /// The two bits of ECN with which it arrived.
+    pub(super) ecn: u8,
     pub(super) outcome: Outcome,
     pub(super) corrupted: Option<u64>,
     pub(super) is_marked: bool,
@@ -92,7 +94,8 @@ impl fmt::Display for Record {
             Some(flow) => write!(f, "{flow}")?,
             None => f.write_str("- - -")?,
         }
-        write!(f, " {}", self.verdict_text())
+        write!(f, " {}", self.verdict_text())?;
+        if self.ecn > 0 { write!(f, " ecn={}", self.ecn) } else { Ok(()) }
     }
 }
 
@@ -109,13 +112,14 @@ impl FromStr for Record {
             "-" => None,
             _ => Some([*protocol, source, destination].join(" ").parse()?),
         };
-        let (mut due, mut corrupted, mut is_marked) = (None, None, false);
+        let (mut due, mut corrupted, mut is_marked, mut ecn) = (None, None, false, 0);
         for word in rest {
             match word.split_once('=') {
                 Some(("due", value)) => due = Some(seconds(value).ok_or("bad due time")?),
+                Some(("ecn", value)) => ecn = value.parse().ok().filter(|&ecn| ecn < 4).ok_or("bad ecn")?,
                 Some(("bit", value)) => corrupted = Some(value.parse().map_err(|_| "bad bit")?),
                 None if *word == "ce" => is_marked = true,
-                _ => return Err("neither due= nor bit= nor ce"),
+                _ => return Err("neither due=, bit=, ecn= nor ce"),
             }
         }
         Ok(Self {
@@ -132,6 +136,7 @@ impl FromStr for Record {
             outcome: outcome(fate, due).ok_or("unknown fate, or one without due time")?,
             corrupted,
             is_marked,
+            ecn,
         })
     }
 }

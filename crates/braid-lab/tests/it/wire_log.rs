@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use braid_emulator::Direction;
+use braid_emulator::{Direction, set_ecn};
 use braid_lab::wire::{Options, Stopped, VerdictLog, start};
 
 use crate::link::link;
@@ -22,16 +22,23 @@ fn packet(n: u16) -> Vec<u8> {
 /// Lets 400 packets go up and 100 down, changes the link in between if a path is given, and stops when all have come
 /// and, unless they are to stay inside, left.
 fn run(text: &str, change: Option<&str>, options: &Options) -> Stopped {
+    let packet = |n| {
+        let mut packet = packet(n);
+        if text.contains("ecn=") {
+            set_ecn(&mut packet, u8::try_from(n % 4).unwrap());
+        }
+        packet
+    };
     let ((left, left_kernel), (right, right_kernel)) = (memory_wire(0), memory_wire(0));
     let running = start(&link(text), 7, Box::new(left), Box::new(right), options).unwrap();
-    left_kernel.offer((1..=200).map(packet));
+    left_kernel.offer((1..=200).map(&packet));
     right_kernel.offer((1..=100).map(|n| answer(&packet(n))));
     if let Some(path) = change {
         for direction in Direction::BOTH {
             running.change(direction, link(path).up.start);
         }
     }
-    left_kernel.offer((201..=400).map(packet));
+    left_kernel.offer((201..=400).map(&packet));
     until(&running, |[up, down]| (up.offered.packets, down.offered.packets) == (400, 100));
     if !text.contains("3600s") {
         until(&running, |both| both.iter().all(|counters| counters.queued.packets == 0));
@@ -52,6 +59,8 @@ fn the_log_has_every_packet_and_replays() {
         ("policed", "policer=29pps/5 delay=1ms", None),
         ("queue", "rate=100mbit limit=100p delay=1ms", None),
         ("line", "rate=100mbit limit=20p delay=1ms order=line", None),
+        ("managed", "queue=codel:1ms/10ms ecn=on rate=10mbit limit=300p", None),
+        ("marked", "ecn=1ms rate=20mbit delay=1ms", None),
         ("matched", "match=udp:14567 loss=50% mtu=220", None),
         ("timed", "loss=gemodel:5%,30% delay=1ms ; t=1ms loss=1% delay=2ms", None),
         ("changed", "loss=20%", Some("loss=60% delay=1ms dup=5%")),
