@@ -38,8 +38,8 @@ const MTU_COOLDOWN: Duration = Duration::from_secs(4);
 /// handshake is three times as long.
 const INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// Packets behind a missing one that show its loss: more than a window has, since jitter reorders packets that are sent
-/// close together. The time since it was sent shows it.
+/// Packets behind a missing one that show its loss: more than most windows have, since jitter reorders packets that are
+/// sent close together. The time since it was sent shows it.
 const PACKET_THRESHOLD: u32 = 1000;
 
 /// Time limit of a client's handshake with one address. UDP gives no other sign that no server is there.

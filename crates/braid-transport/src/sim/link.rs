@@ -13,7 +13,7 @@ pub(super) const HEADERS: usize = 28;
 /// A datagram meets the fields in this order: `policer`, `loss`, `shaper`, `latency` and `jitter`, `mtu`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
-    /// Nothing passes; datagrams in flight still arrive.
+    /// Nothing passes; datagrams that have entered the link still do.
     pub cut: bool,
     /// Bytes of UDP payload that fit; larger datagrams are lost.
     pub mtu: usize,

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -44,13 +44,13 @@ impl Host {
         self.switch.lock().host(self.id).name.clone()
     }
 
-    /// Changes both directions of the link. Datagrams on their way are not affected.
+    /// Changes both directions of the link. Datagrams that have entered it are not affected.
     pub fn change(&self, change: impl Fn(&mut Conditions)) {
         self.change_one(Direction::Up, &change);
         self.change_one(Direction::Down, &change);
     }
 
-    /// Changes one direction of the link. Datagrams on their way are not affected.
+    /// Changes one direction of the link. Datagrams that have entered it are not affected.
     pub fn change_one(&self, direction: Direction, change: impl FnOnce(&mut Conditions)) {
         let (mut state, now) = self.switch.advanced();
         let lane = state.host(self.id).lane(direction);
@@ -59,7 +59,8 @@ impl Host {
     }
 
     /// Replaces both directions of the link by those of a specification, whose times count from the start of the
-    /// network. Datagrams on their way are lost, and [`change`](Self::change) begins with the default again.
+    /// network. Datagrams on their way are lost, [`change`](Self::change) begins with the default again, and what a NAT of
+    /// the specification has translated finds no way back: [`rebind_nat`](Self::rebind_nat) is for that.
     pub fn replace_link(&self, link: &LinkSpec) {
         let (mut state, _) = self.switch.advanced();
         let seed = state.random.next();
@@ -195,7 +196,7 @@ pub(crate) struct Switch {
     state: Mutex<State>,
     start: Instant,
     /// A datagram was sent.
-    sent: Notify,
+    sent: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -259,7 +260,7 @@ impl Switch {
             next_mapping: 0,
             is_carried: false,
         };
-        Self { state: Mutex::new(state), start: Instant::now(), sent: Notify::new() }
+        Self { state: Mutex::new(state), start: Instant::now(), sent: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -298,25 +299,29 @@ impl Switch {
     /// Sends one datagram.
     fn send(self: &Arc<Self>, socket: SocketId, to: SocketAddr, ecn: Option<u8>, bytes: &[u8]) {
         let (mut state, now) = self.advanced();
-        let Some(SocketState { host, public, .. }) = state.sockets.get(&socket) else { return };
+        let Some(SocketState { host, public, .. }) = state.sockets.get(&socket).filter(|_| to.is_ipv4())
+        else {
+            return;
+        };
         let (host, public) = (*host, *public);
         let frame = Frame { sent_at: now, from: public, to, ecn, payload: bytes }.encode();
         state.host(host).record(self.start + now, Direction::Up, to, bytes);
         state.host(host).up.pipeline.handle(now, &frame);
         state.advance(self.start, now);
         if !std::mem::replace(&mut state.is_carried, true) {
-            tokio::spawn(carry(Arc::clone(self)));
+            tokio::spawn(carry(Arc::downgrade(self), Arc::clone(&self.sent)));
         }
         drop(state);
         self.sent.notify_one();
     }
 }
 
-/// Moves datagrams on when their time has come, for as long as the runtime lives.
-async fn carry(switch: Arc<Switch>) {
-    loop {
-        let next = switch.advanced().0.first_due().map(|(due, ..)| switch.start + due);
-        let sent = switch.sent.notified();
+/// Moves datagrams on when their time has come, for as long as the network lives.
+async fn carry(switch: Weak<Switch>, was_sent: Arc<Notify>) {
+    while let Some(network) = switch.upgrade() {
+        let next = network.advanced().0.first_due().map(|(due, ..)| network.start + due);
+        drop(network);
+        let sent = was_sent.notified();
         match next {
             Some(at) => tokio::select! { () = sleep_until(at) => {} () = sent => {} },
             None => sent.await,

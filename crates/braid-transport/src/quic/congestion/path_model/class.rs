@@ -187,13 +187,6 @@ impl Model {
 impl Gate {
     /// Changes the class.
     fn enter(&mut self, model: Model, reason: Reason, now: f64) {
-        if reason.contradicts_a_model()
-            && let Some(time) = self.wrong.handle_wrong(now)
-        {
-            let min_rtt = self.rtt.min.rtt.unwrap_or(f64::INFINITY);
-            let aside = Passthrough::aside(min_rtt, now, now + time);
-            return self.enter(Model::Passthrough(aside), Reason::Unmodelled, now);
-        }
         tracing::debug!(from = ?self.model.class(), to = ?model.class(), ?reason, "the path changes its class");
         match reason {
             Reason::RandomLoss | Reason::LossDespiteTokens => self.ignore_loss_until = now + IGNORE_FOR,
@@ -202,10 +195,18 @@ impl Gate {
             Reason::PolicerDelays | Reason::QueueLoses => self.rtt.min = MinRtt::default(),
             _ => {}
         }
+        if reason.contradicts_a_model()
+            && let Some(time) = self.wrong.handle_wrong(now)
+        {
+            let min_rtt = self.rtt.min.rtt.unwrap_or(f64::INFINITY);
+            let aside = Passthrough::aside(min_rtt, now, now + time);
+            return self.enter(Model::Passthrough(aside), Reason::Unmodelled, now);
+        }
         if matches!(reason, Reason::PolicerDelays | Reason::LongerPath) {
             self.rtt.forget_departures();
         }
         if let Model::Passthrough(_) = model {
+            self.discard_deferred(|_| true, now);
             self.sent.clear();
             self.urgent.forget();
             self.rtt.forget_departures();
@@ -379,7 +380,10 @@ impl Gate {
     /// Notes that all packets which counted as lost have arrived after all.
     pub(in crate::quic) fn handle_late(&mut self, now: Instant) {
         let now = self.seconds(now);
-        if now - std::mem::replace(&mut self.late_at, now) > LATE_WITHIN {
+        // A deferred packet is late by our own doing.
+        if now - self.released_at < LATE_WITHIN
+            || now - std::mem::replace(&mut self.late_at, now) > LATE_WITHIN
+        {
             return;
         }
         // Neither drops nor round trips show what limits such a path.
@@ -392,7 +396,8 @@ impl Gate {
     /// Takes the rate (bytes per second) over that the policer cap of BBR has found in passthrough.
     pub(in crate::quic) fn handle_policer(&mut self, rate: u64, now: Instant) {
         let now = self.seconds(now);
-        if let Model::Passthrough(Passthrough { is_long: false, .. }) = self.model
+        if let Model::Passthrough(path) = &self.model
+            && path.may_be_policed(now)
             && now >= self.ignore_loss_until
         {
             let policer = PolicerModel::new(rate as f64 / self.sent.mtu.max(1) as f64, self.reserve, now);

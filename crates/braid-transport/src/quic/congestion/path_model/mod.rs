@@ -49,6 +49,8 @@ pub(in crate::quic) struct Gate {
     wrong: WrongModels,
     /// Time (s) at which lost packets last turned out to be late.
     late_at: f64,
+    /// Time (s) at which a deferred packet last left.
+    released_at: f64,
     /// Time (s) until which drops make no policer.
     ignore_loss_until: f64,
     /// Time (s) until which round trips make no queue.
@@ -71,6 +73,7 @@ impl Gate {
             reason: Reason::NewPath,
             wrong: WrongModels::default(),
             late_at: f64::NEG_INFINITY,
+            released_at: f64::NEG_INFINITY,
             ignore_loss_until: 0.0,
             ignore_rtt_until: 0.0,
             sent: SentPackets::new(mtu),

@@ -177,6 +177,7 @@ impl Gate {
         match self.deferred.take_if(|deferred| deferred.number == number && may) {
             Some(DeferredPacket { bytes, urgent, .. }) => {
                 let at = self.seconds(now);
+                self.released_at = at;
                 self.urgent.restore(urgent, at);
                 self.handle_packet(number, bytes, now);
                 // The batch that the library builds meanwhile does not hold the packet.

@@ -226,6 +226,11 @@ impl Passthrough {
         Self { aside_until: until, ..Self::new(min_rtt, false, now) }
     }
 
+    /// Tests whether a policer that the congestion controller finds is believed.
+    pub(super) fn may_be_policed(&self, now: f64) -> bool {
+        !self.is_long && now >= self.aside_until
+    }
+
     pub(super) fn count(&mut self, acked: u32, lost: u32) {
         self.acked = self.acked.saturating_add(acked);
         self.lost = self.lost.saturating_add(lost);
