@@ -38,9 +38,9 @@ const MTU_COOLDOWN: Duration = Duration::from_secs(4);
 /// handshake is three times as long.
 const INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// Packets behind a missing one that show its loss: more than most windows have, since jitter reorders packets that are
-/// sent close together. The time since it was sent shows it.
-const PACKET_THRESHOLD: u32 = 1000;
+/// Packets behind a missing one that show its loss: as many as jitter of some milliseconds turns round. With many more,
+/// losses of a full queue would be found by the time alone, which is that of a round trip through this queue.
+const PACKET_THRESHOLD: u32 = 32;
 
 /// Time limit of a client's handshake with one address. UDP gives no other sign that no server is there.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
