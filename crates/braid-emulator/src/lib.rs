@@ -21,7 +21,7 @@ pub use nat::{Nat, NatKind, NatTimes};
 pub use packet::{PacketView, ecn_of, set_ecn};
 pub use pipeline::{Departure, Pipeline};
 pub use prf::{CounterPrf, Stage};
-pub use spec::quantity::{Fault, duration_text, parse_duration};
+pub use spec::quantity::{duration_text, parse_duration};
 pub use spec::{Change, LinkError, LinkSpec, PathSpec, Probability, Timeline};
 pub use stage::{
     Aggregate, Codel, Delay, Distribution, Ecn, Limit, LineRate, Loss, LossModel, Management, Order, Policer,

@@ -165,8 +165,8 @@ impl ActiveQueue {
         (self.load.packets > 0).then_some(self.since)
     }
 
-    /// Takes a packet in. Returns those that have to go, if `limit` is exceeded: this one, or with flows the first of the
-    /// longest. `head`: bytes before the IP header.
+    /// Takes a packet in. Returns those that have to go, if `limit` is exceeded: this one, or with flows the first of
+    /// the longest. `head`: bytes before the IP header.
     pub(crate) fn push(&mut self, queued: Queued, limit: Limit, head: usize) -> Vec<Queued> {
         if self.flows.len() == 1 && !limit.admits(self.load.packets, self.load.bytes, queued.size) {
             return vec![queued];

@@ -153,7 +153,7 @@ fn parse_period(value: &str) -> Result<Duration, Fault> {
 
 /// Periods that are sensible, and cheap to count.
 const SHORTEST_PERIOD: Duration = Duration::from_micros(100);
-const LONGEST_PERIOD: Duration = Duration::from_hours(24);
+const LONGEST_PERIOD: Duration = Duration::from_secs(86_400);
 
 /// Refuses a period that is too short or too long.
 pub(super) fn check_period(period: Duration) -> Result<(), Fault> {

@@ -21,12 +21,12 @@ use braid_emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict, set_ecn};
 /// up 2 ! 1.500000000 delay=10ms
 /// ```
 ///
-/// A line is the fate of one packet: direction; number; `=`, or `+` for a duplicate; when it arrived, seconds since
-/// the start; its bytes without link header; protocol, source and destination, or `- - -`; its fate; when it was due;
-/// and `bit=77` if that bit was flipped, `ce` if the packet was marked, and `ecn=2` if it came with these bits. `inside` are those that were still there
-/// at the end. Lines stand in the order in which fates were settled. With `!` the line says that the link was changed
-/// after that packet, and to what. Lines with `#` are remarks, and `unlogged up 12` counts those for which the disk
-/// was too slow.
+/// A line is the fate of one packet: direction; number; `=`, or `+` for a duplicate; when it arrived, seconds since the
+/// start; its bytes without link header; protocol, source and destination, or `- - -`; its fate; when it was due; and
+/// `bit=77` if that bit was flipped, `ce` if the packet was marked, and `ecn=2` if it came with these bits. `inside`
+/// are those that were still there at the end. Lines stand in the order in which fates were settled. With `!` the line
+/// says that the link was changed after that packet, and to what. Lines with `#` are remarks, and `unlogged up 12`
+/// counts those for which the disk was too slow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VerdictLog {
     link: LinkSpec,

@@ -59,8 +59,8 @@ impl Host {
     }
 
     /// Replaces both directions of the link by those of a specification, whose times count from the start of the
-    /// network. Datagrams on their way are lost, [`change`](Self::change) begins with the default again, and what a NAT of
-    /// the specification has translated finds no way back: [`rebind_nat`](Self::rebind_nat) is for that.
+    /// network. Datagrams on their way are lost, [`change`](Self::change) begins with the default again, and what a NAT
+    /// of the specification has translated finds no way back: [`rebind_nat`](Self::rebind_nat) is for that.
     pub fn replace_link(&self, link: &LinkSpec) {
         let (mut state, _) = self.switch.advanced();
         let seed = state.random.next();
