@@ -188,7 +188,6 @@ impl Pipeline {
         self.advance(now);
         loop {
             let mut queued = self.queue.take_ready()?;
-            self.counters.queued.remove(queued.size);
             let due = Duration::from_nanos(queued.due);
             let mut fate = match queued.handling {
                 Handling::Unmatched => Fate::Unmatched,
@@ -200,20 +199,8 @@ impl Pipeline {
             {
                 fate = Fate::Forgotten;
             }
-            let Queued { index, copy, at, size, corrupted, is_marked, bytes, .. } = queued;
-            self.counters.count(fate, size);
-            if is_marked && matches!(fate, Fate::Sent { .. }) {
-                self.counters.marked.add(size);
-            }
-            self.note(Verdict {
-                index,
-                copy,
-                at: Duration::from_nanos(at),
-                size,
-                corrupted,
-                is_marked,
-                fate,
-            });
+            self.release(&queued, fate);
+            let Queued { index, copy, bytes, .. } = queued;
             if !matches!(fate, Fate::TooBig | Fate::Forgotten) {
                 return Some(Departure { index, copy, due, bytes });
             }
@@ -272,11 +259,19 @@ impl Pipeline {
 
     /// Drops a packet that waited.
     fn discard(&mut self, queued: Queued, fate: Fate) {
-        let Queued { index, copy, at, size, corrupted, is_marked, bytes, .. } = queued;
+        self.release(&queued, fate);
+        self.queue.recycle(queued.bytes);
+    }
+
+    /// Counts and notes a packet that is inside no more.
+    fn release(&mut self, queued: &Queued, fate: Fate) {
+        let &Queued { index, copy, at, size, corrupted, is_marked, .. } = queued;
         self.counters.queued.remove(size);
         self.counters.count(fate, size);
+        if is_marked && matches!(fate, Fate::Sent { .. }) {
+            self.counters.marked.add(size);
+        }
         self.note(Verdict { index, copy, at: Duration::from_nanos(at), size, corrupted, is_marked, fate });
-        self.queue.recycle(bytes);
     }
 
     /// Takes a packet in that has survived.

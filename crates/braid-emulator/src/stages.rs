@@ -106,8 +106,7 @@ impl Stages {
         let mut turn = self.managed.as_mut().map_or_else(Turn::default, |managed| managed.pop(at, head));
         if let Some(packet) = &mut turn.packet {
             let left = self.line.as_mut().map_or(at, |line| line.send(at, packet.size, &self.prf));
-            let roll = self.prf.roll(Stage::Delay, packet.index, packet.copy);
-            packet.due = left.saturating_add(self.delay.as_ref().map_or(0, |delay| delay.sample(roll)));
+            packet.due = left.saturating_add(self.sample_delay(packet.index, packet.copy));
         }
         self.forget_managed();
         turn
@@ -141,10 +140,9 @@ impl Stages {
 
     /// Whether the queue has room.
     pub(crate) fn has_room(&self, queue: &Queue, size: usize) -> bool {
-        let limit = self.spec.limit.unwrap_or(Limit::DEFAULT);
         match self.managed {
             Some(_) => !queue.is_unserved(),
-            None => queue.admits(limit, self.order(), size),
+            None => queue.admits(self.spec.limit.unwrap_or(Limit::DEFAULT), self.order(), size),
         }
     }
 
@@ -167,8 +165,7 @@ impl Stages {
         if handling == Handling::Delayed && self.hits(self.spec.reorder, Stage::Reorder, index, copy) {
             return (now, Handling::Overtaking);
         }
-        let delay =
-            self.delay.as_ref().map_or(0, |delay| delay.sample(self.prf.roll(Stage::Delay, index, copy)));
+        let delay = self.sample_delay(index, copy);
         let order = self.order();
         let due = match (&mut self.line, order) {
             (None, _) => now.saturating_add(delay),
@@ -183,6 +180,12 @@ impl Stages {
         };
         self.last_due = self.last_due.max(due);
         (due, handling)
+    }
+
+    /// Delay of a packet, ns.
+    fn sample_delay(&self, index: u64, copy: bool) -> u64 {
+        let roll = self.prf.roll(Stage::Delay, index, copy);
+        self.delay.as_ref().map_or(0, |delay| delay.sample(roll))
     }
 
     fn order(&self) -> Order {

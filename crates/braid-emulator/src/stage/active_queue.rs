@@ -185,7 +185,7 @@ impl ActiveQueue {
         let mut dropped = Vec::new();
         while !limit.holds(self.load.packets, self.load.bytes) {
             let Some(longest) = self.flows.iter_mut().max_by_key(|flow| flow.bytes) else { break };
-            let Some(first) = longest.pop_counted(&mut self.load) else { break };
+            let Some(first) = longest.pop(&mut self.load) else { break };
             dropped.push(first);
         }
         dropped
@@ -215,7 +215,7 @@ impl ActiveQueue {
                     let mark = |queued: &mut Queued| is_marking && mark(queued, head);
                     flow.take(codel, now, mark, &mut self.load, &mut turn.dropped)
                 }
-                None => flow.pop_counted(&mut self.load),
+                None => flow.pop(&mut self.load),
             };
             let Some(mut packet) = packet else {
                 list.pop_front();
@@ -288,21 +288,16 @@ impl Flow {
         self.packets.push_back(queued);
     }
 
-    fn pop(&mut self) -> Option<Queued> {
+    fn pop(&mut self, load: &mut PacketCount) -> Option<Queued> {
         let queued = self.packets.pop_front()?;
         self.bytes -= queued.size as u64;
-        Some(queued)
-    }
-
-    fn pop_counted(&mut self, load: &mut PacketCount) -> Option<Queued> {
-        let queued = self.pop()?;
         load.remove(queued.size);
         Some(queued)
     }
 
     /// Takes the next packet out, and whether CoDel may drop it.
     fn candidate(&mut self, codel: Codel, now: u64, load: &mut PacketCount) -> (Option<Queued>, bool) {
-        let Some(queued) = self.pop_counted(load) else {
+        let Some(queued) = self.pop(load) else {
             self.first_above = None;
             return (None, false);
         };

@@ -20,8 +20,7 @@ impl Limit {
 
     /// Whether a packet of `size` bytes still fits.
     pub(crate) fn admits(self, packets: u64, bytes: u64, size: usize) -> bool {
-        self.packets.is_none_or(|limit| packets < limit)
-            && self.bytes.is_none_or(|limit| bytes + size as u64 <= limit)
+        self.holds(packets + 1, bytes + size as u64)
     }
 
     /// Whether so much is within it.

@@ -23,21 +23,54 @@ use serde::Serialize;
 
 type Fallible<T> = Result<T, Box<dyn Error>>;
 
-/// Rounds and output of both suites.
+/// Rounds and output of a suite.
 #[derive(clap::Args)]
-pub(crate) struct RunOptions {
+pub(crate) struct Rounds {
     /// The seed of the first round; each further round takes the next.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Rounds of each row.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// Direction of the message through the network; both by default.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    way: Vec<LinkDirection>,
     /// Also write the measurements as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+impl Rounds {
+    /// Measures each round on virtual time; `measure` gets its seed.
+    fn measure<R>(&self, measure: impl AsyncFn(u64) -> Fallible<R>) -> Fallible<Vec<R>> {
+        let seeds = self.seed..self.seed.saturating_add(self.rounds);
+        seeds.map(|seed| on_virtual_time(measure(seed))).collect()
+    }
+
+    /// Writes rows as a JSON array with a line for each, if that is wanted.
+    fn write(&self, rows: &[impl Serialize]) -> Fallible<()> {
+        let Some(file) = &self.json else { return Ok(()) };
+        let lines = rows.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+        Ok(std::fs::write(file, format!("[\n{}\n]\n", lines.join(",\n")))?)
+    }
+}
+
+/// Runs a measurement on virtual time.
+fn on_virtual_time<R>(measurement: impl Future<Output = Fallible<R>>) -> Fallible<R> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+    runtime.block_on(measurement)
+}
+
+/// Tests whether a link is chosen by the begin of its name; all are if nothing is named.
+fn is_chosen(begins: &[String], name: &str) -> bool {
+    begins.is_empty() || begins.iter().any(|begin| name.starts_with(begin.as_str()))
+}
+
+/// Rounds and directions.
+#[derive(clap::Args)]
+pub(crate) struct RunOptions {
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Direction of the message through the network; both by default.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    way: Vec<LinkDirection>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -94,23 +127,16 @@ struct Row<S: Scenario> {
 }
 
 impl RunOptions {
-    /// Measures the scenarios on virtual time, prints a line for each, and writes a JSON array with a line for each.
+    /// Measures the scenarios on virtual time, prints a line for each, and writes them.
     fn measure<S: Scenario>(&self, head: &str, scenarios: impl IntoIterator<Item = S>) -> Fallible<()> {
         println!("{head}");
-        let mut lines = Vec::new();
+        let mut rows = Vec::new();
         for scenario in scenarios {
-            let seeds = self.seed..self.seed.saturating_add(self.rounds);
-            let round = |seed| {
-                let runtime =
-                    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
-                runtime.block_on(scenario.measure(seed))
-            };
-            let rounds = seeds.map(round).collect::<Fallible<Vec<_>>>()?;
+            let rounds = self.rounds.measure(async |seed| scenario.measure(seed).await)?;
             println!("{}", scenario.line(&rounds));
-            lines.push(serde_json::to_string(&Row { scenario, rounds })?);
+            rows.push(Row { scenario, rounds });
         }
-        let Some(file) = &self.json else { return Ok(()) };
-        Ok(std::fs::write(file, format!("[\n{}\n]\n", lines.join(",\n")))?)
+        self.rounds.write(&rows)
     }
 }
 

@@ -1,6 +1,5 @@
 //! `bench neighbours`: bulk of several connections that share a link.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use braid_client::{Client, Congestion, Publication, QoS};
@@ -8,7 +7,7 @@ use futures_util::future::{join_all, select_all};
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Fallible, Setting, Testbed, median, name};
+use super::{Fallible, Rounds, Setting, Testbed, is_chosen, median, name};
 
 /// Each connection publishes as much QoS 1 as the link takes; the first ten seconds do not count.
 #[derive(clap::Parser)]
@@ -17,18 +16,11 @@ pub(crate) struct Args {
     /// Links whose names begin with one of these; all by default.
     #[arg(long, value_delimiter = ',')]
     link: Vec<String>,
-    /// The seed of the first round; each further round takes the next.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Rounds of each row.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
-    rounds: u64,
+    #[command(flatten)]
+    rounds: Rounds,
     /// Seconds of a round.
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(20..=3600))]
     seconds: u32,
-    /// Also write the measurements as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 /// Name, specification and rate in Mbit/s of a link.
@@ -93,18 +85,11 @@ pub(crate) fn run(args: &Args) -> Fallible<()> {
     println!(
         "link      connections          Mbit/s of each                 of link  slowest of fair share   Jain"
     );
-    let mut lines = Vec::new();
-    let is_chosen =
-        |label: &str| args.link.is_empty() || args.link.iter().any(|start| label.starts_with(start.as_str()));
-    for &(label, specification, rate) in LINKS.iter().filter(|link| is_chosen(link.0)) {
+    let mut rows = Vec::new();
+    for &(label, specification, rate) in LINKS.iter().filter(|link| is_chosen(&args.link, link.0)) {
         for settings in SHARES {
-            let round = |seed| {
-                let runtime =
-                    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
-                runtime.block_on(measure(specification, settings, seed, args.seconds))
-            };
-            let rounds = (args.seed..args.seed.saturating_add(args.rounds)).map(round);
-            let rounds = rounds.collect::<Fallible<Vec<_>>>()?;
+            let round = async |seed| measure(specification, settings, seed, args.seconds).await;
+            let rounds = args.rounds.measure(round)?;
             let of = |of: &dyn Fn(&Reading) -> f64| {
                 median(&rounds, |reading| Some(of(reading))).unwrap_or_default()
             };
@@ -122,11 +107,10 @@ pub(crate) fn run(args: &Args) -> Fallible<()> {
                 of(&|reading| reading.least(rate)) * 100.0,
                 of(&Reading::jain),
             );
-            lines.push(serde_json::to_string(&Row { link: label, specification, settings, rounds })?);
+            rows.push(Row { link: label, specification, settings, rounds });
         }
     }
-    let Some(file) = &args.json else { return Ok(()) };
-    Ok(std::fs::write(file, format!("[\n{}\n]\n", lines.join(",\n")))?)
+    args.rounds.write(&rows)
 }
 
 /// One round.

@@ -1,6 +1,5 @@
 //! `bench real-links`: urgent messages beside bulk on links as they are found, with the gate and without.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use braid_bench::urgent::{Lanes, UrgentLoad};
@@ -10,7 +9,7 @@ use braid_measure::Percentiles;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{Fallible, LinkDirection, Setting, Testbed, median, name, or_all};
+use super::{Fallible, LinkDirection, Rounds, Setting, Testbed, is_chosen, median, name, or_all};
 
 /// 100 B of QoS 0 every 100 ms beside bulk of QoS 1, as much as the link takes, in each of the links.
 #[derive(clap::Parser)]
@@ -25,18 +24,11 @@ pub(crate) struct Args {
     /// Direction of the messages; both by default.
     #[arg(long, value_enum, value_delimiter = ',')]
     way: Vec<LinkDirection>,
-    /// The seed of the first round; each further round takes the next.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Rounds of each row.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
-    rounds: u64,
+    #[command(flatten)]
+    rounds: Rounds,
     /// Seconds of a round.
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(10..=3600))]
     seconds: u32,
-    /// Also write the measurements as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<std::path::PathBuf>,
 }
 
 /// Bounds of a row. Those beside "without" are ratios to BBR version 3 alone.
@@ -169,10 +161,7 @@ pub(crate) fn run(args: &Args) -> Fallible<()> {
         "link            way  setting     p50     p90     p99  slowest    bulk Mbit/s  of link  dropped   marks"
     );
     let (mut rows, mut missed) = (Vec::new(), Vec::new());
-    let is_chosen = |link: &&Link| {
-        args.link.is_empty() || args.link.iter().any(|start| link.0.starts_with(start.as_str()))
-    };
-    let chosen: Vec<&Link> = LINKS.iter().filter(is_chosen).collect();
+    let chosen: Vec<&Link> = LINKS.iter().filter(|link| is_chosen(&args.link, link.0)).collect();
     if chosen.is_empty() {
         let names: Vec<_> = LINKS.iter().map(|link| link.0).collect();
         return Err(format!("no link is called so; there are {}", names.join(", ")).into());
@@ -188,21 +177,14 @@ pub(crate) fn run(args: &Args) -> Fallible<()> {
     }
     println!("\n{} bounds missed", missed.len());
     missed.iter().for_each(|line| println!("{line}"));
-    let Some(file) = &args.json else { return Ok(()) };
-    let lines = rows.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
-    Ok(std::fs::write(file, format!("[\n{}\n]\n", lines.join(",\n")))?)
+    args.rounds.write(&rows)
 }
 
 impl Row {
     fn measure(link: &Link, way: LinkDirection, setting: Setting, args: &Args) -> Fallible<Self> {
         let &(label, specification, rate, _) = link;
-        let round = |seed| {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
-            runtime.block_on(measure((specification, rate), way, setting, seed, args.seconds))
-        };
-        let rounds =
-            (args.seed..args.seed.saturating_add(args.rounds)).map(round).collect::<Fallible<Vec<_>>>()?;
+        let round = async |seed| measure((specification, rate), way, setting, seed, args.seconds).await;
+        let rounds = args.rounds.measure(round)?;
         let row = Self { link: label, specification, way, setting, rounds };
         let millis =
             |value: Option<f64>| value.map_or_else(|| "never".to_owned(), |value| format!("{value:.0}"));
@@ -243,9 +225,7 @@ fn misses(link: &Link, way: LinkDirection, rows: &[Row]) -> Vec<String> {
     let mut lines = Vec::new();
     let mut check = |holds: bool, text: String| {
         if !holds {
-            let mut line = format!("{label} {}: ", name(&way));
-            let _ = write!(line, "{text}");
-            lines.push(line);
+            lines.push(format!("{label} {}: {text}", name(&way)));
         }
     };
     let (p99, bulk) = (gate.p99().unwrap_or(f64::INFINITY), gate.bulk());
@@ -317,6 +297,7 @@ async fn measure(
 
 #[cfg(test)]
 mod tests {
+    use super::super::on_virtual_time;
     use super::*;
 
     /// Links on which a wrong model of the gate once cost most, or the right one gains most. Ratios to BBR version 3 on
@@ -336,10 +317,8 @@ mod tests {
         for (label, least, most) in REDUCED {
             let &(_, specification, rate, _) = LINKS.iter().find(|link| link.0 == label).expect("a link");
             let [gate, without] = [Setting::Gate, Setting::Bbr3].map(|setting| {
-                let runtime =
-                    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
                 let measured = measure((specification, rate), LinkDirection::Up, setting, 1, 30);
-                runtime.expect("a runtime").block_on(measured).expect("a reading")
+                on_virtual_time(measured).expect("a reading")
             });
             let bulk = gate.bulk_megabits / without.bulk_megabits;
             let p99 = gate.latency_ms.p99.unwrap_or(f64::INFINITY)
