@@ -1,18 +1,22 @@
 //! Configuration of QUIC.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use noq_proto::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
 use noq_proto::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use tokio::time::Instant;
 
 use super::cid_generator::{self, RoutableCidGenerator};
 use super::congestion::controller::{Gated, SharedGate};
 use super::congestion::{BbrExtensions, Found};
 use super::connection::ReceiveBudget;
+use super::io::Connection;
 use super::qlog::QlogFiles;
 use super::quic_lb::QuicLb;
+use super::round_trips::RoundTrips;
 use crate::sim::Host;
 use crate::tls::ALPN_MQTT;
 
@@ -112,6 +116,8 @@ pub struct QuicOptions {
     pub packet_threshold: u32,
     /// Round-trip time that is assumed until one is measured or remembered.
     pub initial_rtt: Duration,
+    /// Round-trip times of earlier connections with clones of these options.
+    pub round_trips: RoundTrips,
     /// Time limit of a client's handshake with one address.
     pub handshake_limit: Duration,
     /// Holds bulk back where the path limits, so that urgent messages meet no queue.
@@ -160,6 +166,7 @@ impl QuicOptions {
             loss_floor: false,
             packet_threshold: PACKET_THRESHOLD,
             initial_rtt: INITIAL_RTT,
+            round_trips: RoundTrips::default(),
             handshake_limit: HANDSHAKE_LIMIT,
             gate: true,
             gate_reserve: 2,
@@ -178,6 +185,13 @@ impl QuicOptions {
     #[must_use]
     pub fn client() -> Self {
         Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, zero_rtt: false, ..Self::server() }
+    }
+
+    /// Notes the round-trip time of a connection whose handshake is over.
+    pub(super) fn note_round_trip(&self, connection: &Connection, peer: SocketAddr) {
+        if let Some(rtt) = connection.rtt() {
+            self.round_trips.note(peer.ip(), rtt, Instant::now());
+        }
     }
 
     /// `receive_window`: unread bytes that the peer may send over all streams.
@@ -211,22 +225,35 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Configuration and gate of one more connection, if there are gates.
-    pub(super) fn gated(&self) -> Option<(Arc<TransportConfig>, Arc<SharedGate>)> {
-        if !self.options.gate {
-            return None;
+    /// Configuration of one more connection, which begins with a known round trip, and its gate if there are gates.
+    pub(super) fn connection(&self, peer: IpAddr) -> (Arc<TransportConfig>, Option<Arc<SharedGate>>) {
+        let QuicOptions {
+            congestion,
+            loss_floor,
+            initial_rtt,
+            round_trips,
+            gate,
+            gate_reserve,
+            gate_log,
+            ..
+        } = &*self.options;
+        let mut shared = Arc::clone(&self.shared);
+        if let Some(rtt) = round_trips.of(peer, Instant::now()) {
+            // A longer one was perhaps a queue, and would delay the first repetition.
+            Arc::make_mut(&mut shared).initial_rtt(rtt.min(*initial_rtt));
         }
-        let QuicOptions { congestion, loss_floor, gate_reserve, gate_log, .. } = &*self.options;
+        if !gate {
+            return (shared, None);
+        }
         let gate = SharedGate::new(*gate_reserve, gate_log.as_deref().map(Arc::from));
         let mut mtu_discovery = MtuDiscoveryConfig::default();
         mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
-        let mut config = TransportConfig::clone(&self.shared);
         let found = Found::default();
         let inner = congestion.factory(Arc::clone(&found), *loss_floor);
-        config
+        Arc::make_mut(&mut shared)
             .congestion_controller_factory(Arc::new(Gated { inner, found, gate: Arc::clone(&gate) }))
             .mtu_discovery_config(Some(mtu_discovery));
-        Some((Arc::new(config), gate))
+        (shared, Some(gate))
     }
 }
 

@@ -219,10 +219,8 @@ impl<'a> Attempt<'a> {
         let early = self.early.as_ref().filter(|(to, _)| *to == address).map(|(_, config)| config);
         let name = self.tls.server_name(self.host);
         let mut config = early.unwrap_or(&self.config).clone();
-        let gate = self.transport.gated().map(|(transport, gate)| {
-            config.transport_config(transport);
-            gate
-        });
+        let (transport, gate) = self.transport.connection(address.ip());
+        config.transport_config(transport);
         let connection =
             Connection::connect(endpoint, config, Arc::new(socket), (address, name), gate.clone());
         let mut connection = Box::new(connection.map_err(|error| self.refused(error))?);
@@ -235,6 +233,7 @@ impl<'a> Attempt<'a> {
         } else {
             connection.connected().await.map_err(|error| self.explain(&error, address))?;
             self.tls.set_resumable(self.host, self.port, address);
+            options.note_round_trip(&connection, address);
             None
         };
         let connected = Connected { connection, address, rebind, options, gate, early };

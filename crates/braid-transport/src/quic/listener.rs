@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use noq_proto::crypto::rustls::QuicServerConfig;
-use noq_proto::{ConnectionError, Dir, Incoming, ServerConfig, TransportConfig, TransportErrorCode, VarInt};
+use noq_proto::{ConnectionError, Dir, Incoming, ServerConfig, TransportErrorCode, VarInt};
 use socket2::{Domain, Protocol, Type};
 use tokio::task::coop::consume_budget;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::amplification::{AmplificationLimit, ValidatingCrypto};
 use super::announced_window::AnnouncedWindow;
@@ -20,7 +20,6 @@ use super::connection::{Established, Multi, chain, peer};
 use super::early::Early;
 use super::http3::Http3Connection;
 use super::io::{Connection, Endpoint, Socket};
-use super::round_trips::RoundTrips;
 use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
 use crate::link::Link;
@@ -57,7 +56,6 @@ pub(crate) struct QuicListener {
     config: Arc<ServerConfig>,
     transport: Transport,
     handshakes: Handshakes,
-    round_trips: RoundTrips,
     limit: AmplificationLimit,
 }
 
@@ -142,7 +140,6 @@ impl QuicListener {
             config: Arc::new(config),
             transport,
             handshakes: Handshakes::default(),
-            round_trips: RoundTrips::default(),
             limit,
         })
     }
@@ -181,7 +178,6 @@ impl QuicListener {
             transport: self.transport.clone(),
             tls: self.tls.clone(),
             handshakes: self.handshakes.clone(),
-            round_trips: self.round_trips.clone(),
             limit: self.limit.clone(),
         }))
     }
@@ -277,7 +273,6 @@ pub(crate) struct QuicIncoming {
     transport: Transport,
     tls: ServerTls,
     handshakes: Handshakes,
-    round_trips: RoundTrips,
     limit: AmplificationLimit,
 }
 
@@ -293,14 +288,11 @@ impl QuicIncoming {
 
     /// Shakes hands for HTTP/3.
     pub(crate) async fn handshake_http3(self) -> Result<Http3Connection, HandshakeError> {
-        let (round_trips, from) = (self.round_trips.clone(), self.peer_address().ip());
         // Counted until the end of the handshake.
         let Begun { mut connection, offered, address, tls, options, handshakes: _held, gate: _ } =
             self.begin()?;
         connection.connected().await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
-        if let Some(rtt) = connection.rtt() {
-            round_trips.note(from, rtt, Instant::now());
-        }
+        options.note_round_trip(&connection, address);
         connection.set_receive_window(HTTP_WINDOW);
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
         let mut peer = peer(&connection, address);
@@ -311,7 +303,7 @@ impl QuicIncoming {
     /// Answers the first packet.
     fn begin(self) -> Result<Begun, HandshakeError> {
         let address = self.peer_address();
-        let Self { mut incoming, mut config, transport, tls, handshakes, round_trips, limit } = self;
+        let Self { mut incoming, mut config, transport, tls, handshakes, limit } = self;
         let Some(first) = incoming.incoming.take() else {
             return Err(HandshakeError::Quic("the client was answered before".to_owned()));
         };
@@ -319,15 +311,8 @@ impl QuicIncoming {
         let (inner, limited) = (Arc::clone(&config.crypto), Arc::new(limited));
         let inner = Arc::new(AnnouncedWindow(inner));
         Arc::make_mut(&mut config).crypto = Arc::new(ValidatingCrypto { inner, connection: limited });
-        if let Some(rtt) = round_trips.of(address.ip(), Instant::now()) {
-            let mut known = TransportConfig::clone(&transport.shared);
-            known.initial_rtt(rtt);
-            Arc::make_mut(&mut config).transport_config(Arc::new(known));
-        }
-        let gate = transport.gated().map(|(transport, gate)| {
-            Arc::make_mut(&mut config).transport_config(transport);
-            gate
-        });
+        let (known, gate) = transport.connection(address.ip());
+        Arc::make_mut(&mut config).transport_config(known);
         let (offered, options) = (offered_protocols(&first), transport.options);
         let connection =
             Connection::accept_client(Arc::clone(&incoming.endpoint), first, config, gate.clone())
@@ -356,6 +341,9 @@ impl QuicIncoming {
             return Err(HandshakeError::Quic("the connection was closed".to_owned()));
         };
         let early = (is_early && !connection.is_confirmed()).then_some(Early::Received);
+        if early.is_none() {
+            options.note_round_trip(&connection, address);
+        }
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
         let mut multi = Multi::new(Established { connection, address, options, gate, early, rebind: None });
         multi.peer.certificate = certificate;

@@ -28,6 +28,7 @@ pub use connection::{Blocked, Multi, PathState, ReceiveBudget};
 pub use early::is_early_data_rejected;
 pub use listener::EndpointHealth;
 pub use quic_lb::{QuicHeader, QuicLb, QuicLbError, QuicLbFormat, QuicLbKey, ServerId};
+pub use round_trips::RoundTrips;
 
 pub(crate) use connect::{connect, connect_http3, connect_simulated};
 pub(crate) use connection::ConnectionState;

@@ -1,6 +1,7 @@
-//! Cache of round-trip times by the network of the client.
+//! Cache of round-trip times by the network of the peer.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,16 +11,33 @@ use tokio::time::Instant;
 /// Networks in one generation of the cache. There are two, of some 64 bytes an entry.
 const NETWORKS: usize = 4096;
 
-/// Time for which a measurement counts: clients come back within it while they load a page.
+/// Time for which a measurement counts: clients come back within it while they load a page, or after a connection that
+/// was lost.
 const AGE: Duration = Duration::from_secs(600);
 
-/// Least value, which covers the time that a busy client needs for its part of a handshake.
+/// Least value, which covers the time that a busy peer needs for its part of a handshake.
 const LEAST: Duration = Duration::from_millis(10);
 
-/// Round-trip times of earlier connections, as the initial one of later ones from the same network: RFC 9002 (6.2.2)
+/// Round-trip times of earlier connections, as the initial one of later ones with the same network: RFC 9002 (6.2.2)
 /// recommends it for the same network path. An IPv6 network has 64 bits. Clones share the cache.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RoundTrips(Arc<Mutex<Generations>>);
+#[derive(Clone, Default)]
+pub struct RoundTrips(Arc<Mutex<Generations>>);
+
+impl PartialEq for RoundTrips {
+    /// True: a cache is no setting.
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for RoundTrips {}
+
+impl fmt::Debug for RoundTrips {
+    /// Writes no addresses of peers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RoundTrips").finish_non_exhaustive()
+    }
+}
 
 /// The generation that is filled, and the one before.
 #[derive(Debug, Default)]
@@ -36,18 +54,18 @@ struct Measured {
 
 impl RoundTrips {
     /// Notes the round-trip time of a connection that is established.
-    pub(super) fn note(&self, client: IpAddr, rtt: Duration, now: Instant) {
+    pub(super) fn note(&self, peer: IpAddr, rtt: Duration, now: Instant) {
         let mut cache = self.lock();
         if cache.young.len() >= NETWORKS {
             cache.old = std::mem::take(&mut cache.young);
         }
-        cache.young.insert(network(client), Measured { rtt: rtt.max(LEAST), at: now });
+        cache.young.insert(network(peer), Measured { rtt: rtt.max(LEAST), at: now });
     }
 
-    /// Round-trip time to assume for a client; `None` if its network is not known.
-    pub(super) fn of(&self, client: IpAddr, now: Instant) -> Option<Duration> {
+    /// Round-trip time to assume for a peer; `None` if its network is not known.
+    pub(super) fn of(&self, peer: IpAddr, now: Instant) -> Option<Duration> {
         let cache = self.lock();
-        let network = network(client);
+        let network = network(peer);
         let measured = cache.young.get(&network).or_else(|| cache.old.get(&network))?;
         (now.saturating_duration_since(measured.at) < AGE).then_some(measured.rtt)
     }

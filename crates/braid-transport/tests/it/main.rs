@@ -11,6 +11,7 @@ mod gate;
 mod http;
 mod initial;
 mod keylog;
+mod known_round_trip;
 mod mem;
 mod multi;
 mod noq_peer;
