@@ -67,7 +67,7 @@ struct Gate {
     rate_per_sec: Option<f64>,
     /// Wait of a packet in the queue of the path.
     queue_ms: Option<f64>,
-    /// Limit that the path is taken to have: `start`, `open`, `search`, `policed` or `queued`.
+    /// Limit that the path is taken to have: `start`, `open`, `window`, `policed` or `queued`.
     class: Option<&'static str>,
 }
 
@@ -166,7 +166,7 @@ impl From<&GateState> for Gate {
             state: match gate.class {
                 PathClass::Startup => "learning",
                 PathClass::Passthrough => "open",
-                PathClass::LossTolerant | PathClass::Policed | PathClass::Queued => "holding",
+                PathClass::Windowed | PathClass::Policed | PathClass::Queued => "holding",
             },
             rate_per_sec: gate.bytes_per_second,
             queue_ms: match gate.level {

@@ -10,8 +10,8 @@ use noq_proto::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig
 use tokio::time::Instant;
 
 use super::cid_generator::{self, RoutableCidGenerator};
+use super::congestion::BbrExtensions;
 use super::congestion::controller::{Gated, SharedGate};
-use super::congestion::{BbrExtensions, Found};
 use super::connection::ReceiveBudget;
 use super::io::Connection;
 use super::qlog::QlogFiles;
@@ -74,11 +74,11 @@ impl Congestion {
         }
     }
 
-    /// `found`: receives the rate of a detected policer. `has_loss_floor`: [`QuicOptions::loss_floor`].
-    fn factory(self, found: Found, has_loss_floor: bool) -> Arc<dyn ControllerFactory + Send + Sync> {
+    /// `has_loss_floor`: [`QuicOptions::loss_floor`].
+    fn factory(self, has_loss_floor: bool) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
             Self::Bbr3 => {
-                let bbr = BbrExtensions::new(Arc::new(Bbr3Config::default()), found);
+                let bbr = BbrExtensions::new(Arc::new(Bbr3Config::default()));
                 Arc::new(bbr.with_loss_floor(has_loss_floor))
             }
             Self::Cubic => Arc::new(CubicConfig::default()),
@@ -208,7 +208,7 @@ impl QuicOptions {
             .initial_rtt(self.initial_rtt)
             .packet_threshold(self.packet_threshold)
             .datagram_receive_buffer_size(None)
-            .congestion_controller_factory(self.congestion.factory(Found::default(), self.loss_floor))
+            .congestion_controller_factory(self.congestion.factory(self.loss_floor))
             .max_outgoing_bytes_per_second(self.link_rate);
         if let Some(directory) = &self.qlog_dir {
             config.qlog_factory(Arc::new(QlogFiles::new(directory)));
@@ -248,10 +248,9 @@ impl Transport {
         let gate = SharedGate::new(*gate_reserve, gate_log.as_deref().map(Arc::from));
         let mut mtu_discovery = MtuDiscoveryConfig::default();
         mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
-        let found = Found::default();
-        let inner = congestion.factory(Arc::clone(&found), *loss_floor);
+        let inner = congestion.factory(*loss_floor);
         Arc::make_mut(&mut shared)
-            .congestion_controller_factory(Arc::new(Gated { inner, found, gate: Arc::clone(&gate) }))
+            .congestion_controller_factory(Arc::new(Gated { inner, gate: Arc::clone(&gate) }))
             .mtu_discovery_config(Some(mtu_discovery));
         (shared, Some(gate))
     }

@@ -8,5 +8,5 @@ pub(super) mod controller;
 mod path_model;
 pub(super) mod pto_filter;
 
-pub(super) use bbr_extensions::{BbrExtensions, Found, permit_extra_packet};
+pub(super) use bbr_extensions::{BbrExtensions, permit_extra_packet};
 pub use path_model::{Class, GateState, Level, Reason};

@@ -10,7 +10,6 @@ mod rtt_step;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use noq_proto::RttEstimator;
@@ -28,7 +27,6 @@ pub(in crate::quic) const PROBE: u16 = 30;
 /// Factory of extended controllers of another kind.
 pub(in crate::quic) struct BbrExtensions {
     inner: Arc<dyn ControllerFactory + Send + Sync>,
-    found: Found,
     has_loss_floor: bool,
 }
 
@@ -41,13 +39,9 @@ struct Floor {
     window: u64,
 }
 
-/// Rate of a policer that the controller of a connection has found, in bytes per second; 0: none.
-pub(in crate::quic) type Found = Arc<AtomicU64>;
-
 impl BbrExtensions {
-    /// `found`: set by the controllers; of one connection, if it is read.
-    pub(in crate::quic) fn new(inner: Arc<dyn ControllerFactory + Send + Sync>, found: Found) -> Self {
-        Self { inner, found, has_loss_floor: false }
+    pub(in crate::quic) fn new(inner: Arc<dyn ControllerFactory + Send + Sync>) -> Self {
+        Self { inner, has_loss_floor: false }
     }
 
     /// Adds the lower limit on a path that loses without a queue.
@@ -60,7 +54,6 @@ impl BbrExtensions {
 impl ControllerFactory for BbrExtensions {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let inner = Arc::clone(&self.inner).build(now, mtu);
-        self.found.store(0, Ordering::Relaxed);
         let (cap, rtt_step) = (PolicerCap::new(now), RttStep::new(now));
         let loss_floor = self.has_loss_floor.then(LossFloor::default);
         Box::new(ExtendedController {
@@ -165,7 +158,6 @@ impl Controller for ExtendedController {
         }
         self.cap.handle_end_of_acks(app_limited, now);
         self.extra.handle_end_of_acks(in_flight, now);
-        self.factory.found.store(self.cap.held().unwrap_or(0), Ordering::Relaxed);
         if self.rtt_step.handle_end_of_acks(app_limited, now) {
             self.begin_anew(now);
         }
@@ -278,7 +270,7 @@ mod tests {
     /// Controller in a trial: the path had 10 ms, now has 100 ms and passes less.
     fn on_trial() -> (Box<ExtendedController>, Instant) {
         let mut now = Instant::now();
-        let factory = Arc::new(BbrExtensions::new(Arc::new(CubicConfig::default()), Found::default()));
+        let factory = Arc::new(BbrExtensions::new(Arc::new(CubicConfig::default())));
         let built = ControllerFactory::build(factory, now, MTU).into_any();
         let mut controller = built.downcast::<ExtendedController>().expect("of its kind");
         // Round trip (ms) and packets in it.

@@ -3,8 +3,7 @@
 //! A policer drops what exceeds its rate and delays nothing, so a controller that models queues sends on above that
 //! rate and loses a third, urgent packets as well as bulk. It shows as many losses beside a steady delivery, and
 //! differs from random losses in one thing: sending less ends them. So a [`PolicerCap`] begins with a trial just below
-//! the delivered rate, and is lifted when that did not help. Once it helps, the gate takes the path for a policer
-//! (`Reason::PolicerCapHelped`).
+//! the delivered rate, and is lifted when that did not help.
 
 #[cfg(test)]
 mod tests;

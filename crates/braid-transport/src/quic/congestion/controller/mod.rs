@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
-use super::bbr_extensions::{Found, PROBE};
+use super::bbr_extensions::PROBE;
 use super::path_model::{Class, Gate, SendDecision};
 use crate::quic::io::now;
 use datagram_filter::{DatagramFilter, DeferredPart};
@@ -32,8 +32,6 @@ const CLOSED: u64 = 1;
 /// Factory of the controllers of one connection.
 pub(in crate::quic) struct Gated {
     pub(in crate::quic) inner: Arc<dyn ControllerFactory + Send + Sync>,
-    /// Policer that `inner` finds.
-    pub(in crate::quic) found: Found,
     pub(in crate::quic) gate: Arc<SharedGate>,
 }
 
@@ -262,10 +260,6 @@ impl Controller for GatedController {
         if !self.is_active() {
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         }
-        let found = self.factory.found.load(Ordering::Relaxed);
-        if self.is_passthrough() && found > 0 {
-            self.gate().handle_policer(found, now);
-        }
         self.follow(now);
     }
 
@@ -278,6 +272,9 @@ impl Controller for GatedController {
         lost_bytes: u64,
         largest_lost_pn: u64,
     ) {
+        if is_ecn || is_persistent_congestion {
+            self.gate().handle_congestion(is_persistent_congestion, now);
+        }
         if !self.is_active() {
             self.inner.on_congestion_event(
                 now,
@@ -394,11 +391,7 @@ mod tests {
     fn questions_before_a_batch_do_not_tell_probes_from_packets() {
         let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
-        let factory = Arc::new(Gated {
-            inner: Arc::clone(&inner) as _,
-            found: Arc::default(),
-            gate: Arc::clone(&gate),
-        });
+        let factory = Arc::new(Gated { inner: Arc::clone(&inner) as _, gate: Arc::clone(&gate) });
         gate.set_established();
         let mut controller = GatedController::new(factory, inner.build(now(), MTU), MTU);
         let ask = |controller: &GatedController, questions: &str| {
@@ -430,14 +423,18 @@ mod tests {
     async fn asking_for_the_window_changes_nothing() {
         let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
-        let factory = Arc::new(Gated { inner, found: Arc::default(), gate: Arc::clone(&gate) });
+        let factory = Arc::new(Gated { inner, gate: Arc::clone(&gate) });
         let mut controller = factory.build(now(), MTU);
-        // Startup delivers fast, the congestion controller takes over, and then a policer of 30 packets a second is
-        // found.
-        (0..64).for_each(|number| gate.lock().handle_packet(number, MTU.into(), now()));
-        advance(Duration::from_millis(10)).await;
-        (0..64).for_each(|number| gate.lock().handle_acked(number, 0.01, now()));
-        gate.lock().handle_policer(30 * u64::from(MTU), now());
+        // Half of what is sent is dropped.
+        for number in 0..40 {
+            controller.on_packet_sent(now(), MTU, number);
+            controller.on_sent(now(), MTU.into(), number);
+            match number % 2 {
+                0 => gate.lock().handle_acked(number, 0.001, now()),
+                _ => controller.on_packet_lost(MTU, number, now()),
+            }
+            advance(Duration::from_millis(17)).await;
+        }
         controller.on_end_acks(now(), 0, false, None);
         let ask = |controller: &dyn Controller| {
             let (window, state) = (controller.window(), gate.state());
@@ -446,9 +443,8 @@ mod tests {
             window
         };
         assert_eq!(gate.state().map(|state| state.class), Some(Class::Policed));
-        assert_eq!(ask(&*controller), CLOSED, "the bucket is empty");
-        let mut number = 64;
-        for (wait, expected) in [(400, 3), (35, 1)] {
+        let mut number = 40;
+        for (wait, expected) in [(400, 6), (35, 0), (80, 1)] {
             advance(Duration::from_millis(wait)).await;
             let before = number;
             while ask(&*controller) == UNLIMITED {
@@ -456,7 +452,11 @@ mod tests {
                 controller.on_sent(now(), MTU.into(), number);
                 number += 1;
             }
-            assert_eq!(number - before, expected, "a bucket of five, of which two tokens are reserved");
+            assert_eq!(
+                number - before,
+                expected,
+                "a probe of a full bucket, and then two tokens are reserved"
+            );
             assert_eq!(ask(&*controller), CLOSED);
         }
     }

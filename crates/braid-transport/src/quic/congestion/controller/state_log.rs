@@ -79,7 +79,7 @@ mod tests {
     fn a_line_has_the_known_fields_only() {
         let open = GateState {
             class: Class::Passthrough,
-            reason: Reason::LongRtt,
+            reason: Reason::FastQueue,
             packets_per_second: None,
             bytes_per_second: None,
             level: None,
@@ -89,7 +89,7 @@ mod tests {
         let begin = r#"{"unix_us":1500000,"peer":"192.168.200.1:14567","class":"#;
         assert_eq!(
             written(&open),
-            format!("{begin}\"open\",\"reason\":\"LongRtt\",\"on_the_way\":7,\"packets\":9}}\n")
+            format!("{begin}\"open\",\"reason\":\"FastQueue\",\"on_the_way\":7,\"packets\":9}}\n")
         );
         let limited = GateState {
             class: Class::Policed,

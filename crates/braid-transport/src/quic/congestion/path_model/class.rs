@@ -1,10 +1,6 @@
 //! Class of a path: the limit that it is taken to have, and the reason.
 //!
-//! Each change of the class of a path stands in this file and goes through [`Gate::enter`], which logs it. A path is
-//! taken for a policer in two cases:
-//! - [`Reason::DropsAboveRate`]: [`Startup::dropped`] has found drops at flat round trips, too many for random loss,
-//!   with packets that pass between them.
-//! - [`Reason::PolicerCapHelped`]: in passthrough, BBR's policer cap has limited the rate, and the losses ended.
+//! Each change of the class of a path stands in this file and goes through [`Gate::enter`], which logs it.
 
 use std::time::Instant;
 
@@ -12,7 +8,8 @@ use super::policer_model::PolicerModel;
 use super::queue_model::QueueModel;
 use super::rtt_samples::{MinRtt, RttSample};
 use super::sent_packets::{Fate, SentPacket};
-use super::startup::{LossTolerant, Passthrough, Startup};
+use super::startup::{Passthrough, Startup};
+use super::window_model::WindowModel;
 use super::{FAST, Gate};
 
 /// Wait (s) that shows a queue.
@@ -23,14 +20,27 @@ const QUEUE_WAIT: f64 = 0.01;
 const POLICER_DELAYS: u32 = 8;
 const POLICER_DELAY_TIME: f64 = 0.3;
 
+/// Packets a second below which each packet of a queue is modelled. Above this, and a little more, a window keeps the
+/// queue as short: two packets wait no longer than an urgent one may.
+const SLOW: f64 = 150.0;
+const NOT_SLOW: f64 = 200.0;
+
 /// Least time (s) between two departures that measure the rate of a queue.
 const QUEUE_RATE_SPAN: f64 = 0.015;
 
-/// Share of [`FAST`] above which a new queue is left to the congestion controller: its rate is not known well at first.
-const FAST_QUEUE_SHARE: f64 = 0.7;
+/// Packets a second above which a window measures what a policer passes: it sends evenly, where bursts of startup show
+/// the depth of the bucket.
+const MEASURED: f64 = 40.0;
 
-/// Time (s) for which losses make no policer after random losses, and round trips make no queue after noise.
-const IGNORE_FOR: f64 = 60.0;
+/// Time (s) for which drops make no policer after one that was refuted: at first, and at most.
+pub(super) const REFUTED: f64 = 3.0;
+const LONGEST_REFUTED: f64 = 6.0;
+
+/// Time (s) for which a slow queue is not modelled after one whose waits were noise.
+const NOISY: f64 = 20.0;
+
+/// Round trip (s) until one is measured.
+const NO_RTT: f64 = 0.1;
 
 /// Time (s) within which packets are late twice on a path that reorders them.
 const LATE_WITHIN: f64 = 10.0;
@@ -45,27 +55,27 @@ pub enum Class {
     Startup,
     /// None that the gate has to know: the congestion controller decides.
     Passthrough,
-    /// Unknown so far, and packets are lost at random.
-    LossTolerant,
+    /// A queue whose rate is high or varies, or random losses: the window follows the delivery rate.
+    Windowed,
     /// A policer: drops what exceeds its rate, and delays nothing.
     Policed,
-    /// A queue.
+    /// A slow queue: each packet is modelled.
     Queued,
 }
 
 impl Class {
     /// True if the gate decides, not the congestion controller.
     pub(in crate::quic) fn is_limited(self) -> bool {
-        matches!(self, Self::LossTolerant | Self::Policed | Self::Queued)
+        matches!(self, Self::Windowed | Self::Policed | Self::Queued)
     }
 
-    /// Name in the gate log: `start`, `open`, `search`, `policed` or `queued`.
+    /// Name in the gate log: `start`, `open`, `window`, `policed` or `queued`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Startup => "start",
             Self::Passthrough => "open",
-            Self::LossTolerant => "search",
+            Self::Windowed => "window",
             Self::Policed => "policed",
             Self::Queued => "queued",
         }
@@ -83,74 +93,32 @@ pub enum Reason {
     PolicerDelays,
     /// Startup: a queue loses a third of the packets, so a policer has taken its place.
     QueueLoses,
-    /// Startup: a path in passthrough loses a fifth of the packets, or queues.
+    /// Startup: nothing has passed a queue for a time.
+    PersistentCongestion,
+    /// Startup: a queue has become slower than 150 packets a second.
+    SlowQueue,
+    /// Startup: a path in passthrough loses a fifth of the packets, or is not fast.
     PassthroughLimits,
-    /// Startup: the minimum RTT is below 250 ms again.
-    ShortRtt,
-    /// Passthrough: the minimum RTT is above 300 ms.
-    LongRtt,
     /// Passthrough: startup has delivered 64 packets at more than 5,000 a second.
     FastDelivery,
     /// Passthrough: a queue has formed whose rate is near 5,000 packets a second.
     FastQueue,
     /// Passthrough: the rate of a model has risen above 5,000 packets a second.
     FastModel,
-    /// Passthrough: waits in a queue differ by more than two service times.
+    /// Windowed: waits in a slow queue differ by more than two service times.
     NoisyWaits,
-    /// Passthrough: too much is lost for random losses.
-    ExcessLoss,
-    /// Passthrough: packets that counted as lost were late.
+    /// Windowed: packets that counted as lost were late.
     LateNotLost,
-    /// Passthrough, for a while: models were wrong too often.
-    Unmodelled,
-    /// Loss tolerant: startup has too few losses for a policer, and they go on.
+    /// Windowed: startup has too few losses for a policer, and they go on.
     RandomLoss,
-    /// Loss tolerant: packets are lost although a policer would have had tokens.
+    /// Windowed: packets are lost although a policer would have had tokens.
     LossDespiteTokens,
-    /// Policed: packets are dropped at flat round trips. See [`Startup::dropped`].
+    /// Policed: packets are dropped at flat round trips, too many for random losses. Windowed, at startup above 40
+    /// packets a second.
     DropsAboveRate,
-    /// Policed: the policer cap of BBR has ended the losses.
-    PolicerCapHelped,
-    /// Queued: full packets wait longer and longer.
+    /// Queued: full packets wait longer and longer. Windowed above 150 packets a second, and above 200 where a queue
+    /// was slower.
     WaitsGrow,
-}
-
-impl Reason {
-    /// Tests whether the gate was wrong about the path.
-    fn contradicts_a_model(self) -> bool {
-        matches!(
-            self,
-            Self::NoisyWaits
-                | Self::ExcessLoss
-                | Self::LossDespiteTokens
-                | Self::PolicerDelays
-                | Self::LateNotLost
-        )
-    }
-}
-
-/// Wrong models within this time (s) that are tolerated, and the time (s) for which the next one sets the gate aside at
-/// first and at most.
-const WRONG_WITHIN: f64 = 60.0;
-const TOLERATED: u32 = 1;
-const ASIDE: f64 = 10.0;
-const LONGEST_ASIDE: f64 = 40.0;
-
-/// Models that were wrong.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WrongModels {
-    count: u32,
-    last: f64,
-}
-
-impl WrongModels {
-    /// Notes a wrong model. Returns the time (s) for which the gate stands aside, if there were too many.
-    fn handle_wrong(&mut self, now: f64) -> Option<f64> {
-        self.count = if now - self.last > WRONG_WITHIN { 1 } else { self.count + 1 };
-        self.last = now;
-        let excess = self.count.checked_sub(TOLERATED + 1)?;
-        Some((ASIDE * f64::from(2_u32.pow(excess.min(4)))).min(LONGEST_ASIDE))
-    }
 }
 
 /// Model that belongs to a class.
@@ -158,9 +126,9 @@ impl WrongModels {
 pub(super) enum Model {
     Startup(Startup),
     Passthrough(Passthrough),
-    LossTolerant(LossTolerant),
     Policed(PolicerModel),
     Queued(QueueModel),
+    Windowed(WindowModel),
 }
 
 impl Model {
@@ -168,18 +136,27 @@ impl Model {
         match self {
             Self::Startup(_) => Class::Startup,
             Self::Passthrough(_) => Class::Passthrough,
-            Self::LossTolerant(_) => Class::LossTolerant,
             Self::Policed(_) => Class::Policed,
             Self::Queued(_) => Class::Queued,
+            Self::Windowed(_) => Class::Windowed,
+        }
+    }
+
+    /// True if the rate need not be known.
+    fn is_fast(&self) -> bool {
+        match self {
+            Self::Windowed(path) => path.is_faster_than(FAST),
+            _ => self.rate().is_some_and(|rate| rate > FAST),
         }
     }
 
     /// Packets per second, where something limits them.
     pub(super) fn rate(&self) -> Option<f64> {
         match self {
-            Self::Startup(_) | Self::Passthrough(_) | Self::LossTolerant(_) => None,
+            Self::Startup(_) | Self::Passthrough(_) => None,
             Self::Policed(policer) => Some(policer.rate()),
             Self::Queued(queue) => Some(queue.rate()),
+            Self::Windowed(path) => Some(path.rate()),
         }
     }
 }
@@ -189,18 +166,16 @@ impl Gate {
     fn enter(&mut self, model: Model, reason: Reason, now: f64) {
         tracing::debug!(from = ?self.model.class(), to = ?model.class(), ?reason, "the path changes its class");
         match reason {
-            Reason::RandomLoss | Reason::LossDespiteTokens => self.ignore_loss_until = now + IGNORE_FOR,
-            Reason::NoisyWaits => self.ignore_rtt_until = now + IGNORE_FOR,
-            // Few packets empty a queue, if there is one; a path or a peer that is slower stays so.
-            Reason::PolicerDelays | Reason::QueueLoses => self.rtt.min = MinRtt::default(),
+            Reason::LossDespiteTokens => {
+                self.ignore_loss_until = now + self.refuted;
+                self.refuted = (self.refuted * 2.0).min(LONGEST_REFUTED);
+            }
+            Reason::NoisyWaits => self.no_queue_until = now + NOISY,
             _ => {}
         }
-        if reason.contradicts_a_model()
-            && let Some(time) = self.wrong.handle_wrong(now)
-        {
-            let min_rtt = self.rtt.min.rtt.unwrap_or(f64::INFINITY);
-            let aside = Passthrough::aside(min_rtt, now, now + time);
-            return self.enter(Model::Passthrough(aside), Reason::Unmodelled, now);
+        // Few packets empty a queue, if there is one; a path or a peer that is slower stays so.
+        if matches!(reason, Reason::PolicerDelays | Reason::QueueLoses) {
+            self.rtt.min = MinRtt::default();
         }
         if matches!(reason, Reason::PolicerDelays | Reason::LongerPath) {
             self.rtt.forget_departures();
@@ -214,22 +189,22 @@ impl Gate {
         (self.model, self.reason) = (model, reason);
     }
 
+    /// Sends a window from now on. `rate`: packets per second; otherwise those that are in flight in a round trip.
+    fn enter_windowed(&mut self, rate: Option<f64>, reason: Reason, now: f64) {
+        let smoothed = self.rtt.smoothed.unwrap_or(NO_RTT);
+        let rate = rate.unwrap_or_else(|| self.sent.in_flight() as f64 / smoothed.max(1e-4));
+        let base = self.rtt.min.rtt.unwrap_or(smoothed);
+        self.enter(Model::Windowed(WindowModel::new(rate, base, self.ignore_loss_until, now)), reason, now);
+    }
+
     /// Leaves the path to the congestion controller.
     pub(super) fn pass_through(&mut self, reason: Reason, now: f64) {
-        let min_rtt = self.rtt.min.rtt.unwrap_or(f64::INFINITY);
-        self.enter(
-            Model::Passthrough(Passthrough::new(min_rtt, reason == Reason::LongRtt, now)),
-            reason,
-            now,
-        );
+        self.enter(Model::Passthrough(Passthrough::new(now)), reason, now);
     }
 
     /// Counts a delivered packet.
     pub(super) fn handle_delivered(&mut self, sent: &SentPacket, now: f64) {
-        let is_long = self.rtt.min.is_long(now);
         match &mut self.model {
-            Model::Passthrough(_) => {}
-            _ if is_long => self.pass_through(Reason::LongRtt, now),
             Model::Startup(startup) => {
                 let is_full = sent.in_flight * 2 > startup.window();
                 let is_long =
@@ -238,7 +213,14 @@ impl Gate {
                     self.pass_through(Reason::FastDelivery, now);
                 }
             }
-            Model::LossTolerant(path) => path.passed(sent.in_flight * 2 > path.window()),
+            Model::Windowed(path) => {
+                if let Some(rate) = path.passed(sent.ordinal, now - sent.at, now) {
+                    let policer = PolicerModel::unverified(rate, self.reserve, now);
+                    self.enter(Model::Policed(policer), Reason::DropsAboveRate, now);
+                } else if path.rate() < SLOW && path.wait() > QUEUE_WAIT && now > self.no_queue_until {
+                    self.enter(Model::Startup(Startup::new(now)), Reason::SlowQueue, now);
+                }
+            }
             _ => {}
         }
     }
@@ -254,42 +236,37 @@ impl Gate {
                         Fate::Passed => policer.passed(&sent, &self.sent, now),
                         Fate::Lost => policer.dropped(&sent, now),
                     }
-                    let random = (Model::LossTolerant(LossTolerant::new()), Reason::LossDespiteTokens);
-                    policer.is_random_loss().then_some(random)
+                    policer.is_random_loss().then_some((Some(policer.rate()), Reason::LossDespiteTokens))
                 }
                 (Model::Startup(startup), Fate::Lost) => match startup.dropped(sent.at, sent.ack_only) {
+                    Some(rate) if rate > MEASURED => {
+                        self.enter_windowed(Some(rate), Reason::DropsAboveRate, now);
+                        None
+                    }
                     Some(rate) if now >= self.ignore_loss_until => {
                         let policer = PolicerModel::new(rate, self.reserve, now);
-                        Some((Model::Policed(policer), Reason::DropsAboveRate))
+                        self.enter(Model::Policed(policer), Reason::DropsAboveRate, now);
+                        None
                     }
-                    _ if startup.is_random_loss() => {
-                        Some((Model::LossTolerant(LossTolerant::new()), Reason::RandomLoss))
-                    }
-                    _ => None,
+                    _ => startup.is_random_loss().then_some((None, Reason::RandomLoss)),
                 },
-                (Model::LossTolerant(path), Fate::Lost) => {
-                    is_excessive = path.dropped();
-                    None
-                }
                 (Model::Queued(queue), fate) => {
                     is_excessive = queue.is_lossy(fate);
                     None
                 }
+                (Model::Windowed(path), Fate::Lost) => {
+                    path.lost(now);
+                    None
+                }
                 _ => None,
             };
-            if let Some((model, reason)) = next {
-                self.enter(model, reason, now);
+            if let Some((rate, reason)) = next {
+                self.enter_windowed(rate, reason, now);
             }
         }
-        if is_excessive {
-            match self.model {
-                Model::LossTolerant(_) => self.pass_through(Reason::ExcessLoss, now),
-                _ if now >= self.ignore_loss_until => {
-                    self.enter(Model::Startup(Startup::new(now)), Reason::QueueLoses, now);
-                }
-                _ => {}
-            }
-        } else if self.model.rate().is_some_and(|rate| rate > FAST) && self.rtt.is_delivery_fast() {
+        if is_excessive && now >= self.ignore_loss_until {
+            self.enter(Model::Startup(Startup::new(now)), Reason::QueueLoses, now);
+        } else if self.model.is_fast() {
             self.pass_through(Reason::FastModel, now);
         }
     }
@@ -313,15 +290,16 @@ impl Gate {
             Model::Queued(queue) => {
                 let is_certain = self.rtt.is_certain(sample, &self.sent);
                 queue.handle_sample(sample, is_certain, now);
+                let rate = queue.rate();
                 if queue.is_too_noisy(now) {
-                    self.pass_through(Reason::NoisyWaits, now);
+                    self.enter_windowed(Some(rate), Reason::NoisyWaits, now);
+                } else if rate > NOT_SLOW {
+                    self.enter_windowed(Some(rate), Reason::WaitsGrow, now);
                 }
             }
-            Model::Startup(_) | Model::LossTolerant(_) if sent.is_full && wait > QUEUE_WAIT / 2.0 => {
-                if let Model::Startup(startup) = &mut self.model {
-                    startup.handle_queue();
-                }
-                if wait <= QUEUE_WAIT || now < self.ignore_rtt_until {
+            Model::Startup(startup) if sent.is_full && wait > QUEUE_WAIT / 2.0 => {
+                startup.handle_queue();
+                if wait <= QUEUE_WAIT {
                     return;
                 }
                 let (ordinal, left) = *self.rtt.queue_began.get_or_insert(before.unwrap_or(departure));
@@ -330,11 +308,13 @@ impl Gate {
                 if span < QUEUE_RATE_SPAN {
                     return;
                 }
-                if rate < FAST * FAST_QUEUE_SHARE {
+                if rate > FAST {
+                    self.pass_through(Reason::FastQueue, now);
+                } else if rate > SLOW {
+                    self.enter_windowed(Some(rate), Reason::WaitsGrow, now);
+                } else {
                     let queue = QueueModel::new(rate, departure, self.sent.after(sent.ordinal));
                     self.enter(Model::Queued(queue), Reason::WaitsGrow, now);
-                } else {
-                    self.pass_through(Reason::FastQueue, now);
                 }
             }
             _ => {}
@@ -369,11 +349,9 @@ impl Gate {
         let now = self.seconds(now);
         self.rtt.smoothed = smoothed.or(self.rtt.smoothed);
         let Model::Passthrough(path) = &mut self.model else { return };
-        path.count(acked, lost);
-        let (rtt, is_long) = (self.rtt.smoothed.unwrap_or(0.0), path.is_long);
-        if let Some(packets) = path.evaluate(rtt, now < self.ignore_rtt_until, app_limited, now) {
-            let reason = if is_long { Reason::ShortRtt } else { Reason::PassthroughLimits };
-            self.enter(Model::Startup(Startup::with_window(packets, now)), reason, now);
+        if let Some(rate) = path.count(acked, lost, app_limited, now) {
+            let startup = Startup::with_window(rate * self.rtt.smoothed.unwrap_or(0.0), now);
+            self.enter(Model::Startup(startup), Reason::PassthroughLimits, now);
         }
     }
 
@@ -388,20 +366,24 @@ impl Gate {
         }
         // Neither drops nor round trips show what limits such a path.
         self.ignore_loss_until = self.ignore_loss_until.max(now + LATE_WITHIN);
-        if !matches!(self.model, Model::Passthrough(_)) {
-            self.pass_through(Reason::LateNotLost, now);
+        match &mut self.model {
+            Model::Passthrough(_) => {}
+            Model::Windowed(path) => path.handle_late(now),
+            _ => self.enter_windowed(None, Reason::LateNotLost, now),
         }
     }
 
-    /// Takes the rate (bytes per second) over that the policer cap of BBR has found in passthrough.
-    pub(in crate::quic) fn handle_policer(&mut self, rate: u64, now: Instant) {
+    /// Notes congestion that the peer or the library reports: marks [RFC 9002, 7.1], or persistent congestion
+    /// [RFC 9002, 7.6].
+    pub(in crate::quic) fn handle_congestion(&mut self, is_persistent: bool, now: Instant) {
         let now = self.seconds(now);
-        if let Model::Passthrough(path) = &self.model
-            && path.may_be_policed(now)
-            && now >= self.ignore_loss_until
-        {
-            let policer = PolicerModel::new(rate as f64 / self.sent.mtu.max(1) as f64, self.reserve, now);
-            self.enter(Model::Policed(policer), Reason::PolicerCapHelped, now);
+        match &mut self.model {
+            Model::Windowed(path) if is_persistent => path.collapse(now),
+            Model::Windowed(path) => path.handle_mark(),
+            Model::Queued(_) if is_persistent => {
+                self.enter(Model::Startup(Startup::new(now)), Reason::PersistentCongestion, now);
+            }
+            _ => {}
         }
     }
 }

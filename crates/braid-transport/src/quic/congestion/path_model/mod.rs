@@ -1,27 +1,31 @@
 //! Model of a path: samples in, send decisions out. No clock, no runtime, no random numbers.
 //!
 //! A path limits in one of two ways: a policer drops what exceeds its rate and delays nothing, a bottleneck with a
-//! queue delays. For either one the gate keeps a model of what the bottleneck holds, corrects it by the fate and the
-//! RTT of each packet, and permits bulk only while an urgent packet would still find room. Then no other window limits.
+//! queue delays. For a policer and a slow queue the gate keeps a model of what the bottleneck holds, corrects it by the
+//! fate and the RTT of each packet, and permits bulk only while an urgent packet would still find room; for a faster
+//! queue it keeps a window. Then no other window limits.
 //! A path that shows neither is left to the congestion controller. [`class`] decides which it is.
 
 mod arrival_period;
 mod class;
+mod loss_intervals;
 mod policer_model;
 mod queue_model;
 mod rtt_samples;
 mod send_decision;
 mod sent_packets;
 mod service_schedule;
+mod standing_queue;
 mod startup;
 #[cfg(test)]
 mod tests;
+mod window_model;
 
 use std::time::{Duration, Instant};
 
 use arrival_period::UrgentBytes;
 pub use class::{Class, Reason};
-use class::{Model, WrongModels};
+use class::{Model, REFUTED};
 use rtt_samples::RttSamples;
 use send_decision::DeferredPacket;
 pub(in crate::quic) use send_decision::{Release, SendDecision};
@@ -45,16 +49,16 @@ pub(in crate::quic) struct Gate {
     reserve: f64,
     model: Model,
     reason: Reason,
-    /// Times (s) at which models were found to be wrong.
-    wrong: WrongModels,
     /// Time (s) at which lost packets last turned out to be late.
     late_at: f64,
     /// Time (s) at which a deferred packet last left.
     released_at: f64,
     /// Time (s) until which drops make no policer.
     ignore_loss_until: f64,
-    /// Time (s) until which round trips make no queue.
-    ignore_rtt_until: f64,
+    /// Time (s) for which that is so once a policer is refuted again.
+    refuted: f64,
+    /// Time (s) until which a slow queue is not modelled.
+    no_queue_until: f64,
     sent: SentPackets,
     rtt: RttSamples,
     urgent: UrgentBytes,
@@ -71,11 +75,11 @@ impl Gate {
             reserve: reserve.into(),
             model: Model::Startup(Startup::new(0.0)),
             reason: Reason::NewPath,
-            wrong: WrongModels::default(),
             late_at: f64::NEG_INFINITY,
             released_at: f64::NEG_INFINITY,
             ignore_loss_until: 0.0,
-            ignore_rtt_until: 0.0,
+            refuted: REFUTED,
+            no_queue_until: 0.0,
             sent: SentPackets::new(mtu),
             rtt: RttSamples::default(),
             urgent: UrgentBytes::default(),
@@ -151,6 +155,7 @@ impl Gate {
                 (sent.level, sent.correction) = (policer.level(now), policer.correction());
             }
             Model::Queued(queue) => sent.expected = Some(queue.wait(now)),
+            Model::Windowed(path) => path.charge(sent.ordinal, sent.in_flight, now),
             _ => {}
         }
         self.charge(now);
@@ -192,7 +197,7 @@ impl Gate {
     /// Notes an acknowledged packet. `smoothed`: RTT (s) of the library before this acknowledgement.
     pub(in crate::quic) fn handle_acked(&mut self, number: u64, smoothed: f64, now: Instant) {
         let now = self.seconds(now);
-        if let Some(sample) = self.rtt.sample(smoothed, now) {
+        if let Some(sample) = self.rtt.sample(smoothed) {
             self.handle_sample(&sample, now);
         }
         let Some(sent) = self.sent.resolve(number, Fate::Passed, now) else { return };
@@ -225,6 +230,9 @@ impl Gate {
             }
             Model::Queued(queue) => {
                 Some(Level::Queue { wait: duration(queue.wait(now)), aim: duration(queue.aim()) })
+            }
+            Model::Windowed(path) => {
+                Some(Level::Queue { wait: duration(path.wait()), aim: duration(path.aim()) })
             }
             _ => None,
         };

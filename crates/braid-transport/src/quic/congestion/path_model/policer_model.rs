@@ -15,8 +15,17 @@ use super::whole;
 /// bulk.
 const RATE_MARGIN: f64 = 0.98;
 
-/// Tokens that a bucket is taken to hold.
+/// Tokens that a bucket is taken to hold, unless drops show fewer.
 const DEPTH: f64 = 5.0;
+
+/// Share of the excess of the modelled level over the true one by which a bucket is taken to be shallower.
+const SHALLOWER: f64 = 0.5;
+
+/// Resolution (s) of timers: tokens that come meanwhile have to find room.
+const TICK: f64 = 0.001;
+
+/// Share of a rate that is used until packets have passed with it.
+const UNVERIFIED: f64 = 0.97;
 
 /// Level below which an urgent packet waits: it would be dropped, and be late by more.
 const URGENT: f64 = 1.0;
@@ -46,6 +55,18 @@ const SURPLUS: f64 = 0.5;
 const FASTER: f64 = 1.5;
 const FASTER_AT_LEAST: f64 = 1.05;
 
+/// Factor above which the rate is higher than before probes that passed.
+const HIGHER: f64 = 1.1;
+
+/// Packets a second above which probes are rare (s), and a rate that they have raised is taken back at a drop within
+/// this time (s): buckets are deeper there, and save what the modelled rate leaves.
+const MANY: f64 = 80.0;
+const LONGEST_OF_MANY: f64 = 16.0;
+const PROVISIONAL: f64 = 1.0;
+
+/// Time (s) whose tokens a bucket of many packets may have saved beyond the modelled ones.
+const SAVED: f64 = 0.05;
+
 /// Packets by which the third and later probes of a row exceed the first, until a surplus shows.
 const MORE: u32 = 1;
 
@@ -65,6 +86,10 @@ const OUTAGE: u32 = 5;
 const HEALTHY: f64 = 0.6;
 const SUSPECT: u32 = 3;
 const WEIGHT: f64 = 0.1;
+
+/// Share of the highest rate that other senders leave, and share of that rate which is remembered after a drop.
+const SHARE: f64 = 0.28;
+const FADING: f64 = 0.995;
 
 /// Lowest rate in packets a second.
 const LEAST: f64 = 1.0;
@@ -89,6 +114,10 @@ pub(super) struct PolicerModel {
     run: DropRun,
     /// Share of recent packets that passed.
     health: f64,
+    /// Highest rate, a little less with each drop.
+    most: f64,
+    /// Rate before it was raised, and time (s) of that.
+    raised_from: Option<(f64, f64)>,
 }
 
 /// Token bucket as modelled.
@@ -97,6 +126,8 @@ struct TokenBucket {
     /// Tokens per second.
     rate: f64,
     level: f64,
+    /// Tokens that it can hold.
+    depth: f64,
     at: f64,
     /// Sum of all corrections.
     correction: f64,
@@ -104,7 +135,7 @@ struct TokenBucket {
 
 impl TokenBucket {
     fn level(&self, now: f64) -> f64 {
-        (self.level + (now - self.at).max(0.0) * self.rate).min(DEPTH)
+        (self.level + (now - self.at).max(0.0) * self.rate).min(self.depth)
     }
 
     /// Adds the tokens until now.
@@ -116,7 +147,7 @@ impl TokenBucket {
     /// Corrects the level, and with it that of all packets without a fate.
     fn correct(&mut self, by: f64, now: f64) {
         self.refill(now);
-        let level = (self.level + by).clamp(0.0, DEPTH);
+        let level = (self.level + by).clamp(0.0, self.depth);
         self.correction += level - std::mem::replace(&mut self.level, level);
     }
 
@@ -181,8 +212,9 @@ impl Probes {
     }
 
     /// Schedules the next probe after a failed one.
-    fn schedule(&mut self, may_be_more: bool, now: f64) {
-        self.interval = if may_be_more { SOON } else { (self.interval * 2.0).clamp(SHORTEST, LONGEST) };
+    fn schedule(&mut self, may_be_more: bool, rate: f64, now: f64) {
+        let longest = if rate > MANY { LONGEST_OF_MANY } else { LONGEST };
+        self.interval = if may_be_more { SOON } else { (self.interval * 2.0).clamp(SHORTEST, longest) };
         self.next_at = now + self.interval;
     }
 }
@@ -204,6 +236,8 @@ struct Climb {
     raised: f64,
     /// s
     begun: f64,
+    /// Rate at that time.
+    rate: f64,
     passed: u32,
     /// Urgent packets left nothing for bulk for some time before.
     is_starved: bool,
@@ -224,7 +258,7 @@ impl PolicerModel {
         let next_at = now + SHORTEST / 2.0;
         Self {
             reserve,
-            bucket: TokenBucket { rate, level: 0.0, at: now, correction: 0.0 },
+            bucket: TokenBucket { rate, level: 0.0, depth: DEPTH, at: now, correction: 0.0 },
             raised: 0.0,
             drops: VecDeque::new(),
             passed: 0,
@@ -234,7 +268,17 @@ impl PolicerModel {
             fallen_at: 0.0,
             run: DropRun::default(),
             health: 0.0,
+            raised_from: None,
+            most: rate,
         }
+    }
+
+    /// Model whose losses may yet turn out to be random: until forty packets have found tokens, drops do not measure
+    /// the rate. `rate`, `reserve`: see [`new`](Self::new).
+    pub(super) fn unverified(rate: f64, reserve: f64, now: f64) -> Self {
+        let mut new = Self::new(rate * UNVERIFIED, reserve, now);
+        new.random_loss.is_first = true;
+        new
     }
 
     pub(super) fn rate(&self) -> f64 {
@@ -242,12 +286,13 @@ impl PolicerModel {
     }
 
     pub(super) fn reserve(&self) -> f64 {
-        self.reserve
+        let room = self.bucket.depth - 1.0 - self.bucket.rate * TICK;
+        self.reserve.min(room).max(0.0)
     }
 
     /// True if packets are lost whatever is sent: there is no policer.
     pub(super) fn is_random_loss(&self) -> bool {
-        self.random_loss.lossy_counts >= LOSSY_COUNTS
+        self.random_loss.lossy_counts >= LOSSY_COUNTS || self.random_loss.is_refuted()
     }
 
     /// Sum of all corrections of the level.
@@ -290,7 +335,9 @@ impl PolicerModel {
         if self.had_tokens(sent) {
             self.random_loss.count(false);
         }
-        self.raised += (1.0 - self.bucket.level_before(sent)).max(0.0);
+        let surplus = (1.0 - self.bucket.level_before(sent)).max(0.0);
+        self.raised += surplus;
+        self.bucket.depth = (self.bucket.depth + surplus).min(DEPTH);
         self.raise(sent);
         let is_sent = self.probes.current.is_some_and(|probe| probe.left == 0);
         if sent.is_probe && is_sent && !packets.has_unresolved_probe() {
@@ -310,7 +357,8 @@ impl PolicerModel {
     fn rise(&mut self, is_over: bool, at: f64) -> bool {
         let Some(climb) = self.probes.climb else { return false };
         let surplus = climb.surplus(self.raised);
-        if surplus <= SURPLUS {
+        let saved = if self.bucket.rate > MANY { self.bucket.rate * SAVED } else { 0.0 };
+        if surplus <= SURPLUS.max(saved) {
             return false;
         }
         if is_over && !climb.is_starved {
@@ -320,6 +368,9 @@ impl PolicerModel {
         let least = if is_over { 1.0 } else { FASTER_AT_LEAST };
         let rate = self.bucket.rate;
         let raised = rate + surplus / (at - climb.begun).max(POLICER_RATE_SPAN);
+        if rate > MANY {
+            self.raised_from = Some((rate, at));
+        }
         self.bucket.rate = raised.clamp(rate * least, rate * FASTER);
         self.drops.clear();
         self.passes.clear();
@@ -357,7 +408,8 @@ impl PolicerModel {
             }
         }
         self.passes.push_back((sent.at, passed));
-        if least * RATE_MARGIN > self.bucket.rate {
+        let saved = if self.bucket.rate > MANY { 1.0 + SAVED } else { 1.0 };
+        if least * RATE_MARGIN > self.bucket.rate * saved {
             self.bucket.refill(sent.at.max(self.bucket.at));
             self.bucket.rate = least * RATE_MARGIN;
         }
@@ -368,12 +420,20 @@ impl PolicerModel {
             let before = (self.health >= HEALTHY).then_some((self.bucket.rate, self.health));
             self.run = DropRun { begun: sent.at, before, ..DropRun::default() };
         }
+        if let Some((rate, at)) = self.raised_from.take()
+            && sent.at - at < PROVISIONAL
+        {
+            self.bucket.rate = rate;
+            self.fallen_at = now;
+        }
         self.health -= self.health * WEIGHT;
         self.run.packets += 1;
+        self.most = (self.most * FADING).max(self.bucket.rate);
         self.run.unexplained += u32::from(self.had_tokens(sent));
         let level = self.bucket.level_before(sent);
         if level > 1.0 {
             // There was less than one token, perhaps none, and a drop takes none.
+            self.bucket.depth = (self.bucket.depth - (level - 1.0) * SHALLOWER).max(1.0);
             self.bucket.correct(1.0 - level, now);
         }
         let passed = (self.passed + sent.ack_only) as f64;
@@ -387,11 +447,15 @@ impl PolicerModel {
         }
         self.passes.clear();
         let climb = self.probes.climb.take();
-        if self.probes.current.take().is_some() {
-            self.probes.schedule(has_risen || climb.is_some_and(|climb| climb.is_starved), now);
-        }
-        if !self.run.may_be_outage() {
+        let has_probed = self.probes.current.take().is_some();
+        if !self.run.may_be_outage() && !self.random_loss.is_first {
             self.measure(sent.at, passed, level >= 1.0, now);
+        }
+        if has_probed {
+            let rate = self.bucket.rate;
+            let may_be_more =
+                climb.is_some_and(|climb| climb.is_starved || (has_risen && rate > climb.rate * HIGHER));
+            self.probes.schedule(may_be_more, rate, now);
         }
     }
 
@@ -418,7 +482,8 @@ impl PolicerModel {
                 // Packets until now were sent at a rate that is over.
                 (self.fallen_at, self.run.unexplained, self.random_loss) = (now, 0, RandomLoss::default());
             }
-            self.bucket.rate = (rate.min(expected * 1.25) * RATE_MARGIN).max(LEAST);
+            let least = (self.most * SHARE).max(LEAST);
+            self.bucket.rate = (rate.min(expected * 1.25) * RATE_MARGIN).max(least);
         }
     }
 
@@ -426,9 +491,9 @@ impl PolicerModel {
     pub(super) fn permits_bulk(&self, is_ack_due: bool, now: f64) -> bool {
         let level = self.level(now) + 1e-9;
         self.probes.current.is_some_and(|probe| probe.left > 0)
-            || level >= 1.0 + self.reserve
+            || level >= 1.0 + self.reserve()
             // An acknowledgement would leave now, in a packet of its own.
-            || (is_ack_due && level >= self.reserve)
+            || (is_ack_due && level >= self.reserve().max(1.0))
     }
 
     pub(super) fn permits_urgent(&self, now: f64) -> bool {
@@ -461,7 +526,9 @@ impl PolicerModel {
             return;
         }
         let (room, raised, is_starved) = (DEPTH - 1.0 - level, self.raised, probes.is_starved(now));
-        let climb = probes.climb.get_or_insert(Climb { room, raised, begun: now, passed: 0, is_starved });
+        let rate = self.bucket.rate;
+        let climb =
+            probes.climb.get_or_insert(Climb { room, raised, begun: now, rate, passed: 0, is_starved });
         // A loss shows little: more follow once there is room for sure.
         let more = if climb.surplus(raised) > SURPLUS { climb.passed } else { (climb.passed / 2).min(MORE) };
         probes.current = Some(Probe { begun: now, left: whole(level) + 1 + u64::from(more) });
@@ -470,10 +537,10 @@ impl PolicerModel {
 
     /// Time (s) at which more is permitted than now. `ack`: from when on an acknowledgement may take bulk along.
     pub(super) fn next(&self, last_urgent: f64, ack: Option<f64>, now: f64) -> f64 {
-        let goal = if self.level(now) < URGENT { URGENT } else { 1.0 + self.reserve };
+        let goal = if self.level(now) < URGENT { URGENT } else { 1.0 + self.reserve() };
         let mut next = self.bucket.reaches_at(goal, now);
         if let Some(ack) = ack {
-            next = next.min(ack.max(self.bucket.reaches_at(self.reserve, now)));
+            next = next.min(ack.max(self.bucket.reaches_at(self.reserve().max(1.0), now)));
         }
         let probe = self.probes.next_at.max(last_urgent + BEHIND);
         if probe > now { next.min(probe) } else { next }
@@ -494,15 +561,21 @@ struct RandomLoss {
     lost: u32,
     /// Counts in a row with too many losses.
     lossy_counts: u32,
+    /// No count is complete, and too many losses refute the model at once.
+    is_first: bool,
 }
 
 impl RandomLoss {
+    fn is_refuted(&self) -> bool {
+        self.is_first && self.lost >= LOSSY
+    }
+
     fn count(&mut self, is_lost: bool) {
         self.packets += 1;
         self.lost += u32::from(is_lost);
         if self.packets == COUNT {
             self.lossy_counts = if self.lost < LOSSY { 0 } else { self.lossy_counts + 1 };
-            (self.packets, self.lost) = (0, 0);
+            (self.packets, self.lost, self.is_first) = (0, 0, false);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use super::FAST;
 use super::sent_packets::{SentPacket, SentPackets};
 
 /// Packets in a row that found no other packet of ours in the queue and still took longer: the path is longer.
@@ -19,12 +18,6 @@ const FLAT_SHARE: f64 = 0.2;
 const FLAT_SPAN: f64 = 0.3;
 const FLAT_ROUND_TRIPS: f64 = 4.0;
 
-/// A minimum RTT (s) above which the gate stands aside, once it has held for this time (s): the first samples behind a
-/// full queue are as long. It takes over again below the second one.
-pub(super) const LONG_RTT: f64 = 0.3;
-const LONG_RTT_HELD: f64 = 2.0;
-pub(super) const NOT_LONG_RTT: f64 = 0.25;
-
 /// Difference (s) between the time since sending and the RTT of the library once it has subtracted an acknowledgement
 /// delay.
 const ADJUSTED: f64 = 0.002;
@@ -36,11 +29,6 @@ const ACK_DELAY: f64 = 0.03;
 /// one.
 const REPORT_ROUND_TRIPS: f64 = 2.0;
 const REPORT_DELAY: f64 = 0.05;
-
-/// Packets of a delivery run, and the share of [`FAST`] that it has to reach before an estimate above [`FAST`] is
-/// believed.
-const RUN: u32 = 64;
-const RUN_SHARE: f64 = 0.25;
 
 /// Ordinal of a packet, and when (s) it left the bottleneck.
 pub(super) type Departure = (u64, f64);
@@ -87,16 +75,6 @@ pub(super) struct RttSamples {
     pub(super) queue_began: Option<Departure>,
     /// Behind what was taken for a policer: packets in a row that waited, and since when (s).
     pub(super) delayed: Option<(u32, f64)>,
-    run: DeliveryRun,
-}
-
-/// Rate of the last whole row of delivered packets.
-#[derive(Clone, Copy, Debug, Default)]
-struct DeliveryRun {
-    packets: u32,
-    /// s
-    since: f64,
-    is_fast: bool,
 }
 
 impl RttSamples {
@@ -104,11 +82,6 @@ impl RttSamples {
         self.acked += 1;
         if self.newest.is_none_or(|newest| newest.sent.number < sent.number) {
             self.newest = Some(AckedPacket { sent, at: now, is_single: self.acked == 1 });
-        }
-        self.run.packets += 1;
-        if self.run.packets == RUN {
-            let is_fast = now - self.run.since < f64::from(RUN) / (FAST * RUN_SHARE);
-            self.run = DeliveryRun { packets: 0, since: now, is_fast };
         }
     }
 
@@ -120,7 +93,7 @@ impl RttSamples {
     }
 
     /// Computes a sample from two smoothed values: an eighth of the later one is new.
-    pub(super) fn sample(&mut self, smoothed: f64, now: f64) -> Option<RttSample> {
+    pub(super) fn sample(&mut self, smoothed: f64) -> Option<RttSample> {
         let before = self.smoothed.replace(smoothed);
         let acked = self.newest.take_if(|_| before != Some(smoothed))?;
         let sent = acked.sent;
@@ -135,7 +108,7 @@ impl RttSamples {
             return None;
         }
         let is_alone = self.last_departure.is_none_or(|(_, at)| sent.at >= at);
-        Some(RttSample { sent, rtt, wait: self.min.wait(rtt, is_alone, now), is_alone })
+        Some(RttSample { sent, rtt, wait: self.min.wait(rtt, is_alone), is_alone })
     }
 
     /// Tests whether a sample may hold the peer's acknowledgement delay. The library subtracts the delay, but not below
@@ -146,12 +119,6 @@ impl RttSamples {
         let Some(min) = self.min.rtt else { return false };
         self.peer_delays_acks |= was_adjusted && acked.is_single;
         self.peer_delays_acks && acked.is_single && !was_adjusted && min < rtt && rtt < min + ACK_DELAY
-    }
-
-    /// True if enough is delivered for an estimate above [`FAST`]. A queue model whose base delay has just changed may
-    /// be wrong by more than that for some samples.
-    pub(super) fn is_delivery_fast(&self) -> bool {
-        self.run.is_fast
     }
 
     /// Time (s) that a packet without a fate may hold up later ones.
@@ -176,19 +143,14 @@ impl RttSamples {
 pub(super) struct MinRtt {
     /// s
     pub(super) rtt: Option<f64>,
-    /// Time (s) at which it was last below [`LONG_RTT`], or unknown.
-    not_long_at: f64,
     lone: VecDeque<f64>,
     flat: Option<Flat>,
 }
 
 impl MinRtt {
     /// Wait (s) of a packet with this RTT (s). `is_alone`: no other packet of ours can have been in the queue.
-    fn wait(&mut self, rtt: f64, is_alone: bool, now: f64) -> f64 {
+    fn wait(&mut self, rtt: f64, is_alone: bool) -> f64 {
         let mut min = self.rtt.map_or(rtt, |min| min.min(rtt));
-        if self.rtt.is_none() {
-            self.not_long_at = now;
-        }
         if is_alone {
             if self.lone.len() == LONE_SAMPLES {
                 self.lone.pop_front();
@@ -200,16 +162,8 @@ impl MinRtt {
                 self.lone.clear();
             }
         }
-        if min <= LONG_RTT {
-            self.not_long_at = now;
-        }
         self.rtt = Some(min);
         rtt - min
-    }
-
-    /// True if the minimum is too long for the gate, and has been for two seconds.
-    pub(super) fn is_long(&self, now: f64) -> bool {
-        self.rtt.is_some_and(|rtt| rtt > LONG_RTT) && now - self.not_long_at > LONG_RTT_HELD
     }
 
     /// Tests samples of packets that were sent when our queue should have been short. True: the path is longer, since
@@ -228,7 +182,7 @@ impl MinRtt {
         }
         let is_longer = count >= FLAT_SAMPLES && now - since > FLAT_SPAN.max(most * FLAT_ROUND_TRIPS);
         if is_longer {
-            *self = Self { rtt: Some(least), not_long_at: self.not_long_at, ..Self::default() };
+            *self = Self { rtt: Some(least), ..Self::default() };
         }
         is_longer
     }

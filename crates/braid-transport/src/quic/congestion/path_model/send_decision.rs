@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::class::Model;
 use super::policer_model::STARVED;
-use super::service_schedule::OUTSTANDING;
 use super::{Gate, whole};
 
 /// Time (s) before an acknowledgement is due within which bulk takes it along.
@@ -18,6 +17,9 @@ const LIMITED_SILENCE: f64 = 0.2;
 
 /// Time (s) that an acknowledgement may take beyond two round trips.
 const PATIENCE: f64 = 0.5;
+
+/// Upper bound of the packets that may be unanswered, twice as many with urgent ones.
+const UNANSWERED: u64 = 4096;
 
 /// Bytes that the library may hold unsent: those of this time (s), and as many as are in flight.
 const AHEAD: f64 = 0.1;
@@ -78,7 +80,6 @@ impl Gate {
             _ if is_silent => true,
             // The deferred packet comes first.
             Model::Policed(_) | Model::Queued(_) if self.deferred.is_some() => false,
-            Model::LossTolerant(path) => self.sent.in_flight() < path.window(),
             _ if is_unanswered => false,
             Model::Policed(policer) => {
                 if self.urgent.since.is_some_and(|since| now - since > STARVED) {
@@ -96,6 +97,10 @@ impl Gate {
                 (is_urgent && queue.permits_urgent(now))
                     || queue.permits_bulk(self.urgent.arrivals.next(), is_ack_due, now)
             }
+            Model::Windowed(path) => {
+                let in_flight = self.sent.in_flight();
+                (is_urgent && path.permits_urgent(in_flight)) || path.permits_bulk(in_flight, now)
+            }
         };
         if may { SendDecision::Send } else { SendDecision::Wait }
     }
@@ -105,7 +110,7 @@ impl Gate {
         let now = self.seconds(now);
         self.is_silent(now)
             || match &self.model {
-                Model::Startup(_) | Model::Passthrough(_) | Model::LossTolerant(_) => true,
+                Model::Startup(_) | Model::Passthrough(_) | Model::Windowed(_) => true,
                 Model::Policed(policer) => policer.permits_urgent(now),
                 Model::Queued(queue) => queue.permits_urgent(now),
             }
@@ -117,7 +122,7 @@ impl Gate {
         let packets = match &self.model {
             Model::Passthrough(_) => return None,
             Model::Startup(startup) => (startup.window() * 2).max(AHEAD_AT_STARTUP),
-            Model::LossTolerant(_) | Model::Policed(_) | Model::Queued(_) => {
+            _ => {
                 let ahead = self.model.rate().map_or(0, |rate| whole(rate * AHEAD));
                 self.sent.in_flight() * 2 + ahead.max(6)
             }
@@ -138,7 +143,7 @@ impl Gate {
     /// True if so much is unanswered that more would be lost as well, or wait behind it.
     fn is_unanswered(&self) -> bool {
         let (Some(rate), Some(rtt)) = (self.model.rate(), self.rtt.min.rtt) else { return false };
-        let most = (whole(rate * (rtt * 2.0 + PATIENCE)) + 10).min(OUTSTANDING as u64 / 2);
+        let most = (whole(rate * (rtt * 2.0 + PATIENCE)) + 10).min(UNANSWERED);
         let in_flight = self.sent.in_flight();
         in_flight > most * 2 || (in_flight > most && self.urgent.bytes == 0)
     }
@@ -152,9 +157,13 @@ impl Gate {
             Model::Policed(policer) if is_deferred => policer.permits_urgent_at(now),
             Model::Queued(queue) if is_deferred => queue.permits_urgent_at(now),
             _ if is_deferred => now,
-            Model::Startup(_) | Model::Passthrough(_) | Model::LossTolerant(_) => return None,
+            Model::Startup(_) | Model::Passthrough(_) => return None,
             _ if self.is_unanswered() => self.sent.last_at + self.silence(),
             Model::Policed(policer) => policer.next(self.urgent.arrivals.last(), ack, now),
+            Model::Windowed(path) => {
+                let silent = (self.sent.last_at + self.silence()).max(now);
+                path.next(self.sent.in_flight(), now).map_or(silent, |at| at.min(silent))
+            }
             Model::Queued(queue) => queue.next(self.urgent.arrivals.next(), ack, now),
         };
         Some(Duration::from_secs_f64((at - now).clamp(0.0, 10.0)))

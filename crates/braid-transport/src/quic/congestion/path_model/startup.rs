@@ -1,6 +1,5 @@
-//! Models of paths without a known bottleneck: at startup, with random losses, and left to the congestion controller.
+//! Models of paths without a known bottleneck: at startup, and left to the congestion controller.
 
-use super::rtt_samples::NOT_LONG_RTT;
 use super::{FAST, whole};
 
 /// Packets in flight at first: the handshake has used the tokens of a policer with a burst of five.
@@ -13,6 +12,11 @@ const DROPS_SHARE: f64 = 0.15;
 /// Random losses with this probability stay below so many standard deviations.
 const RANDOM_LOSS: f64 = 0.1;
 const DEVIATIONS: f64 = 3.0;
+
+/// Losses of so many packets that are random with the highest probability, and so many standard deviations more.
+pub(super) fn random_losses(packets: f64, deviations: f64) -> f64 {
+    RANDOM_LOSS.mul_add(packets, deviations * (packets * RANDOM_LOSS * (1.0 - RANDOM_LOSS)).sqrt())
+}
 
 /// Packets that a policer passes between two drops, unless it has dropped fewer than an outage would.
 const PASSED: u32 = 2;
@@ -133,8 +137,7 @@ impl Startup {
             (self.first_drop, self.passed, self.dropped, self.ack_only) = (Some(sent), 0, 0, ack_only);
             return None;
         }
-        let deviation = (all * RANDOM_LOSS * (1.0 - RANDOM_LOSS)).sqrt();
-        if dropped < RANDOM_LOSS.mul_add(all, DEVIATIONS * deviation) {
+        if dropped < random_losses(all, DEVIATIONS) {
             return None;
         }
         let passed = f64::from(self.passed) + ack_only.saturating_sub(self.ack_only) as f64;
@@ -142,122 +145,47 @@ impl Startup {
     }
 }
 
-/// Packets in flight at first on a path with random losses.
-const FIRST_LOSS_TOLERANT: f64 = 8.0;
-
-/// Losses among the last 64 packets above which they are not random.
-const MOST_LOST: u32 = 28;
-
-/// Path with random losses: whatever is lost, more is sent until a queue shows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LossTolerant {
-    window: f64,
-    /// A bit for each of the last packets: it is lost.
-    lost: u64,
-}
-
-impl LossTolerant {
-    pub(super) fn new() -> Self {
-        Self { window: FIRST_LOSS_TOLERANT, lost: 0 }
-    }
-
-    /// Packets that may be in flight.
-    pub(super) fn window(&self) -> u64 {
-        whole(self.window)
-    }
-
-    pub(super) fn passed(&mut self, is_full: bool) {
-        self.lost <<= 1;
-        if is_full {
-            self.window += 1.0;
-        }
-    }
-
-    /// Counts a loss. True: there are too many for random losses.
-    pub(super) fn dropped(&mut self) -> bool {
-        self.lost = self.lost << 1 | 1;
-        self.lost.count_ones() > MOST_LOST
-    }
-}
-
 /// Interval (s) between evaluations of a path in passthrough, and evaluations in a row that make it limited.
 const PERIOD: f64 = 0.5;
 const PERIODS: u32 = 3;
+
+/// Share of [`FAST`] below which a path is not fast any more.
+const NOT_FAST: f64 = 0.8;
 
 /// Share and number of packets that a policer drops at least.
 const LOST_SHARE: f64 = 0.2;
 const LOST: u32 = 8;
 
-/// Excess (s) of the smoothed RTT over the minimum that shows a queue.
-const QUEUED_RTT_EXCESS: f64 = 0.015;
-
-/// Path that is left to the congestion controller until it shows a limit, or a shorter RTT if that was the reason.
+/// Path that is left to the congestion controller until it shows a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passthrough {
     since: f64,
     acked: u32,
     lost: u32,
     is_app_limited: bool,
-    /// Minimum RTT (s).
-    min_rtt: f64,
     limited: u32,
-    /// The minimum RTT was too long for the gate.
-    pub(super) is_long: bool,
-    /// Time (s) until which nothing is evaluated.
-    aside_until: f64,
 }
 
 impl Passthrough {
-    pub(super) fn new(min_rtt: f64, is_long: bool, now: f64) -> Self {
-        Self {
-            since: now,
-            acked: 0,
-            lost: 0,
-            is_app_limited: false,
-            min_rtt,
-            limited: 0,
-            is_long,
-            aside_until: 0.0,
-        }
+    pub(super) fn new(now: f64) -> Self {
+        Self { since: now, acked: 0, lost: 0, is_app_limited: false, limited: 0 }
     }
 
-    /// Path on which the gate stands aside.
-    pub(super) fn aside(min_rtt: f64, now: f64, until: f64) -> Self {
-        Self { aside_until: until, ..Self::new(min_rtt, false, now) }
-    }
-
-    /// Tests whether a policer that the congestion controller finds is believed.
-    pub(super) fn may_be_policed(&self, now: f64) -> bool {
-        !self.is_long && now >= self.aside_until
-    }
-
-    pub(super) fn count(&mut self, acked: u32, lost: u32) {
+    /// Counts the packets of an acknowledgement. Returns packets per second, once the gate should decide again: fewer
+    /// pass than on a fast path, although there is more to send, or many are lost.
+    pub(super) fn count(&mut self, acked: u32, lost: u32, is_app_limited: bool, now: f64) -> Option<f64> {
         self.acked = self.acked.saturating_add(acked);
         self.lost = self.lost.saturating_add(lost);
-    }
-
-    /// Packets in flight, once the gate should decide again. `rtt`: smoothed (s). `is_rtt_ignored`: it does not show
-    /// queues.
-    pub(super) fn evaluate(
-        &mut self,
-        rtt: f64,
-        is_rtt_ignored: bool,
-        is_app_limited: bool,
-        now: f64,
-    ) -> Option<f64> {
         self.is_app_limited |= is_app_limited;
-        self.min_rtt = self.min_rtt.min(rtt);
-        if now - self.since < PERIOD || now < self.aside_until {
+        if now - self.since < PERIOD {
             return None;
         }
         let rate = f64::from(self.acked) / (now - self.since);
         let is_lossy =
             self.lost >= LOST && f64::from(self.lost) > f64::from(self.acked + self.lost) * LOST_SHARE;
-        let is_queued = !is_rtt_ignored && !self.is_app_limited && rtt > self.min_rtt + QUEUED_RTT_EXCESS;
-        let is_limited = rate < FAST && (is_lossy || is_queued);
+        let is_limited = rate < FAST * NOT_FAST && (is_lossy || !self.is_app_limited);
         let limited = if is_limited { self.limited + 1 } else { 0 };
-        *self = Self { limited, ..Self::new(self.min_rtt, self.is_long, now) };
-        let is_over = if self.is_long { self.min_rtt < NOT_LONG_RTT } else { limited >= PERIODS };
-        is_over.then_some(rate * rtt)
+        *self = Self { limited, ..Self::new(now) };
+        (limited >= PERIODS).then_some(rate)
     }
 }

@@ -351,34 +351,6 @@ fn a_policer_is_known_when_bulk_begins_late() {
     }
 }
 
-#[test]
-fn a_policer_that_the_congestion_controller_finds_is_used() {
-    let now = Instant::now();
-    let mut gate = Gate::new(now, 1200, 2);
-    gate.handle_policer(48_000, now);
-    assert_eq!(gate.class(), Class::Startup, "startup looks for itself");
-    gate.pass_through(Reason::FastDelivery, 0.0);
-    gate.ignore_loss_until = 1.0;
-    gate.handle_policer(48_000, now);
-    assert_eq!(gate.class(), Class::Passthrough, "random losses were seen just now");
-    gate.handle_policer(48_000, now + Duration::from_secs(2));
-    assert_eq!(gate.class(), Class::Policed);
-    assert!(gate.model.rate().is_some_and(|rate| (38.0..41.0).contains(&rate)), "{:?}", gate.model.rate());
-}
-
-/// An acknowledgement of packets that elicit none brings no RTT, and makes no queue of the next that does.
-#[test]
-fn a_path_in_passthrough_keeps_its_rtt() {
-    let start = Instant::now();
-    let mut gate = Gate::new(start, 1200, 2);
-    gate.pass_through(Reason::FastDelivery, 0.0);
-    for turn in 1..40_u64 {
-        let rtt = (turn != 7).then_some(0.05);
-        gate.handle_passthrough(10, 0, rtt, false, start + Duration::from_millis(turn * 100));
-    }
-    assert_eq!(gate.class(), Class::Passthrough);
-}
-
 /// An outage shows nothing about the limit of the path.
 #[test]
 fn a_policer_is_known_after_an_outage() {
@@ -402,6 +374,11 @@ fn a_policer_is_known_after_an_outage() {
     }
 }
 
+/// Class of a queue of so many packets a second.
+fn of_queue(rate: f64) -> Class {
+    if rate < 150.0 { Class::Queued } else { Class::Windowed }
+}
+
 #[test]
 fn a_queue_in_the_place_of_a_policer_is_noticed() {
     for (rtt, rate) in [(1, 29.0), (40, 29.0), (40, 100.0), (40, 400.0)] {
@@ -410,7 +387,7 @@ fn a_queue_in_the_place_of_a_policer_is_noticed() {
         (path.limit, path.rate) = (Limit::Queue { most: 50.0 }, rate);
         path.run(5);
         let class = path.senders[0].gate.class();
-        assert_eq!(class, Class::Queued, "{rate} packets a second, {rtt} ms");
+        assert_eq!(class, of_queue(rate), "{rate} packets a second, {rtt} ms");
         path.run(5);
         path.count_anew();
         path.run(20);
@@ -433,8 +410,9 @@ fn a_queue_stays_short() {
         path.count_anew();
         path.run(40);
         let Counts { passed, latest, .. } = path.senders[0].counts;
-        // Service of a packet of bulk and of its own, and the step of the simulation.
-        let most = 2500.0 / rate + 10.0;
+        // Service of a packet of bulk and of its own, or the longest queue of a window, and the step of the simulation.
+        let packets = if of_queue(rate) == Class::Queued { 2.5 } else { 9.0 };
+        let most = packets * 1000.0 / rate + 10.0;
         assert!(latest as f64 <= most, "{latest} ms: {rate} packets a second, {rtt} ms");
         assert!(passed as f64 >= 0.95 * 40.0 * rate, "{passed}: {rate} packets a second, {rtt} ms");
     }
@@ -455,7 +433,7 @@ fn a_queue_is_known_though_acknowledgements_are_late_at_times() {
             path.run_for(900);
         }
         let Sender { gate, counts, .. } = &path.senders[0];
-        assert_eq!(gate.class(), Class::Queued, "{rate} packets a second, {rtt} ms");
+        assert_eq!(gate.class(), of_queue(rate), "{rate} packets a second, {rtt} ms");
         let passed = counts.passed as f64 / (20.0 * rate);
         assert!(passed >= 0.85, "{passed} of what can pass: {rate} packets a second, {rtt} ms");
     }
@@ -474,7 +452,7 @@ fn a_policer_in_the_place_of_a_queue_is_noticed() {
         let mut path = Path::new(before, rtt, 1);
         path.limit = Limit::Queue { most: 50.0 };
         path.run(10);
-        assert_eq!(path.senders[0].gate.class(), Class::Queued, "{before} packets a second, {rtt} ms");
+        assert_eq!(path.senders[0].gate.class(), of_queue(before), "{before} packets a second, {rtt} ms");
         (path.limit, path.rate) = (Limit::Policer { depth: 5.0 }, rate);
         path.run(4);
         let class = path.senders[0].gate.class();
@@ -495,7 +473,7 @@ fn a_queue_is_known_despite_random_losses() {
         path.count_anew();
         path.run(20);
         let Sender { gate, counts, .. } = &path.senders[0];
-        assert_eq!(gate.class(), Class::Queued, "{loss} lost, {chance}");
+        assert_eq!(gate.class(), Class::Windowed, "{loss} lost, {chance}");
         let passed = counts.passed as f64 / (20.0 * 860.0 * (1.0 - loss));
         assert!(passed >= 0.8, "{passed} of what can pass, {loss} lost, {chance}");
     }
@@ -578,57 +556,6 @@ fn a_longer_route_is_no_fast_path() {
 }
 
 #[test]
-fn the_gate_stands_aside_behind_long_round_trips_only() {
-    for (rtt, is_long) in [(40, false), (260, false), (310, true), (600, true)] {
-        for limit in [Limit::Queue { most: 100.0 }, Limit::Policer { depth: 5.0 }] {
-            let mut path = Path::new(29.0, rtt, 1);
-            path.limit = limit;
-            for turn in 0..50 {
-                // A smoothed RTT that never changes brings no samples.
-                path.lateness = turn % 2;
-                path.run_for(500);
-                if turn < 10 {
-                    continue;
-                }
-                let gate = &path.senders[0].gate;
-                assert_eq!(gate.class() == Class::Passthrough, is_long, "{rtt} ms: {:?}", gate.reason);
-                assert_eq!(gate.reason == Reason::LongRtt, is_long, "{rtt} ms");
-            }
-        }
-    }
-}
-
-/// A queue or losses make the gate decide on other paths in passthrough. Here only a shorter minimum RTT does.
-#[test]
-fn the_gate_decides_again_when_the_round_trip_is_short_again() {
-    let start = Instant::now();
-    let mut gate = Gate::new(start, 1200, 2);
-    gate.pass_through(Reason::LongRtt, 0.0);
-    let mut now = start;
-    let mut run = |gate: &mut Gate, rtt: f64, lost: u32| {
-        for _ in 0..60 {
-            now += Duration::from_millis(100);
-            gate.handle_passthrough(10, lost, Some(rtt), false, now);
-            gate.handle_policer(48_000, now);
-        }
-        gate.reason
-    };
-    for (rtt, lost) in [(0.6, 0), (1.5, 0), (0.6, 5), (0.29, 0), (0.26, 5)] {
-        assert_eq!(run(&mut gate, rtt, lost), Reason::LongRtt, "{rtt} s, {lost} lost");
-    }
-    assert_eq!(run(&mut gate, 0.24, 0), Reason::ShortRtt);
-    assert_eq!(gate.class(), Class::Startup);
-}
-
-/// A second in passthrough in which half of the packets are lost.
-fn lossy_second(gate: &mut Gate, now: &mut Instant) {
-    for _ in 0..2 {
-        *now += Duration::from_millis(510);
-        gate.handle_passthrough(10, 10, Some(0.04), false, *now);
-    }
-}
-
-#[test]
 fn packets_that_are_late_twice_are_no_drops() {
     for between in [1, 11] {
         let mut now = Instant::now();
@@ -637,25 +564,151 @@ fn packets_that_are_late_twice_are_no_drops() {
         assert_eq!(gate.class(), Class::Startup, "reordered once");
         now += Duration::from_secs(between);
         gate.handle_late(now);
-        assert_eq!(gate.class() == Class::Passthrough, between < 10, "{between} s");
+        assert_eq!(gate.class() == Class::Windowed, between < 10, "{between} s");
     }
 }
 
 #[test]
-fn a_gate_that_was_wrong_again_stands_aside_for_longer_each_time() {
-    let mut now = Instant::now();
-    let mut gate = Gate::new(now, 1200, 2);
-    let mut aside = Vec::new();
-    for _ in 0..5 {
-        // Packets of a path that reorders are late all the time.
-        (0..2).for_each(|_| gate.handle_late(now));
-        assert_eq!(gate.class(), Class::Passthrough);
-        let since = now;
-        while gate.class() == Class::Passthrough {
-            lossy_second(&mut gate, &mut now);
+fn a_slow_path_in_passthrough_is_looked_at_again() {
+    for (acked, is_app_limited, expected) in
+        [(10, false, Class::Startup), (10, true, Class::Passthrough), (600, false, Class::Passthrough)]
+    {
+        let start = Instant::now();
+        let mut gate = Gate::new(start, 1200, 2);
+        gate.pass_through(Reason::FastDelivery, 0.0);
+        for turn in 1..20_u64 {
+            let now = start + Duration::from_millis(turn * 100);
+            gate.handle_passthrough(acked, 0, Some(0.05), is_app_limited, now);
         }
-        assert_eq!(gate.state(now).reason, Reason::PassthroughLimits);
-        aside.push((now - since).as_secs());
+        assert_eq!(gate.class(), expected, "{acked} of 100 ms, {is_app_limited}");
     }
-    assert_eq!(aside, [2, 11, 21, 41, 41]);
+}
+
+/// Runs so many seconds after convergence, while `change` changes the path every 100 ms.
+fn changing(path: &mut Path, seconds: u64, mut change: impl FnMut(&mut Path, u64)) -> Counts {
+    for turn in 0..(seconds + 5) * 10 {
+        if turn == 50 {
+            path.count_anew();
+        }
+        change(path, turn);
+        path.run_for(100);
+    }
+    path.senders[0].counts
+}
+
+#[test]
+fn a_window_holds_what_a_satellite_passes() {
+    let mut path = Path::new(1700.0, 600, 1);
+    path.limit = Limit::Queue { most: 200.0 };
+    path.run(10);
+    path.count_anew();
+    path.run(20);
+    let Sender { gate, counts, .. } = &path.senders[0];
+    assert_eq!(gate.class(), Class::Windowed);
+    assert!(counts.passed as f64 >= 0.9 * 20.0 * 1700.0, "{} passed", counts.passed);
+    assert!(counts.latest <= 10, "{} ms", counts.latest);
+    assert_eq!(counts.dropped, 0);
+}
+
+#[test]
+fn a_window_follows_a_rate_that_varies() {
+    let mut path = Path::new(1000.0, 40, 1);
+    path.limit = Limit::Queue { most: 1000.0 };
+    let rate = |turn: u64| 200.0 + 1800.0 * ((turn * 7919) % 97) as f64 / 96.0;
+    let counts = changing(&mut path, 30, |path, turn| path.rate = rate(turn));
+    let can_pass: f64 = (50..350).map(|turn| rate(turn) / 10.0).sum();
+    assert!(counts.passed as f64 >= 0.5 * can_pass, "{} of {can_pass}", counts.passed);
+    // As many packets as the highest rate has in a round trip take 400 ms at the lowest.
+    assert!(counts.latest <= 350, "{} ms", counts.latest);
+}
+
+#[test]
+fn a_window_is_not_drained_for_jitter() {
+    for jitter in [5, 10, 20] {
+        let mut path = Path::new(1700.0, 40, 1);
+        path.limit = Limit::Queue { most: 200.0 };
+        path.run(5);
+        path.count_anew();
+        for turn in 0..2000_u64 {
+            path.lateness = (turn * 7919) % 101 * jitter / 100;
+            path.run_for(10);
+        }
+        let Counts { passed, latest, .. } = path.senders[0].counts;
+        assert!(passed as f64 >= 0.7 * 20.0 * 1700.0, "{passed} passed, {jitter} ms");
+        assert!(latest <= 2 * jitter + 10, "{latest} ms, {jitter} ms");
+    }
+}
+
+#[test]
+fn a_longer_path_is_no_queue() {
+    for by in [8, 20, 60] {
+        let mut path = Path::new(1700.0, 40, 1);
+        path.limit = Limit::Queue { most: 100.0 };
+        path.run(10);
+        path.rtt += by;
+        path.run(5);
+        path.count_anew();
+        path.run(20);
+        let Counts { passed, latest, .. } = path.senders[0].counts;
+        assert!(passed as f64 >= 0.9 * 20.0 * 1700.0, "{passed} passed, {by} ms longer");
+        assert!(latest <= 15, "{latest} ms, {by} ms longer");
+    }
+}
+
+#[test]
+fn a_policer_is_measured_by_what_it_delivers() {
+    for (rate, depth, least) in
+        [(100.0, 2.0, 0.7), (100.0, 20.0, 0.9), (800.0, 3.0, 0.6), (800.0, 25.0, 0.9), (4000.0, 25.0, 0.85)]
+    {
+        let mut path = Path::new(rate, 40, 1);
+        path.limit = Limit::Policer { depth };
+        path.run(10);
+        path.count_anew();
+        path.run(40);
+        let Sender { gate, counts: Counts { passed, urgent, urgent_dropped, .. }, .. } = &path.senders[0];
+        assert_eq!(gate.class(), Class::Policed, "{rate} packets a second, {depth} tokens");
+        assert!(*passed as f64 >= least * 40.0 * rate, "{passed}: {rate} packets a second, {depth} tokens");
+        let dropped = share(*urgent_dropped, *urgent);
+        assert!(dropped <= 0.02, "{dropped} of the urgent ones: {rate} packets a second, {depth} tokens");
+    }
+}
+
+/// Gate that sends a window to a queue of 860 packets a second.
+fn windowed() -> Path {
+    let mut path = Path::new(860.0, 40, 1);
+    path.limit = Limit::Queue { most: 100.0 };
+    path.run(10);
+    assert_eq!(path.senders[0].gate.class(), Class::Windowed);
+    path
+}
+
+/// [RFC 9002, 7.1]
+#[test]
+fn marks_of_congestion_lower_the_rate() {
+    let rates = [false, true].map(|is_marked| {
+        let counts = changing(&mut windowed(), 10, |path, _| {
+            let now = path.instant();
+            if is_marked {
+                path.senders[0].gate.handle_congestion(false, now);
+            }
+        });
+        counts.passed
+    });
+    let ratio = share(rates[1], rates[0]);
+    assert!(ratio < 0.85, "{rates:?}");
+}
+
+/// [RFC 9002, 7.6.2]
+#[test]
+fn persistent_congestion_leaves_the_least_window() {
+    let mut path = windowed();
+    let now = path.instant();
+    let gate = &mut path.senders[0].gate;
+    gate.handle_congestion(true, now);
+    let in_flight = gate.state(now).on_the_way;
+    assert!(in_flight > 20, "{in_flight}");
+    assert!(!permits(gate, now), "{in_flight} are in flight");
+    (0..1000).for_each(|number| gate.handle_lost(number, now));
+    (0..100_000).for_each(|number| gate.handle_lost(number, now));
+    assert_eq!(burst(gate, 0, 1 << 32, now + Duration::from_secs(1)), 2);
 }

@@ -108,6 +108,10 @@ impl Path {
         Self { begun, now, rate, limit, tokens, left, rtt, lateness, loss, chance, outage, pause, senders }
     }
 
+    pub(super) fn instant(&self) -> Instant {
+        self.begun + Duration::from_millis(self.now)
+    }
+
     /// Runs for so many seconds.
     pub(super) fn run(&mut self, seconds: u64) {
         self.run_for(seconds * 1000);
@@ -120,7 +124,7 @@ impl Path {
             if let Limit::Policer { depth } = self.limit {
                 self.tokens = (self.tokens + self.rate / 1000.0).min(depth);
             }
-            let at = self.begun + Duration::from_millis(self.now);
+            let at = self.instant();
             let mut senders = std::mem::take(&mut self.senders);
             for (place, sender) in senders.iter_mut().enumerate() {
                 // Senders are not synchronised.
