@@ -36,6 +36,8 @@ pub fn builtin() -> &'static [Builtin] {
         "hol-sat",
         "gate",
         "gate-down",
+        "real-links",
+        "neighbours",
         "one-or-ten",
         "h1-or-h3",
         "h1-or-h3-symmetric",
