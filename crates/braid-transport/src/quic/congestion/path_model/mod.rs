@@ -38,6 +38,9 @@ const FAST: f64 = 5000.0;
 /// Packets that may be in flight at first on a path that replaces another: answers that validate it must not wait.
 const MIGRATED: f64 = 32.0;
 
+/// Resolution (s) of timers.
+const TICK: f64 = 0.001;
+
 /// Acknowledgement delay (s) of the library.
 const ACK_DELAY: f64 = 0.025;
 

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::sent_packets::{SentPacket, SentPackets};
-use super::whole;
+use super::{TICK, whole};
 
 /// Share of the measured rate that is used: 3 % too much loses 10 % of urgent packets, 2 % too little costs 2 % of
 /// bulk.
@@ -20,9 +20,6 @@ const DEPTH: f64 = 5.0;
 
 /// Share of the excess of the modelled level over the true one by which a bucket is taken to be shallower.
 const SHALLOWER: f64 = 0.5;
-
-/// Resolution (s) of timers: tokens that come meanwhile have to find room.
-const TICK: f64 = 0.001;
 
 /// Share of a rate that is used until packets have passed with it.
 const UNVERIFIED: f64 = 0.97;
@@ -286,8 +283,14 @@ impl PolicerModel {
     }
 
     pub(super) fn reserve(&self) -> f64 {
+        // Tokens that come until a timer fires have to find room.
         let room = self.bucket.depth - 1.0 - self.bucket.rate * TICK;
         self.reserve.min(room).max(0.0)
+    }
+
+    /// Level from which bulk takes an acknowledgement along.
+    fn ack_level(&self) -> f64 {
+        self.reserve().max(1.0)
     }
 
     /// True if packets are lost whatever is sent: there is no policer.
@@ -493,7 +496,7 @@ impl PolicerModel {
         self.probes.current.is_some_and(|probe| probe.left > 0)
             || level >= 1.0 + self.reserve()
             // An acknowledgement would leave now, in a packet of its own.
-            || (is_ack_due && level >= self.reserve().max(1.0))
+            || (is_ack_due && level >= self.ack_level())
     }
 
     pub(super) fn permits_urgent(&self, now: f64) -> bool {
@@ -540,7 +543,7 @@ impl PolicerModel {
         let goal = if self.level(now) < URGENT { URGENT } else { 1.0 + self.reserve() };
         let mut next = self.bucket.reaches_at(goal, now);
         if let Some(ack) = ack {
-            next = next.min(ack.max(self.bucket.reaches_at(self.reserve().max(1.0), now)));
+            next = next.min(ack.max(self.bucket.reaches_at(self.ack_level(), now)));
         }
         let probe = self.probes.next_at.max(last_urgent + BEHIND);
         if probe > now { next.min(probe) } else { next }

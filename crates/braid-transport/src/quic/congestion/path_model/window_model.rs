@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use super::TICK;
 use super::loss_intervals::{LossIntervals, Losses};
 use super::standing_queue::{Depth, Sample, StandingQueue};
 
@@ -47,9 +48,8 @@ const SLOW_TIME: f64 = 0.3;
 /// Time (s) for which losses count as late packets after some were late.
 const LATE: f64 = 2.0;
 
-/// Pace of bulk, of the rate, and resolution (s) of timers.
+/// Pace of bulk, of the rate.
 const PACE: f64 = 1.25;
-const TICK: f64 = 0.001;
 
 /// Least window in packets.
 const LEAST: f64 = 2.0;
@@ -70,6 +70,8 @@ pub(super) struct WindowModel {
     extra: f64,
     /// Times (s) and delivery rates (packets per second) of recent rounds.
     rates: VecDeque<(f64, f64)>,
+    /// Highest of them: it is asked for with each packet.
+    rate: f64,
     round: Round,
     queue: StandingQueue,
     /// Average excess (s) of round trips over the least one of their round.
@@ -130,9 +132,10 @@ impl WindowModel {
     /// losses do not show a policer.
     pub(super) fn new(rate: f64, base: f64, no_policer_until: f64, now: f64) -> Self {
         let mut new = Self {
+            rate: SLOWEST,
             window: LEAST,
             extra: MOST_EXTRA,
-            rates: VecDeque::from([(now, rate)]),
+            rates: VecDeque::new(),
             round: Round::new(now),
             queue: StandingQueue::new(base),
             spread: 0.0,
@@ -142,13 +145,28 @@ impl WindowModel {
             late_until: f64::NEG_INFINITY,
             paced_at: now,
         };
+        new.replace_rates(rate, now);
         new.set_window();
         new
     }
 
     /// Highest recent delivery rate in packets per second.
     pub(super) fn rate(&self) -> f64 {
-        self.rates.iter().map(|(_, rate)| *rate).fold(SLOWEST, f64::max).min(FASTEST)
+        self.rate
+    }
+
+    /// Forgets the rates before this one.
+    fn replace_rates(&mut self, rate: f64, now: f64) {
+        self.rates.clear();
+        self.push_rate(rate, now);
+    }
+
+    fn push_rate(&mut self, rate: f64, now: f64) {
+        self.rates.push_back((now, rate));
+        while self.rates.len() > ROUNDS && self.rates.front().is_some_and(|(at, _)| now - at > MEMORY) {
+            self.rates.pop_front();
+        }
+        self.rate = self.rates.iter().map(|(_, rate)| *rate).fold(SLOWEST, f64::max).min(FASTEST);
     }
 
     /// Wait (s) in the standing queue.
@@ -227,7 +245,7 @@ impl WindowModel {
         (self.extra, self.spread) = (0.0, 0.0);
         self.round = Round::new(now);
         self.queue.reset();
-        self.rates = VecDeque::from([(now, LEAST / self.queue.base().max(TICK))]);
+        self.replace_rates(LEAST / self.queue.base().max(TICK), now);
         self.set_window();
     }
 
@@ -259,13 +277,10 @@ impl WindowModel {
             _ => None,
         };
         if let Some(lower) = lower {
-            self.rates = VecDeque::from([(now, lower)]);
+            self.replace_rates(lower, now);
             self.slow_until = now + SLOW_TIME;
         } else if (round.is_full && !was_draining) || rate > self.rate() {
-            self.rates.push_back((now, rate));
-            while self.rates.len() > ROUNDS && self.rates.front().is_some_and(|(at, _)| now - at > MEMORY) {
-                self.rates.pop_front();
-            }
+            self.push_rate(rate, now);
         }
         self.spread += (round.sum / round.samples - round.least - self.spread) / 8.0;
         let least = self.least_extra();
@@ -291,7 +306,7 @@ impl WindowModel {
 
     /// True if the two highest rates of the last rounds are above this one: acknowledgements come in bursts.
     pub(super) fn is_faster_than(&self, rate: f64) -> bool {
-        self.rates.iter().filter(|(_, measured)| *measured > rate).count() > 1
+        self.rate > rate && self.rates.iter().filter(|(_, measured)| *measured > rate).count() > 1
     }
 
     pub(super) fn permits_urgent(&self, in_flight: u64) -> bool {
