@@ -45,6 +45,7 @@ tools: apt-packages cargo-deny nats-server ## Install what the checks need
 format-check: ## Check the format of the sources
 	$(call announce,formatting)
 	cargo fmt --all --check
+	cargo fmt --manifest-path peers/msquic/Cargo.toml --check
 
 lint: ## Run clippy; warnings are errors
 	$(call announce,lints)
@@ -66,6 +67,8 @@ spec: ## Check the coverage of the standard's normative statements
 deny: cargo-deny ## Check licences, bans and sources of the dependencies
 	$(call announce,licences and sources of dependencies)
 	cargo deny --log-level error check --hide-inclusion-graph licenses bans sources
+	cargo deny --manifest-path peers/msquic/Cargo.toml --config deny.toml --log-level error \
+	  check --hide-inclusion-graph licenses bans sources
 
 lab: ## Test the network laboratory, with its main experiment in short
 	$(call announce,laboratory)
@@ -105,7 +108,7 @@ summary:
 compiler: DEBIAN := cc=build-essential
 apt-packages: DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm \
   h2load=nghttp2-client nginx=nginx curl=curl chromium=chromium \
-  ip=iproute2 iptables=iptables faketime=faketime strace=strace dpkg-shlibdeps=dpkg-dev systemd-analyze=systemd
+  cmake=cmake perl=perl ip=iproute2 iptables=iptables faketime=faketime strace=strace dpkg-shlibdeps=dpkg-dev systemd-analyze=systemd
 
 compiler apt-packages:
 	$(call announce,tools)

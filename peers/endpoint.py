@@ -15,7 +15,7 @@ STANDARD, STRICT, SMALL, WEB = "", "STRICT_", "SMALL_", "WEB_"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One listener: transport is tcp, tls, ws, wss, quic or http."""
+    """One listener: transport is tcp, tls, ws, wss, quic, http or, by a relay that takes TCP, msquic and the like."""
 
     transport: str
     port: int
@@ -38,13 +38,22 @@ def ca_file(broker: str = STANDARD) -> str:
 
 def endpoint(transport: str, broker: str = STANDARD) -> Endpoint:
     """The listener of that transport; a KeyError names the variable that is missing."""
-    return Endpoint(transport, int(os.environ[f"PEERS_{broker}{transport.upper()}"]))
+    return Endpoint(transport, int(os.environ[_variable(transport, broker)]))
+
+
+def announce(transport: str, port: int) -> None:
+    """Makes a relay to the broker with its defaults an endpoint."""
+    os.environ[_variable(transport, STANDARD)] = str(port)
+
+
+def _variable(transport: str, broker: str) -> str:
+    return f"PEERS_{broker}{transport.upper().replace('-', '_')}"
 
 
 def dial(transport: str, wait: float, broker: str = STANDARD) -> socket.socket:
-    """A connected socket on the tcp or tls listener; every operation on it is bounded by `wait` seconds."""
+    """A connected socket on the tcp or tls listener, or on a relay; every operation on it is bounded by `wait` seconds."""
     plain = socket.create_connection((HOST, endpoint(transport, broker).port), timeout=wait)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if transport == "tcp":
+    if transport != "tls":
         return plain
     return ssl.create_default_context(cafile=ca_file(broker)).wrap_socket(plain, server_hostname=HOST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from endpoint import endpoint
@@ -20,7 +20,8 @@ TIMED = ("tcp", "wss")
 QOS = (0, 1, 2)
 
 _serial = itertools.count(1)
-_scenarios: list[Case] = []
+# Each makes the cases of one scenario, over its own transports or over those that it is told.
+_scenarios: list[Callable[[tuple[str, ...] | None], Iterable[Case]]] = []
 
 
 class Stage:
@@ -85,19 +86,22 @@ def scenario(
     """
 
     def register(body: Callable[..., None]) -> Callable[..., None]:
-        for transport, version, chosen in _combinations(transports, versions, axes):
-            tail = "".join(f"-{axis}{value}" for axis, value in chosen.items())
-            name = f"paho/{transport}/{version}/{body.__name__.replace('_', '-')}{tail}"
-            differs = known(transport=transport, version=version, **chosen) if callable(known) else known
-            _scenarios.append(Case(name, _staged(body, transport, version, chosen), differs or {}))
+        def cases(instead: tuple[str, ...] | None) -> Iterator[Case]:
+            for transport, version, chosen in _combinations(instead or transports, versions, axes):
+                tail = "".join(f"-{axis}{value}" for axis, value in chosen.items())
+                name = f"paho/{transport}/{version}/{body.__name__.replace('_', '-')}{tail}"
+                differs = known(transport=transport, version=version, **chosen) if callable(known) else known
+                yield Case(name, _staged(body, transport, version, chosen), differs or {})
+
+        _scenarios.append(cases)
         return body
 
     return register
 
 
-def scenarios() -> list[Case]:
-    """Every case registered so far."""
-    return list(_scenarios)
+def scenarios(*transports: str) -> list[Case]:
+    """Every case registered so far, over its own transports or over these."""
+    return [case for cases in _scenarios for case in cases(transports or None)]
 
 
 def _combinations(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,8 @@ from raw_client import RawClient, pass_time
 from suite import CLOCK_GRAIN, KEEP_ALIVE_SLACK, Case, Mismatch, expect, require
 from wire import V5, V31, V311
 
-_protocol_cases: list[Case] = []
+# Bodies with their versions and their known differences.
+_bodies: list[tuple[Callable[[Wire], None], tuple[int, ...], Mapping[str, str]]] = []
 
 NAMES = {V31: "v3.1", V311: "v3.1.1", V5: "v5"}
 MALFORMED_PACKET, PROTOCOL_ERROR, UNSUPPORTED_VERSION, KEEP_ALIVE_TIMEOUT = 0x81, 0x82, 0x84, 0x8D
@@ -38,23 +40,25 @@ class Wire:
 def protocol(
     *versions: int, known: Mapping[str, str] | None = None
 ) -> Callable[[Callable[[Wire], None]], Callable[[Wire], None]]:
-    """Registers a case for these versions, over TCP and TLS."""
+    """Registers a case for these versions."""
 
     def register(body: Callable[[Wire], None]) -> Callable[[Wire], None]:
-        label = body.__name__.replace("_", "-")
-        for transport in ("tcp", "tls"):
-            for version in versions or (V31, V311, V5):
-                on = Wire(transport, version, label)
-                name = f"raw/{transport}/{NAMES[version]}/{label}"
-                _protocol_cases.append(Case(name, lambda on=on: body(on), known or {}))
+        _bodies.append((body, versions or (V31, V311, V5), known or {}))
         return body
 
     return register
 
 
-def protocol_cases() -> list[Case]:
-    """Every case of this module."""
-    return list(_protocol_cases)
+def protocol_cases(*transports: str) -> list[Case]:
+    """Every case of this module, over TCP and TLS or over these transports."""
+    made = []
+    for body, versions, known in _bodies:
+        label = body.__name__.replace("_", "-")
+        for transport, version in itertools.product(transports or ("tcp", "tls"), versions):
+            on = Wire(transport, version, label)
+            name = f"raw/{transport}/{NAMES[version]}/{label}"
+            made.append(Case(name, lambda body=body, on=on: body(on), known))
+    return made
 
 
 def _closed_with(client: RawClient, version: int, *reasons: int) -> None:

@@ -1,5 +1,6 @@
-//! Third-party clients against a real broker process or cluster: mosquitto-clients, paho-mqtt, MQTT.js, aioquic, curl,
-//! a generated client of the API, the parser of Prometheus, Chromium; and our load generator beside h2load, on nginx.
+//! Third-party clients against a real broker process or cluster: mosquitto-clients, paho-mqtt, MQTT.js, aioquic,
+//! msquic, curl, a generated client of the API, the parser of Prometheus, Chromium; and our load generator beside
+//! h2load, on nginx.
 //!
 //! The cases themselves are scripts in `peers/`. This module installs what they need, starts the broker with its
 //! defaults and with other settings, runs one suite after the other with the ports in its environment, and sums up.
@@ -76,6 +77,8 @@ const SUITES: &[Suite] = &[
     Suite { script: "run_quic.py", limit: Duration::from_secs(300), brokers: WITH_QUIC },
     // 0-RTT and migration need a balancer that finds the node in a connection ID, and nodes put no name there.
     Suite { script: "run_streams.py", limit: Duration::from_secs(600), brokers: ONE_NODE },
+    // The API tells what a connection is to the broker, and nodes of the cluster under test have no API.
+    Suite { script: "run_msquic.py", limit: Duration::from_secs(900), brokers: ONE_NODE },
     Suite { script: "run_http.py", limit: Duration::from_secs(600), brokers: ONE_NODE },
     Suite { script: "run_http3.mjs", limit: Duration::from_secs(300), brokers: ONE_NODE },
     Suite { script: "run_dashboard.mjs", limit: Duration::from_secs(900), brokers: ONE_NODE },

@@ -21,14 +21,24 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("chromium", "chromium"),
 ];
 
+/// Tools of the sources of msquic.
+const MSQUIC_TOOLS: &[(&str, &str)] = &[("cmake", "cmake"), ("perl", "perl")];
+
+/// Relay to msquic below the directory of installed programs.
+pub(super) const MSQUIC_RELAY: &str = "msquic/msquic-relay";
+
 /// Makes every client available under `home`, from the pinned lists in `sources`.
 ///
 /// # Errors
 /// One line naming what could not be installed: a missing peer is a failure, never a skip.
 pub(super) fn install(sources: &Path, home: &Path, kind: Kind) -> Result<(), String> {
     fs::create_dir_all(home).map_err(|error| format!("{}: {error}", home.display()))?;
-    let daemon = (kind == Kind::Mosquitto).then_some(("mosquitto", "mosquitto"));
-    for (program, package) in PROGRAMS.iter().copied().chain(daemon) {
+    let others: &[_] = match kind {
+        Kind::Braidmq => MSQUIC_TOOLS,
+        Kind::Mosquitto => &[("mosquitto", "mosquitto")],
+        Kind::Cluster => &[],
+    };
+    for (program, package) in PROGRAMS.iter().chain(others).copied() {
         if find(program).is_none() {
             debian_package(package)?;
         }
@@ -36,7 +46,39 @@ pub(super) fn install(sources: &Path, home: &Path, kind: Kind) -> Result<(), Str
         println!("# {program}: {}", place.display());
     }
     python_environment(sources, home)?;
-    node_modules(sources, home)
+    node_modules(sources, home)?;
+    if kind == Kind::Braidmq { msquic_relay(&sources.join("msquic"), home) } else { Ok(()) }
+}
+
+/// `.peers/msquic` with the relay and the library that it loads, from the sources in the crate `msquic`.
+fn msquic_relay(sources: &Path, home: &Path) -> Result<(), String> {
+    let (place, target) = (home.join("msquic"), home.join("msquic/target"));
+    let built = target.join("release");
+    if !built.exists() {
+        println!("# building {} into {} (about two minutes, once)", sources.display(), place.display());
+    }
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["build", "--release", "--locked", "--quiet", "--manifest-path"])
+        .arg(sources.join("Cargo.toml"));
+    succeed(cargo.arg("--target-dir").arg(&target))?;
+    let library =
+        newest(&built.join("build"), "out/lib/libmsquic.so.2").ok_or("msquic has built no library")?;
+    for (from, name) in [(built.join("msquic-relay"), "msquic-relay"), (library, "libmsquic.so.2")] {
+        let to = place.join(name);
+        fs::copy(&from, &to).map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))?;
+    }
+    println!("# msquic: {}", place.display());
+    Ok(())
+}
+
+/// Latest file of that path in the directories of `parent`.
+fn newest(parent: &Path, path: &str) -> Option<PathBuf> {
+    let found = fs::read_dir(parent).ok()?.flatten().map(|entry| entry.path().join(path));
+    found
+        .filter_map(|file| Some((fs::metadata(&file).ok()?.modified().ok()?, file)))
+        .max()
+        .map(|(_, file)| file)
 }
 
 fn debian_package(package: &str) -> Result<(), String> {

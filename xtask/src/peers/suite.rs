@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Kind;
 use super::broker::Broker;
+use super::install::MSQUIC_RELAY;
 use super::tally::Tally;
 
 /// Paths of a run.
@@ -45,6 +46,7 @@ impl Suite {
             .env("PEERS_ONLY", only)
             .env("PEERS_NODE_MODULES", places.home.join("node_modules"))
             .env("PEERS_BINARY", places.binary)
+            .env("PEERS_MSQUIC_RELAY", places.home.join(MSQUIC_RELAY))
             .envs(brokers.iter().flat_map(Broker::environment))
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
