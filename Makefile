@@ -46,6 +46,7 @@ format-check: ## Check the format of the sources
 	$(call announce,formatting)
 	cargo fmt --all --check
 	cargo fmt --manifest-path peers/msquic/Cargo.toml --check
+	cargo fmt --manifest-path peers/zenoh/Cargo.toml --check
 
 lint: ## Run clippy; warnings are errors
 	$(call announce,lints)

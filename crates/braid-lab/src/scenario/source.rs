@@ -38,6 +38,8 @@ pub fn builtin() -> &'static [Builtin] {
         "gate-down",
         "real-links",
         "neighbours",
+        "foreign",
+        "zenoh",
         "one-or-ten",
         "h1-or-h3",
         "h1-or-h3-symmetric",
