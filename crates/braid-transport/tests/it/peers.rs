@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
 use braid_transport::quic::QuicOptions;
-use braid_transport::sim::{Direction, Host, Network};
+use braid_transport::sim::{Direction, Host, Network, Policer, Recording};
 use braid_transport::{HandshakeError, ListenOptions, Listener, Read};
 use tokio::sync::mpsc;
-use tokio::time::{sleep as wait, timeout};
+use tokio::time::{Instant, sleep as wait, timeout};
 
 use crate::driven::Link;
 use crate::ends::{next, read, write};
@@ -209,7 +209,7 @@ async fn bytes_that_the_library_has_lost_end_the_connection() {
         _ => large(0, payload),
     });
     send_packets(&connection);
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     let error = timeout(LIMIT, end(&mut server)).await.expect("an end");
     let took = start.elapsed();
     println!("{error} after {took:?}");
@@ -274,14 +274,17 @@ struct Forged {
     receive: noq::RecvStream,
     /// The server's end.
     server: Link,
+    /// Datagrams from and to the server.
+    recording: Recording,
 }
 
 impl Forged {
     /// `parameters`: transport parameters in place of the usual ones, by id.
     async fn connect(parameters: Vec<(u64, u64)>) -> Self {
         let (pki, network) = (Pki::new(), Network::new(1));
-        let listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
-        let to = address(&listener);
+        let host = network.host("server");
+        let listener = host.listen(pki.server(), &ListenOptions::default()).expect("listen");
+        let (to, recording) = (address(&listener), host.record());
         let mut outcomes = serve(listener);
         let forger = Forger::new(&pki, parameters);
         let frames = Arc::clone(&forger.frames);
@@ -294,7 +297,7 @@ impl Forged {
         send.write_all(b"!").await.expect("write");
         let mut server = outcomes.recv().await.expect("an outcome").expect("handshake");
         assert_eq!(read(&mut server).await.expect("read"), b'!');
-        Self { device, connection, frames, send, receive, server }
+        Self { device, connection, frames, send, receive, server, recording }
     }
 }
 
@@ -356,4 +359,106 @@ async fn one_byte_in_each_packet_costs_no_more_packets_than_it_brings() {
     let (up, down) = (counters(Direction::Up) - before.0, counters(Direction::Down) - before.1);
     println!("{up} packets up, {down} down");
     assert!(up >= BYTES && down <= up / 2 + up / 100, "{up} packets up, {down} down");
+}
+
+/// Packets full of PATH_CHALLENGE frames: the server answers each packet with one, of 1,200 bytes [RFC 9000, 8.2.2].
+#[tokio::test(start_paused = true)]
+async fn challenges_of_the_path_cost_one_response_for_each_packet() {
+    let mut forged = Forged::connect(Vec::new()).await;
+    forged.frames.set(|payload: &mut [u8]| {
+        for (number, frame) in (0..).zip(payload.chunks_exact_mut(9)) {
+            frame[0] = 0x1A;
+            frame[1..].copy_from_slice(&u64::to_be_bytes(number));
+        }
+    });
+    let device = forged.device.clone();
+    let counters = |direction| (device.counters(direction).packets, device.counters(direction).bytes);
+    let before = (counters(Direction::Up), counters(Direction::Down));
+    for _ in 0..100 {
+        forged.send.write_all(&[0; 1000]).await.expect("write");
+        wait(Duration::from_millis(1)).await;
+    }
+    let (up, down) = (counters(Direction::Up), counters(Direction::Down));
+    let (up, down) = ((up.0 - before.0.0, up.1 - before.0.1), (down.0 - before.1.0, down.1 - before.1.1));
+    println!("{up:?} packets and bytes up, {down:?} down");
+    assert!(up.0 >= 90 && down.0 <= up.0 && down.1 <= up.0 * 1_200, "{up:?} up, {down:?} down");
+    let more = timeout(Duration::from_secs(5), next(&mut forged.server)).await;
+    assert!(more.is_err(), "the connection lives, without more bytes");
+}
+
+/// A peer that acknowledges what it has lost as well. The library leaves out packet numbers, and one of these ends the
+/// connection (RFC 9000, 21.4).
+#[tokio::test(start_paused = true)]
+async fn hidden_losses_end_the_connection() {
+    let mut forged = Forged::connect(Vec::new()).await;
+    let device = forged.device.clone();
+    device.change_one(Direction::Down, |link| link.loss = 0.3);
+    let link = device.clone();
+    forged.frames.set(move |payload: &mut [u8]| {
+        // ACK of all packets but the last ones, among them those of the handshake.
+        let largest = u16::try_from(link.counters(Direction::Down).packets).expect("few").saturating_sub(3);
+        let [a, b] = (largest | 1 << 14).to_be_bytes();
+        // The smallest packets have no room for it.
+        if let Some(frame) = payload.first_chunk_mut() {
+            *frame = [0x02, a, b, 0, 0, a, b];
+        }
+    });
+    let piece = vec![0; 1 << 16];
+    let slices = [IoSlice::new(&piece)];
+    let mut written = 0;
+    // The client sends its acknowledgements with something.
+    while forged.send.write_all(&[0; 10]).await.is_ok() {
+        wait(Duration::from_millis(1)).await;
+        let wrote = poll_fn(|cx| forged.server.poll_write(cx, StreamKey::CONTROL, &slices));
+        match timeout(Duration::from_millis(1), wrote).await {
+            Ok(Ok(size)) => written += size,
+            Ok(Err(_)) => break,
+            Err(_) => {}
+        }
+        assert!(written < 16 << 20, "{written} bytes are taken as delivered");
+    }
+    let error = end(&mut forged.server).await;
+    println!("{written} bytes, then: {error}");
+    assert!(error.to_string().contains("unsent packet"), "{error}");
+}
+
+/// A client that overruns a policer, and asks for no acknowledgements: answers wait for the next token, and no longer
+/// than `max_ack_delay`. A message leaves at once.
+#[tokio::test(start_paused = true)]
+async fn answers_wait_for_a_policer_that_is_overrun() {
+    const MESSAGE: usize = 100;
+    let mut forged = Forged::connect(Vec::new()).await;
+    forged.device.change_one(Direction::Up, |link| link.policer = Some(Policer { rate: 29.0, burst: 5 }));
+    let packets = AtomicUsize::new(0);
+    forged.frames.set(move |payload: &mut [u8]| {
+        let number = packets.fetch_add(1, Ordering::Relaxed);
+        if let Some(frame) = payload.first_chunk_mut() {
+            *frame = one_byte(number);
+        }
+    });
+    let Forged { send, server, .. } = &mut forged;
+    let begun = Instant::now();
+    for _ in 0..1_000 {
+        send.write_all(&[0; 10]).await.expect("write");
+        // The server takes in what has come.
+        let _ = timeout(Duration::from_millis(9), next(server)).await;
+    }
+    write(server, &[7; MESSAGE]).await.expect("write");
+    let written = Instant::now();
+
+    let mut datagrams = forged.recording.datagrams();
+    datagrams.sort_by_key(|datagram| datagram.at);
+    let last = datagrams.last().expect("many");
+    assert!(last.direction == Direction::Up && last.at == written && last.bytes.len() > MESSAGE, "a message");
+    let (mut since, mut delays) = (None, Vec::new());
+    for datagram in datagrams.iter().filter(|datagram| datagram.at > begun + Duration::from_secs(3)) {
+        match datagram.direction {
+            Direction::Down => _ = since.get_or_insert(datagram.at),
+            Direction::Up => delays.extend(since.take().map(|since| datagram.at - since)),
+        }
+    }
+    delays.sort_unstable();
+    let (median, longest) = (delays[delays.len() / 2], delays[delays.len() - 1]);
+    println!("{} answers, {median:?}, {longest:?} at most", delays.len());
+    assert!(median >= Duration::from_millis(15) && longest <= Duration::from_millis(25), "{delays:?}");
 }

@@ -19,6 +19,7 @@ use noq_proto::{
 };
 use tokio::io::ReadBuf;
 
+use super::answer_delay::{AnswerDelay, Frames};
 use super::batch;
 use super::datagram_queue::{DatagramQueue, Order};
 use super::endpoint::Endpoint;
@@ -60,6 +61,7 @@ pub(in crate::quic) struct Connection {
     timer: Timer,
     /// Datagrams that have come.
     received: u64,
+    answers: AnswerDelay,
     /// Streams that are read without order.
     unordered: Option<Box<Unordered>>,
     /// Bytes of all streams are dropped.
@@ -134,6 +136,7 @@ impl Connection {
             gate,
             timer: Timer::default(),
             received: 0,
+            answers: AnswerDelay::default(),
             unordered: None,
             is_discarding: false,
             error: None,
@@ -157,10 +160,14 @@ impl Connection {
                 Err(error) => return self.lose(&format!("its socket failed: {error}")),
             },
         };
-        self.received += datagrams.len() as u64;
+        let count = datagrams.len();
+        self.received += count as u64;
         for datagram in datagrams {
             self.library.handle_event(datagram);
             self.empty_unordered();
+        }
+        if count > 0 {
+            self.answers.handle_received(count, now(), || Frames::from(&self.library.stats()));
         }
         match order {
             Some(Order::Close(code)) => self.close(code),
@@ -237,6 +244,20 @@ impl Connection {
 
     /// Sends what there is and may leave now, and sets the timer.
     pub(in crate::quic) fn transmit(&mut self, cx: &mut Context<'_>) {
+        // Timeouts wait as well: a probe would carry the answer.
+        if let Some(until) = self.answers.until()
+            && until > now()
+            && self.is_confirmed
+            && self.error.is_none()
+            && self.timer.poll(Some(until), cx).is_pending()
+        {
+            return;
+        }
+        self.send(cx);
+        self.answers.handle_sent(|| Frames::from(&self.library.stats()));
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>) {
         let segments = self.sender.max_segments();
         let mut sent = 0;
         BUFFER.with_borrow_mut(|buffer| {
@@ -514,6 +535,7 @@ impl Connection {
                 break;
             }
         }
+        self.answers.handle_written(total);
         Poll::Ready(Ok(total))
     }
 
@@ -544,7 +566,10 @@ impl Connection {
             return Poll::Ready(Err(Refused::Lost(error.clone())));
         }
         match self.library.send_stream(id).write_chunks(&mut std::slice::from_mut(chunk)) {
-            Ok(written) => Poll::Ready(Ok(written)),
+            Ok(written) => {
+                self.answers.handle_written(written);
+                Poll::Ready(Ok(written))
+            }
             Err(error) => refused(&error),
         }
     }
@@ -671,6 +696,7 @@ impl Connection {
         own.previous = Some(std::mem::replace(&mut own.socket, Arc::clone(&socket)));
         self.sender.set_socket(socket);
         self.library.handle_network_change(None, now());
+        self.answers = AnswerDelay::default();
         if let Some(gate) = &self.gate {
             gate.handle_rebind();
         }

@@ -4,6 +4,7 @@
 //! task more for each [`Endpoint`], which receives the datagrams of all its connections and routes them by connection
 //! ID; a client's connection has a socket of its own.
 
+mod answer_delay;
 mod batch;
 mod connection;
 mod datagram_queue;
