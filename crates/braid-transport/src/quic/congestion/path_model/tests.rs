@@ -698,6 +698,30 @@ fn marks_of_congestion_lower_the_rate() {
     assert!(ratio < 0.85, "{rates:?}");
 }
 
+/// A peer that reports marks with every acknowledgement slows its own connection down, for as long as it does.
+#[test]
+fn marks_on_everything_leave_two_packets_for_a_while() {
+    let mut path = windowed();
+    let marked = |path: &mut Path, seconds: u64| {
+        path.count_anew();
+        for _ in 0..seconds * 100 {
+            let now = path.instant();
+            path.senders[0].gate.handle_congestion(false, now);
+            path.run_for(10);
+        }
+        path.senders[0].counts.passed
+    };
+    marked(&mut path, 10);
+    let passed = marked(&mut path, 10);
+    // Two packets in each round trip of 40 ms are 500.
+    assert!((300..=1000).contains(&passed), "{passed} passed");
+    path.run(15);
+    path.count_anew();
+    path.run(10);
+    let passed = path.senders[0].counts.passed;
+    assert!(passed as f64 >= 0.9 * 10.0 * 860.0, "{passed} passed after the last mark");
+}
+
 /// [RFC 9002, 7.6.2]
 #[test]
 fn persistent_congestion_leaves_the_least_window() {

@@ -45,6 +45,9 @@ const MANY_SHARE: f64 = 0.05;
 /// Time (s) for which the window grows slowly after losses or marks that lower the rate.
 const SLOW_TIME: f64 = 0.3;
 
+/// Rounds in a row with marks, after which there are no packets beyond the product.
+const MARKED: u32 = 4;
+
 /// Time (s) for which losses count as late packets after some were late.
 const LATE: f64 = 2.0;
 
@@ -85,6 +88,8 @@ pub(super) struct WindowModel {
     late_until: f64,
     /// Time (s) at which paced bulk may leave.
     paced_at: f64,
+    /// Rounds in a row with marks.
+    marked: u32,
 }
 
 /// Packets of a round trip.
@@ -144,6 +149,7 @@ impl WindowModel {
             slow_until: f64::NEG_INFINITY,
             late_until: f64::NEG_INFINITY,
             paced_at: now,
+            marked: 0,
         };
         new.replace_rates(rate, now);
         new.set_window();
@@ -254,6 +260,7 @@ impl WindowModel {
         let time = now - round.begun;
         let rate = f64::from(round.delivered) / time;
         let was_draining = self.queue.is_draining();
+        self.marked = if round.is_marked { self.marked + 1 } else { 0 };
         let sample = Sample { least: round.least, rate, window: self.window, service: 1.0 / self.rate() };
         let depth = self.queue.handle_round(&sample);
         if round.loses(MANY, MANY_SHARE) {
@@ -285,6 +292,8 @@ impl WindowModel {
         self.spread += (round.sum / round.samples - round.least - self.spread) / 8.0;
         let least = self.least_extra();
         self.extra = match depth {
+            // With packets beyond, a path that marks all the time would keep a dozen in flight.
+            _ if self.marked > MARKED => 0.0,
             _ if lower.is_some() || depth == Depth::Deep => least,
             _ if matches!(losses, Losses::Once | Losses::Pending) => self.extra,
             Depth::Empty if round.is_full && now < self.slow_until => self.extra + 1.0,
