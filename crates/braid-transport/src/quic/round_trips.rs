@@ -15,8 +15,9 @@ const NETWORKS: usize = 4096;
 /// was lost.
 const AGE: Duration = Duration::from_secs(600);
 
-/// Least value, which covers the time that a busy peer needs for its part of a handshake.
-const LEAST: Duration = Duration::from_millis(10);
+/// Least value. A flight is repeated after three times this, the next one after twice that, and so on: a peer that is
+/// busy for longer gets a few packets more.
+const LEAST: Duration = Duration::from_millis(3);
 
 /// Round-trip times of earlier connections, as the initial one of later ones with the same network: RFC 9002 (6.2.2)
 /// recommends it for the same network path. An IPv6 network has 64 bits. Clones share the cache.

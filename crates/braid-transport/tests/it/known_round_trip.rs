@@ -30,6 +30,40 @@ fn server(network: &Network, pki: &Pki) -> SocketAddr {
     server
 }
 
+/// The library alone repeats the message after 60 ms: twice the probe timeout, which holds 25 ms for the
+/// acknowledgement.
+#[tokio::test(start_paused = true)]
+async fn a_message_beside_the_lost_end_of_a_handshake_comes_soon() {
+    const LATENCY: Duration = Duration::from_millis(1);
+    let (pki, network) = (Pki::new(), Network::new(1));
+    let mut listener =
+        network.host("server").listen(pki.server(), &ListenOptions::default()).expect("a listener");
+    let server = address(&listener);
+    let device = network.host("device");
+    device.change(|link| link.latency = LATENCY);
+    let connector = device.connector(server, pki.client(), QuicOptions::client());
+    let begun = Instant::now();
+    let client = async {
+        let mut link = Link::from(connector.connect().await.expect("a connection"));
+        write(&mut link, b"x").await.expect("write");
+        link
+    };
+    // The first flight of the client leaves at once, and the second two latencies later.
+    let loss = async {
+        sleep(LATENCY).await;
+        device.change_one(Direction::Up, |link| link.loss = 1.0);
+        sleep(LATENCY * 2).await;
+        device.change_one(Direction::Up, |link| link.loss = 0.0);
+    };
+    let server = async {
+        // It is over when the control stream has begun.
+        let link = listener.accept().await.expect("incoming").handshake().await.map(Link::from);
+        (link.expect("a connection"), begun.elapsed())
+    };
+    let (_client, (_server, took), ()) = tokio::join!(client, server, loss);
+    assert!(took < Duration::from_millis(20), "{took:?}");
+}
+
 /// RFC 9002, 6.2.2.
 #[tokio::test(start_paused = true)]
 async fn a_lost_first_flight_costs_three_round_trips_once_they_are_known() {

@@ -39,17 +39,19 @@ const ANSWERS: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Frames {
     /// ACK frames that were sent.
-    acknowledgements: u64,
+    pub(super) acknowledgements: u64,
     /// Other frames that were sent, with which an ACK frame leaves early.
-    others: u64,
+    pub(super) others: u64,
+    /// ACK frames of the peer.
+    pub(super) answers: u64,
     /// Frames of the peer that are to be acknowledged.
-    received: u64,
+    pub(super) received: u64,
     /// Frames of the peer that are answered at once.
-    asked: u64,
+    pub(super) asked: u64,
     /// Responses of the peer from a new address.
-    moved: u64,
+    pub(super) moved: u64,
     /// Frames of the peer that say when to acknowledge.
-    told: u64,
+    pub(super) told: u64,
 }
 
 impl From<&ConnectionStats> for Frames {
@@ -78,6 +80,7 @@ impl From<&ConnectionStats> for Frames {
                 + u64::from(sent.handshake_done)
                 + sent.path_challenge
                 + sent.path_response,
+            answers: received.acks,
             received: received.stream
                 + received.crypto
                 + received.max_data

@@ -24,6 +24,7 @@ use super::batch;
 use super::datagram_queue::{DatagramQueue, Order};
 use super::endpoint::Endpoint;
 use super::event::{Event, Received, Refused};
+use super::first_flight::{FirstFlight, Turn};
 use super::sender::Sender;
 use super::socket::{Datagram, Socket};
 use super::timer::{Timer, now};
@@ -62,6 +63,8 @@ pub(in crate::quic) struct Connection {
     /// Datagrams that have come.
     received: u64,
     answers: AnswerDelay,
+    /// First packets of a client, until they are over.
+    first_flight: Option<Box<FirstFlight>>,
     /// Streams that are read without order.
     unordered: Option<Box<Unordered>>,
     /// Bytes of all streams are dropped.
@@ -128,6 +131,7 @@ impl Connection {
         sender: Sender,
         gate: Option<Arc<SharedGate>>,
     ) -> Self {
+        let first_flight = library.side().is_client().then(Box::default);
         Self {
             library,
             handle,
@@ -137,6 +141,7 @@ impl Connection {
             timer: Timer::default(),
             received: 0,
             answers: AnswerDelay::default(),
+            first_flight,
             unordered: None,
             is_discarding: false,
             error: None,
@@ -289,6 +294,7 @@ impl Connection {
                 if self.exchange_events() {
                     continue;
                 }
+                self.note_first_flight(now);
                 // Last: a packet that leaves when a timeout is due, because the gate opens, takes the place of its
                 // probes.
                 if self.timer.poll(self.next_timeout(), cx).is_pending() {
@@ -345,13 +351,29 @@ impl Connection {
     /// Time at which something is to be done.
     fn next_timeout(&self) -> Option<Instant> {
         let gate = self.gate.as_ref().and_then(|gate| gate.next_try());
-        self.library.poll_timeout().into_iter().chain(gate).min()
+        let ping = self.first_flight.as_ref().and_then(|first| first.due());
+        self.library.poll_timeout().into_iter().chain(gate).chain(ping).min()
+    }
+
+    /// Notes a turn of a client while packets are the first ones.
+    fn note_first_flight(&mut self, now: Instant) {
+        self.first_flight.take_if(|first| first.is_over(now));
+        let (Some(rtt), Some(first)) = (self.library.rtt(PathId::ZERO), &mut self.first_flight) else {
+            return;
+        };
+        if self.is_connected {
+            let (is_confirmed, frames) = (self.is_confirmed, Frames::from(&self.library.stats()));
+            first.handle_turn(Turn { is_confirmed, rtt, frames }, now);
+        }
     }
 
     fn handle_timeouts(&mut self, cx: &Context<'_>) {
         let now = now();
         while self.library.poll_timeout().is_some_and(|at| at <= now) {
             self.library.handle_timeout(now);
+        }
+        if self.first_flight.as_mut().is_some_and(|first| first.take_ping(now)) {
+            self.ping();
         }
         if self.library.is_closed() && self.error.is_none() {
             // The next turn reports it.

@@ -10,6 +10,7 @@ mod connection;
 mod datagram_queue;
 mod endpoint;
 mod event;
+mod first_flight;
 mod sender;
 mod socket;
 mod timer;
