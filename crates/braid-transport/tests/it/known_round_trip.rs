@@ -56,7 +56,7 @@ async fn a_message_beside_the_lost_end_of_a_handshake_comes_soon() {
         device.change_one(Direction::Up, |link| link.loss = 0.0);
     };
     let server = async {
-        // It is over when the control stream has begun.
+        // The handshake is over when the control stream has begun.
         let link = listener.accept().await.expect("incoming").handshake().await.map(Link::from);
         (link.expect("a connection"), begun.elapsed())
     };

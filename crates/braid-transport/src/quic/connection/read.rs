@@ -164,9 +164,6 @@ impl ConnectionState {
     fn handle_bytes(&mut self, bytes: usize) {
         self.unread.handle_read(bytes);
         self.window.handle_read(bytes);
-        if let Some(gate) = &self.gate {
-            gate.handle_received();
-        }
     }
 
     /// Accepts the next stream that the peer has opened.

@@ -6,7 +6,7 @@ use noq_udp::{EcnCodepoint, Transmit};
 
 /// Batch of datagrams with its own bytes.
 #[derive(Clone, Debug)]
-pub(in crate::quic) struct Batch {
+pub(super) struct Batch {
     contents: Vec<u8>,
     destination: SocketAddr,
     ecn: Option<EcnCodepoint>,

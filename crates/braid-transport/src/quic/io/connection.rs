@@ -12,21 +12,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use noq_proto::congestion::Controller;
 use noq_proto::{
-    Chunk, ClientConfig, ConnectError, ConnectionError, ConnectionEvent, ConnectionHandle, ConnectionStats,
-    DatagramEvent, Dir, EndpointConfig, EndpointEvent, FinishError, FourTuple, Incoming, PathId, PathStats,
-    ReadError, ServerConfig, Side, StreamEvent, StreamId, TransportError, TransportErrorCode, VarInt,
-    WriteError,
+    Chunk, ClientConfig, ConnectError, ConnectionError, ConnectionHandle, ConnectionStats, Dir,
+    EndpointConfig, EndpointEvent, FinishError, Incoming, PathId, PathStats, ReadError, ServerConfig, Side,
+    StreamEvent, StreamId, TransportError, TransportErrorCode, VarInt, WriteError,
 };
 use tokio::io::ReadBuf;
 
 use super::answer_delay::{AnswerDelay, Frames};
-use super::batch;
 use super::datagram_queue::{DatagramQueue, Order};
 use super::endpoint::Endpoint;
 use super::event::{Event, Received, Refused};
 use super::first_flight::{FirstFlight, Turn};
+use super::own_endpoint::OwnEndpoint;
 use super::sender::Sender;
-use super::socket::{Datagram, Socket};
+use super::socket::Socket;
 use super::timer::{Timer, now};
 use super::unordered::Unordered;
 use crate::quic::codes::{self, code};
@@ -34,12 +33,6 @@ use crate::quic::congestion::controller::SharedGate;
 
 /// Datagrams that are sent before other tasks have a turn.
 const MAX_SENT: usize = 20;
-
-/// Datagrams after which a client handles events, and so takes pieces of streams out of the library.
-const MAX_RECEIVED: usize = 64;
-
-/// Buffers that a client has filled at a time, each with up to 64 datagrams.
-const MAX_BATCH: usize = 2;
 
 /// Receive window while everything is dropped: the library sends MAX_DATA for nothing with a smaller one.
 const DISCARD_WINDOW: VarInt = VarInt::from_u32(8 << 10);
@@ -89,13 +82,6 @@ enum Source {
     Own(Box<OwnEndpoint>),
 }
 
-struct OwnEndpoint {
-    library: noq_proto::Endpoint,
-    socket: Arc<Socket>,
-    /// Socket before a move, until something comes in on the new one.
-    previous: Option<Arc<Socket>>,
-}
-
 impl Connection {
     /// Accepts the connection of a client.
     pub(in crate::quic) fn accept_client(
@@ -117,10 +103,8 @@ impl Connection {
         (server, name): (SocketAddr, &str),
         gate: Option<Arc<SharedGate>>,
     ) -> Result<Self, ConnectError> {
-        let mut endpoint = noq_proto::Endpoint::new(Arc::new(config), None, !socket.may_fragment());
-        let (handle, library) = endpoint.connect(now(), client, server, name)?;
         let sender = Sender::new(Arc::clone(&socket), None, gate.clone());
-        let own = OwnEndpoint { library: endpoint, socket, previous: None };
+        let (own, handle, library) = OwnEndpoint::connect(config, client, socket, server, name)?;
         Ok(Self::new(library, handle, Source::Own(Box::new(own)), sender, gate))
     }
 
@@ -275,7 +259,6 @@ impl Connection {
                     return;
                 }
                 let now = now();
-                self.sender.send_deferred(now);
                 if let Some(gate) = &self.gate {
                     gate.begin_try();
                 }
@@ -352,7 +335,13 @@ impl Connection {
     fn next_timeout(&self) -> Option<Instant> {
         let gate = self.gate.as_ref().and_then(|gate| gate.next_try());
         let ping = self.first_flight.as_ref().and_then(|first| first.due());
-        self.library.poll_timeout().into_iter().chain(gate).chain(ping).min()
+        self.library_timeout().into_iter().chain(gate).chain(ping).min()
+    }
+
+    /// Time of the next timeout of the library, which waits where the gate would drop a probe.
+    fn library_timeout(&self) -> Option<Instant> {
+        let at = self.library.poll_timeout()?;
+        Some(self.gate.as_ref().and_then(|gate| gate.timeouts_wait()).map_or(at, |until| at.max(until)))
     }
 
     /// Notes a turn of a client while packets are the first ones.
@@ -369,7 +358,7 @@ impl Connection {
 
     fn handle_timeouts(&mut self, cx: &Context<'_>) {
         let now = now();
-        while self.library.poll_timeout().is_some_and(|at| at <= now) {
+        while self.library_timeout().is_some_and(|at| at <= now) {
             self.library.handle_timeout(now);
         }
         if self.first_flight.as_mut().is_some_and(|first| first.take_ping(now)) {
@@ -389,7 +378,7 @@ impl Connection {
             self.is_drained |= event.is_drained();
             let answer = match &mut self.source {
                 Source::Shared { endpoint, .. } => endpoint.handle_event(self.handle, event),
-                Source::Own(own) => own.library.handle_event(self.handle, event),
+                Source::Own(own) => own.handle_event(self.handle, event),
             };
             if let Some(answer) = answer {
                 has_answer = true;
@@ -714,14 +703,9 @@ impl Connection {
         let Source::Own(own) = &mut self.source else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "only a client can move its connection"));
         };
-        let socket = Arc::new(open(&own.socket)?);
-        own.previous = Some(std::mem::replace(&mut own.socket, Arc::clone(&socket)));
-        self.sender.set_socket(socket);
+        self.sender.set_socket(own.rebind(open)?);
         self.library.handle_network_change(None, now());
         self.answers = AnswerDelay::default();
-        if let Some(gate) = &self.gate {
-            gate.handle_rebind();
-        }
         Ok(())
     }
 }
@@ -740,57 +724,6 @@ impl Drop for Connection {
         }
         self.forget();
     }
-}
-
-impl OwnEndpoint {
-    /// Datagrams for the connection, some hundred at most at a time.
-    fn receive(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionHandle,
-    ) -> io::Result<Vec<ConnectionEvent>> {
-        let mut datagrams = Vec::new();
-        if let Some(previous) = self.previous.take()
-            && receive(&previous, &mut self.library, cx, connection, &mut datagrams).is_ok()
-            && datagrams.is_empty()
-        {
-            self.previous = Some(previous);
-        }
-        receive(&self.socket, &mut self.library, cx, connection, &mut datagrams)?;
-        Ok(datagrams)
-    }
-}
-
-/// Receives datagrams for the connection on a socket of a client.
-fn receive(
-    socket: &Socket,
-    endpoint: &mut noq_proto::Endpoint,
-    cx: &mut Context<'_>,
-    connection: ConnectionHandle,
-    datagrams: &mut Vec<ConnectionEvent>,
-) -> io::Result<()> {
-    let mut count = 0;
-    while count < MAX_RECEIVED {
-        let received = socket.poll_receive(cx, MAX_BATCH, |Datagram { from, to, ecn, bytes }| {
-            count += 1;
-            let mut answer = Vec::new();
-            match endpoint.handle(now(), FourTuple::new(from, to), ecn, bytes, &mut answer) {
-                Some(DatagramEvent::ConnectionEvent(handle, event)) if handle == connection => {
-                    datagrams.push(event);
-                }
-                Some(DatagramEvent::Response(transmit)) => {
-                    let _ = socket.try_send(&batch::of(&transmit, &answer));
-                }
-                _ => {}
-            }
-        });
-        match received {
-            Poll::Ready(received) => received?,
-            Poll::Pending => return Ok(()),
-        }
-    }
-    cx.waker().wake_by_ref();
-    Ok(())
 }
 
 fn refused(error: &WriteError) -> Poll<Result<usize, Refused>> {

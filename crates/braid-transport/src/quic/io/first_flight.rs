@@ -108,7 +108,7 @@ mod tests {
             let frames = Frames { others: 1, answers: 1, ..Frames::default() };
             let turn = Turn { is_confirmed: false, rtt, frames };
             let mut new = Self { first: FirstFlight::default(), turn, begun: Instant::now() };
-            new.turn(0 * MS);
+            new.turn(Duration::ZERO);
             new
         }
 

@@ -11,12 +11,12 @@ mod datagram_queue;
 mod endpoint;
 mod event;
 mod first_flight;
+mod own_endpoint;
 mod sender;
 mod socket;
 mod timer;
 mod unordered;
 
-pub(super) use batch::Batch;
 pub(super) use connection::Connection;
 pub(super) use endpoint::Endpoint;
 pub(super) use event::{Event, Received, Refused};

@@ -10,7 +10,6 @@ use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use noq_udp::Transmit;
 
@@ -18,7 +17,6 @@ use super::batch::{self, Batch};
 use super::socket::Socket;
 use crate::quic::amplification::AmplificationLimit;
 use crate::quic::congestion::controller::SharedGate;
-use crate::quic::congestion::controller::datagram_filter::Filtered;
 use crate::quic::congestion::pto_filter;
 
 pub(super) struct Sender {
@@ -71,28 +69,16 @@ impl Sender {
     pub(super) fn send(&mut self, transmit: &noq_proto::Transmit, contents: &[u8]) {
         let batch = batch::of(transmit, contents);
         let verdict = self.gate.as_ref().and_then(|gate| gate.take_verdict(batch.contents.len()));
-        let Some(Filtered { permitted, deferred }) = verdict else {
+        let Some(permitted) = verdict else {
             return match pto_filter::probe(&batch) {
                 Some(probe) => self.leave(&pto_filter::part(&batch, probe)),
                 None => self.leave(&batch),
             };
         };
-        if let Some((gate, deferred)) = self.gate.as_ref().zip(deferred)
-            && let Some(contents) = batch.contents.get(deferred.range)
-        {
-            gate.defer(deferred.number, Batch::of(&pto_filter::part(&batch, contents)));
-        }
         for range in permitted {
             if let Some(contents) = batch.contents.get(range) {
                 self.leave(&pto_filter::part(&batch, contents));
             }
-        }
-    }
-
-    /// Sends the datagram that the gate has deferred, if it may leave now.
-    pub(super) fn send_deferred(&mut self, now: Instant) {
-        if let Some(batch) = self.gate.as_ref().and_then(|gate| gate.take_released(now)) {
-            self.leave(&batch.transmit());
         }
     }
 

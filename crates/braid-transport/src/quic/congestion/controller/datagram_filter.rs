@@ -4,8 +4,6 @@
 //! and keep it empty. The congestion controller sees each packet while the library builds a batch, and leaves its
 //! verdict here for the sender of the connection, which takes it with the batch. To the library the withheld packets
 //! are lost.
-//!
-//! One of them may hold urgent bytes, since the library puts pending data into such a packet. Its datagram is deferred.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,66 +13,38 @@ use std::ops::Range;
 pub(super) struct DatagramFilter {
     /// Ranges of bytes that do not leave, in order.
     withheld: Vec<Range<usize>>,
-    /// The one of them that is deferred.
-    deferred: Option<DeferredPart>,
     /// Bytes of the batch, once it is complete.
     length: Option<usize>,
-}
-
-/// Datagram of a batch that is deferred.
-#[derive(Debug)]
-pub(in crate::quic) struct DeferredPart {
-    pub(in crate::quic) range: Range<usize>,
-    /// Packet number.
-    pub(in crate::quic) number: u64,
-}
-
-/// Parts of a batch.
-#[derive(Debug)]
-pub(in crate::quic) struct Filtered {
-    /// Ranges of bytes that leave, in order.
-    pub(in crate::quic) permitted: VecDeque<Range<usize>>,
-    pub(in crate::quic) deferred: Option<DeferredPart>,
 }
 
 impl DatagramFilter {
     /// Withholds a part of the batch. Parts are given in order.
     pub(super) fn withhold(&mut self, range: Range<usize>) {
         if self.length.take().is_some() {
-            self.reset();
+            self.withheld.clear();
         }
         self.withheld.push(range);
-    }
-
-    /// Defers a withheld part.
-    pub(super) fn defer(&mut self, part: DeferredPart) {
-        self.deferred = Some(part);
     }
 
     /// Completes the batch, which has so many bytes and leaves next.
     pub(super) fn complete(&mut self, bytes: usize) {
         if self.length.is_some() {
-            self.reset();
+            self.withheld.clear();
         }
         self.length = (!self.withheld.is_empty()).then_some(bytes);
     }
 
-    fn reset(&mut self) {
-        self.withheld.clear();
-        self.deferred = None;
-    }
-
-    /// Takes the verdict on a batch of so many bytes; `None`: all of it leaves.
-    pub(super) fn take(&mut self, bytes: usize) -> Option<Filtered> {
+    /// Takes the verdict on a batch of so many bytes: ranges of bytes that leave, in order. `None`: all of it leaves.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<VecDeque<Range<usize>>> {
         let length = self.length.take()?;
-        let (withheld, deferred) = (std::mem::take(&mut self.withheld), self.deferred.take());
+        let withheld = std::mem::take(&mut self.withheld);
         if length != bytes {
             return None;
         }
         let mut start = 0;
         let gap = |range: Range<usize>| std::mem::replace(&mut start, range.end)..range.start;
         let permitted = withheld.into_iter().chain(std::iter::once(bytes..bytes)).map(gap);
-        Some(Filtered { permitted: permitted.filter(|range| !range.is_empty()).collect(), deferred })
+        Some(permitted.filter(|range| !range.is_empty()).collect())
     }
 }
 
@@ -87,7 +57,7 @@ mod tests {
     }
 
     fn leaving(filter: &mut DatagramFilter, bytes: usize) -> Option<Vec<Range<usize>>> {
-        filter.take(bytes).map(|filtered| filtered.permitted.into())
+        filter.take(bytes).map(Into::into)
     }
 
     #[test]
@@ -124,27 +94,5 @@ mod tests {
         filter.withhold(50..100);
         filter.complete(100);
         assert_eq!(leaving(&mut filter, 100), Some(ranges(&[(0, 50)])));
-    }
-
-    #[test]
-    fn the_deferred_part_belongs_to_its_batch() {
-        let mut filter = DatagramFilter::default();
-        let one = || DeferredPart { range: 0..100, number: 7 };
-        for (bytes, expected) in [(300, Some((0..100, 7))), (150, None)] {
-            filter.withhold(0..100);
-            filter.defer(one());
-            filter.complete(300);
-            let found = filter
-                .take(bytes)
-                .and_then(|filtered| filtered.deferred)
-                .map(|part| (part.range, part.number));
-            assert_eq!(found, expected);
-        }
-        filter.withhold(0..100);
-        filter.defer(one());
-        filter.complete(300);
-        filter.withhold(100..200);
-        filter.complete(300);
-        assert!(filter.take(300).is_some_and(|filtered| filtered.deferred.is_none()), "of the batch before");
     }
 }

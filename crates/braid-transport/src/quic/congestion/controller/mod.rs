@@ -17,7 +17,7 @@ use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use super::bbr_extensions::PROBE;
 use super::path_model::{Class, Gate, SendDecision};
 use crate::quic::io::now;
-use datagram_filter::{DatagramFilter, DeferredPart};
+use datagram_filter::DatagramFilter;
 pub(in crate::quic) use shared_gate::SharedGate;
 
 /// Window that never limits: the library then paces nothing.
@@ -139,38 +139,22 @@ impl GatedController {
         !was_asked && !self.is_passthrough() && gate.is_established() && !gate.is_abandoned()
     }
 
-    /// Withholds probes of a batch but the last one, and that one too if none may leave. Its acknowledgement shows that
-    /// those before it are lost; if another one left, the library would wait for the last, and probe again and again.
-    /// With segmentation offload the library fills the batch behind them, up to ten datagrams, with padding.
+    /// Withholds probes of a batch but the last one. Its acknowledgement shows that those before it are lost; if
+    /// another one left, the library would wait for the last, and probe again and again. With segmentation offload the
+    /// library fills the batch behind them, up to ten datagrams, with padding.
     fn thin_probes(&mut self, bytes: u64, now: Instant) {
         let known = std::mem::take(&mut self.batch);
-        let Some(last) = self.probes.pop() else { return };
+        let probes = std::mem::take(&mut self.probes);
+        let Some((last, withheld)) = probes.split_last() else { return };
         let length = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let mut withheld: Vec<_> = self.probes.drain(..).collect();
         // Datagrams without an ack-eliciting packet stand behind the others.
-        let are_alone =
-            withheld.iter().map(|probe| usize::from(probe.bytes)).sum::<usize>() + usize::from(last.bytes);
-        let is_known = known == length || (are_alone == known && known < length);
+        let are_alone = probes.iter().map(|probe| usize::from(probe.bytes)).sum::<usize>() == known;
         let shared = Arc::clone(&self.factory.gate);
         let mut gate = shared.lock();
-        let leaves = gate.permits_probe(now) || !is_known;
-        if !leaves {
-            withheld.push(last);
-        }
-        // The library puts urgent data into the first.
-        let deferred = withheld.first().copied().filter(|_| is_known && gate.wants_deferred());
-        if let Some(Probe { number, bytes, .. }) = deferred {
-            gate.defer(number, bytes.into(), now);
-        }
-        if leaves {
-            gate.handle_packet(last.number, last.bytes.into(), now);
-        }
-        if is_known {
+        gate.handle_packet(last.number, last.bytes.into(), now);
+        if known == length || (are_alone && known < length) {
             let mut filter = shared.filter();
-            withhold(&mut gate, &mut filter, &withheld, known..length);
-            if let Some(probe) = deferred {
-                filter.defer(DeferredPart { range: probe.range(), number: probe.number });
-            }
+            withhold(&mut gate, &mut filter, withheld, known..length);
             filter.complete(length);
         }
     }

@@ -1,15 +1,17 @@
-//! Gate of a connection as its users share it, its verdict on the batch that is being built, and the deferred datagram.
+//! Gate of a connection as its users share it, and its verdict on the batch that is being built.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::datagram_filter::{DatagramFilter, Filtered};
+use super::datagram_filter::DatagramFilter;
 use super::state_log;
-use crate::quic::congestion::path_model::{Class, Gate, GateState, Release};
-use crate::quic::io::{Batch, now};
+use crate::quic::congestion::path_model::{Class, Gate, GateState};
+use crate::quic::io::now;
 
 /// Resolution of timers.
 const TICK: Duration = Duration::from_millis(1);
@@ -27,22 +29,13 @@ pub(in crate::quic) struct SharedGate {
     is_established: AtomicBool,
     /// The connection is at its end, or the gate has failed: the congestion controller decides alone.
     is_abandoned: AtomicBool,
-    /// A packet was refused since the last try, or a datagram is deferred.
+    /// A packet was refused since the last try.
     is_refused: AtomicBool,
     /// Tokens of a policer's bucket that bulk leaves for urgent packets.
     reserve: u8,
     /// File of the gate log.
     log: Option<Arc<Path>>,
     filter: Mutex<DatagramFilter>,
-    deferred: Mutex<Option<Deferred>>,
-}
-
-/// Datagram that was not sent with its batch.
-#[derive(Debug)]
-struct Deferred {
-    /// Packet number.
-    number: u64,
-    batch: Batch,
 }
 
 impl SharedGate {
@@ -57,7 +50,6 @@ impl SharedGate {
             reserve,
             log,
             filter: Mutex::default(),
-            deferred: Mutex::default(),
         })
     }
 
@@ -120,13 +112,6 @@ impl SharedGate {
         self.lock().handle_urgent(u64::try_from(bytes).unwrap_or(u64::MAX), now());
     }
 
-    /// Notes an ack-eliciting arrival.
-    pub(in crate::quic) fn handle_received(&self) {
-        if self.is_active() {
-            self.lock().handle_received(now());
-        }
-    }
-
     /// Bytes that may be written and not be acknowledged, unless the congestion controller decides.
     pub(in crate::quic) fn pending_limit(&self) -> Option<u64> {
         if self.is_abandoned() || self.is_passthrough() { None } else { self.lock().send_limit() }
@@ -167,6 +152,13 @@ impl SharedGate {
         self.is_refused.store(true, Ordering::Release);
     }
 
+    /// Time until which timeouts of the library wait.
+    pub(in crate::quic) fn timeouts_wait(&self) -> Option<Instant> {
+        let now = now();
+        let wait = if self.is_active() { self.lock().timeouts_wait(now) } else { None };
+        wait.map(|wait| now + wait)
+    }
+
     /// Notes that the library is asked for packets again.
     pub(in crate::quic) fn begin_try(&self) {
         if self.is_active() {
@@ -177,17 +169,11 @@ impl SharedGate {
     /// Time of the next try, if something was refused: the library knows windows and acknowledgements, but not time
     /// that makes room. `None` if time alone makes none.
     pub(in crate::quic) fn next_try(&self) -> Option<Instant> {
-        if !self.is_active() || !(self.is_refused.load(Ordering::Acquire) || self.deferred().is_some()) {
+        if !self.is_active() || !self.is_refused.load(Ordering::Acquire) {
             return None;
         }
         let now = now();
         self.lock().next(now).map(|wait| now + wait.max(TICK))
-    }
-
-    /// Notes a new socket: the deferred datagram of the one before is discarded.
-    pub(in crate::quic) fn handle_rebind(&self) {
-        *self.deferred() = None;
-        self.lock().handle_rebind(now());
     }
 
     /// Locks the verdict on the batch that is being built.
@@ -197,43 +183,8 @@ impl SharedGate {
     }
 
     /// Takes the verdict on a batch of so many bytes; `None`: all of it leaves.
-    pub(in crate::quic) fn take_verdict(&self, bytes: usize) -> Option<Filtered> {
+    pub(in crate::quic) fn take_verdict(&self, bytes: usize) -> Option<VecDeque<Range<usize>>> {
         if self.is_passthrough() { None } else { self.filter().take(bytes) }
-    }
-
-    /// Locks the deferred datagram. After a panic it is discarded: a lost datagram is sent again.
-    fn deferred(&self) -> MutexGuard<'_, Option<Deferred>> {
-        self.deferred.lock().unwrap_or_else(|poisoned| {
-            let mut deferred = poisoned.into_inner();
-            *deferred = None;
-            self.deferred.clear_poison();
-            deferred
-        })
-    }
-
-    /// Stores the datagram of a packet in place of the one before.
-    pub(in crate::quic) fn defer(&self, number: u64, batch: Batch) {
-        *self.deferred() = Some(Deferred { number, batch });
-    }
-
-    /// Takes the deferred datagram if it may leave now. One that need not leave any more is discarded.
-    pub(in crate::quic) fn take_released(&self, now: Instant) -> Option<Batch> {
-        let mut slot = self.deferred();
-        let number = slot.as_ref()?.number;
-        match self.lock().release(number, now) {
-            Release::Wait => None,
-            Release::Send => slot.take().map(|deferred| deferred.batch),
-            Release::Discard => {
-                *slot = None;
-                None
-            }
-        }
-    }
-
-    /// Number of the packet whose datagram is deferred.
-    #[cfg(test)]
-    pub(in crate::quic) fn take_deferred(&self) -> Option<u64> {
-        self.deferred().take().map(|deferred| deferred.number)
     }
 }
 
@@ -270,24 +221,5 @@ mod tests {
         controller.on_end_acks(now(), 0, true, None);
         assert!(!gate.wants_urgent(), "the controller follows");
         assert_eq!(controller.window(), window);
-    }
-
-    #[test]
-    fn a_panic_discards_the_deferred_datagram() {
-        let gate = SharedGate::new(2, None);
-        let batch = || {
-            Batch::of(&noq_udp::Transmit {
-                destination: SocketAddr::from(([127, 0, 0, 1], 1)),
-                ecn: None,
-                contents: &[],
-                segment_size: None,
-                src_ip: None,
-            })
-        };
-        gate.defer(1, batch());
-        poison(&gate.deferred);
-        assert_eq!(gate.take_deferred(), None);
-        gate.defer(2, batch());
-        assert_eq!(gate.take_deferred(), Some(2));
     }
 }

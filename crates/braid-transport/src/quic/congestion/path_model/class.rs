@@ -181,7 +181,6 @@ impl Gate {
             self.rtt.forget_departures();
         }
         if let Model::Passthrough(_) = model {
-            self.discard_deferred(|_| true, now);
             self.sent.clear();
             self.urgent.forget();
             self.rtt.forget_departures();
@@ -288,8 +287,7 @@ impl Gate {
         match &mut self.model {
             Model::Policed(_) => self.handle_delay(wait, now),
             Model::Queued(queue) => {
-                let is_certain = self.rtt.is_certain(sample, &self.sent);
-                queue.handle_sample(sample, is_certain, now);
+                queue.handle_sample(sample, now);
                 let rate = queue.rate();
                 if queue.is_too_noisy(now) {
                     self.enter_windowed(Some(rate), Reason::NoisyWaits, now);
@@ -358,10 +356,7 @@ impl Gate {
     /// Notes that all packets which counted as lost have arrived after all.
     pub(in crate::quic) fn handle_late(&mut self, now: Instant) {
         let now = self.seconds(now);
-        // A deferred packet is late by our own doing.
-        if now - self.released_at < LATE_WITHIN
-            || now - std::mem::replace(&mut self.late_at, now) > LATE_WITHIN
-        {
+        if now - std::mem::replace(&mut self.late_at, now) > LATE_WITHIN {
             return;
         }
         // Neither drops nor round trips show what limits such a path.

@@ -27,8 +27,7 @@ use arrival_period::UrgentBytes;
 pub use class::{Class, Reason};
 use class::{Model, REFUTED};
 use rtt_samples::RttSamples;
-use send_decision::DeferredPacket;
-pub(in crate::quic) use send_decision::{Release, SendDecision};
+pub(in crate::quic) use send_decision::SendDecision;
 use sent_packets::{Fate, SentPacket, SentPackets};
 use startup::Startup;
 
@@ -41,9 +40,6 @@ const MIGRATED: f64 = 32.0;
 /// Resolution (s) of timers.
 const TICK: f64 = 0.001;
 
-/// Acknowledgement delay (s) of the library.
-const ACK_DELAY: f64 = 0.025;
-
 /// The gate: decides when a packet may leave, so that an urgent one never finds a queue.
 #[derive(Clone, Debug)]
 pub(in crate::quic) struct Gate {
@@ -54,8 +50,6 @@ pub(in crate::quic) struct Gate {
     reason: Reason,
     /// Time (s) at which lost packets last turned out to be late.
     late_at: f64,
-    /// Time (s) at which a deferred packet last left.
-    released_at: f64,
     /// Time (s) until which drops make no policer.
     ignore_loss_until: f64,
     /// Time (s) for which that is so once a policer is refuted again.
@@ -65,9 +59,6 @@ pub(in crate::quic) struct Gate {
     sent: SentPackets,
     rtt: RttSamples,
     urgent: UrgentBytes,
-    /// Time (s) at which an acknowledgement is due.
-    ack_due: Option<f64>,
-    deferred: Option<DeferredPacket>,
 }
 
 impl Gate {
@@ -79,15 +70,12 @@ impl Gate {
             model: Model::Startup(Startup::new(0.0)),
             reason: Reason::NewPath,
             late_at: f64::NEG_INFINITY,
-            released_at: f64::NEG_INFINITY,
             ignore_loss_until: 0.0,
             refuted: REFUTED,
             no_queue_until: 0.0,
             sent: SentPackets::new(mtu),
             rtt: RttSamples::default(),
             urgent: UrgentBytes::default(),
-            ack_due: None,
-            deferred: None,
         }
     }
 
@@ -121,16 +109,9 @@ impl Gate {
         self.urgent.forget();
     }
 
-    /// Notes an ack-eliciting arrival.
-    pub(in crate::quic) fn handle_received(&mut self, now: Instant) {
-        let due = self.seconds(now) + ACK_DELAY;
-        self.ack_due.get_or_insert(due);
-    }
-
     /// Notes an ack-eliciting packet that leaves.
     pub(in crate::quic) fn handle_packet(&mut self, number: u64, bytes: u64, now: Instant) {
         let now = self.seconds(now);
-        self.ack_due = None;
         self.sent.last_at = now;
         if let Model::Passthrough(_) = self.model {
             return self.urgent.forget();
@@ -192,7 +173,6 @@ impl Gate {
             self.sent.ack_only += 1;
             self.sent.last_at = now;
             self.sent.datagrams += 1;
-            self.ack_due = None;
             self.charge(now);
         }
     }
@@ -217,9 +197,7 @@ impl Gate {
     /// Notes a lost packet.
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
-        self.discard_lost(number, now);
         let Some(sent) = self.sent.resolve(number, Fate::Lost, now) else { return };
-        self.rtt.has_lost = true;
         self.urgent.restore(sent.urgent, now);
         self.handle_fates(now);
     }

@@ -288,11 +288,6 @@ impl PolicerModel {
         self.reserve.min(room).max(0.0)
     }
 
-    /// Level from which bulk takes an acknowledgement along.
-    fn ack_level(&self) -> f64 {
-        self.reserve().max(1.0)
-    }
-
     /// True if packets are lost whatever is sent: there is no policer.
     pub(super) fn is_random_loss(&self) -> bool {
         self.random_loss.lossy_counts >= LOSSY_COUNTS || self.random_loss.is_refuted()
@@ -491,12 +486,9 @@ impl PolicerModel {
     }
 
     /// Tests whether a packet of bulk may leave.
-    pub(super) fn permits_bulk(&self, is_ack_due: bool, now: f64) -> bool {
-        let level = self.level(now) + 1e-9;
+    pub(super) fn permits_bulk(&self, now: f64) -> bool {
         self.probes.current.is_some_and(|probe| probe.left > 0)
-            || level >= 1.0 + self.reserve()
-            // An acknowledgement would leave now, in a packet of its own.
-            || (is_ack_due && level >= self.ack_level())
+            || self.level(now) + 1e-9 >= 1.0 + self.reserve()
     }
 
     pub(super) fn permits_urgent(&self, now: f64) -> bool {
@@ -538,13 +530,10 @@ impl PolicerModel {
         probes.next_at = f64::INFINITY;
     }
 
-    /// Time (s) at which more is permitted than now. `ack`: from when on an acknowledgement may take bulk along.
-    pub(super) fn next(&self, last_urgent: f64, ack: Option<f64>, now: f64) -> f64 {
+    /// Time (s) at which more is permitted than now.
+    pub(super) fn next(&self, last_urgent: f64, now: f64) -> f64 {
         let goal = if self.level(now) < URGENT { URGENT } else { 1.0 + self.reserve() };
-        let mut next = self.bucket.reaches_at(goal, now);
-        if let Some(ack) = ack {
-            next = next.min(ack.max(self.bucket.reaches_at(self.ack_level(), now)));
-        }
+        let next = self.bucket.reaches_at(goal, now);
         let probe = self.probes.next_at.max(last_urgent + BEHIND);
         if probe > now { next.min(probe) } else { next }
     }

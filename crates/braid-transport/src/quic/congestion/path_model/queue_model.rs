@@ -43,9 +43,6 @@ const AIM: f64 = 0.1;
 const LEAST_AIM: f64 = 0.001;
 const MOST_AIM: f64 = 0.004;
 
-/// Aim of bulk that takes an acknowledgement along.
-const ACK_AIM: f64 = 0.5;
-
 /// Service times that urgent packets may wait for each other.
 const URGENT: f64 = 2.0;
 
@@ -148,9 +145,8 @@ impl QueueModel {
         self.schedule.push(ordinal, now, self.service);
     }
 
-    /// Corrects the model by a sample. `is_certain`: all packets before it have passed, so that its prediction was
-    /// right about what reached the queue.
-    pub(super) fn handle_sample(&mut self, sample: &RttSample, is_certain: bool, now: f64) {
+    /// Corrects the model by a sample.
+    pub(super) fn handle_sample(&mut self, sample: &RttSample, now: f64) {
         let sent = &sample.sent;
         let (mut is_queued, mut found) = (true, None);
         while let Some(service) = self.schedule.pop(sent.ordinal, self.service) {
@@ -162,11 +158,9 @@ impl QueueModel {
         let wait = sample.wait - self.base_delay.value;
         let start = sent.at + wait;
         let residual = start - predicted.start;
-        if is_certain {
-            self.noise.error += (residual.abs() - self.noise.error) / 16.0;
-            let (since, count) = self.noise.since.unwrap_or((now, 0));
-            self.noise.since = (self.noise.error > self.noise.most).then_some((since, count + 1));
-        }
+        self.noise.error += (residual.abs() - self.noise.error) / 16.0;
+        let (since, count) = self.noise.since.unwrap_or((now, 0));
+        self.noise.since = (self.noise.error > self.noise.most).then_some((since, count + 1));
         self.look_for_growth(Measured { ordinal: sent.ordinal, start, wait });
         if self.base_delay.handle(sent.ordinal, sent.at, residual, self.certain, now) {
             self.service = self.certain;
@@ -238,11 +232,7 @@ impl QueueModel {
     }
 
     /// Tests whether a packet of bulk may leave. `expected`: the next urgent arrival.
-    pub(super) fn permits_bulk(&self, expected: Option<Expected>, is_ack_due: bool, now: f64) -> bool {
-        // An acknowledgement would leave now, in a packet of its own.
-        if is_ack_due && self.wait(now) <= self.service * ACK_AIM + 1e-9 {
-            return true;
-        }
+    pub(super) fn permits_bulk(&self, expected: Option<Expected>, now: f64) -> bool {
         self.wait(now) <= self.aim() + 1e-9 && !self.is_reserved(expected, now)
     }
 
@@ -264,15 +254,13 @@ impl QueueModel {
         now + (self.wait(now) - self.service * URGENT - LEAST_AIM).max(0.0)
     }
 
-    /// Time (s) at which more is permitted than now. `ack`: from when on an acknowledgement may take bulk along.
-    pub(super) fn next(&self, expected: Option<Expected>, ack: Option<f64>, now: f64) -> f64 {
+    /// Time (s) at which more is permitted than now.
+    pub(super) fn next(&self, expected: Option<Expected>, now: f64) -> f64 {
         let free = (self.schedule.free_at() - self.aim()).max(now);
-        let next = match expected.filter(|_| self.is_reserved(expected, free)) {
+        match expected.filter(|_| self.is_reserved(expected, free)) {
             Some(Expected { at, .. }) => free.max(at + LATE),
             None => free,
-        };
-        let with_ack = self.schedule.free_at() - self.service * ACK_AIM;
-        ack.map_or(next, |ack| next.min(ack.max(with_ack).max(now)))
+        }
     }
 }
 

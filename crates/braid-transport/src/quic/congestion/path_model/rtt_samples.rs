@@ -1,11 +1,6 @@
 //! Round-trip times: samples from the library's smoothed value, their minimum, and waits in a queue.
 
-use std::collections::VecDeque;
-
-use super::sent_packets::{SentPacket, SentPackets};
-
-/// Packets in a row that found no other packet of ours in the queue and still took longer: the path is longer.
-const LONE_SAMPLES: usize = 5;
+use super::sent_packets::SentPacket;
 
 /// Least growth (s) of the minimum.
 const LONGER: f64 = 0.01;
@@ -65,8 +60,6 @@ pub(super) struct RttSamples {
     newest: Option<AckedPacket>,
     /// Packets that the present acknowledgement is the first to report.
     acked: u32,
-    /// A packet was lost since the last sample.
-    pub(super) has_lost: bool,
     /// The peer delays acknowledgements of single packets.
     peer_delays_acks: bool,
     /// Departure of the packet of the last sample.
@@ -130,12 +123,6 @@ impl RttSamples {
     pub(super) fn forget_departures(&mut self) {
         (self.newest, self.last_departure, self.queue_began) = (None, None, None);
     }
-
-    /// Tests whether the fates of all packets before the one of a sample are known and none was lost: only then the
-    /// prediction for it was right about what reached the queue.
-    pub(super) fn is_certain(&mut self, sample: &RttSample, packets: &SentPackets) -> bool {
-        !std::mem::take(&mut self.has_lost) && !packets.has_unresolved_before(sample.sent.number)
-    }
 }
 
 /// Minimum RTT: the path without queues.
@@ -143,7 +130,7 @@ impl RttSamples {
 pub(super) struct MinRtt {
     /// s
     pub(super) rtt: Option<f64>,
-    lone: VecDeque<f64>,
+    lone: std::collections::VecDeque<f64>,
     flat: Option<Flat>,
 }
 
@@ -152,12 +139,12 @@ impl MinRtt {
     fn wait(&mut self, rtt: f64, is_alone: bool) -> f64 {
         let mut min = self.rtt.map_or(rtt, |min| min.min(rtt));
         if is_alone {
-            if self.lone.len() == LONE_SAMPLES {
+            if self.lone.len() == 5 {
                 self.lone.pop_front();
             }
             self.lone.push_back(rtt);
             let least = self.lone.iter().copied().fold(f64::INFINITY, f64::min);
-            if self.lone.len() == LONE_SAMPLES && least > min + LONGER {
+            if self.lone.len() == 5 && least > min + LONGER {
                 min = least;
                 self.lone.clear();
             }

@@ -1,13 +1,10 @@
-//! Decisions when packets may leave, the deferred packet included.
+//! Decisions when packets may leave.
 
 use std::time::{Duration, Instant};
 
 use super::class::Model;
 use super::policer_model::STARVED;
 use super::{Gate, whole};
-
-/// Time (s) before an acknowledgement is due within which bulk takes it along.
-const ACK_SOON: f64 = 0.004;
 
 /// Time (s) without a datagram after which the peer misses something: an acknowledgement is due after 25 ms.
 const SILENCE: f64 = 0.03;
@@ -27,9 +24,6 @@ const AHEAD: f64 = 0.1;
 /// Packets that it may hold at startup.
 const AHEAD_AT_STARTUP: u64 = 32;
 
-/// Longest time (s) for which a packet is deferred.
-const LONGEST_DEFERRAL: f64 = 1.0;
-
 /// Decision about the next packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::quic) enum SendDecision {
@@ -43,43 +37,19 @@ pub(in crate::quic) enum SendDecision {
     Wait,
 }
 
-/// Packet with urgent bytes that the library has sent when it would have been dropped: its datagram is still here.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DeferredPacket {
-    number: u64,
-    bytes: u64,
-    /// Urgent bytes in it.
-    urgent: u64,
-    /// s
-    since: f64,
-}
-
-/// Decision about the deferred packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::quic) enum Release {
-    Send,
-    Wait,
-    /// The packet was taken for lost, and its content is sent again.
-    Discard,
-}
-
 impl Gate {
     /// Decides whether the next packet may leave.
     pub(in crate::quic) fn decide(&mut self, now: Instant) -> SendDecision {
         let now = self.seconds(now);
-        let is_ack_due = self.ack_due.is_some_and(|due| now + ACK_SOON >= due);
         let is_urgent = self.urgent.bytes > 0;
         self.sent.forget(now);
         let is_unanswered = self.is_unanswered();
         let is_silent = self.is_silent(now);
-        self.discard_deferred(|deferred| now - deferred.since > LONGEST_DEFERRAL, now);
         let may = match &mut self.model {
             Model::Passthrough(_) => return SendDecision::Controller,
             Model::Startup(_) if is_silent => return SendDecision::One,
             Model::Startup(startup) => return SendDecision::Window(startup.window()),
             _ if is_silent => true,
-            // The deferred packet comes first.
-            Model::Policed(_) | Model::Queued(_) if self.deferred.is_some() => false,
             _ if is_unanswered => false,
             Model::Policed(policer) => {
                 if self.urgent.since.is_some_and(|since| now - since > STARVED) {
@@ -87,7 +57,7 @@ impl Gate {
                 } else if !is_urgent {
                     policer.probe_behind(self.urgent.arrivals.last(), now);
                 }
-                let may = (is_urgent && policer.permits_urgent(now)) || policer.permits_bulk(is_ack_due, now);
+                let may = (is_urgent && policer.permits_urgent(now)) || policer.permits_bulk(now);
                 if !may && !is_urgent {
                     policer.refuse_bulk(now);
                 }
@@ -95,7 +65,7 @@ impl Gate {
             }
             Model::Queued(queue) => {
                 (is_urgent && queue.permits_urgent(now))
-                    || queue.permits_bulk(self.urgent.arrivals.next(), is_ack_due, now)
+                    || queue.permits_bulk(self.urgent.arrivals.next(), now)
             }
             Model::Windowed(path) => {
                 let in_flight = self.sent.in_flight();
@@ -105,15 +75,16 @@ impl Gate {
         if may { SendDecision::Send } else { SendDecision::Wait }
     }
 
-    /// Decides whether a probe of a probe timeout may leave.
-    pub(in crate::quic) fn permits_probe(&self, now: Instant) -> bool {
+    /// Time for which timeouts of the library wait: a probe would be dropped, or wait in the queue.
+    pub(in crate::quic) fn timeouts_wait(&self, now: Instant) -> Option<Duration> {
         let now = self.seconds(now);
-        self.is_silent(now)
-            || match &self.model {
-                Model::Startup(_) | Model::Passthrough(_) | Model::Windowed(_) => true,
-                Model::Policed(policer) => policer.permits_urgent(now),
-                Model::Queued(queue) => queue.permits_urgent(now),
-            }
+        let at = match &self.model {
+            Model::Policed(policer) => policer.permits_urgent_at(now),
+            Model::Queued(queue) => queue.permits_urgent_at(now),
+            _ => return None,
+        };
+        let wait = at.min(self.sent.last_at + self.silence()) - now;
+        (wait > 0.0).then(|| Duration::from_secs_f64(wait))
     }
 
     /// Bytes that may be written and not be acknowledged; `None`: as many as the congestion controller's window
@@ -151,68 +122,16 @@ impl Gate {
     /// Time until more is permitted than now, if nothing happens before.
     pub(in crate::quic) fn next(&self, now: Instant) -> Option<Duration> {
         let now = self.seconds(now);
-        let ack = self.ack_due.map(|due| due - ACK_SOON);
-        let is_deferred = self.deferred.is_some();
         let at = match &self.model {
-            Model::Policed(policer) if is_deferred => policer.permits_urgent_at(now),
-            Model::Queued(queue) if is_deferred => queue.permits_urgent_at(now),
-            _ if is_deferred => now,
             Model::Startup(_) | Model::Passthrough(_) => return None,
             _ if self.is_unanswered() => self.sent.last_at + self.silence(),
-            Model::Policed(policer) => policer.next(self.urgent.arrivals.last(), ack, now),
+            Model::Policed(policer) => policer.next(self.urgent.arrivals.last(), now),
             Model::Windowed(path) => {
                 let silent = (self.sent.last_at + self.silence()).max(now);
                 path.next(self.sent.in_flight(), now).map_or(silent, |at| at.min(silent))
             }
-            Model::Queued(queue) => queue.next(self.urgent.arrivals.next(), ack, now),
+            Model::Queued(queue) => queue.next(self.urgent.arrivals.next(), now),
         };
         Some(Duration::from_secs_f64((at - now).clamp(0.0, 10.0)))
-    }
-
-    /// True if a packet that may not leave should be deferred: it holds urgent bytes, and none is deferred yet.
-    pub(in crate::quic) fn wants_deferred(&self) -> bool {
-        self.class().is_limited() && self.urgent.bytes > 0 && self.deferred.is_none()
-    }
-
-    /// Defers a packet until [`release`](Self::release) permits it.
-    pub(in crate::quic) fn defer(&mut self, number: u64, bytes: u64, now: Instant) {
-        let (urgent, since) = (self.urgent.take(bytes), self.seconds(now));
-        self.deferred = Some(DeferredPacket { number, bytes, urgent, since });
-    }
-
-    /// Decides whether the deferred packet of this number leaves now: then it counts as sent.
-    pub(in crate::quic) fn release(&mut self, number: u64, now: Instant) -> Release {
-        let may = self.permits_probe(now);
-        match self.deferred.take_if(|deferred| deferred.number == number && may) {
-            Some(DeferredPacket { bytes, urgent, .. }) => {
-                let at = self.seconds(now);
-                self.released_at = at;
-                self.urgent.restore(urgent, at);
-                self.handle_packet(number, bytes, now);
-                // The batch that the library builds meanwhile does not hold the packet.
-                self.sent.eliciting -= 1;
-                Release::Send
-            }
-            None if self.deferred.is_some_and(|deferred| deferred.number == number) => Release::Wait,
-            None => Release::Discard,
-        }
-    }
-
-    /// Discards the deferred packet if `is_gone`: its urgent bytes are sent again.
-    pub(super) fn discard_deferred(&mut self, is_gone: impl FnOnce(&DeferredPacket) -> bool, now: f64) {
-        if let Some(deferred) = self.deferred.take_if(|deferred| is_gone(deferred)) {
-            self.urgent.restore(deferred.urgent, now);
-        }
-    }
-
-    /// Discards the deferred packet when it is lost.
-    pub(super) fn discard_lost(&mut self, number: u64, now: f64) {
-        self.discard_deferred(|deferred| deferred.number == number, now);
-    }
-
-    /// Discards the deferred packet: the socket that it was for is gone.
-    pub(in crate::quic) fn handle_rebind(&mut self, now: Instant) {
-        let now = self.seconds(now);
-        self.discard_deferred(|_| true, now);
     }
 }

@@ -114,11 +114,6 @@ impl SentPackets {
         self.packets.iter().any(|sent| sent.is_probe && sent.fate.is_none_or(|(fate, _)| fate == Fate::Lost))
     }
 
-    /// True while the fate of a packet before this number is unknown.
-    pub(super) fn has_unresolved_before(&self, number: u64) -> bool {
-        self.packets.iter().take_while(|sent| sent.number < number).any(|sent| sent.fate.is_none())
-    }
-
     /// Packets without a fate.
     pub(super) fn in_flight(&self) -> u64 {
         self.unresolved

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Class, Gate, Reason, Release, SendDecision};
+use super::{Class, Gate, Reason, SendDecision};
 use path::{Counts, Limit, Path, Sender};
 
 #[derive(Clone, Debug)]
@@ -30,7 +30,6 @@ enum Step {
     Urgent {
         bytes: u64,
     },
-    Received,
     /// Ends an acknowledgement of so many packets in passthrough.
     EndOfAcks {
         acked: u32,
@@ -52,7 +51,6 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0..40_u64, 0..5000_u64).prop_map(|(back, rtt)| Step::Ack { back, rtt }),
         4 => (0..40_u64).prop_map(|back| Step::Lose { back }),
         2 => (0..100_000_u64).prop_map(|bytes| Step::Urgent { bytes }),
-        1 => Just(Step::Received),
         2 => (0..100_u32, 0..100_u32, any::<bool>())
             .prop_map(|(acked, lost, app_limited)| Step::EndOfAcks { acked, lost, app_limited }),
         1 => Just(Step::Late),
@@ -71,14 +69,7 @@ fn permits(gate: &mut Gate, now: Instant) -> bool {
 
 fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
     match *step {
-        Step::Wait(_) => {
-            // The wake-up task does this.
-            if gate.class().is_limited() || gate.next(now).is_some() {
-                (0..=*number).rev().take(40).for_each(|number| {
-                    gate.release(number, now);
-                });
-            }
-        }
+        Step::Wait(_) => {}
         Step::Send { bytes } => {
             if permits(gate, now) {
                 *number += 1;
@@ -89,10 +80,6 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
         Step::Silent => gate.handle_transmit(40, now),
         Step::Withhold => {
             gate.handle_withheld(1200);
-            if gate.wants_deferred() {
-                *number += 1;
-                gate.defer(*number, 1200, now);
-            }
             gate.handle_transmit(1200, now);
         }
         Step::Ack { back, rtt } => {
@@ -100,7 +87,6 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
         }
         Step::Lose { back } => gate.handle_lost(number.wrapping_sub(back), now),
         Step::Urgent { bytes } => gate.handle_urgent(bytes, now),
-        Step::Received => gate.handle_received(now),
         Step::EndOfAcks { acked, lost, app_limited } => match gate.class() {
             Class::Passthrough => {
                 gate.handle_passthrough(acked, lost, (acked > 0).then_some(0.05), app_limited, now)
@@ -131,12 +117,10 @@ proptest! {
             prop_assert!(gate.next(now).is_none_or(|wait| wait <= Duration::from_secs(10)));
             prop_assert!(gate.send_limit().is_none_or(|bytes| bytes < 1 << 32));
         }
-        // Twice the service time of the slowest path.
-        now += Duration::from_millis(2500);
-        prop_assert!((0..=number).all(|number| gate.release(number, now) != Release::Wait));
-        now += Duration::from_millis(2500);
+        // Twice the service time of the slowest path, and more.
+        now += Duration::from_secs(5);
         prop_assert!(permits(&mut gate, now), "{:?}", gate.class());
-        prop_assert!(gate.permits_probe(now));
+        prop_assert_eq!(gate.timeouts_wait(now), None);
     }
 
     /// Without passing time no more leaves than the bucket holds.
@@ -231,55 +215,17 @@ fn urgent_packets_pass_a_policer_at_once() {
     }
 }
 
-/// A packet that the library has sent too early leaves with the next token, before all others, unless it is sent again.
+/// A probe that the policer would drop is not sent before there is a token.
 #[test]
-fn the_deferred_packet_leaves_first() {
-    for is_lost in [false, true] {
-        let start = Instant::now();
-        let mut gate = policed(start, 2);
-        let now = start + Duration::from_secs(2);
-        burst(&mut gate, 100_000, 1000, now);
-        assert!(gate.wants_deferred());
-        gate.handle_withheld(1200);
-        gate.defer(2000, 1200, now);
-        gate.handle_transmit(1200, now);
-        assert!(!gate.wants_deferred(), "one is enough");
-        assert_eq!(gate.release(2000, now), Release::Wait, "there is no token");
-        let wait = gate.next(now).expect("a token comes");
-        assert!(wait < Duration::from_millis(60), "{wait:?}");
-        let then = now + wait + Duration::from_millis(1);
-        assert!(!permits(&mut gate, then), "the token is for the deferred packet");
-        if is_lost {
-            gate.handle_lost(2000, then);
-        }
-        assert_eq!(gate.release(2000, then), if is_lost { Release::Discard } else { Release::Send });
-        assert_eq!(permits(&mut gate, then), is_lost);
-    }
-}
-
-/// A deferred packet that does not leave blocks nothing for ever, and its urgent bytes are urgent again.
-#[test]
-fn a_deferred_packet_that_does_not_leave_blocks_no_other() {
+fn timeouts_wait_for_a_token_and_not_for_ever() {
     let start = Instant::now();
     let mut gate = policed(start, 2);
     let now = start + Duration::from_secs(2);
+    assert_eq!(gate.timeouts_wait(now), None);
     burst(&mut gate, 100_000, 1000, now);
-    gate.forget_urgent();
-    gate.handle_urgent(100, now);
-    gate.defer(2000, 1200, now);
-    assert!(!gate.wants_deferred(), "the urgent bytes are in the packet");
-    // Acknowledgements leave meanwhile, so that silence does not permit a packet.
-    let then = (1..=15).map(|turn| now + Duration::from_millis(100 * turn));
-    let mut permitted = 0;
-    for (number, then) in (3000..).zip(then) {
-        if permits(&mut gate, then) {
-            permitted += 1;
-            gate.handle_packet(number, 1200, then);
-        }
-        gate.handle_transmit(40, then);
-    }
-    assert!(permitted > 2, "{permitted}");
-    assert_eq!(gate.release(2000, now + Duration::from_secs(2)), Release::Discard);
+    let wait = gate.timeouts_wait(now).expect("the bucket is empty");
+    assert!((10..60).contains(&wait.as_millis()), "{wait:?}");
+    assert_eq!(gate.timeouts_wait(now + wait + Duration::from_millis(1)), None);
 }
 
 #[test]
