@@ -55,13 +55,8 @@ const FASTER_AT_LEAST: f64 = 1.05;
 /// Factor above which the rate is higher than before probes that passed.
 const HIGHER: f64 = 1.1;
 
-/// Packets a second above which probes are rare (s), and a rate that they have raised is taken back at a drop within
-/// this time (s): buckets are deeper there, and save what the modelled rate leaves.
+/// Packets a second above which buckets are deeper, and save what the modelled rate leaves: the tokens of this time (s).
 const MANY: f64 = 80.0;
-const LONGEST_OF_MANY: f64 = 16.0;
-const PROVISIONAL: f64 = 1.0;
-
-/// Time (s) whose tokens a bucket of many packets may have saved beyond the modelled ones.
 const SAVED: f64 = 0.05;
 
 /// Packets by which the third and later probes of a row exceed the first, until a surplus shows.
@@ -77,16 +72,6 @@ const WITHIN: f64 = 0.02;
 
 /// Drops in a row that no policer with this rate makes: the path is interrupted, and its drops show nothing.
 const OUTAGE: u32 = 5;
-
-/// Share of delivered packets before an outage above which so many drops may be the begin of one, and the weight of a
-/// packet in that share.
-const HEALTHY: f64 = 0.6;
-const SUSPECT: u32 = 3;
-const WEIGHT: f64 = 0.1;
-
-/// Share of the highest rate that other senders leave, and share of that rate which is remembered after a drop.
-const SHARE: f64 = 0.28;
-const FADING: f64 = 0.995;
 
 /// Lowest rate in packets a second.
 const LEAST: f64 = 1.0;
@@ -109,12 +94,6 @@ pub(super) struct PolicerModel {
     /// Time (s) at which the rate fell.
     fallen_at: f64,
     run: DropRun,
-    /// Share of recent packets that passed.
-    health: f64,
-    /// Highest rate, a little less with each drop.
-    most: f64,
-    /// Rate before it was raised, and time (s) of that.
-    raised_from: Option<(f64, f64)>,
 }
 
 /// Token bucket as modelled.
@@ -174,18 +153,14 @@ struct DropRun {
     unexplained: u32,
     /// Time of sending (s) of the first.
     begun: f64,
-    /// Rate and share of delivered packets before, if that share was healthy.
-    before: Option<(f64, f64)>,
+    /// Rate before.
+    before: f64,
 }
 
 impl DropRun {
     /// True if no policer with this rate drops as many.
     fn is_outage(&self) -> bool {
         self.packets >= OUTAGE
-    }
-
-    fn may_be_outage(&self) -> bool {
-        self.packets >= if self.before.is_some() { SUSPECT } else { OUTAGE }
     }
 }
 
@@ -209,9 +184,8 @@ impl Probes {
     }
 
     /// Schedules the next probe after a failed one.
-    fn schedule(&mut self, may_be_more: bool, rate: f64, now: f64) {
-        let longest = if rate > MANY { LONGEST_OF_MANY } else { LONGEST };
-        self.interval = if may_be_more { SOON } else { (self.interval * 2.0).clamp(SHORTEST, longest) };
+    fn schedule(&mut self, may_be_more: bool, now: f64) {
+        self.interval = if may_be_more { SOON } else { (self.interval * 2.0).clamp(SHORTEST, LONGEST) };
         self.next_at = now + self.interval;
     }
 }
@@ -264,9 +238,6 @@ impl PolicerModel {
             random_loss: RandomLoss::default(),
             fallen_at: 0.0,
             run: DropRun::default(),
-            health: 0.0,
-            raised_from: None,
-            most: rate,
         }
     }
 
@@ -329,7 +300,6 @@ impl PolicerModel {
     pub(super) fn passed(&mut self, sent: &SentPacket, packets: &SentPackets, now: f64) {
         self.passed += 1;
         self.end_run();
-        self.health += (1.0 - self.health) * WEIGHT;
         if self.had_tokens(sent) {
             self.random_loss.count(false);
         }
@@ -366,9 +336,6 @@ impl PolicerModel {
         let least = if is_over { 1.0 } else { FASTER_AT_LEAST };
         let rate = self.bucket.rate;
         let raised = rate + surplus / (at - climb.begun).max(POLICER_RATE_SPAN);
-        if rate > MANY {
-            self.raised_from = Some((rate, at));
-        }
         self.bucket.rate = raised.clamp(rate * least, rate * FASTER);
         self.drops.clear();
         self.passes.clear();
@@ -380,8 +347,8 @@ impl PolicerModel {
         let run = std::mem::take(&mut self.run);
         if !run.is_outage() {
             (0..run.unexplained).for_each(|_| self.random_loss.count(true));
-        } else if let Some((rate, health)) = run.before {
-            (self.bucket.rate, self.health) = (rate, health);
+        } else {
+            self.bucket.rate = run.before;
             self.drops.retain(|drop| drop.at < run.begun);
         }
     }
@@ -415,18 +382,9 @@ impl PolicerModel {
 
     pub(super) fn dropped(&mut self, sent: &SentPacket, now: f64) {
         if self.run.packets == 0 {
-            let before = (self.health >= HEALTHY).then_some((self.bucket.rate, self.health));
-            self.run = DropRun { begun: sent.at, before, ..DropRun::default() };
+            self.run = DropRun { begun: sent.at, before: self.bucket.rate, ..DropRun::default() };
         }
-        if let Some((rate, at)) = self.raised_from.take()
-            && sent.at - at < PROVISIONAL
-        {
-            self.bucket.rate = rate;
-            self.fallen_at = now;
-        }
-        self.health -= self.health * WEIGHT;
         self.run.packets += 1;
-        self.most = (self.most * FADING).max(self.bucket.rate);
         self.run.unexplained += u32::from(self.had_tokens(sent));
         let level = self.bucket.level_before(sent);
         if level > 1.0 {
@@ -446,14 +404,14 @@ impl PolicerModel {
         self.passes.clear();
         let climb = self.probes.climb.take();
         let has_probed = self.probes.current.take().is_some();
-        if !self.run.may_be_outage() && !self.random_loss.is_first {
+        if !self.run.is_outage() && !self.random_loss.is_first {
             self.measure(sent.at, passed, level >= 1.0, now);
         }
         if has_probed {
             let rate = self.bucket.rate;
             let may_be_more =
                 climb.is_some_and(|climb| climb.is_starved || (has_risen && rate > climb.rate * HIGHER));
-            self.probes.schedule(may_be_more, rate, now);
+            self.probes.schedule(may_be_more, now);
         }
     }
 
@@ -480,8 +438,7 @@ impl PolicerModel {
                 // Packets until now were sent at a rate that is over.
                 (self.fallen_at, self.run.unexplained, self.random_loss) = (now, 0, RandomLoss::default());
             }
-            let least = (self.most * SHARE).max(LEAST);
-            self.bucket.rate = (rate.min(expected * 1.25) * RATE_MARGIN).max(least);
+            self.bucket.rate = (rate.min(expected * 1.25) * RATE_MARGIN).max(LEAST);
         }
     }
 

@@ -16,9 +16,6 @@ const SAMPLES: usize = 7;
 /// Share of the difference between prediction and measurement that corrects the model.
 const GAIN: f64 = 0.6;
 
-/// Packets in a row without a wait after which the bottleneck is faster than modelled.
-const IDLE: u32 = 12;
-
 /// Losses among the last 64 packets above which there is a policer in place of the queue: nothing waits there, so the
 /// model speeds up and loses more. Random losses of 10 % come to it once in a hundred thousand packets.
 const MOST_LOST: u32 = 20;
@@ -63,9 +60,6 @@ pub(super) struct QueueModel {
     service: f64,
     samples: VecDeque<f64>,
     noise: Noise,
-    /// Packets in a row that should have found the bottleneck just free, and did not wait. Those sent until the second
-    /// value (s) do not count: the model was faster then for that reason.
-    idle: (u32, f64),
     /// A bit for each of the last packets: it is lost.
     lost: u64,
     base_delay: BaseDelay,
@@ -110,7 +104,6 @@ impl QueueModel {
             service,
             samples: VecDeque::new(),
             noise: Noise { error: 0.0, most: (service * 2.0).max(TIMER_ERROR), since: None },
-            idle: (0, 0.0),
             lost: 0,
             base_delay: BaseDelay::default(),
             last,
@@ -174,9 +167,6 @@ impl QueueModel {
         } else if wait <= NOISE && expected_wait > NOISE {
             self.speed_up(expected_wait);
         }
-        if predicted.is_close && sent.at > self.idle.1 {
-            self.look_for_idleness(wait);
-        }
         self.last = (sent.ordinal, predicted.start + residual * GAIN);
         self.schedule.correct(self.last.1 + self.service, self.service);
     }
@@ -195,15 +185,6 @@ impl QueueModel {
             self.measured.clear();
         } else if service > 0.0 {
             self.certain = self.certain.min(self.service);
-        }
-    }
-
-    /// Speeds the model up where packets do not wait: timers are late, so waits below a tick are never met.
-    fn look_for_idleness(&mut self, wait: f64) {
-        self.idle.0 = if wait <= NOISE { self.idle.0 + 1 } else { 0 };
-        if self.idle.0 == IDLE {
-            self.idle = (0, self.schedule.last_sent().unwrap_or(0.0));
-            self.speed_up(0.0);
         }
     }
 

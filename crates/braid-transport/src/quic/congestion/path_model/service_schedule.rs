@@ -6,9 +6,6 @@ use std::collections::VecDeque;
 /// predicted.
 const OUTSTANDING: usize = 256;
 
-/// Lateness (s) of a timer: a datagram sent within it finds the bottleneck almost busy.
-const CLOSE: f64 = 0.002;
-
 /// Datagrams whose wait is not known, and when the bottleneck is done with all of them. Each starts when it was sent or
 /// when the one before is done.
 #[derive(Clone, Debug, Default)]
@@ -35,18 +32,11 @@ pub(super) struct Service {
     pub(super) start: f64,
     /// The datagram has to wait for the one before.
     pub(super) is_queued: bool,
-    /// The datagram was sent as soon as the bottleneck was free, or sooner.
-    pub(super) is_close: bool,
 }
 
 impl ServiceSchedule {
     pub(super) fn free_at(&self) -> f64 {
         self.free_at
-    }
-
-    /// Time of sending (s) of the youngest datagram.
-    pub(super) fn last_sent(&self) -> Option<f64> {
-        self.datagrams.back().map(|last| last.at)
     }
 
     /// Adds a datagram. `service`: s per datagram.
@@ -64,7 +54,7 @@ impl ServiceSchedule {
         self.datagrams.pop_front();
         let (start, late) = (self.free_before.max(at), at - self.free_before);
         self.free_before = start + service;
-        Some(Service { ordinal, start, is_queued: late < 0.0, is_close: late < CLOSE })
+        Some(Service { ordinal, start, is_queued: late < 0.0 })
     }
 
     /// Corrects when (s) the bottleneck is done with all before the oldest datagram, and with it all later ones.
