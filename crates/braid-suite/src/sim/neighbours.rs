@@ -141,3 +141,22 @@ async fn publish(client: &Client, n: usize, start: Instant, end: Instant) -> Fal
     }
     Ok(acknowledged)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::on_virtual_time;
+    use super::*;
+
+    /// Each sees a tenth of the rate, and waits in the queue of all: some once took that for a slow queue of their own,
+    /// and sent two packets a second.
+    #[test]
+    fn none_of_ten_starves_behind_one_queue() {
+        for (label, specification, rate) in LINKS.iter().filter(|link| link.0.starts_with("bdp")) {
+            let measured = measure(specification, &[Setting::Gate; 10], 1, 40);
+            let reading = on_virtual_time(measured).expect("a reading");
+            let (least, jain) = (reading.least(*rate), reading.jain());
+            println!("{label:9} slowest {least:.2} of its share, index {jain:.2}");
+            assert!(least > 0.06 && jain > 0.6, "{label}: {least:.2}, {jain:.2}");
+        }
+    }
+}
