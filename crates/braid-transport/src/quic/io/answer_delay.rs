@@ -39,19 +39,19 @@ const ANSWERS: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Frames {
     /// ACK frames that were sent.
-    pub(super) acknowledgements: u64,
+    acknowledgements: u64,
     /// Other frames that were sent, with which an ACK frame leaves early.
     pub(super) others: u64,
     /// ACK frames of the peer.
     pub(super) answers: u64,
     /// Frames of the peer that are to be acknowledged.
-    pub(super) received: u64,
+    received: u64,
     /// Frames of the peer that are answered at once.
-    pub(super) asked: u64,
+    asked: u64,
     /// Responses of the peer from a new address.
-    pub(super) moved: u64,
+    moved: u64,
     /// Frames of the peer that say when to acknowledge.
-    pub(super) told: u64,
+    told: u64,
 }
 
 impl From<&ConnectionStats> for Frames {

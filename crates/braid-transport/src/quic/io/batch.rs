@@ -16,12 +16,12 @@ pub(super) struct Batch {
 
 impl Batch {
     /// A copy.
-    pub(in crate::quic) fn of(batch: &Transmit<'_>) -> Self {
+    pub(super) fn of(batch: &Transmit<'_>) -> Self {
         let Transmit { destination, ecn, contents, segment_size, src_ip } = *batch;
         Self { contents: contents.to_vec(), destination, ecn, segment_size, src_ip }
     }
 
-    pub(in crate::quic) fn transmit(&self) -> Transmit<'_> {
+    pub(super) fn transmit(&self) -> Transmit<'_> {
         let Self { ref contents, destination, ecn, segment_size, src_ip } = *self;
         Transmit { destination, ecn, contents, segment_size, src_ip }
     }

@@ -34,6 +34,9 @@ use crate::quic::congestion::controller::SharedGate;
 /// Datagrams that are sent before other tasks have a turn.
 const MAX_SENT: usize = 20;
 
+/// Longest time by which timeouts wait: that of a token of ten packets a second.
+const LATEST_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// Receive window while everything is dropped: the library sends MAX_DATA for nothing with a smaller one.
 const DISCARD_WINDOW: VarInt = VarInt::from_u32(8 << 10);
 
@@ -338,10 +341,11 @@ impl Connection {
         self.library_timeout().into_iter().chain(gate).chain(ping).min()
     }
 
-    /// Time of the next timeout of the library, which waits where the gate would drop a probe.
+    /// Time of the next timeout of the library, which waits a little where a probe would be dropped or delayed.
     fn library_timeout(&self) -> Option<Instant> {
         let at = self.library.poll_timeout()?;
-        Some(self.gate.as_ref().and_then(|gate| gate.timeouts_wait()).map_or(at, |until| at.max(until)))
+        let until = self.gate.as_ref().and_then(|gate| gate.timeouts_wait());
+        Some(until.map_or(at, |until| until.clamp(at, at + LATEST_TIMEOUT)))
     }
 
     /// Notes a turn of a client while packets are the first ones.
@@ -351,8 +355,8 @@ impl Connection {
             return;
         };
         if self.is_connected {
-            let (is_confirmed, frames) = (self.is_confirmed, Frames::from(&self.library.stats()));
-            first.handle_turn(Turn { is_confirmed, rtt, frames }, now);
+            let Frames { others: sent, answers, .. } = Frames::from(&self.library.stats());
+            first.handle_turn(Turn { is_confirmed: self.is_confirmed, rtt, sent, answers }, now);
         }
     }
 

@@ -3,20 +3,18 @@
 //! The probe timeout of the library holds the 25 ms by which the peer may delay an acknowledgement, doubled if one of
 //! the handshake went before. A lost packet of the first flight costs many times a short round trip then, and so do
 //! packets that are whole, but come before the lost end of the handshake, when the server has no keys for them. A PING
-//! behind them is acknowledged at once, and shows that they are lost.
+//! behind them is acknowledged at once, but behind the very first packet, and shows that they are lost.
 
 use std::time::{Duration, Instant};
-
-use super::answer_delay::Frames;
 
 /// Time after the handshake in which packets are the first ones.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// Round trips without an acknowledgement before a PING, and the least time: the server may have to think.
+/// Round trips without an acknowledgement before a PING, and the least time: the server may need some for its response.
 const ROUND_TRIPS: u32 = 3;
 const LEAST: Duration = Duration::from_millis(4);
 
-/// Longest round trip for which PINGs are sent. With a longer one the probe timeout comes as soon.
+/// Longest round trip for which PINGs are sent. With a longer one they would gain little beside it.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// PINGs in a row, each after twice the time of the one before.
@@ -28,7 +26,10 @@ pub(super) struct Turn {
     /// The server has the end of the handshake.
     pub(super) is_confirmed: bool,
     pub(super) rtt: Duration,
-    pub(super) frames: Frames,
+    /// Frames that were sent and are to be acknowledged.
+    pub(super) sent: u64,
+    /// ACK frames that have come.
+    pub(super) answers: u64,
 }
 
 /// First packets of one client.
@@ -61,19 +62,19 @@ impl FirstFlight {
     pub(super) fn handle_turn(&mut self, turn: Turn, now: Instant) {
         let end = *self.end.get_or_insert(now + FIRST);
         let before = self.before.replace(turn);
-        if before.is_none_or(|before| turn.frames.answers > before.frames.answers) {
+        if before.is_none_or(|before| turn.answers > before.answers) {
             // One that comes sooner than its packets can have arrived is for others.
             if self.sent_at.is_none_or(|at| now - at > turn.rtt / 2) {
                 (self.sent_at, self.due) = (None, None);
             }
             self.pings = 0;
         }
-        if before.is_none_or(|before| turn.frames.others > before.frames.others) {
+        if before.is_none_or(|before| turn.sent > before.sent) {
             self.sent_at = Some(now);
             let wait = LEAST.max(turn.rtt * ROUND_TRIPS) * (1 << self.pings);
             self.due = Some(now + wait);
         }
-        // Until now the server had no keys for what has come.
+        // Until now the server may have had no keys for what has come.
         if turn.is_confirmed && before.is_some_and(|before| !before.is_confirmed) && self.due.is_some() {
             self.due = Some(now);
         }
@@ -105,8 +106,7 @@ mod tests {
 
     impl Client {
         fn new(rtt: Duration) -> Self {
-            let frames = Frames { others: 1, answers: 1, ..Frames::default() };
-            let turn = Turn { is_confirmed: false, rtt, frames };
+            let turn = Turn { is_confirmed: false, rtt, sent: 1, answers: 1 };
             let mut new = Self { first: FirstFlight::default(), turn, begun: Instant::now() };
             new.turn(Duration::ZERO);
             new
@@ -128,7 +128,7 @@ mod tests {
         for (due, next) in [(4, Some(12)), (12, Some(28)), (28, None)] {
             assert!(!client.first.take_ping(client.begun + (due - 1) * MS));
             assert!(client.first.take_ping(client.begun + due * MS));
-            client.turn.frames.others += 1;
+            client.turn.sent += 1;
             client.turn(due * MS);
             assert_eq!(client.due(), next);
         }
@@ -138,7 +138,7 @@ mod tests {
     fn an_acknowledgement_ends_the_wait_unless_it_comes_too_soon_for_the_packet() {
         for (after, due) in [(1, Some(18)), (4, None)] {
             let mut client = Client::new(6 * MS);
-            client.turn.frames.answers += 1;
+            client.turn.answers += 1;
             client.turn(after * MS);
             assert_eq!(client.due(), due);
         }
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(client.due(), Some(3));
         let mut client = Client::new(MS);
         client.turn.is_confirmed = true;
-        client.turn.frames.answers += 1;
+        client.turn.answers += 1;
         client.turn(3 * MS);
         assert_eq!(client.due(), None, "it has acknowledged them");
     }

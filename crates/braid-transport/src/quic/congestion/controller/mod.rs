@@ -1,6 +1,6 @@
 //! Congestion controller of a connection, with the gate in place of its window.
 
-pub(in crate::quic) mod datagram_filter;
+mod datagram_filter;
 mod shared_gate;
 mod state_log;
 
@@ -139,22 +139,29 @@ impl GatedController {
         !was_asked && !self.is_passthrough() && gate.is_established() && !gate.is_abandoned()
     }
 
-    /// Withholds probes of a batch but the last one. Its acknowledgement shows that those before it are lost; if
-    /// another one left, the library would wait for the last, and probe again and again. With segmentation offload the
-    /// library fills the batch behind them, up to ten datagrams, with padding.
+    /// Withholds probes of a batch but one. If urgent bytes are pending, it is the first, into which the library puts
+    /// them. Otherwise it is the last: its acknowledgement shows that those before it are lost, and nothing has to be
+    /// probed again. Without segmentation offload each is a batch of its own, and the second finds no token. With it,
+    /// the library fills the batch behind them, up to ten datagrams, with padding.
     fn thin_probes(&mut self, bytes: u64, now: Instant) {
         let known = std::mem::take(&mut self.batch);
-        let probes = std::mem::take(&mut self.probes);
-        let Some((last, withheld)) = probes.split_last() else { return };
+        let mut withheld = std::mem::take(&mut self.probes);
+        if withheld.is_empty() {
+            return;
+        }
         let length = usize::try_from(bytes).unwrap_or(usize::MAX);
         // Datagrams without an ack-eliciting packet stand behind the others.
-        let are_alone = probes.iter().map(|probe| usize::from(probe.bytes)).sum::<usize>() == known;
+        let are_alone = withheld.iter().map(|probe| usize::from(probe.bytes)).sum::<usize>() == known;
+        let is_known = known == length || (are_alone && known < length);
         let shared = Arc::clone(&self.factory.gate);
         let mut gate = shared.lock();
-        gate.handle_packet(last.number, last.bytes.into(), now);
-        if known == length || (are_alone && known < length) {
+        if !is_known || gate.timeouts_wait(now).is_none() {
+            let kept = withheld.remove(if gate.has_urgent() { 0 } else { withheld.len() - 1 });
+            gate.handle_packet(kept.number, kept.bytes.into(), now);
+        }
+        if is_known {
             let mut filter = shared.filter();
-            withhold(&mut gate, &mut filter, withheld, known..length);
+            withhold(&mut gate, &mut filter, &withheld, known..length);
             filter.complete(length);
         }
     }
@@ -402,9 +409,8 @@ mod tests {
         }
     }
 
-    /// The library may ask at any time, for statistics too: only a packet that leaves takes a token.
-    #[tokio::test(start_paused = true)]
-    async fn asking_for_the_window_changes_nothing() {
+    /// Gate and controller behind a policer of some thirty packets a second.
+    async fn policed() -> (Arc<SharedGate>, Box<dyn Controller>) {
         let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
         let factory = Arc::new(Gated { inner, gate: Arc::clone(&gate) });
@@ -420,13 +426,59 @@ mod tests {
             advance(Duration::from_millis(17)).await;
         }
         controller.on_end_acks(now(), 0, false, None);
+        assert_eq!(gate.state().map(|state| state.class), Some(Class::Policed));
+        (gate, controller)
+    }
+
+    /// Without segmentation offload each probe is a batch of its own.
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_without_a_token_does_not_leave() {
+        let (gate, mut controller) = policed().await;
+        gate.set_established();
+        advance(Duration::from_millis(60)).await;
+        let mut left = 0;
+        for number in 40..60 {
+            controller.metrics();
+            controller.metrics();
+            controller.on_packet_sent(now(), MTU, number);
+            controller.on_sent(now(), MTU.into(), number);
+            match gate.take_verdict(MTU.into()) {
+                None => left += 1,
+                Some(permitted) => assert!(permitted.is_empty(), "{permitted:?}"),
+            }
+        }
+        assert!((1..=5).contains(&left), "{left} of a bucket of five");
+    }
+
+    /// The library puts urgent bytes into the first probe of a batch.
+    #[tokio::test(start_paused = true)]
+    async fn the_probe_with_urgent_bytes_leaves() {
+        for (urgent, expected) in [(0, 1200..2400), (100, 0..1200)] {
+            let (gate, mut controller) = policed().await;
+            gate.set_established();
+            advance(Duration::from_millis(400)).await;
+            gate.handle_urgent(urgent);
+            controller.metrics();
+            for number in 40..42 {
+                controller.metrics();
+                controller.on_packet_sent(now(), MTU, number);
+            }
+            controller.on_sent(now(), 2 * u64::from(MTU), 41);
+            let permitted = gate.take_verdict(2 * usize::from(MTU)).expect("one stays");
+            assert_eq!(Vec::from(permitted), [expected], "{urgent}");
+        }
+    }
+
+    /// The library may ask at any time, for statistics too: only a packet that leaves takes a token.
+    #[tokio::test(start_paused = true)]
+    async fn asking_for_the_window_changes_nothing() {
+        let (gate, mut controller) = policed().await;
         let ask = |controller: &dyn Controller| {
             let (window, state) = (controller.window(), gate.state());
             assert!((0..100).all(|_| controller.window() == window));
             assert_eq!(gate.state(), state);
             window
         };
-        assert_eq!(gate.state().map(|state| state.class), Some(Class::Policed));
         let mut number = 40;
         for (wait, expected) in [(400, 6), (35, 0), (80, 1)] {
             advance(Duration::from_millis(wait)).await;

@@ -25,7 +25,7 @@ pub(super) struct UrgentBytes {
 }
 
 impl UrgentBytes {
-    /// Adds bytes of lost or withdrawn packets.
+    /// Adds bytes of lost packets.
     pub(super) fn restore(&mut self, bytes: u64, now: f64) {
         if bytes > 0 {
             self.bytes += bytes;

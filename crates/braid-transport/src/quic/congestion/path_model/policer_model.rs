@@ -55,7 +55,8 @@ const FASTER_AT_LEAST: f64 = 1.05;
 /// Factor above which the rate is higher than before probes that passed.
 const HIGHER: f64 = 1.1;
 
-/// Packets a second above which buckets are deeper, and save what the modelled rate leaves: the tokens of this time (s).
+/// Packets a second above which buckets are deeper, and save what the modelled rate leaves: the tokens of this time
+/// (s).
 const MANY: f64 = 80.0;
 const SAVED: f64 = 0.05;
 
@@ -72,6 +73,10 @@ const WITHIN: f64 = 0.02;
 
 /// Drops in a row that no policer with this rate makes: the path is interrupted, and its drops show nothing.
 const OUTAGE: u32 = 5;
+
+/// Share of the highest rate that other senders leave, and share of that rate which is remembered after a drop.
+const SHARE: f64 = 0.28;
+const FADING: f64 = 0.995;
 
 /// Lowest rate in packets a second.
 const LEAST: f64 = 1.0;
@@ -94,6 +99,8 @@ pub(super) struct PolicerModel {
     /// Time (s) at which the rate fell.
     fallen_at: f64,
     run: DropRun,
+    /// Highest rate, a little less with each drop.
+    most: f64,
 }
 
 /// Token bucket as modelled.
@@ -237,6 +244,7 @@ impl PolicerModel {
             probes: Probes { current: None, next_at, interval: SHORTEST, climb: None, refused_since: None },
             random_loss: RandomLoss::default(),
             fallen_at: 0.0,
+            most: rate,
             run: DropRun::default(),
         }
     }
@@ -385,6 +393,7 @@ impl PolicerModel {
             self.run = DropRun { begun: sent.at, before: self.bucket.rate, ..DropRun::default() };
         }
         self.run.packets += 1;
+        self.most = (self.most * FADING).max(self.bucket.rate);
         self.run.unexplained += u32::from(self.had_tokens(sent));
         let level = self.bucket.level_before(sent);
         if level > 1.0 {
@@ -438,7 +447,9 @@ impl PolicerModel {
                 // Packets until now were sent at a rate that is over.
                 (self.fallen_at, self.run.unexplained, self.random_loss) = (now, 0, RandomLoss::default());
             }
-            self.bucket.rate = (rate.min(expected * 1.25) * RATE_MARGIN).max(LEAST);
+            // Alarms alone need as much. Above, a queue that overflows may be taken for a policer.
+            let share = if self.most < MANY { self.most * SHARE } else { 0.0 };
+            self.bucket.rate = (rate.min(expected * 1.25) * RATE_MARGIN).max(share).max(LEAST);
         }
     }
 

@@ -1,6 +1,11 @@
 //! Round-trip times: samples from the library's smoothed value, their minimum, and waits in a queue.
 
+use std::collections::VecDeque;
+
 use super::sent_packets::SentPacket;
+
+/// Packets in a row that found no other packet of ours in the queue and still took longer: the path is longer.
+const LONE_SAMPLES: usize = 5;
 
 /// Least growth (s) of the minimum.
 const LONGER: f64 = 0.01;
@@ -95,7 +100,7 @@ impl RttSamples {
             Some(before) if self.min.rtt.is_some() => (smoothed * 8.0 - before * 7.0).max(0.0),
             _ => smoothed,
         };
-        // A deferred datagram left later than the library knows.
+        // The average is rounded.
         let rtt = rtt.min(acked.at - sent.at);
         if self.may_hold_ack_delay(&acked, rtt) {
             return None;
@@ -130,7 +135,7 @@ impl RttSamples {
 pub(super) struct MinRtt {
     /// s
     pub(super) rtt: Option<f64>,
-    lone: std::collections::VecDeque<f64>,
+    lone: VecDeque<f64>,
     flat: Option<Flat>,
 }
 
@@ -139,12 +144,12 @@ impl MinRtt {
     fn wait(&mut self, rtt: f64, is_alone: bool) -> f64 {
         let mut min = self.rtt.map_or(rtt, |min| min.min(rtt));
         if is_alone {
-            if self.lone.len() == 5 {
+            if self.lone.len() == LONE_SAMPLES {
                 self.lone.pop_front();
             }
             self.lone.push_back(rtt);
             let least = self.lone.iter().copied().fold(f64::INFINITY, f64::min);
-            if self.lone.len() == 5 && least > min + LONGER {
+            if self.lone.len() == LONE_SAMPLES && least > min + LONGER {
                 min = least;
                 self.lone.clear();
             }

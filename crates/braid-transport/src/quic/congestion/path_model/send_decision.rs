@@ -87,6 +87,11 @@ impl Gate {
         (wait > 0.0).then(|| Duration::from_secs_f64(wait))
     }
 
+    /// True if urgent bytes wait to be sent.
+    pub(in crate::quic) fn has_urgent(&self) -> bool {
+        self.urgent.bytes > 0
+    }
+
     /// Bytes that may be written and not be acknowledged; `None`: as many as the congestion controller's window
     /// suggests.
     pub(in crate::quic) fn send_limit(&self) -> Option<u64> {
