@@ -187,7 +187,12 @@ impl QuicOptions {
         Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, zero_rtt: false, ..Self::server() }
     }
 
-    /// Notes the round-trip time of a connection whose handshake is over.
+    /// Round-trip time of an earlier connection to the network of a server.
+    pub(super) fn known_round_trip(&self, peer: IpAddr) -> Option<Duration> {
+        self.round_trips.of(peer, Instant::now())
+    }
+
+    /// Notes the round-trip time of a connection to a server whose handshake is over.
     pub(super) fn note_round_trip(&self, connection: &Connection, peer: SocketAddr) {
         if let Some(rtt) = connection.rtt() {
             self.round_trips.note(peer.ip(), rtt, Instant::now());
@@ -225,20 +230,16 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Configuration of one more connection, which begins with a known round trip, and its gate if there are gates.
-    pub(super) fn connection(&self, peer: IpAddr) -> (Arc<TransportConfig>, Option<Arc<SharedGate>>) {
-        let QuicOptions {
-            congestion,
-            loss_floor,
-            initial_rtt,
-            round_trips,
-            gate,
-            gate_reserve,
-            gate_log,
-            ..
-        } = &*self.options;
+    /// Configuration of one more connection, and its gate if there are gates. `known`: round trip of an earlier one. The
+    /// library takes it for paths to which the connection moves as well.
+    pub(super) fn connection(
+        &self,
+        known: Option<Duration>,
+    ) -> (Arc<TransportConfig>, Option<Arc<SharedGate>>) {
+        let QuicOptions { congestion, loss_floor, initial_rtt, gate, gate_reserve, gate_log, .. } =
+            &*self.options;
         let mut shared = Arc::clone(&self.shared);
-        if let Some(rtt) = round_trips.of(peer, Instant::now()) {
+        if let Some(rtt) = known {
             // A longer one was perhaps a queue, and would delay the first repetition.
             Arc::make_mut(&mut shared).initial_rtt(rtt.min(*initial_rtt));
         }

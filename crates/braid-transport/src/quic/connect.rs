@@ -219,7 +219,8 @@ impl<'a> Attempt<'a> {
         let early = self.early.as_ref().filter(|(to, _)| *to == address).map(|(_, config)| config);
         let name = self.tls.server_name(self.host);
         let mut config = early.unwrap_or(&self.config).clone();
-        let (transport, gate) = self.transport.connection(address.ip());
+        let known = self.transport.options.known_round_trip(address.ip());
+        let (transport, gate) = self.transport.connection(known);
         config.transport_config(transport);
         let connection =
             Connection::connect(endpoint, config, Arc::new(socket), (address, name), gate.clone());

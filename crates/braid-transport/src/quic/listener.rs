@@ -292,7 +292,6 @@ impl QuicIncoming {
         let Begun { mut connection, offered, address, tls, options, handshakes: _held, gate: _ } =
             self.begin()?;
         connection.connected().await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
-        options.note_round_trip(&connection, address);
         connection.set_receive_window(HTTP_WINDOW);
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
         let mut peer = peer(&connection, address);
@@ -311,8 +310,10 @@ impl QuicIncoming {
         let (inner, limited) = (Arc::clone(&config.crypto), Arc::new(limited));
         let inner = Arc::new(AnnouncedWindow(inner));
         Arc::make_mut(&mut config).crypto = Arc::new(ValidatingCrypto { inner, connection: limited });
-        let (known, gate) = transport.connection(address.ip());
-        Arc::make_mut(&mut config).transport_config(known);
+        // Without the round trip of an earlier connection: with it the library would give up validating the path of a
+        // client that moves to a slower network. A client that repeats its first packet gets the flight again.
+        let (settings, gate) = transport.connection(None);
+        Arc::make_mut(&mut config).transport_config(settings);
         let (offered, options) = (offered_protocols(&first), transport.options);
         let connection =
             Connection::accept_client(Arc::clone(&incoming.endpoint), first, config, gate.clone())
@@ -341,9 +342,6 @@ impl QuicIncoming {
             return Err(HandshakeError::Quic("the connection was closed".to_owned()));
         };
         let early = (is_early && !connection.is_confirmed()).then_some(Early::Received);
-        if early.is_none() {
-            options.note_round_trip(&connection, address);
-        }
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
         let mut multi = Multi::new(Established { connection, address, options, gate, early, rebind: None });
         multi.peer.certificate = certificate;
