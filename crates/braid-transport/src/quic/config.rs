@@ -230,8 +230,8 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Configuration of one more connection, and its gate if there are gates. `known`: round trip of an earlier one. The
-    /// library takes it for paths to which the connection moves as well.
+    /// Configuration of one more connection, and its gate if there are gates. `known`: round trip of an earlier one.
+    /// The library takes it for paths to which the connection moves as well.
     pub(super) fn connection(
         &self,
         known: Option<Duration>,

@@ -19,8 +19,8 @@ const AGE: Duration = Duration::from_secs(600);
 /// busy for longer gets a few packets more.
 const LEAST: Duration = Duration::from_millis(3);
 
-/// Round-trip times of earlier connections of clients, as the initial one of later ones to the same network: RFC 9002 (6.2.2)
-/// recommends it for the same network path. An IPv6 network has 64 bits. Clones share the cache.
+/// Round-trip times of earlier connections of clients, as the initial one of later ones to the same network: RFC 9002
+/// (6.2.2) recommends it for the same network path. An IPv6 network has 64 bits. Clones share the cache.
 #[derive(Clone, Default)]
 pub struct RoundTrips(Arc<Mutex<Generations>>);
 
