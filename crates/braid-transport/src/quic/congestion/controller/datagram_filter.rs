@@ -5,7 +5,6 @@
 //! verdict here for the sender of the connection, which takes it with the batch. To the library the withheld packets
 //! are lost.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Verdict on the batch that is being built.
@@ -35,7 +34,7 @@ impl DatagramFilter {
     }
 
     /// Takes the verdict on a batch of so many bytes: ranges of bytes that leave, in order. `None`: all of it leaves.
-    pub(super) fn take(&mut self, bytes: usize) -> Option<VecDeque<Range<usize>>> {
+    pub(super) fn take(&mut self, bytes: usize) -> Option<Vec<Range<usize>>> {
         let length = self.length.take()?;
         let withheld = std::mem::take(&mut self.withheld);
         if length != bytes {
@@ -57,7 +56,7 @@ mod tests {
     }
 
     fn leaving(filter: &mut DatagramFilter, bytes: usize) -> Option<Vec<Range<usize>>> {
-        filter.take(bytes).map(Into::into)
+        filter.take(bytes)
     }
 
     #[test]

@@ -465,7 +465,7 @@ mod tests {
             }
             controller.on_sent(now(), 2 * u64::from(MTU), 41);
             let permitted = gate.take_verdict(2 * usize::from(MTU)).expect("one stays");
-            assert_eq!(Vec::from(permitted), [expected], "{urgent}");
+            assert_eq!(permitted, [expected], "{urgent}");
         }
     }
 

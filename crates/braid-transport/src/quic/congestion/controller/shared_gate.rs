@@ -1,6 +1,5 @@
 //! Gate of a connection as its users share it, and its verdict on the batch that is being built.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
@@ -154,9 +153,11 @@ impl SharedGate {
 
     /// Time until which timeouts of the library wait.
     pub(in crate::quic) fn timeouts_wait(&self) -> Option<Instant> {
+        if !self.is_active() {
+            return None;
+        }
         let now = now();
-        let wait = if self.is_active() { self.lock().timeouts_wait(now) } else { None };
-        wait.map(|wait| now + wait)
+        self.lock().timeouts_wait(now).map(|wait| now + wait)
     }
 
     /// Notes that the library is asked for packets again.
@@ -183,7 +184,7 @@ impl SharedGate {
     }
 
     /// Takes the verdict on a batch of so many bytes; `None`: all of it leaves.
-    pub(in crate::quic) fn take_verdict(&self, bytes: usize) -> Option<VecDeque<Range<usize>>> {
+    pub(in crate::quic) fn take_verdict(&self, bytes: usize) -> Option<Vec<Range<usize>>> {
         if self.is_passthrough() { None } else { self.filter().take(bytes) }
     }
 }
