@@ -15,8 +15,9 @@ use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Transport, me
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
+use crate::auto::Auto;
 use crate::client::{Client, Handle, Messages};
-use crate::dialer::{Address, Dialer, Settings, Timeouts, without_credentials};
+use crate::dialer::{Address, Dialer, Route, Settings, Timeouts, without_credentials};
 use crate::driver::Driver;
 use crate::error::{Error, OptionsError};
 use crate::events::EventLog;
@@ -34,7 +35,8 @@ use crate::state::{Channels, ClientState};
 #[must_use = "a builder does nothing until `connect` or `start`"]
 pub struct Builder {
     url: String,
-    test_link: Option<TestLink>,
+    test_links: TestLinks,
+    state_file: Option<PathBuf>,
     connect: Connect,
     protocol: ClientOptions,
     tls: ClientTlsOptions,
@@ -56,12 +58,18 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// Link of a test, in place of the host of the URL.
-#[derive(Clone, Debug)]
-enum TestLink {
-    Memory(mem::Connector),
-    Simulated { from: sim::Host, server: SocketAddr },
+/// Links of a test, in place of the host of the URL. With both, `auto://` takes the one in memory for TLS.
+#[derive(Clone, Debug, Default)]
+struct TestLinks {
+    memory: Option<mem::Connector>,
+    simulated: Option<(sim::Host, SocketAddr)>,
 }
+
+/// Session Expiry Interval of a client that may move and asked for none, seconds: time for a move.
+const MOVING_SESSION: u32 = 60;
+/// Least Will Delay Interval of a client that may move, seconds: a server takes the end of a link that does not answer for
+/// the end of the client.
+const MOVING_WILL_DELAY: u32 = 5;
 
 #[derive(Clone, Copy, Debug)]
 struct Queues {
@@ -76,6 +84,11 @@ impl Client {
     /// Begins to build a client of the server at `url`: a scheme `mqtt://`, `mqtts://` (TLS), `ws://`, `wss://`
     /// (WebSocket) or `quic://`, then `user:password@` if needed, the host, and `:port` unless it is the default of the
     /// scheme (1883, 8883, 8083, 8084, 14567). WebSocket URLs may have a path, `/mqtt` by default.
+    ///
+    /// `auto://host` is QUIC where it works and TLS where it must be, on the ports 14567 and 8883, on `:port` for both, or on
+    /// `?quic=PORT&tls=PORT`. So that the session can move, such a client of MQTT 5 has a Session Expiry Interval of at least a
+    /// second, 60 s if none is asked for, which its DISCONNECT ends, and a Will Delay Interval of at least 5 s. With MQTT 3
+    /// and Clean Session a move begins a new session: a QoS 2 message may arrive twice then.
     pub fn builder(url: &str) -> Builder {
         Builder::new(url)
     }
@@ -87,7 +100,8 @@ impl Builder {
         connect.properties.topic_alias_maximum = Some(64);
         Self {
             url: url.to_owned(),
-            test_link: None,
+            test_links: TestLinks::default(),
+            state_file: None,
             connect,
             protocol: ClientOptions::default(),
             tls: ClientTlsOptions::default(),
@@ -331,18 +345,25 @@ impl Builder {
         self
     }
 
+    /// File in which the client keeps what it knows of networks: where QUIC works, and round trips. A client that starts
+    /// again begins with it. None by default; `auto://` only.
+    pub fn state_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.state_file = Some(file.into());
+        self
+    }
+
     // -- Tests -------------------------------------------------------------------------------------
 
     /// Connects to an in-memory listener instead of the host of the URL, for tests.
     pub fn in_memory(mut self, connector: mem::Connector) -> Self {
-        self.test_link = Some(TestLink::Memory(connector));
+        self.test_links.memory = Some(connector);
         self
     }
 
     /// Connects over QUIC from this host of a simulated network to a server on it, for tests. The host of the URL is
     /// the name in the server's certificate.
     pub fn in_simulation(mut self, from: sim::Host, server: SocketAddr) -> Self {
-        self.test_link = Some(TestLink::Simulated { from, server });
+        self.test_links.simulated = Some((from, server));
         self
     }
 
@@ -390,23 +411,43 @@ impl Builder {
         if let Some(priority) = self.default_priority {
             policy = policy.default_priority(priority);
         }
-        let (transport, dialer) = if let Some(TestLink::Memory(connector)) = self.test_link {
-            (Transport::Mem, Dialer::Memory(connector))
-        } else {
-            let address = Address::parse(&self.url)?;
-            connect.user_name = connect.user_name.or(address.user_name.map(Into::into));
-            connect.password = connect.password.or(address.password.map(Into::into));
-            let key_log = self.key_log.or(self.tls.key_log.clone());
-            let tls = ClientTls::new(ClientTlsOptions { key_log, ..self.tls });
-            let (target, quic) = (address.target, self.quic.clone());
-            if let Some(TestLink::Simulated { from, server }) = self.test_link {
-                let connector = from.connector(server, tls, quic).server_name(&target.host);
-                (Transport::Quic, Dialer::Simulated(Box::new(connector)))
-            } else {
-                let options = ConnectOptions { quic, ..ConnectOptions::default() };
-                (target.transport, Dialer::Network(Box::new((target, tls, options))))
+        let address = Address::parse(&self.url)?;
+        connect.user_name = connect.user_name.or(address.user_name.map(Into::into));
+        connect.password = connect.password.or(address.password.map(Into::into));
+        let key_log = self.key_log.or(self.tls.key_log.clone());
+        let tls = ClientTls::new(ClientTlsOptions { key_log, ..self.tls });
+        let is_auto = address.tls.is_some();
+        let quic = self.quic.clone();
+        let options = ConnectOptions { quic: quic.clone(), measured: is_auto, ..ConnectOptions::default() };
+        let network = |target| Dialer::Network(Box::new((target, tls.clone(), options.clone())));
+        let TestLinks { memory, simulated } = self.test_links;
+        let memory = memory.map(Dialer::Memory);
+        let simulated = simulated.map(|(from, server)| {
+            let connector = from.connector(server, tls.clone(), quic.clone());
+            Dialer::Simulated(Box::new(connector.server_name(&address.target.host)))
+        });
+        let mut transport = address.target.transport;
+        let route = match address.tls {
+            Some(target) => {
+                let quic = simulated.unwrap_or_else(|| network(address.target));
+                let tls = memory.unwrap_or_else(|| network(target));
+                let limit = self.timeouts.connect;
+                Route::Auto(Box::new(Auto::new(quic, tls, limit, self.state_file)))
             }
+            None if self.state_file.is_some() => return Err(OptionsError::StateFile),
+            None => Route::Fixed(match (memory, simulated) {
+                (Some(memory), _) => {
+                    transport = Transport::Mem;
+                    memory
+                }
+                (None, Some(simulated)) => {
+                    transport = Transport::Quic;
+                    simulated
+                }
+                (None, None) => network(address.target),
+            }),
         };
+        let ends_session = is_auto && prepare_for_moves(&mut connect);
         check(&connect)?;
         let uses_scram = connect.properties.authentication_method.is_some();
         let scram = uses_scram.then(|| take_scram(&mut connect)).transpose()?;
@@ -422,15 +463,32 @@ impl Builder {
             policy = policy.without_own_streams();
         }
         let settings = Settings {
-            dialer,
+            route,
             connect,
             scram,
             protocol: Arc::new(self.protocol),
             reconnect: self.reconnect,
             timeouts: self.timeouts,
+            ends_session,
         };
         Ok((settings, policy))
     }
+}
+
+/// Lets the session outlive a connection, and the Will wait for the next one. True: the session is to end with the
+/// client all the same.
+fn prepare_for_moves(connect: &mut Connect) -> bool {
+    if !connect.version.is_v5() {
+        return false;
+    }
+    if let Some(will) = &mut connect.will {
+        will.delay = will.delay.max(MOVING_WILL_DELAY);
+    }
+    let ends_session = connect.properties.session_expiry.unwrap_or(0) == 0;
+    if ends_session {
+        connect.properties.session_expiry = Some(MOVING_SESSION);
+    }
+    ends_session
 }
 
 /// Refuses options of QUIC on other transports.

@@ -165,6 +165,16 @@ impl Client {
         self.ask_connection(ConnectionRequest::Rebind).await
     }
 
+    /// Moves the connection to a link over the other transport, QUIC or TLS, once that is established. Session and inflight
+    /// messages move along; [`ConnectionEvent::Moving`](crate::ConnectionEvent::Moving) tells when. Clients of `auto://`
+    /// URLs only.
+    ///
+    /// # Errors
+    /// There is no connection, or the URL names the transport.
+    pub async fn change_transport(&self) -> Result<(), Error> {
+        self.ask_connection(ConnectionRequest::Move).await
+    }
+
     /// Authenticates again, and has the server prove itself again; messages flow meanwhile. For credentials that
     /// expire: the server counts their validity from then on.
     ///

@@ -1,16 +1,19 @@
 //! Dialer: parses the URL `mqtt://user:password@host:port` and establishes the link.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use braid_proto::connection::ClientOptions;
 use braid_proto::packet::Connect;
-use braid_transport::{ClientTls, ConnectOptions, Link, Target, Transport, mem, sim};
+use braid_transport::quic::RoundTrips;
+use braid_transport::{ClientTls, ConnectOptions, Link, Target, Transport, connect_timed, mem, sim};
 use percent_encoding::percent_decode_str;
 use tokio::time::timeout;
 use url::Url;
 
+use crate::auto::Auto;
 use crate::error::{Error, OptionsError};
 use crate::reconnect::Reconnect;
 use crate::scram::ScramCredentials;
@@ -21,7 +24,7 @@ const WEBSOCKET_PATH: &str = "/mqtt";
 /// Options of a client, validated.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    pub(crate) dialer: Dialer,
+    pub(crate) route: Route,
     /// CONNECT of the next connection.
     pub(crate) connect: Connect,
     /// Credentials of the Authentication Method, if there is one.
@@ -29,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) protocol: Arc<ClientOptions>,
     pub(crate) reconnect: Reconnect,
     pub(crate) timeouts: Timeouts,
+    /// Whether the session ends with the client, although CONNECT has it outlive a connection so that it can move.
+    pub(crate) ends_session: bool,
 }
 
 /// Time limits outside of the protocol machine; those of the machine are in [`ClientOptions`].
@@ -38,6 +43,25 @@ pub(crate) struct Timeouts {
     pub(crate) connect: Duration,
     /// Limit from `disconnect` until DISCONNECT is sent, even with unanswered requests.
     pub(crate) disconnect: Duration,
+}
+
+/// Choice of the link.
+#[derive(Debug)]
+pub(crate) enum Route {
+    /// Always the same kind.
+    Fixed(Dialer),
+    /// QUIC or TLS.
+    Auto(Box<Auto>),
+}
+
+impl Route {
+    /// The automatic choice, if there is one.
+    pub(crate) fn auto(&mut self) -> Option<&mut Auto> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Auto(auto) => Some(auto),
+        }
+    }
 }
 
 /// Kind of link to establish.
@@ -50,21 +74,48 @@ pub(crate) enum Dialer {
 
 impl Settings {
     /// Establishes a link within the connect timeout.
-    pub(crate) async fn dial(&self, may_be_early: bool) -> Result<Link, Error> {
+    pub(crate) async fn dial(&mut self, may_be_early: bool) -> Result<Link, Error> {
         let limit = self.timeouts.connect;
         let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
-        timeout(limit, self.dialer.dial(may_be_early)).await.unwrap_or(Err(too_late))
+        match &mut self.route {
+            Route::Fixed(dialer) => timeout(limit, dialer.dial(may_be_early)).await.unwrap_or(Err(too_late)),
+            // Each of its attempts has the limit, so that their errors are not lost.
+            Route::Auto(auto) => auto.dial(may_be_early).await,
+        }
     }
 }
 
 impl Dialer {
     async fn dial(&self, may_be_early: bool) -> Result<Link, Error> {
+        let addresses = self.resolve().await?;
+        self.dial_addresses(&addresses, may_be_early).await
+    }
+
+    /// Addresses of the host.
+    pub(crate) async fn resolve(&self) -> Result<Vec<IpAddr>, Error> {
+        match self {
+            Self::Network(network) => {
+                let addresses = network.0.resolve().await.map_err(|error| Error::Connect(Arc::new(error)))?;
+                Ok(addresses.into_iter().map(|address| address.ip()).collect())
+            }
+            Self::Memory(_) | Self::Simulated(_) => Ok(vec![Ipv4Addr::LOCALHOST.into()]),
+        }
+    }
+
+    /// Establishes a link to one of these addresses.
+    pub(crate) async fn dial_addresses(
+        &self,
+        addresses: &[IpAddr],
+        may_be_early: bool,
+    ) -> Result<Link, Error> {
         let link = match self {
             Self::Network(network) => {
                 let (target, tls, options) = &**network;
                 let mut options = options.clone();
                 options.quic.zero_rtt &= may_be_early;
-                braid_transport::connect(target, tls, &options).await
+                let addresses: Vec<_> =
+                    addresses.iter().map(|address| SocketAddr::new(*address, target.port)).collect();
+                connect_timed(target, &addresses, tls, &options).await.map(|(link, _)| link)
             }
             Self::Simulated(connector) if may_be_early => connector.connect().await,
             Self::Simulated(connector) => connector.clone().zero_rtt(false).connect().await,
@@ -74,21 +125,49 @@ impl Dialer {
         };
         link.map_err(|error| Error::Connect(Arc::new(error)))
     }
+
+    /// Host of the URL; `None` in tests.
+    pub(crate) fn host(&self) -> Option<&str> {
+        if let Self::Network(network) = self { Some(&network.0.host) } else { None }
+    }
+
+    /// Round trips that QUIC begins with; `None` in tests.
+    pub(crate) fn round_trips(&self) -> Option<&RoundTrips> {
+        if let Self::Network(network) = self { Some(&network.2.quic.round_trips) } else { None }
+    }
+
+    /// Sets the host, which the certificate has to name.
+    pub(crate) fn set_host(&mut self, host: &str) {
+        if let Self::Network(network) = self {
+            host.clone_into(&mut network.0.host);
+        }
+    }
+
+    /// Sets the port. True: it is another one.
+    pub(crate) fn set_port(&mut self, port: u16) -> bool {
+        match self {
+            Self::Network(network) => std::mem::replace(&mut network.0.port, port) != port,
+            Self::Memory(_) | Self::Simulated(_) => false,
+        }
+    }
 }
 
 /// Parts of a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) target: Target,
+    /// Destination of TLS beside `target`, which is that of QUIC then; `None`: there is no choice.
+    pub(crate) tls: Option<Target>,
     pub(crate) user_name: Option<String>,
     pub(crate) password: Option<Vec<u8>>,
 }
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { target, user_name, password: _ } = self;
+        let Self { target, tls, user_name, password: _ } = self;
         f.debug_struct("Address")
             .field("target", target)
+            .field("tls", tls)
             .field("user_name", user_name)
             .finish_non_exhaustive()
     }
@@ -108,8 +187,10 @@ impl Address {
         let no_url = |reason: String| OptionsError::Url { url: without_credentials(text), reason };
         let (scheme, rest) =
             text.split_once("://").ok_or_else(|| no_url("a scheme is missing".to_owned()))?;
-        let transport = Transport::from_scheme(scheme)
-            .ok_or_else(|| OptionsError::Scheme { scheme: without_credentials(scheme) })?;
+        let is_auto = is_auto(scheme);
+        let transport = if is_auto { Some(Transport::Quic) } else { Transport::from_scheme(scheme) };
+        let transport =
+            transport.ok_or_else(|| OptionsError::Scheme { scheme: without_credentials(scheme) })?;
         // Parsed as ws:// or wss://, a URL loses the ports 80 and 443, which are not our defaults.
         let url = Url::parse(&format!("mqtt://{rest}")).map_err(|error| no_url(error.to_string()))?;
         let no_host = || OptionsError::Host { url: without_credentials(text) };
@@ -129,10 +210,42 @@ impl Address {
         let user_name = Some(url.username())
             .filter(|name| !name.is_empty())
             .map(|name| String::from_utf8_lossy(&decode(name)).into_owned());
-        let port = url.port().unwrap_or(transport.default_port());
-        let target = Target { transport, host, port, path };
-        Ok(Self { target, user_name, password: url.password().map(decode) })
+        let mut target =
+            Target { transport, host, port: url.port().unwrap_or(transport.default_port()), path };
+        let tls = if is_auto {
+            let [quic, tls] = auto_ports(&url)?;
+            target.port = quic;
+            Some(Target { transport: Transport::Tls, port: tls, ..target.clone() })
+        } else {
+            None
+        };
+        Ok(Self { target, tls, user_name, password: url.password().map(decode) })
     }
+}
+
+/// Whether a URL's scheme leaves the transport to the client, in upper or lower case.
+#[must_use]
+pub fn is_auto(scheme: &str) -> bool {
+    scheme.eq_ignore_ascii_case("auto")
+}
+
+/// Ports of QUIC and TLS in a URL of the scheme `auto`: the port of the URL for both, or `?quic=PORT&tls=PORT`.
+fn auto_ports(url: &Url) -> Result<[u16; 2], OptionsError> {
+    let of = |transport: Transport| url.port().unwrap_or(transport.default_port());
+    let mut ports = [of(Transport::Quic), of(Transport::Tls)];
+    for (name, value) in url.query_pairs() {
+        let port = match &*name {
+            "quic" => &mut ports[0],
+            "tls" => &mut ports[1],
+            _ => return Err(OptionsError::AutoPort { parameter: format!("{name}={value}") }),
+        };
+        *port = value
+            .parse()
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| OptionsError::AutoPort { parameter: format!("{name}={value}") })?;
+    }
+    Ok(ports)
 }
 
 fn decode(text: &str) -> Vec<u8> {
@@ -166,6 +279,25 @@ mod tests {
         assert_eq!(target("ws://h"), (Transport::Ws, "h".into(), 8083, "/mqtt".into()));
         assert_eq!(target("wss://h"), (Transport::Wss, "h".into(), 8084, "/mqtt".into()));
         assert_eq!(target("quic://h/"), (Transport::Quic, "h".into(), 14567, String::new()));
+    }
+
+    #[test]
+    fn auto_has_ports_of_both() {
+        let ports = |text| {
+            let address = Address::parse(text).unwrap();
+            let tls = address.tls.unwrap();
+            assert_eq!((address.target.transport, tls.transport), (Transport::Quic, Transport::Tls));
+            assert_eq!(address.target.host, tls.host);
+            (address.target.port, tls.port)
+        };
+        assert_eq!(ports("auto://h"), (14567, 8883));
+        assert_eq!(ports("AUTO://h:443"), (443, 443));
+        assert_eq!(ports("auto://[::1]?tls=8884"), (14567, 8884));
+        assert_eq!(ports("auto://h:1/?quic=2"), (2, 1));
+        for text in ["auto://h?quic=0", "auto://h?tls=x", "auto://h?tcp=1883"] {
+            let error = Address::parse(text).unwrap_err().to_string();
+            assert!(error.contains("?quic=14567&tls=8883"), "{error}");
+        }
     }
 
     #[test]
@@ -211,7 +343,7 @@ mod tests {
     fn errors_say_what_to_write() {
         let error = |text| Address::parse(text).unwrap_err().to_string();
         assert!(error("localhost").contains("mqtt://host:1883"), "{}", error("localhost"));
-        assert_eq!(error("ftp://h"), "unknown scheme \"ftp\": use mqtt, mqtts, ws, wss or quic");
+        assert_eq!(error("ftp://h"), "unknown scheme \"ftp\": use auto, mqtt, mqtts, ws, wss or quic");
         assert!(error("mqtt://h/topic").contains("leave it out"));
     }
 }

@@ -5,15 +5,25 @@ use std::sync::Arc;
 
 use braid_proto::connection::Client as Protocol;
 use braid_proto::session::{Session, SessionExpiry};
+use braid_transport::Link;
 use tokio::sync::watch;
 use tokio::time::sleep;
-use tracing::debug;
+use tracing::{debug, info};
 
+use crate::auto::Replacement;
 use crate::connection::{Connection, End};
 use crate::error::Error;
 use crate::events::ConnectionEvent;
 use crate::scram::Exchange;
 use crate::state::{ClientState, now};
+
+/// End of a connection after which the driver needs no pause.
+enum Outcome {
+    /// The application closed the client.
+    Closed,
+    /// Another link or server takes its place.
+    Replaced,
+}
 
 /// Owner of the client state, with one connection at a time.
 pub(crate) struct Driver {
@@ -23,6 +33,8 @@ pub(crate) struct Driver {
     session: Option<Session>,
     /// Number of connections so far. Acknowledgements name theirs: those of an older one are ignored.
     connections: u64,
+    /// Link on which the next connection begins, in place of one that is dialled.
+    next: Option<Link>,
     /// Whether subscriptions may be restored before CONNACK. False after a connection that ended without an answer to
     /// an early SUBSCRIBE.
     resubscribes_early: bool,
@@ -30,7 +42,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(state: ClientState, ended: watch::Sender<Option<Result<(), Error>>>) -> Self {
-        Self { state, ended, session: None, connections: 0, resubscribes_early: true }
+        Self { state, ended, session: None, connections: 0, next: None, resubscribes_early: true }
     }
 
     pub(crate) async fn run(mut self) {
@@ -41,10 +53,14 @@ impl Driver {
         }
         let result = loop {
             let error = match self.serve_once().await {
-                Ok(()) => break Ok(()),
+                Ok(Outcome::Closed) => break Ok(()),
+                Ok(Outcome::Replaced) => {
+                    self.state.handle_connection_end();
+                    continue;
+                }
                 Err(error) => error,
             };
-            debug!(%error, "no connection");
+            info!("no connection: {error}");
             self.state.handle_connection_end();
             let Some(pause) = self.state.retry_in(&error) else { break Err(error) };
             let event = ConnectionEvent::Disconnected { error: error.clone(), retry_in: Some(pause) };
@@ -54,37 +70,56 @@ impl Driver {
                 () = poll_fn(|cx| self.state.channels.received.poll_closing(cx)) => break Err(error),
             }
         };
+        if let Some(auto) = self.state.settings.route.auto() {
+            auto.save();
+        }
         self.state.fail(result.as_ref().err().cloned().unwrap_or(Error::Closed));
         self.ended.send_replace(Some(result));
     }
 
-    /// Runs one connection from its link to its end, again without early data if the server rejects that. `Ok`: this
-    /// side ended it.
-    async fn serve_once(&mut self) -> Result<(), Error> {
-        let end = self.serve_link(true).await?;
-        if !end.is_early_rejected {
-            return end.result;
+    /// Runs one connection from its link to its end, again without early data if the server rejects that.
+    async fn serve_once(&mut self) -> Result<Outcome, Error> {
+        let mut end = self.serve_link(true).await?;
+        if end.is_early_rejected && end.replacement.is_none() {
+            debug!("the server rejected the early data: connecting again without");
+            self.state.handle_connection_end();
+            end = self.serve_link(false).await?; // [BQ-62]
         }
-        debug!("the server rejected the early data: connecting again without");
-        self.state.handle_connection_end();
-        self.serve_link(false).await?.result // [BQ-62]
+        if let Some(Replacement { link, reason, .. }) = end.replacement {
+            let to = link.peer().transport;
+            info!("moving to {to}: {reason}");
+            self.state.channels.events.push(ConnectionEvent::Moving { to, reason: reason.into() });
+            self.next = Some(link);
+            return Ok(Outcome::Replaced);
+        }
+        match end.result {
+            Ok(()) => Ok(Outcome::Closed),
+            Err(error) if self.state.follow(&error, end.server_reference.as_deref()) => Ok(Outcome::Replaced),
+            Err(error) => Err(error),
+        }
     }
 
     /// Runs one connection on one link. `may_be_early`: whether the link may carry early data, if the application asked
     /// for that.
     async fn serve_link(&mut self, may_be_early: bool) -> Result<End, Error> {
         let state = &mut self.state;
-        let link = tokio::select! {
-            link = state.settings.dial(may_be_early) => link?,
-            () = poll_fn(|cx| state.channels.received.poll_closing(cx)) => return Err(Error::Closed),
+        let link = match self.next.take() {
+            Some(link) => link,
+            None => tokio::select! {
+                link = state.settings.dial(may_be_early) => link?,
+                () = poll_fn(|cx| state.channels.received.poll_closing(cx)) => return Err(Error::Closed),
+            },
         };
+        if let Some(auto) = state.settings.route.auto() {
+            auto.begin(&link);
+        }
         let mut connect = state.settings.connect.clone();
         let begun = state.settings.scram.as_ref().map(Exchange::begin).transpose()?;
         let exchange = begun.map(|(exchange, data)| {
             connect.properties.authentication_data = Some(data);
             exchange
         });
-        debug!(client_id = %connect.client_id, "sending CONNECT");
+        debug!(client_id = %connect.client_id, over = %link.peer().transport, "sending CONNECT");
         let protocol =
             Protocol::new(Arc::clone(&state.settings.protocol), connect, self.session.take(), now());
         self.connections += 1;

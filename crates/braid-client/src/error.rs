@@ -29,6 +29,14 @@ pub enum Error {
         /// The limit, in seconds.
         seconds: u64,
     },
+    /// Neither QUIC nor TLS reaches the server.
+    #[error("neither QUIC nor TLS connects. QUIC: {quic}. TLS: {tls}")]
+    NoTransport {
+        /// The failure of QUIC.
+        quic: Box<Error>,
+        /// The failure of TLS.
+        tls: Box<Error>,
+    },
     /// The server refused the CONNECT.
     #[error("the server refuses the connection: {}{}", advice(*reason), reason_string(text.as_deref()))]
     Refused {
@@ -115,11 +123,25 @@ pub enum OptionsError {
         reason: String,
     },
     /// A scheme that names no transport.
-    #[error("unknown scheme {scheme:?}: use mqtt, mqtts, ws, wss or quic")]
+    #[error("unknown scheme {scheme:?}: use auto, mqtt, mqtts, ws, wss or quic")]
     Scheme {
         /// The scheme.
         scheme: String,
     },
+    /// A parameter that a URL of the scheme `auto` does not have.
+    #[error(
+        "{parameter:?} is no port of this URL: write auto://host, auto://host:443 or auto://host?quic=14567&tls=8883"
+    )]
+    AutoPort {
+        /// The parameter.
+        parameter: String,
+    },
+    /// A move to another transport where it is given.
+    #[error("only a client of an auto:// URL can move to another transport: build it with one")]
+    NotAuto,
+    /// A state file where the transport is given.
+    #[error("a state file is for auto:// URLs, which choose the transport: leave it out")]
+    StateFile,
     /// A URL without a host.
     #[error("the URL {url:?} names no host: write it as mqtt://host:1883")]
     Host {
@@ -172,6 +194,8 @@ impl Error {
         use ReasonCode as R;
         match self {
             Self::Connect(error) => is_transient(error),
+            // A certificate that is not trusted may be that of a portal in between, for as long as it answers for the server.
+            Self::NoTransport { quic, tls } => quic.is_transient() || tls.is_transient(),
             Self::Refused { reason, .. } | Self::Disconnected { reason, .. } => !matches!(
                 reason,
                 R::UnsupportedProtocolVersion

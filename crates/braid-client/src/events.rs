@@ -6,6 +6,7 @@ use std::time::Duration;
 use braid_proto::packet::ConnackProperties;
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicFilter;
+use braid_transport::Transport;
 use tokio::sync::broadcast;
 
 use crate::error::Error;
@@ -20,10 +21,20 @@ const CAPACITY: usize = 64;
 pub enum ConnectionEvent {
     /// The server accepted the connection.
     Connected {
+        /// Transport of the connection.
+        transport: Transport,
         /// Whether the server resumed the session.
         session_present: bool,
         /// Properties of CONNACK; empty before MQTT 5.
         server: Arc<ConnackProperties>,
+    },
+    /// The connection moves to another link, which is established already; [`Connected`](Self::Connected) follows. Requests
+    /// that are not answered go on there.
+    Moving {
+        /// Transport of the link.
+        to: Transport,
+        /// The cause.
+        reason: Arc<str>,
     },
     /// The connection was lost, or an attempt failed.
     Disconnected {

@@ -1,7 +1,8 @@
 //! An async MQTT client over TCP, TLS, WebSocket and QUIC.
 //!
 //! This crate never parses a packet (that is `braid-proto`), never names a TLS or QUIC library (that is
-//! `braid-transport`), keeps nothing on disk and runs on no other runtime than tokio.
+//! `braid-transport`), keeps nothing on disk but the state file that it is asked for, and runs on no other runtime than
+//! tokio.
 //!
 //! ```no_run
 //! use braid_client::{Client, Publication, QoS, Subscribe};
@@ -24,6 +25,9 @@
 //! * The client reconnects after a pause that grows ([`Reconnect`]). Inflight QoS 1 and 2 messages survive that in
 //!   memory. Subscriptions are restored when the server has lost them, and only then.
 //! * [`Builder::start`] works without a connection: requests wait for one.
+//! * With a URL `auto://host` the client chooses between QUIC and TLS, and moves a connection from one to the other while
+//!   it lives: the new link is established before the old one is left, and the session with all unanswered requests goes
+//!   on there. Plain TCP is never used.
 //! * Over QUIC messages are spread over streams ([`StreamPolicy`]). On every link the queued message with the highest
 //!   priority is sent next ([`Publication::priority`]): it waits for no queue room, no acknowledgement and no stream of
 //!   a message with a lower priority.
@@ -33,6 +37,7 @@
 //!   it.
 //! * Every [`Error`] is one line that says what to change.
 
+mod auto;
 mod builder;
 mod client;
 mod connection;
@@ -59,10 +64,10 @@ pub use braid_proto::session::RetainHandling;
 pub use braid_proto::stream::{Priority, StreamPolicy};
 pub use braid_proto::topic::{TopicError, TopicFilter, TopicName};
 pub use braid_transport::quic::Congestion;
-pub use braid_transport::{CertificateFiles, ClientTlsOptions, ConnectError};
+pub use braid_transport::{CertificateFiles, ClientTlsOptions, ConnectError, Transport};
 pub use builder::Builder;
 pub use client::{Acknowledgement, Client, Messages};
-pub use dialer::without_credentials;
+pub use dialer::{is_auto, without_credentials};
 pub use error::{Error, OptionsError};
 pub use events::{ConnectionEvent, Events};
 pub use publication::Publication;

@@ -101,6 +101,8 @@ pub(crate) type Room = OwnedSemaphorePermit;
 pub(crate) enum ConnectionRequest {
     /// Move to another local port.
     Rebind,
+    /// Move to another link, over QUIC or TLS in turn.
+    Move,
     Reauthenticate,
 }
 

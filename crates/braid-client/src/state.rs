@@ -11,8 +11,9 @@ use braid_proto::packet::{PacketId, PacketType};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::SessionExpiry;
 use braid_proto::stream::LogicalStream;
+use braid_transport::Transport;
 use tokio::sync::oneshot;
-use tracing::{debug, warn};
+use tracing::{info, warn};
 
 use crate::dialer::Settings;
 use crate::error::Error;
@@ -117,9 +118,10 @@ impl ClientState {
     // -- Answers of the server ---------------------------------------------------------------------
 
     /// Handles CONNACK with Success. `is_multi`: the link can have data streams.
-    pub(crate) fn handle_connected(&mut self, connected: Connected, is_multi: bool) {
+    pub(crate) fn handle_connected(&mut self, connected: Connected, transport: Transport, is_multi: bool) {
         let Connected { session_present, properties, lost } = connected;
-        debug!(session_present, "received CONNACK");
+        let session = if session_present { "the session goes on" } else { "a new session" };
+        info!("connected over {transport}: {session}");
         self.backoff.reset();
         let connect = &mut self.settings.connect;
         if let Some(id) = &properties.assigned_client_id {
@@ -133,6 +135,9 @@ impl ClientState {
         if let Some(first) = self.first.take() {
             let _ = first.send(Ok(()));
         }
+        if let Some(auto) = self.settings.route.auto() {
+            auto.handle_connected(&properties);
+        }
         // Early SUBSCRIBEs that were not sent are made anew below.
         self.lanes.drop_resubscribes();
         if !session_present {
@@ -142,9 +147,11 @@ impl ClientState {
         } else if is_multi {
             self.rebind_subscriptions(|_| true); // [BQ-42]
         }
-        self.channels
-            .events
-            .push(ConnectionEvent::Connected { session_present, server: Arc::new(properties) });
+        self.channels.events.push(ConnectionEvent::Connected {
+            transport,
+            session_present,
+            server: Arc::new(properties),
+        });
     }
 
     /// Handles the SUBACK for `id`: one code per filter.
@@ -229,6 +236,17 @@ impl ClientState {
     /// Handles the end of a connection: unanswered requests go to the front of their lanes.
     pub(crate) fn handle_connection_end(&mut self) {
         self.inflight.handle_connection_end(&mut self.lanes);
+    }
+
+    /// Follows a Server Reference that came with `error`. True: the next attempt may begin at once.
+    pub(crate) fn follow(&mut self, error: &Error, reference: Option<&str>) -> bool {
+        let reason = match error {
+            Error::Refused { reason, .. } | Error::Disconnected { reason, .. } => *reason,
+            _ => return false,
+        };
+        let is_reference = matches!(reason, ReasonCode::UseAnotherServer | ReasonCode::ServerMoved);
+        let (Some(auto), Some(reference)) = (self.settings.route.auto(), reference) else { return false };
+        is_reference && auto.follow(reason, reference)
     }
 
     /// Pause before the next attempt after `error`; `None`: there is no further attempt.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
-use braid_transport::http::{PathProbe, PathStats, TcpMetrics, TcpProbe};
+pub use braid_transport::PathSample;
+use braid_transport::http::{PathProbe, TcpProbe};
 
 /// Policy of `Alt-Svc` (RFC 7838) and of the end of connections.
 pub trait Upgrade: Send + Sync + 'static {
@@ -93,15 +94,6 @@ impl Link {
     pub fn is_quic(&self) -> bool {
         self.probe.is_quic()
     }
-}
-
-/// Measurements of a path.
-#[derive(Clone, Copy, Debug)]
-pub enum PathSample {
-    /// HTTP/1.1 and 2.
-    Tcp(TcpMetrics),
-    /// HTTP/3.
-    Quic(PathStats),
 }
 
 /// Source of the measurements of a connection.

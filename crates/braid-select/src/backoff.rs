@@ -16,6 +16,11 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
+    /// Back-off of an earlier run, in which `retry_in` was left of its wait.
+    pub(crate) fn restored(now: Duration, failures: u32, retry_in: Duration) -> Self {
+        Self { failures: failures.min(31), until: now.saturating_add(retry_in.min(MAX * 5 / 4)) }
+    }
+
     /// Counts a failure: QUIC is broken for 300 s times two to the power of the failures before, at most 24 h, and up
     /// to a quarter more by `jitter` from 0 to 1.
     pub(crate) fn fail(&mut self, now: Duration, jitter: f64) {

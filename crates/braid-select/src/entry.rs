@@ -41,6 +41,8 @@ pub(crate) struct Entry {
     pub(crate) advertised_until: Duration,
     /// True if TCP is chosen because QUIC failed, not for its cost.
     pub(crate) failed: bool,
+    /// Smoothed RTT (s) of an earlier run.
+    pub(crate) remembered_srtt: Option<f32>,
     /// TCP packets since the latest change, or sign that QUIC works.
     pub(crate) tcp_packets: u64,
     tcp: Measurement,
@@ -102,6 +104,7 @@ impl Entry {
             quic_worked: None,
             advertised_until: Duration::ZERO,
             failed: false,
+            remembered_srtt: None,
             tcp_packets: 0,
             tcp: Measurement::default(),
             quic: Measurement::default(),
@@ -156,9 +159,10 @@ impl Entry {
         }
     }
 
-    /// Smallest smoothed RTT (s) that one of the protocols measured.
+    /// Smallest smoothed RTT (s) that one of the protocols measured, or that of an earlier run.
     pub(crate) fn srtt(&self) -> Option<f64> {
-        [&self.tcp, &self.quic].into_iter().filter_map(|of| Some(of.path.path()?.srtt)).reduce(f64::min)
+        let measured = [&self.tcp, &self.quic].into_iter().filter_map(|of| Some(of.path.path()?.srtt));
+        measured.reduce(f64::min).or(self.remembered_srtt.map(f64::from))
     }
 
     /// Path as a protocol measured it last.

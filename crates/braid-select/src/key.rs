@@ -13,6 +13,13 @@ const IPV6_PREFIX: u32 = 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network(IpAddr);
 
+impl Network {
+    /// First address of the network.
+    pub fn address(&self) -> IpAddr {
+        self.0
+    }
+}
+
 impl From<IpAddr> for Network {
     /// Returns the network of an address. An IPv4 address in IPv6 counts as IPv4.
     fn from(address: IpAddr) -> Self {

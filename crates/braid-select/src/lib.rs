@@ -39,5 +39,5 @@ pub use decision::{Decision, Reason};
 pub use explain::Explanation;
 pub use key::{Key, Network};
 pub use protocol::{Mode, Protocol};
-pub use reading::{DeliveryRate, QuicMeter, QuicReading, TcpMeter, TcpReading};
-pub use selector::{AltSvc, Config, Failure, First, Selector};
+pub use reading::{DeliveryRate, QuicCounters, QuicMeter, QuicReading, QuicSampler, TcpMeter, TcpReading};
+pub use selector::{AltSvc, Config, Failure, First, Remembered, Selector};

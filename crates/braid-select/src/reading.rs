@@ -57,6 +57,84 @@ pub struct QuicReading {
     pub delivery_rate: Option<DeliveryRate>,
 }
 
+/// Counters of a QUIC connection, as libraries give them that tell neither the deviation of the RTT nor the number of
+/// probe timeouts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QuicCounters {
+    /// Smoothed RTT.
+    pub srtt: Duration,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets that were declared lost.
+    pub lost: u64,
+    /// Datagrams received.
+    pub received: u64,
+    /// Rate that the congestion controller estimates, in bytes a second; `None` if it does not.
+    pub rate: Option<NonZeroU64>,
+    /// Payload of a datagram that the path carries, in bytes.
+    pub mtu: u16,
+}
+
+/// Readings of one QUIC connection, made of its counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QuicSampler {
+    last: QuicCounters,
+    sampled: Duration,
+    /// Mean deviation of the smoothed RTT.
+    rttvar: Option<Duration>,
+    min_rtt: Option<Duration>,
+    /// Samples in a row in which packets were sent and none arrived.
+    unanswered: u32,
+}
+
+impl QuicSampler {
+    /// Forgets the path, because the connection has moved to another one.
+    pub fn moved(&mut self) {
+        (self.rttvar, self.min_rtt, self.unanswered) = (None, None, 0);
+    }
+
+    /// Makes a reading of the counters at `now`.
+    pub fn sample(&mut self, now: Duration, counters: &QuicCounters) -> QuicReading {
+        let last = std::mem::replace(&mut self.last, *counters);
+        let interval = now.saturating_sub(std::mem::replace(&mut self.sampled, now));
+        let sent = counters.sent.saturating_sub(last.sent);
+        let is_answered = counters.received > last.received;
+        self.unanswered = match (is_answered, sent > 0) {
+            (true, _) => 0,
+            (false, true) => self.unanswered.saturating_add(1),
+            (false, false) => self.unanswered,
+        };
+        // RFC 6298, 2.2 and 2.3.
+        let rttvar = match self.rttvar {
+            None => counters.srtt / 2,
+            Some(rttvar) => (rttvar * 3 + counters.srtt.abs_diff(last.srtt)) / 4,
+        };
+        self.rttvar = Some(rttvar);
+        let min_rtt = self.min_rtt.map_or(counters.srtt, |min| min.min(counters.srtt));
+        self.min_rtt = Some(min_rtt);
+        let delivery_rate = counters.rate.map(|bytes_per_second| {
+            // The estimate is that of the path if the connection made use of at least half of it.
+            let possible = interval.as_secs_f64() * bytes_per_second.get() as f64;
+            let app_limited = (sent as f64) * f64::from(counters.mtu) < possible / 2.0;
+            DeliveryRate { bytes_per_second, app_limited }
+        });
+        QuicReading {
+            srtt: counters.srtt,
+            rttvar,
+            min_rtt,
+            sent: counters.sent,
+            lost: counters.lost,
+            spurious: 0,
+            // Acknowledgements are not counted; every datagram may have one.
+            delivered: counters.received,
+            pto_count: self.unanswered,
+            // Libraries do not tell packet numbers. Without losses they are as many as datagrams.
+            largest_received: counters.received,
+            delivery_rate,
+        }
+    }
+}
+
 /// Delivery rate of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryRate {

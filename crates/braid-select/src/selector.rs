@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lru::LruCache;
 
+use crate::backoff::Backoff;
 use crate::cost::{Stack, Workload};
 use crate::decision::{Decision, Reason};
 use crate::entry::{Entry, Model};
@@ -111,6 +112,20 @@ pub enum Failure {
     Handshake,
     /// Packets of an established connection no longer arrive.
     BlackHole,
+}
+
+/// Knowledge of a key that a later run of a program may begin with. Measurements of the path are not part of it: they age
+/// within minutes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// Network and origin.
+    pub key: Key,
+    /// Failures of QUIC since it worked last.
+    pub failures: u32,
+    /// Time until QUIC may be tried again.
+    pub retry_in: Duration,
+    /// Smoothed RTT of the path; `None` if it was not measured.
+    pub srtt: Option<Duration>,
 }
 
 /// Selection of the protocol for each network and origin. See the [crate](crate) for the order of calls.
@@ -302,6 +317,31 @@ impl Selector {
     pub fn explain(&self, now: Duration, key: &Key) -> Option<Explanation> {
         let entry = self.peek(now, key)?;
         Some(Explanation::of(now, key, self.mode, self.chosen(now, key), entry, &self.model))
+    }
+
+    /// Knowledge of all keys, the latest used first.
+    pub fn remember(&self, now: Duration) -> impl Iterator<Item = Remembered> {
+        self.keys(now).filter_map(move |key| {
+            let entry = self.peek(now, key)?;
+            Some(Remembered {
+                key: key.clone(),
+                failures: entry.backoff.failures(),
+                retry_in: entry.backoff.remaining(now).unwrap_or_default(),
+                srtt: entry.srtt().and_then(|srtt| Duration::try_from_secs_f64(srtt).ok()),
+            })
+        })
+    }
+
+    /// Begins with the knowledge of an earlier run. QUIC that had failed is not chosen before its back-off has ended.
+    pub fn restore(&mut self, now: Duration, remembered: &Remembered) {
+        let Remembered { key, failures, retry_in, srtt } = remembered;
+        let entry = self.entry(now, key);
+        entry.backoff = Backoff::restored(now, *failures, *retry_in);
+        entry.remembered_srtt = srtt.map(|srtt| srtt.as_secs_f32());
+        if *failures > 0 && entry.switch.chosen() == Protocol::Quic {
+            entry.failed = true;
+            entry.switch.change(now, Protocol::Tcp);
+        }
     }
 
     /// Keys of which something is known, the latest used first.

@@ -1,6 +1,7 @@
 //! Connects of clients.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use crate::error::ConnectError;
@@ -52,6 +53,8 @@ pub struct ConnectOptions {
     /// The address of this machine to connect from; `None` leaves it to the system. Addresses of the host that are of
     /// the other family are not tried then.
     pub local: Option<IpAddr>,
+    /// Whether paths of TCP are measured for [`Link::path_sample`]. Costs a file descriptor for each connection.
+    pub measured: bool,
 }
 
 /// Durations of the parts of a connect, from its beginning.
@@ -103,15 +106,17 @@ pub async fn connect_timed(
         transport @ (Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss) => {
             let io = tcp::dial((host, target.port), addresses, &options.tcp, options.local).await?;
             times.tcp = Some(start.elapsed());
+            let socket = options.measured.then(|| io.as_fd().try_clone_to_owned().ok()).flatten();
             let mut peer = Peer::plain(transport, io.peer_addr().ok());
-            if transport.is_encrypted() {
+            let link = if transport.is_encrypted() {
                 let io = tls.connect(io, host, transport).await?;
                 times.secured = Some(start.elapsed());
                 tls::describe(&mut peer, io.get_ref().1);
                 upgrade(io, peer, target, options).await?
             } else {
                 upgrade(io, peer, target, options).await?
-            }
+            };
+            link.measured_by(socket)
         }
     };
     Ok((link, times))

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -11,6 +12,8 @@ use std::time::Instant;
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::io::{AsyncWrite, ReadBuf};
 
+use crate::http::TcpMetrics;
+use crate::path_sample::PathSample;
 use crate::quic::{Blocked, ConnectionState, GateState, Multi, PathState};
 use crate::single::{ByteStream, Single};
 use crate::transport::{Close, Dir, Peer, Read};
@@ -29,7 +32,15 @@ pub enum Link {
 impl Link {
     /// Link of one stream.
     pub(crate) fn single(peer: Peer, io: impl ByteStream + 'static) -> Self {
-        Self::Single(Single { io: Box::new(io), peer })
+        Self::Single(Single { io: Box::new(io), peer, probe: None })
+    }
+
+    /// Link of one stream whose path [`Link::path_sample`] measures on this socket.
+    pub(crate) fn measured_by(mut self, socket: Option<OwnedFd>) -> Self {
+        if let Self::Single(single) = &mut self {
+            single.probe = socket;
+        }
+        self
     }
 
     /// Runs `call` on the state of a QUIC connection; `None` on a single stream, and when the link is lost.
@@ -71,6 +82,15 @@ impl Link {
     /// State of the path. `None` on a single stream, and when the link is lost.
     pub fn path_state(&mut self) -> Option<PathState> {
         self.on_quic(|state| state.path_state()).flatten()
+    }
+
+    /// Measurements of the path. `None` in memory, over TCP without
+    /// [`ConnectOptions::measured`](crate::ConnectOptions::measured), and when the link is lost.
+    pub fn path_sample(&mut self) -> Option<PathSample> {
+        match self {
+            Self::Single(single) => TcpMetrics::of(single.probe.as_ref()?).ok().map(PathSample::Tcp),
+            Self::Multi(multi) => multi.with(ConnectionState::path_stats).ok()?.map(PathSample::Quic),
+        }
     }
 
     /// Reason for which a stream that refused bytes takes none now. `None` if it did not refuse any, or may be asked

@@ -1,6 +1,7 @@
 //! A link of one stream.
 
 use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -15,6 +16,8 @@ pub struct Single {
     pub io: Box<dyn ByteStream>,
     /// The other end.
     pub peer: Peer,
+    /// The socket of TCP once more, where its path is measured.
+    pub(crate) probe: Option<OwnedFd>,
 }
 
 /// A reliable, ordered stream of bytes both ways. [MQTT-4.2.0-1]

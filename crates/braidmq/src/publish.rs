@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// sent to the server.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     priority: Option<Priority>,
+    /// Log on standard error how the client is connected, as --events does.
+    #[arg(short, long)]
+    verbose: bool,
     #[command(flatten)]
     client: ClientOptions,
 }
@@ -85,7 +88,7 @@ pub(crate) struct Args {
 /// Runs `braidmq pub`.
 #[expect(clippy::needless_pass_by_value, reason = "the arguments of a subcommand are its own")]
 pub(crate) fn run(args: Args) -> ExitCode {
-    client::run(&args.client, publish(&args))
+    client::run(&args.client, args.verbose, publish(&args))
 }
 
 async fn publish(args: &Args) -> Result<(), Failure> {

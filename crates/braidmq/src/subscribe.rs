@@ -103,7 +103,7 @@ pub(crate) struct Args {
 /// Runs `braidmq sub`.
 #[expect(clippy::needless_pass_by_value, reason = "the arguments of a subcommand are its own")]
 pub(crate) fn run(args: Args) -> ExitCode {
-    client::run(&args.client, subscribe(&args))
+    client::run(&args.client, false, subscribe(&args))
 }
 
 async fn subscribe(args: &Args) -> Result<(), Failure> {

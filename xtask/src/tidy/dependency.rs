@@ -16,7 +16,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("store", &["proto"]),
     ("emulator", &[]),
     ("transport", &["proto::stream", "emulator"]),
-    ("client", &["proto", "auth::scram", "transport"]),
+    ("client", &["proto", "auth::scram", "transport", "select"]),
     ("broker", &["proto", "router", "auth", "store", "transport"]),
     ("access", &["proto", "auth", "transport", "broker"]),
     ("http", &["proto", "transport", "broker", "select"]),

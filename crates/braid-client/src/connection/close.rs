@@ -194,7 +194,8 @@ impl Connection {
         }
         if is_late || (is_answered && self.streams.is_settled()) {
             debug!("sending DISCONNECT");
-            self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
+            let session_expiry = state.settings.ends_session.then_some(0);
+            self.protocol.disconnect(Disconnect { session_expiry, ..Disconnect::new(ReasonCode::Success) });
             let limit = self.timer.deadline.filter(|_| self.awaits_end());
             self.timer.deadline = Some(limit.map_or(now, |limit| limit.max(now)) + LINGER);
         }

@@ -26,7 +26,8 @@ use tracing::debug;
 use self::authentication::Authentication;
 use self::streams::{Phase, Streams};
 use self::writer::LinkWriter;
-use crate::error::Error;
+use crate::auto::Replacement;
+use crate::error::{Error, OptionsError};
 use crate::receive_queue::{Receipt, Received};
 use crate::scram::Exchange;
 use crate::send_queue::{ConnectionRequest, answer};
@@ -56,12 +57,22 @@ pub(crate) struct Connection {
     send_maximum: usize,
     /// Messages of one read; kept for its allocation.
     arrived: Vec<Received>,
-    /// Error that the server reported before it ended the connection.
-    reported: Option<Error>,
-    /// Whether the server rejected the early data, and has received nothing.
-    is_early_rejected: bool,
+    ending: Ending,
     /// Whether the receive queue is full: then streams that carry messages are not read.
     is_paused: bool,
+}
+
+/// Signs of the end of a connection, as they come.
+#[derive(Default)]
+struct Ending {
+    /// Error that the server reported before it ended the connection.
+    reported: Option<Error>,
+    /// Server Reference that came with it.
+    server_reference: Option<Box<str>>,
+    /// Whether the server rejected the early data, and has received nothing.
+    is_early_rejected: bool,
+    /// Link that takes the place of this one, and the time from which on this one is not waited for.
+    replacement: Option<(Replacement, Instant)>,
 }
 
 /// Outcome of a connection.
@@ -71,6 +82,10 @@ pub(crate) struct End {
     pub(crate) session: Option<Session>,
     /// Whether the server rejected the early data, and has received nothing. [BQ-62]
     pub(crate) is_early_rejected: bool,
+    /// Server Reference of CONNACK or DISCONNECT.
+    pub(crate) server_reference: Option<Box<str>>,
+    /// Link on which the next connection begins at once.
+    pub(crate) replacement: Option<Replacement>,
 }
 
 impl Connection {
@@ -89,18 +104,18 @@ impl Connection {
             authentication: Authentication::begun(exchange),
             send_maximum: usize::MAX,
             arrived: Vec::new(),
-            reported: None,
-            is_early_rejected: false,
+            ending: Ending::default(),
             is_paused: false,
         }
     }
 
     /// Runs the connection as far as it goes. Ready when it has ended.
     ///
-    /// One round: (1) acknowledgements of the application, (2) one read and the answer to a challenge, (3) requests,
+    /// Before the first round another link may be there to take the place of this one. One round: (1) acknowledgements of the application, (2) one read and the answer to a challenge, (3) requests,
     /// (4) the request to close, (5) one write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus
     /// share a write with the answers to what was read.
     pub(crate) fn poll(&mut self, state: &mut ClientState, cx: &mut Context<'_>) -> Poll<End> {
+        self.poll_replacement(state, cx);
         for _ in 0..ROUNDS {
             let now = now();
             self.poll_acknowledged(state, cx, now);
@@ -111,8 +126,14 @@ impl Connection {
             let has_taken = self.poll_requests(state, cx, now);
             self.close_if_wanted(state, cx, now);
             let has_written = self.writer.poll(&mut self.link, &mut self.protocol, &mut self.streams, cx);
+            if has_written && let Some(auto) = state.settings.route.auto() {
+                auto.note_sent();
+            }
             let has_ended = self.end_streams(state, now);
             state.set_unwritten(self.protocol.unwritten());
+            if self.has_left(state, now) {
+                return Poll::Ready(self.leave(cx));
+            }
             if self.poll_closed(cx, now).is_ready() {
                 return Poll::Ready(self.end());
             }
@@ -148,11 +169,46 @@ impl Connection {
         }
     }
 
+    /// Asks whether another link takes the place of this one.
+    fn poll_replacement(&mut self, state: &mut ClientState, cx: &mut Context<'_>) {
+        let is_wanted = self.ending.replacement.is_none()
+            && !self.protocol.is_closed()
+            && !state.channels.received.is_closing();
+        let Some(auto) = state.settings.route.auto().filter(|_| is_wanted) else { return };
+        let is_established = self.protocol.is_established();
+        if let Poll::Ready(replacement) = auto.poll_replacement(&mut self.link, is_established, cx) {
+            debug!(reason = replacement.reason, "leaving the link");
+            let until = now() + replacement.settle;
+            self.ending.replacement = Some((replacement, until));
+        }
+    }
+
+    /// Whether another link is there, and nothing more is waited for on this one.
+    fn has_left(&self, state: &ClientState, now: Instant) -> bool {
+        let Some((_, until)) = &self.ending.replacement else { return false };
+        let is_settled = state.inflight.is_settled() && self.protocol.unwritten() == 0;
+        (is_settled || *until <= now) && !self.protocol.is_closed()
+    }
+
+    /// Ends the connection on this link for one on the next. The server keeps the session, and discards the Will.
+    fn leave(&mut self, cx: &mut Context<'_>) -> End {
+        if self.protocol.is_established() {
+            self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
+            self.writer.poll(&mut self.link, &mut self.protocol, &mut self.streams, cx);
+        } else {
+            self.protocol.handle_link_closed();
+        }
+        self.flush(cx);
+        self.end()
+    }
+
     fn end(&mut self) -> End {
         let cause = self.protocol.cause().unwrap_or(Cause::Lost);
         debug!(%cause, "connection ended");
         let session = self.protocol.take_session();
-        let result = match (self.reported.take(), cause) {
+        let Ending { reported, server_reference, is_early_rejected, replacement } =
+            std::mem::take(&mut self.ending);
+        let result = match (reported, cause) {
             (Some(error), _) => Err(error),
             (None, Cause::Closed(_)) => Ok(()),
             (None, cause) => Err(Error::from_cause(cause)),
@@ -160,11 +216,12 @@ impl Connection {
         let lost = result.as_ref().err().cloned().unwrap_or(Error::Closed);
         self.streams.fail(&lost);
         self.authentication.end(&Err(lost));
-        End { result, session, is_early_rejected: self.is_early_rejected }
+        let replacement = replacement.map(|(replacement, _)| replacement);
+        End { result, session, is_early_rejected, server_reference, replacement }
     }
 
     /// Handles requests of the application about the connection itself.
-    fn handle_connection_requests(&mut self, state: &ClientState) {
+    fn handle_connection_requests(&mut self, state: &mut ClientState) {
         for (request, waiter) in state.channels.requests.take_connection_requests() {
             match request {
                 ConnectionRequest::Rebind => {
@@ -172,6 +229,13 @@ impl Connection {
                     debug!(?moved, "moving to another local port");
                     let result =
                         moved.map_err(|error| Error::Rebind { reason: Arc::from(error.to_string()) });
+                    answer(waiter, result);
+                }
+                ConnectionRequest::Move => {
+                    let result = match state.settings.route.auto() {
+                        Some(auto) => Ok(auto.move_now()),
+                        None => Err(Error::Options(OptionsError::NotAuto)),
+                    };
                     answer(waiter, result);
                 }
                 ConnectionRequest::Reauthenticate => {
@@ -185,7 +249,8 @@ impl Connection {
     /// Arms the timer for the next deadline. True: one has passed and was handled.
     fn poll_timer(&mut self, state: &mut ClientState, cx: &mut Context<'_>, now: Instant) -> bool {
         let streams = self.stream_deadline(state);
-        let deadlines = [self.protocol.poll_timeout(), self.timer.deadline, streams];
+        let leave = self.ending.replacement.as_ref().map(|(_, until)| *until);
+        let deadlines = [self.protocol.poll_timeout(), self.timer.deadline, streams, leave];
         let Some(next) = deadlines.into_iter().flatten().min() else { return false };
         if self.timer.poll(next, cx).is_pending() {
             return false;
@@ -247,7 +312,7 @@ impl Connection {
     }
 
     fn handle_link_lost(&mut self, error: &std::io::Error) {
-        self.is_early_rejected |= is_early_data_rejected(error);
+        self.ending.is_early_rejected |= is_early_data_rejected(error);
         debug!(%error, "link lost");
         self.protocol.handle_link_closed();
     }
@@ -323,16 +388,19 @@ impl Connection {
                     let theirs = connected.properties.receive_maximum.unwrap_or(u16::MAX);
                     self.send_maximum = own.min(theirs.into());
                     self.authentication.end(&Ok(()));
-                    state.handle_connected(*connected, self.link.is_multi());
+                    let transport = self.link.peer().transport;
+                    state.handle_connected(*connected, transport, self.link.is_multi());
                     state.enqueue_resends(self.protocol.take_resends());
                 }
                 ClientEvent::Refused(connack) => {
-                    let text = connack.properties.reason_string.map(Into::into);
-                    self.reported = Some(Error::Refused { reason: connack.reason, text });
+                    let text = connack.properties.reason_string.as_deref().map(Into::into);
+                    self.ending.reported = Some(Error::Refused { reason: connack.reason, text });
+                    self.ending.server_reference = connack.properties.server_reference;
                 }
                 ClientEvent::Disconnected(disconnect) => {
                     let text = disconnect.reason_string.map(Into::into);
-                    self.reported = Some(Error::Disconnected { reason: disconnect.reason, text });
+                    self.ending.reported = Some(Error::Disconnected { reason: disconnect.reason, text });
+                    self.ending.server_reference = disconnect.server_reference;
                 }
                 ClientEvent::Auth(auth) => {
                     let handled = self.authentication.handle_auth(*auth);
@@ -365,7 +433,7 @@ impl Connection {
     /// Ends the connection if the server broke the specification in a way that the protocol machine cannot know.
     fn end_if_violated(&mut self, handled: Result<(), Error>) {
         if let Err(error) = handled {
-            self.reported = Some(error);
+            self.ending.reported = Some(error);
             self.protocol.disconnect(Disconnect::new(ReasonCode::ProtocolError));
         }
     }

@@ -32,6 +32,9 @@ impl Connection {
         cx: &mut Context<'_>,
         now: Instant,
     ) -> bool {
+        if self.ending.replacement.is_some() {
+            return false; // The next connection takes them.
+        }
         state.take_requests(cx);
         self.handle_connection_requests(state);
         if !self.protocol.is_established() && !self.link.is_early() {

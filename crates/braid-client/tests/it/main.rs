@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod auto;
 mod chaos;
 mod connection;
 mod delivery;

@@ -38,8 +38,21 @@ pub(crate) fn quic() -> (Listening, Builder) {
     (listening, builder)
 }
 
+/// A listener over QUIC on a simulated network, one in memory that stands for TLS, a builder of clients that choose between
+/// them, and the host of the client.
+pub(crate) fn quic_and_memory() -> (Listening, Listening, Builder, Host) {
+    let (quic, builder, device) = quic_at("auto://localhost", QuicOptions::server());
+    let (listener, connector) = mem::listener();
+    let memory = Listening { listener, options: ServerOptions::default(), tls: None };
+    (quic, memory, builder.in_memory(connector), device)
+}
+
 /// A listener over QUIC with these settings, and the host of the client.
 pub(crate) fn quic_with(quic: QuicOptions) -> (Listening, Builder, Host) {
+    quic_at("quic://localhost", quic)
+}
+
+fn quic_at(url: &str, quic: QuicOptions) -> (Listening, Builder, Host) {
     let dir = tempfile::tempdir().expect("a directory");
     let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("a certificate");
     let tls = ServerTls::load(files, ClientAuth::None).expect("a certificate");
@@ -49,7 +62,7 @@ pub(crate) fn quic_with(quic: QuicOptions) -> (Listening, Builder, Host) {
     let listener = network.listen(tls, &options).expect("a free port");
     let server: SocketAddr = listener.local_addr().expect("an address");
     let device = network.host("device");
-    let builder = Client::builder("quic://localhost")
+    let builder = Client::builder(url)
         .client_id("c")
         .tls(ClientTlsOptions { insecure: true, ..ClientTlsOptions::default() })
         .in_simulation(device.clone(), server);
@@ -390,6 +403,20 @@ impl Peer {
     pub(crate) fn pending(&mut self) -> Vec<Event> {
         self.note_events(StreamKey::CONTROL);
         self.events.drain(..).map(|(_, event)| event).collect()
+    }
+
+    /// Tells the client to use another server, and ends the connection.
+    pub(crate) async fn redirect(&mut self, reference: &str) {
+        self.server.redirect(reference);
+        self.flush().await;
+    }
+
+    /// Expiry of the session that the connection left.
+    pub(crate) fn session_expiry(mut self) -> SessionExpiry {
+        self.server
+            .take_end()
+            .and_then(|end| end.session)
+            .map_or(SessionExpiry::from_secs(0), |session| session.expiry)
     }
 
     /// Cuts the link; returns the session that the server keeps.

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use braid_select::{DeliveryRate, QuicMeter, QuicReading, TcpMeter, TcpReading};
+use braid_select::{DeliveryRate, QuicCounters, QuicMeter, QuicReading, QuicSampler, TcpMeter, TcpReading};
 use braid_transport::http::{PathStats, TcpMetrics};
 
 use crate::upgrade::Sent;
@@ -81,13 +81,7 @@ impl TcpConnection {
 #[derive(Debug, Default)]
 pub(super) struct QuicConnection {
     pub(super) meter: QuicMeter,
-    last: PathStats,
-    sampled: Duration,
-    /// Mean deviation of the smoothed round-trip time: the library has none of the round-trip time itself.
-    rttvar: Option<Duration>,
-    min_rtt: Option<Duration>,
-    /// Samples in a row in which packets were sent and none arrived.
-    unanswered: u32,
+    sampler: QuicSampler,
     /// Responses that are being sent.
     in_flight: usize,
     /// Responses that are timed: from one that is sent alone until nothing is being sent.
@@ -115,7 +109,8 @@ impl QuicConnection {
 
     /// Forgets the path, because the client has moved.
     pub(super) fn moved(&mut self) {
-        (self.rttvar, self.min_rtt, self.period, self.unanswered) = (None, None, None, 0);
+        self.sampler.moved();
+        self.period = None;
     }
 
     /// Notes that a response is complete, or broken (`None`). Returns the completion of a period, and whether further
@@ -142,43 +137,15 @@ impl QuicConnection {
     }
 
     pub(super) fn sample(&mut self, now: Duration, stats: &PathStats) -> QuicReading {
-        let last = std::mem::replace(&mut self.last, *stats);
-        let interval = now.saturating_sub(std::mem::replace(&mut self.sampled, now));
-        let sent = stats.sent_packets.saturating_sub(last.sent_packets);
-        let is_answered = stats.received_datagrams > last.received_datagrams;
-        self.unanswered = match (is_answered, sent > 0) {
-            (true, _) => 0,
-            (false, true) => self.unanswered.saturating_add(1),
-            (false, false) => self.unanswered,
-        };
-        // RFC 6298, 2.2 and 2.3.
-        let rttvar = match self.rttvar {
-            None => stats.srtt / 2,
-            Some(rttvar) => (rttvar * 3 + stats.srtt.abs_diff(last.srtt)) / 4,
-        };
-        self.rttvar = Some(rttvar);
-        let min_rtt = self.min_rtt.map_or(stats.srtt, |min| min.min(stats.srtt));
-        self.min_rtt = Some(min_rtt);
-        let rate = stats.rate.and_then(NonZeroU64::new).map(|bytes_per_second| {
-            // The estimate is that of the path if the connection made use of at least half of it.
-            let possible = interval.as_secs_f64() * bytes_per_second.get() as f64;
-            let app_limited = (sent as f64) * f64::from(stats.mtu) < possible / 2.0;
-            DeliveryRate { bytes_per_second, app_limited }
-        });
-        QuicReading {
+        let counters = QuicCounters {
             srtt: stats.srtt,
-            rttvar,
-            min_rtt,
             sent: stats.sent_packets,
             lost: stats.lost_packets,
-            spurious: 0,
-            // Acknowledgements are not counted; every datagram may have one.
-            delivered: stats.received_datagrams,
-            pto_count: self.unanswered,
-            // The library does not tell packet numbers. Without losses they are as many as datagrams.
-            largest_received: stats.received_datagrams,
-            delivery_rate: rate,
-        }
+            received: stats.received_datagrams,
+            rate: stats.rate.and_then(NonZeroU64::new),
+            mtu: stats.mtu,
+        };
+        self.sampler.sample(now, &counters)
     }
 }
 

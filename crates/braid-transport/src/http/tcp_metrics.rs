@@ -1,6 +1,7 @@
 //! `TCP_INFO`: the kernel's measurements of a TCP connection.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ impl TcpProbe {
     /// The socket is closed, or the system is not Linux.
     pub fn sample(&self) -> io::Result<TcpMetrics> {
         let socket = self.0.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        read(&socket).map(|bytes| TcpMetrics::parse(&bytes))
+        TcpMetrics::of(&*socket)
     }
 }
 
@@ -68,6 +69,11 @@ const SIZE: u16 = 232;
 type Bytes = [u8; SIZE as usize];
 
 impl TcpMetrics {
+    /// The measurements of a socket now; one system call.
+    pub(crate) fn of(socket: &impl AsFd) -> io::Result<Self> {
+        read(socket.as_fd()).map(|bytes| Self::parse(&bytes))
+    }
+
     /// `bytes`: the structure as in `linux/tcp.h`, whose fields never move.
     fn parse(bytes: &Bytes) -> Self {
         let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
@@ -96,7 +102,7 @@ impl TcpMetrics {
 
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "getsockopt(TCP_INFO) into a local buffer; rustix, socket2 and std lack it")]
-fn read(socket: &TcpStream) -> io::Result<Bytes> {
+fn read(socket: BorrowedFd<'_>) -> io::Result<Bytes> {
     use std::os::fd::AsRawFd;
 
     let mut bytes: Bytes = [0; SIZE as usize];
@@ -115,6 +121,6 @@ fn read(socket: &TcpStream) -> io::Result<Bytes> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn read(_socket: &TcpStream) -> io::Result<Bytes> {
+fn read(_socket: BorrowedFd<'_>) -> io::Result<Bytes> {
     Err(io::ErrorKind::Unsupported.into())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_client::{
     Builder, CertificateFiles, Client, ClientTlsOptions, Priority, ProtocolVersion, Publication, QoS,
-    Reconnect, without_credentials,
+    Reconnect, is_auto, without_credentials,
 };
 use braid_transport::Transport;
 use clap::builder::PossibleValuesParser;
@@ -31,10 +31,12 @@ pub(crate) struct ClientOptions {
     #[arg(short, long, value_name = "PORT", help_heading = CONNECTION)]
     pub(crate) port: Option<u16>,
     /// Host, port, transport and more at once, in place of -h and -p:
-    /// {mqtt,mqtts,quic}://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC] or {ws,wss}://HOST[:PORT][/PATH].
+    /// {mqtt,mqtts,quic,auto}://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC] or {ws,wss}://HOST[:PORT][/PATH].
     ///
     /// Ports are 1883 (mqtt), 8883 (mqtts), 14567 (quic), 8083 (ws) and 8084 (wss) unless given; the path of
-    /// WebSocket is /mqtt. quic is MQTT over QUIC: always encrypted.
+    /// WebSocket is /mqtt. quic is MQTT over QUIC: always encrypted. auto is QUIC where it works and TLS where it
+    /// must be, and moves from one to the other without a gap; its ports are 14567 and 8883, or PORT for both, or
+    /// auto://HOST?quic=PORT&tls=PORT.
     #[arg(
         short = 'L',
         long,
@@ -72,7 +74,7 @@ pub(crate) struct ClientOptions {
     )]
     pub(crate) auth_method: Option<String>,
     /// Version of MQTT: mqttv31, mqttv311 or mqttv5 (or 31, 311, 5). mqttv311 by default, or mqttv5 if an
-    /// option needs it (-x, -D, --auth-method).
+    /// option needs it (-x, -D, --auth-method) or the URL is auto://.
     #[arg(short = 'V', long, value_name = "VERSION", value_parser = parse_version, help_heading = CONNECTION)]
     pub(crate) protocol_version: Option<ProtocolVersion>,
     /// Keep Alive: the most seconds without a packet, 0 to 65535.
@@ -166,6 +168,13 @@ pub(crate) struct ClientOptions {
     #[command(flatten)]
     pub(crate) quic: QuicOptions,
 
+    /// Keep in this file where QUIC works and how far the server is, so that the next run starts right. For auto://
+    /// URLs.
+    #[arg(long, value_name = "FILE", help_heading = CONNECTION)]
+    pub(crate) state_file: Option<PathBuf>,
+    /// Log on standard error how the client is connected, and why it changes that.
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) events: bool,
     /// Log sent and received packets on standard error.
     #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) debug: bool,
@@ -200,7 +209,9 @@ impl ClientOptions {
             (_, _, Some(_)) => Some("--auth-method"),
             _ => needs_v5,
         };
-        let default = if needs_v5.is_some() { ProtocolVersion::V5 } else { ProtocolVersion::V311 };
+        // A session of MQTT 3 either does not move, or outlives the client.
+        let prefers_v5 = needs_v5.is_some() || self.is_auto();
+        let default = if prefers_v5 { ProtocolVersion::V5 } else { ProtocolVersion::V311 };
         let version = self.protocol_version.unwrap_or(default);
         if let (Some(option), false) = (needs_v5, version.is_v5()) {
             let what = format!("Error: {option} needs MQTT 5: use -V mqttv5, or leave -V out.");
@@ -216,6 +227,14 @@ impl ClientOptions {
             .maximum_inflight(self.max_inflight)
             .reconnect(Reconnect::default())
             .tls(self.tls());
+        if let Some(file) = &self.state_file {
+            if !self.is_auto() {
+                return Err(Failure::usage(
+                    "Error: --state-file needs a URL that leaves the transport open: use --url auto://HOST, or leave it out.",
+                ));
+            }
+            builder = builder.state_file(file);
+        }
         builder = self.quic.apply(builder)?;
         builder = self.identify(builder)?;
         builder = self.session(builder, version, &properties)?;
@@ -251,13 +270,22 @@ impl ClientOptions {
 
     /// Refuses options of QUIC with another transport.
     pub(crate) fn needs_quic(&self, option: &str) -> Result<(), Failure> {
-        let scheme = self.url.as_deref().and_then(|url| url.split_once("://")).map(|(scheme, _)| scheme);
-        if scheme.and_then(Transport::from_scheme).is_some_and(Transport::is_quic) {
+        let is_quic = self.scheme().and_then(Transport::from_scheme).is_some_and(Transport::is_quic);
+        if is_quic || self.is_auto() {
             return Ok(());
         }
         Err(Failure::usage(format!(
             "Error: {option} needs QUIC: connect with --url quic://HOST, or leave it out."
         )))
+    }
+
+    fn scheme(&self) -> Option<&str> {
+        self.url.as_deref().and_then(|url| url.split_once("://")).map(|(scheme, _)| scheme)
+    }
+
+    /// Whether the client chooses the transport.
+    fn is_auto(&self) -> bool {
+        self.scheme().is_some_and(is_auto)
     }
 
     fn wants_tls(&self) -> bool {
@@ -444,6 +472,18 @@ mod tests {
         }
         assert!(Line::try_parse_from(["braidmq", "--quic-cc", "bbr2"]).is_err());
         assert!(Line::try_parse_from(["braidmq", "--link-rate", "0"]).is_err());
+    }
+
+    #[test]
+    fn auto_urls_take_options_of_quic_and_a_state_file_and_mean_mqtt_5() {
+        let version = |line: &str| options(line).connection(None).map(|connection| connection.version).ok();
+        assert_eq!(version("-L auto://h --link-rate 33000 --state-file s.json"), Some(ProtocolVersion::V5));
+        assert_eq!(version("-L auto://h -V 311"), Some(ProtocolVersion::V311));
+        let error =
+            options("-L quic://h --state-file s.json").connection(None).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.contains("auto://HOST")));
+        assert_eq!(url("-L auto://h:443/t"), ("auto://h:443".into(), Some("t".into())));
+        assert_eq!(url("-L auto://h?tls=1").0, "auto://h?tls=1");
     }
 
     #[test]

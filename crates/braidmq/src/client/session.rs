@@ -8,10 +8,16 @@ use tracing_subscriber::EnvFilter;
 
 use super::{ClientOptions, Failure};
 
-/// Runs a command of the client on a single-threaded runtime.
-pub(crate) fn run(options: &ClientOptions, command: impl Future<Output = Result<(), Failure>>) -> ExitCode {
-    if options.debug {
-        trace();
+/// Runs a command of the client on a single-threaded runtime. `has_events`: whether to log how it is connected.
+pub(crate) fn run(
+    options: &ClientOptions,
+    has_events: bool,
+    command: impl Future<Output = Result<(), Failure>>,
+) -> ExitCode {
+    match (options.debug, has_events || options.events) {
+        (true, _) => trace("braid_client=debug,braid_transport=debug"),
+        (false, true) => trace("braid_client=info,braid_transport=warn"),
+        (false, false) => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let result = match runtime {
@@ -30,8 +36,8 @@ pub(crate) fn run(options: &ClientOptions, command: impl Future<Output = Result<
 }
 
 /// Logs the client on standard error; standard output carries messages.
-fn trace() {
-    let filter = EnvFilter::new("braid_client=debug,braid_transport=debug");
+fn trace(filter: &str) {
+    let filter = EnvFilter::new(filter);
     let is_terminal = std::io::stderr().is_terminal();
     let lines =
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_ansi(is_terminal);

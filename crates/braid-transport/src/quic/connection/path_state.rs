@@ -5,6 +5,7 @@ use std::time::Duration;
 use braid_proto::stream::StreamKey;
 
 use super::state::ConnectionState;
+use crate::http::PathStats;
 use crate::quic::congestion::Class;
 
 /// State of the path of a QUIC connection. Counts are those of this path, since the connection moved to it.
@@ -52,6 +53,10 @@ impl ConnectionState {
             bytes_lost: path.lost_bytes,
             congestion_events: path.congestion_events,
         })
+    }
+
+    pub(crate) fn path_stats(&mut self) -> Option<PathStats> {
+        self.connection.path_stats().map(|stats| PathStats::of(&stats))
     }
 
     pub(crate) fn blocked(&mut self, key: StreamKey) -> Option<Blocked> {

@@ -58,7 +58,7 @@ pub struct PathStats {
 
 impl PathStats {
     /// The measurements of a path, without the address.
-    fn of(stats: &noq_proto::PathStats) -> Self {
+    pub(in crate::quic) fn of(stats: &noq_proto::PathStats) -> Self {
         Self {
             remote: None,
             srtt: stats.rtt,

@@ -1,0 +1,124 @@
+//! Knowledge of the networks that this client has been in.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_select::{
+    Config, Decision, Failure, First, Key, Mode, Protocol, QuicMeter, QuicReading, Selector, TcpMeter,
+    TcpReading,
+};
+use tokio::time::Instant;
+
+use super::state_file::StateFile;
+
+/// Most networks that are known. A device that moves through more forgets the oldest.
+const NETWORKS: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN.saturating_add(255);
+
+/// Selector of the protocol, and the network that this machine is in.
+pub(super) struct Memory {
+    selector: Selector,
+    /// Beginning of the selector's time.
+    epoch: Instant,
+    key: Key,
+    /// Address of this machine towards the server.
+    route: IpAddr,
+    file: Option<StateFile>,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// `origin`: name of the server.
+    pub(super) fn new(origin: Arc<str>, file: Option<PathBuf>) -> Self {
+        let route = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let mut config = Config::new(Mode::Auto, Protocol::Quic, fastrand::u64(..));
+        config.capacity = NETWORKS;
+        let mut memory = Self {
+            selector: Selector::new(&config),
+            epoch: Instant::now(),
+            key: Key::new(route, origin),
+            route,
+            file: file.map(StateFile::new),
+        };
+        if let Some(file) = &memory.file {
+            for remembered in file.read() {
+                memory.selector.restore(Duration::ZERO, &remembered);
+            }
+        }
+        memory
+    }
+
+    /// Time of the selector.
+    pub(super) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// Enters the network of an address of this machine. True: it is another address than before.
+    pub(super) fn enter(&mut self, route: Option<IpAddr>) -> bool {
+        let Some(route) = route.filter(|route| *route != self.route) else { return false };
+        self.route = route;
+        self.key = Key::new(route, Arc::clone(&self.key.origin));
+        true
+    }
+
+    /// Goes over to another server.
+    pub(super) fn set_origin(&mut self, origin: Arc<str>) {
+        self.key.origin = origin;
+    }
+
+    /// First protocol of a connection here.
+    pub(super) fn first(&self) -> First {
+        self.selector.first(self.now(), &self.key)
+    }
+
+    /// Protocol that measurements and failures choose here.
+    pub(super) fn chosen(&self) -> Protocol {
+        self.selector.chosen(self.now(), &self.key)
+    }
+
+    /// Round trip to the server from here, measured or of an earlier run.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        let now = self.now();
+        self.selector.remember(now).find(|known| known.key == self.key)?.srtt
+    }
+
+    /// Notes that QUIC works here.
+    pub(super) fn quic_works(&mut self) -> Option<Decision> {
+        self.selector.quic_works(self.now(), &self.key)
+    }
+
+    /// Notes that QUIC failed here. Returns the time until it may be tried again.
+    pub(super) fn quic_failed(&mut self, failure: Failure) -> Duration {
+        let now = self.now();
+        self.selector.quic_failed(now, &self.key, failure);
+        self.save();
+        self.selector
+            .remember(now)
+            .find(|known| known.key == self.key)
+            .map_or(Duration::ZERO, |known| known.retry_in)
+    }
+
+    /// Takes a reading of a connection over QUIC.
+    pub(super) fn observe_quic(&mut self, meter: &mut QuicMeter, reading: &QuicReading) -> Option<Decision> {
+        self.selector.observe_quic(self.now(), &self.key, meter, reading)
+    }
+
+    /// Takes a reading of a connection over TLS.
+    pub(super) fn observe_tcp(&mut self, meter: &mut TcpMeter, reading: &TcpReading) -> Option<Decision> {
+        self.selector.observe_tcp(self.now(), &self.key, meter, reading)
+    }
+
+    /// Writes the state file, if there is one.
+    pub(super) fn save(&self) {
+        if let Some(file) = &self.file {
+            file.write(self.selector.remember(self.now()));
+        }
+    }
+}

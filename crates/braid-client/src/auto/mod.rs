@@ -1,0 +1,399 @@
+//! Automatic choice of the transport: QUIC or TLS for each connection, and moves of a connection from one to the other.
+//!
+//! Nothing here goes over plain TCP.
+
+mod dialers;
+mod hint;
+mod memory;
+mod network;
+mod state_file;
+mod watch;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use braid_proto::packet::ConnackProperties;
+use braid_proto::reason::ReasonCode;
+use braid_select::{Failure, First, Protocol};
+use braid_transport::Link;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use self::dialers::{Attempt, Dialers};
+use self::hint::{Hint, ServerReference};
+use self::memory::Memory;
+use self::network::NetworkChanges;
+use self::watch::{Cause, Watch};
+use crate::dialer::Dialer;
+use crate::error::Error;
+
+/// Time after the start of TLS, in round trips of its handshake and at least, within which QUIC has to be established to
+/// count as working.
+const LATE: (u32, Duration) = (8, Duration::from_secs(3));
+/// Head start of TLS over QUIC where QUIC has failed or costs more.
+const TLS_HEAD_START: Duration = Duration::from_millis(250);
+/// Time for which the transport that the application asked for is kept, unless it falls silent.
+const ASKED: Duration = Duration::from_secs(60);
+/// Most Server References that are followed within a time: servers may refer to each other.
+const MOST_REFERENCES: (usize, Duration) = (5, Duration::from_secs(60));
+
+/// Chooser of the transport of one client.
+pub(crate) struct Auto {
+    dialers: Dialers,
+    memory: Memory,
+    watch: Watch,
+    /// Attempt of QUIC that lost the race, and goes on: its end tells whether QUIC works here.
+    late: Option<Attempt>,
+    changes: NetworkChanges,
+    /// Time until which the application's choice holds.
+    asked_until: Option<Instant>,
+    /// Times of the latest Server References that were followed.
+    references: Vec<Instant>,
+}
+
+/// Link that takes the place of the present one.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    pub(crate) link: Link,
+    pub(crate) reason: String,
+    /// Time limit for the requests that the present link has not answered yet.
+    pub(crate) settle: Duration,
+}
+
+impl fmt::Debug for Auto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dialers, memory, watch, .. } = self;
+        f.debug_struct("Auto")
+            .field("dialers", dialers)
+            .field("memory", memory)
+            .field("watch", watch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Auto {
+    /// `limit`: time limit of one attempt.
+    pub(crate) fn new(quic: Dialer, tls: Dialer, limit: Duration, state_file: Option<PathBuf>) -> Self {
+        let dialers = Dialers::new(quic, tls, limit);
+        let memory = Memory::new(dialers.origin(), state_file);
+        Self {
+            dialers,
+            memory,
+            watch: Watch::default(),
+            late: None,
+            changes: NetworkChanges::default(),
+            asked_until: None,
+            references: Vec::new(),
+        }
+    }
+
+    // -- Connects ----------------------------------------------------------------------------------
+
+    /// Establishes a link: races QUIC and TLS, and the one that is the better choice here has a head start.
+    pub(crate) async fn dial(&mut self, may_be_early: bool) -> Result<Link, Error> {
+        self.late = None;
+        if self.dialers.return_to_origin() {
+            self.memory.set_origin(self.dialers.origin());
+        }
+        self.dialers.resolve().await?;
+        self.memory.enter(self.dialers.route());
+        if let Some(round_trip) = self.memory.round_trip() {
+            self.dialers.assume_round_trip(round_trip);
+        }
+        match self.memory.first() {
+            First::Quic { tcp_after } if self.dialers.has_quic() => {
+                self.race(Protocol::Quic, tcp_after, may_be_early).await
+            }
+            First::Quic { .. } | First::Tcp { .. } => {
+                self.race(Protocol::Tcp, TLS_HEAD_START, may_be_early).await
+            }
+        }
+    }
+
+    /// Races both protocols. A failure of the first one ends its head start.
+    async fn race(
+        &mut self,
+        first: Protocol,
+        head_start: Duration,
+        may_be_early: bool,
+    ) -> Result<Link, Error> {
+        let start = Instant::now();
+        let mut leading = self.dialers.attempt(first, may_be_early);
+        let mut leading_error = match timeout(head_start, &mut leading).await {
+            Ok(Ok(link)) => return Ok(self.won(first, link, None)),
+            Ok(Err(error)) => Some(error),
+            Err(_) => None,
+        };
+        let second = first.other();
+        if second == Protocol::Quic && !self.dialers.has_quic() {
+            let link = match leading_error {
+                Some(error) => Err(error),
+                None => leading.await,
+            };
+            return link.map(|link| self.won(first, link, None));
+        }
+        info!(
+            "{}",
+            match &leading_error {
+                Some(error) => format!("{} fails, trying {} now: {error}", name(first), name(second)),
+                None => format!(
+                    "no answer over {} within {} ms, trying {} as well",
+                    name(first),
+                    head_start.as_millis(),
+                    name(second)
+                ),
+            }
+        );
+        let mut trailing = self.dialers.attempt(second, may_be_early);
+        let mut trailing_error = None;
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut leading, if leading_error.is_none() => match outcome {
+                    Ok(link) => return Ok(self.won(first, link, None)),
+                    Err(error) => leading_error = Some(error),
+                },
+                outcome = &mut trailing, if trailing_error.is_none() => match outcome {
+                    Ok(link) => {
+                        let rest = leading_error.is_none().then_some((leading, start.elapsed()));
+                        if let (Protocol::Quic, Some(error)) = (first, &leading_error) {
+                            self.quic_failed(Failure::Handshake, error);
+                        }
+                        return Ok(self.won(second, link, rest));
+                    }
+                    Err(error) => trailing_error = Some(error),
+                },
+                else => break,
+            }
+        }
+        let (one, other) = (leading_error.unwrap_or(Error::Closed), trailing_error.unwrap_or(Error::Closed));
+        let (quic, tls) = if first == Protocol::Quic { (one, other) } else { (other, one) };
+        Err(Error::NoTransport { quic: Box::new(quic), tls: Box::new(tls) })
+    }
+
+    /// Notes the result of a race. `rest`: the attempt that did not win, and the time it has had.
+    fn won(&mut self, protocol: Protocol, link: Link, rest: Option<(Attempt, Duration)>) -> Link {
+        if protocol == Protocol::Quic && !link.is_early() {
+            self.memory.quic_works();
+        }
+        self.late = rest.filter(|_| protocol == Protocol::Tcp).map(|(attempt, elapsed)| -> Attempt {
+            let (round_trips, least) = LATE;
+            let limit = (elapsed * round_trips).max(least);
+            Box::pin(async move {
+                let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
+                timeout(limit, attempt).await.unwrap_or(Err(too_late))
+            })
+        });
+        link
+    }
+
+    fn quic_failed(&mut self, failure: Failure, error: &Error) {
+        let wait = self.memory.quic_failed(failure);
+        warn!("QUIC does not work here, next try in {} s: {error}", wait.as_secs());
+    }
+
+    // -- Connections -------------------------------------------------------------------------------
+
+    /// Begins to watch over a link on which a connection begins.
+    pub(crate) fn begin(&mut self, link: &Link) {
+        self.watch = Watch::new(link, self.memory.first());
+        if let Some(late) = self.late.take() {
+            self.watch.attempt(Cause::Late, Protocol::Quic, late);
+        }
+    }
+
+    /// Handles CONNACK with Success.
+    pub(crate) fn handle_connected(&mut self, properties: &ConnackProperties) {
+        match Hint::of(properties) {
+            Ok(Some(hint)) => self.dialers.take_hint(hint),
+            Ok(None) => {}
+            Err(reason) => warn!("the server's hint about QUIC is ignored: {reason}"),
+        }
+        self.memory.save();
+    }
+
+    /// Ready when another link is to take the place of the present one. `is_established`: CONNACK has arrived.
+    pub(crate) fn poll_replacement(
+        &mut self,
+        link: &mut Link,
+        is_established: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Replacement> {
+        if self.changes.poll(cx).is_ready() {
+            self.handle_network_change(link);
+        }
+        loop {
+            if let Some((cause, protocol, outcome)) = self.watch.poll_attempt(cx) {
+                if let Some(replacement) = self.handle_attempt(link, cause, protocol, outcome, is_established)
+                {
+                    return Poll::Ready(replacement);
+                }
+                continue;
+            }
+            if self.watch.poll_tick(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.tick(link);
+        }
+    }
+
+    /// Notes that bytes were sent: the path may be silent from now on.
+    pub(crate) fn note_sent(&mut self) {
+        self.watch.wake();
+    }
+
+    /// Moves to another link now, for applications and tests that ask for it.
+    pub(crate) fn move_now(&mut self) {
+        let to = self.watch.protocol().other();
+        if to == Protocol::Tcp || self.dialers.has_quic() {
+            let attempt = self.dialers.attempt(to, false);
+            self.watch.attempt(Cause::Asked, to, attempt);
+            self.asked_until = Some(Instant::now() + ASKED);
+        }
+    }
+
+    /// Takes a reading of the path, and begins an attempt if another link would be better.
+    fn tick(&mut self, link: &mut Link) {
+        if let Some(sample) = link.path_sample() {
+            let decision = self.watch.take_sample(&sample, &mut self.memory);
+            if let Some(decision) = decision {
+                info!("{decision}");
+            }
+        }
+        if self.watch.is_attempting() {
+            return;
+        }
+        let protocol = self.watch.protocol();
+        let (to, cause) = if self.watch.is_silent(link.is_early()) {
+            (self.watch.next_protocol(), Cause::Silence)
+        } else if self.asked_until.is_some_and(|until| until > Instant::now()) {
+            return;
+        } else if protocol == Protocol::Quic {
+            match self.memory.chosen() {
+                Protocol::Tcp => (Protocol::Tcp, Cause::Costs),
+                Protocol::Quic => return,
+            }
+        } else {
+            match self.memory.first() {
+                First::Quic { .. } => (Protocol::Quic, Cause::Costs),
+                First::Tcp { probe_quic: true } => (Protocol::Quic, Cause::Probe),
+                First::Tcp { probe_quic: false } => return,
+            }
+        };
+        if to == Protocol::Quic && !self.dialers.has_quic() {
+            return;
+        }
+        let attempt = self.dialers.attempt(to, false);
+        self.watch.attempt(cause, to, attempt);
+    }
+
+    /// Handles the end of an attempt beside a connection.
+    fn handle_attempt(
+        &mut self,
+        link: &mut Link,
+        cause: Cause,
+        to: Protocol,
+        outcome: Result<Link, Error>,
+        is_established: bool,
+    ) -> Option<Replacement> {
+        let next = match outcome {
+            Ok(next) => next,
+            // Of a network that does not answer at all it says nothing about QUIC.
+            Err(error) if to == Protocol::Quic && !self.watch.is_silent(link.is_early()) => {
+                self.quic_failed(Failure::Handshake, &error);
+                return None;
+            }
+            Err(error) => {
+                info!("no other link over {} either: {error}", name(to));
+                self.watch.attempt_later();
+                return None;
+            }
+        };
+        if to == Protocol::Quic && !next.is_early() {
+            let decision = self.memory.quic_works();
+            if cause == Cause::Probe && decision.is_none() {
+                return None;
+            }
+        }
+        let (is_silent, from) = (self.watch.is_silent(link.is_early()), self.watch.protocol());
+        let reason = match cause {
+            Cause::Silence if !is_silent => {
+                // The present link has answered meanwhile.
+                return None;
+            }
+            Cause::Silence if (from, to) == (Protocol::Quic, Protocol::Tcp) => {
+                self.quic_failed(Failure::BlackHole, &Error::ConnectionLost);
+                "no answer over QUIC, while TLS answers".to_owned()
+            }
+            Cause::Silence if from == to => format!("no answer, while another {} link answers", name(to)),
+            Cause::Silence => "no answer over TLS, while QUIC answers".to_owned(),
+            Cause::Late => "QUIC answers after all".to_owned(),
+            Cause::Probe => "QUIC works again".to_owned(),
+            Cause::Costs => format!("{} costs less here", name(to)),
+            Cause::Asked => "the application asks for it".to_owned(),
+            Cause::Network => "the network has changed".to_owned(),
+        };
+        let settle = if is_silent || !is_established { Duration::ZERO } else { self.watch.settle_limit() };
+        Some(Replacement { link: next, reason, settle })
+    }
+
+    /// Handles another address of this machine: QUIC moves along, TLS is replaced.
+    fn handle_network_change(&mut self, link: &mut Link) {
+        let Some(route) = self.dialers.route() else { return };
+        if !self.memory.enter(Some(route)) {
+            return;
+        }
+        info!("this machine sends from {route} now");
+        match self.watch.protocol() {
+            Protocol::Quic => match link.rebind(None) {
+                Ok(()) => self.watch.moved(),
+                Err(error) => warn!("the QUIC connection cannot move to {route}: {error}"),
+            },
+            Protocol::Tcp => {
+                let attempt = self.dialers.attempt(Protocol::Tcp, false);
+                self.watch.attempt(Cause::Network, Protocol::Tcp, attempt);
+            }
+        }
+    }
+
+    // -- Other servers -----------------------------------------------------------------------------
+
+    /// Follows a Server Reference of CONNACK or DISCONNECT. Returns whether to connect again at once.
+    pub(crate) fn follow(&mut self, reason: ReasonCode, reference: &str) -> bool {
+        let (most, within) = MOST_REFERENCES;
+        self.references.retain(|at| at.elapsed() < within);
+        if self.references.len() >= most {
+            warn!("the server refers to {reference:?}, too many within a minute: not followed");
+            return false;
+        }
+        match ServerReference::parse(reference) {
+            Ok(server) => {
+                self.references.push(Instant::now());
+                info!("the server refers to {server}");
+                let is_permanent = reason == ReasonCode::ServerMoved;
+                self.dialers.refer_to(server, self.watch.protocol(), is_permanent);
+                self.memory.set_origin(self.dialers.origin());
+                true
+            }
+            Err(reason) => {
+                warn!("the server refers to {reference:?}, which is ignored: {reason}");
+                false
+            }
+        }
+    }
+
+    /// Writes what is known of the networks into the state file, if there is one.
+    pub(crate) fn save(&mut self) {
+        self.memory.save();
+    }
+}
+
+/// Name of a protocol for the log.
+fn name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Quic => "QUIC",
+        Protocol::Tcp => "TLS",
+    }
+}

@@ -1,0 +1,295 @@
+//! Watch over the link of a connection: readings of its path, silence, and attempts of other links beside it.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use braid_select::{
+    Decision, DeliveryRate, First, Protocol, QuicCounters, QuicMeter, QuicSampler, TcpMeter, TcpReading,
+};
+use braid_transport::http::{PathStats, TcpMetrics};
+use braid_transport::{Link, PathSample, Transport};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::dialers::Attempt;
+use super::memory::Memory;
+use crate::error::Error;
+
+/// Time between two readings of a connection that sends.
+const ACTIVE: Duration = Duration::from_secs(1);
+/// The same while an answer is missing.
+const UNANSWERED: Duration = Duration::from_millis(250);
+/// The same of a connection that sends nothing.
+const IDLE: Duration = Duration::from_secs(60);
+/// Probe timeouts until a path without an answer is silent: the third one ends 1 + 2 + 4 of them after the first packet
+/// (RFC 9002, 6.2.1).
+const PROBE_TIMEOUTS: u32 = 7;
+/// Bounds of that time. A policer of some packets a second may be silent for most of a second.
+const SILENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(6));
+/// Delay of an acknowledgement that a peer may add (RFC 9000, 18.2).
+const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
+/// Retransmissions of TCP by its timer, one after the other, that make a path silent: 1.4 s at least.
+const TCP_TIMEOUTS: u8 = 3;
+/// Bounds of the time for which a link that is left may answer what was sent on it.
+const SETTLE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Bounds of the pause after an attempt that failed.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Cause of an attempt beside a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// QUIC lost the race against TLS, and goes on.
+    Late,
+    /// The present link does not answer.
+    Silence,
+    /// QUIC failed earlier, and may work again.
+    Probe,
+    /// The other protocol costs less.
+    Costs,
+    /// The application asked for it.
+    Asked,
+    /// This machine has another address.
+    Network,
+}
+
+/// Readings of the link of one connection.
+pub(super) struct Watch {
+    protocol: Protocol,
+    tcp: TcpMeter,
+    quic: (QuicMeter, QuicSampler),
+    /// Time of the next reading.
+    tick: Option<Pin<Box<Sleep>>>,
+    answers: Answers,
+    attempt: Option<(Cause, Protocol, Attempt)>,
+    /// Attempts that failed since the link answered last, and the end of the pause after the latest.
+    failures: u32,
+    retry_at: Option<Instant>,
+}
+
+/// Signs that the path answers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Answers {
+    sent: u64,
+    received: u64,
+    /// Time of the reading from which on an answer is missing.
+    missing_since: Option<Instant>,
+    /// Time without an answer from which on the path is silent.
+    limit: Duration,
+    /// Whether TCP says that the path is silent.
+    is_tcp_silent: bool,
+    /// End of the wait for the first answer to early data.
+    early_until: Option<Instant>,
+    srtt: Duration,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            protocol: Protocol::Quic,
+            tcp: TcpMeter::default(),
+            quic: Default::default(),
+            tick: None,
+            answers: Answers::default(),
+            attempt: None,
+            failures: 0,
+            retry_at: None,
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("protocol", &self.protocol).finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    /// Watch over a link that was established as `first` had it.
+    pub(super) fn new(link: &Link, first: First) -> Self {
+        let protocol = match link.peer().transport {
+            Transport::Quic => Protocol::Quic,
+            _ => Protocol::Tcp,
+        };
+        let now = Instant::now();
+        let early_until = match first {
+            First::Quic { tcp_after } if link.is_early() => Some(now + tcp_after),
+            _ => link.is_early().then_some(now + SILENCE.0),
+        };
+        let answers = Answers { limit: SILENCE.0, early_until, ..Answers::default() };
+        let tick = Some(Box::pin(sleep_until(early_until.unwrap_or(now + UNANSWERED))));
+        Self { protocol, tick, answers, ..Self::default() }
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    // -- Attempts ----------------------------------------------------------------------------------
+
+    /// Whether no further attempt may begin now.
+    pub(super) fn is_attempting(&self) -> bool {
+        self.attempt.is_some() || self.retry_at.is_some_and(|at| at > Instant::now())
+    }
+
+    /// Begins an attempt, in place of the one before.
+    pub(super) fn attempt(&mut self, cause: Cause, to: Protocol, attempt: Attempt) {
+        self.attempt = Some((cause, to, attempt));
+    }
+
+    /// Protocol of the next attempt of a silent link: both in turn, TLS first. A link of the same protocol may answer
+    /// where the present one does not: the server or a NAT has forgotten that.
+    pub(super) fn next_protocol(&self) -> Protocol {
+        if self.failures % 2 == 0 { Protocol::Tcp } else { Protocol::Quic }
+    }
+
+    /// Lets the next attempt wait, after one that failed.
+    pub(super) fn attempt_later(&mut self) {
+        let (least, most) = RETRY;
+        let pause = least.saturating_mul(1 << (self.failures / 2).min(6)).min(most);
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(Instant::now() + pause);
+    }
+
+    /// The attempt that has ended, if one has.
+    pub(super) fn poll_attempt(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Option<(Cause, Protocol, Result<Link, Error>)> {
+        let (cause, to, attempt) = self.attempt.as_mut()?;
+        let Poll::Ready(outcome) = attempt.as_mut().poll(cx) else { return None };
+        let ended = (*cause, *to, outcome);
+        self.attempt = None;
+        Some(ended)
+    }
+
+    // -- Readings ----------------------------------------------------------------------------------
+
+    /// Ready when a reading is due; the next one is set by [`Watch::take_sample`].
+    pub(super) fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(tick) = &mut self.tick else { return Poll::Pending };
+        if tick.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        self.tick_after(IDLE);
+        Poll::Ready(())
+    }
+
+    fn tick_after(&mut self, pause: Duration) {
+        let at = Instant::now() + pause;
+        match &mut self.tick {
+            Some(tick) => tick.as_mut().reset(at),
+            None => self.tick = Some(Box::pin(sleep_until(at))),
+        }
+    }
+
+    /// Lets an idle connection that sends again be read soon.
+    pub(super) fn wake(&mut self) {
+        let soon = Instant::now() + ACTIVE;
+        if self.tick.as_ref().is_some_and(|tick| tick.deadline() > soon) {
+            self.tick_after(UNANSWERED);
+        }
+    }
+
+    /// Forgets the path, because the connection has moved to another one.
+    pub(super) fn moved(&mut self) {
+        self.quic.1.moved();
+        self.answers.missing_since = None;
+        self.tick_after(UNANSWERED);
+    }
+
+    /// Takes a reading. Returns the change of the choice that follows.
+    pub(super) fn take_sample(&mut self, sample: &PathSample, memory: &mut Memory) -> Option<Decision> {
+        let before = self.answers;
+        let decision = match sample {
+            PathSample::Quic(stats) => self.take_quic(stats, memory),
+            PathSample::Tcp(metrics) => self.take_tcp(metrics, memory),
+        };
+        let answers = &self.answers;
+        let is_answered = answers.received > before.received;
+        if is_answered {
+            (self.failures, self.retry_at) = (0, None);
+        }
+        let is_missing = answers.missing_since.is_some() || answers.is_tcp_silent;
+        self.tick_after(match (is_missing, answers.sent > before.sent || is_answered) {
+            (true, _) => UNANSWERED,
+            (false, true) => ACTIVE,
+            (false, false) => IDLE,
+        });
+        decision
+    }
+
+    fn take_quic(&mut self, stats: &PathStats, memory: &mut Memory) -> Option<Decision> {
+        let counters = QuicCounters {
+            srtt: stats.srtt,
+            sent: stats.sent_packets,
+            lost: stats.lost_packets,
+            received: stats.received_datagrams,
+            rate: stats.rate.and_then(NonZeroU64::new),
+            mtu: stats.mtu,
+        };
+        let (meter, sampler) = &mut self.quic;
+        let reading = sampler.sample(memory.now(), &counters);
+        let probe_timeout = reading.srtt + 4 * reading.rttvar + MAX_ACK_DELAY;
+        self.answers.take(counters.sent, counters.received, probe_timeout);
+        self.answers.srtt = reading.srtt;
+        // Silence is this watch's to find: the selector would need a connection over TCP beside this one.
+        let reading = braid_select::QuicReading { pto_count: 0, ..reading };
+        memory.observe_quic(meter, &reading)
+    }
+
+    fn take_tcp(&mut self, metrics: &TcpMetrics, memory: &mut Memory) -> Option<Decision> {
+        self.answers.sent = metrics.data_segments_sent.into();
+        self.answers.received = metrics.delivered.into();
+        self.answers.srtt = metrics.srtt;
+        self.answers.is_tcp_silent = metrics.retransmits >= TCP_TIMEOUTS;
+        let reading = TcpReading {
+            srtt: metrics.srtt,
+            rttvar: metrics.rttvar,
+            min_rtt: metrics.min_rtt,
+            retransmits: metrics.retransmits.into(),
+            retrans: metrics.retrans,
+            lost: metrics.lost,
+            total_retrans: metrics.total_retrans.into(),
+            segments_out: metrics.data_segments_sent.into(),
+            delivered: metrics.delivered.into(),
+            dsack_dups: metrics.dsack_dups.into(),
+            snd_ssthresh: metrics.snd_ssthresh,
+            delivery_rate: NonZeroU64::new(metrics.delivery_rate).map(|bytes_per_second| DeliveryRate {
+                bytes_per_second,
+                app_limited: metrics.is_app_limited,
+            }),
+        };
+        memory.observe_tcp(&mut self.tcp, &reading)
+    }
+
+    /// Whether the path does not answer. `is_early`: the server has not confirmed early data.
+    pub(super) fn is_silent(&self, is_early: bool) -> bool {
+        let now = Instant::now();
+        let answers = &self.answers;
+        let is_missing = answers.missing_since.is_some_and(|since| now - since >= answers.limit);
+        let is_early_late = is_early && answers.early_until.is_some_and(|until| until <= now);
+        is_missing || answers.is_tcp_silent || is_early_late
+    }
+
+    /// Time limit for the answers of a link that is left.
+    pub(super) fn settle_limit(&self) -> Duration {
+        let (least, most) = SETTLE;
+        (self.answers.srtt * 3).clamp(least, most)
+    }
+}
+
+impl Answers {
+    /// Takes counters of packets sent and received.
+    fn take(&mut self, sent: u64, received: u64, probe_timeout: Duration) {
+        let (least, most) = SILENCE;
+        self.limit = (probe_timeout * PROBE_TIMEOUTS).clamp(least, most);
+        if received > self.received {
+            self.missing_since = None;
+        } else if sent > self.sent && self.missing_since.is_none() {
+            self.missing_since = Some(Instant::now());
+        }
+        (self.sent, self.received) = (sent, received);
+    }
+}

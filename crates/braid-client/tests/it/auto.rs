@@ -1,0 +1,259 @@
+//! Clients that choose between QUIC and TLS, for which a link in memory stands, and move between them.
+
+use std::time::Duration;
+
+use braid_client::{
+    Client, ConnectionEvent, Error, Events, Messages, Publication, QoS, Reconnect, Subscribe, Transport,
+};
+use braid_proto::connection::Event;
+use braid_proto::reason::ReasonCode;
+use braid_transport::sim::Host;
+use tokio::join;
+use tokio::time::{Instant, timeout};
+
+use super::server::{Listening, Peer, quic_and_memory};
+
+const ROUND_TRIP: Duration = Duration::from_millis(40);
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Listeners, a builder whose reconnects pause for a second, and a path of 40 ms.
+fn both() -> (Listening, Listening, braid_client::Builder, Host) {
+    let (quic, tls, builder, device) = quic_and_memory();
+    device.change(|link| link.latency = ROUND_TRIP / 2);
+    (quic, tls, builder.reconnect(Reconnect::Backoff { initial: PAUSE, maximum: PAUSE }), device)
+}
+
+async fn next(events: &mut Events) -> ConnectionEvent {
+    timeout(Duration::from_secs(600), events.recv()).await.expect("an event").expect("the client lives")
+}
+
+/// Waits for CONNACK; returns its transport.
+async fn connected(events: &mut Events) -> Transport {
+    loop {
+        if let ConnectionEvent::Connected { transport, .. } = next(events).await {
+            return transport;
+        }
+    }
+}
+
+fn alarm(text: &str) -> Publication {
+    Publication::to("alarms", text.to_owned()).unwrap().qos(QoS::ExactlyOnce)
+}
+
+/// Answers all that the client sends for this time. Returns the messages that are new to the session.
+async fn serve(peer: &mut Peer, time: Duration) -> Vec<String> {
+    let mut arrived = Vec::new();
+    let _ = timeout(time, async {
+        while let Some(event) = peer.event().await {
+            match event {
+                Event::Publish(message, token) => {
+                    arrived.push(String::from_utf8(message.payload.to_vec()).unwrap());
+                    peer.persisted(token.unwrap()).await;
+                }
+                Event::Release(token) => peer.persisted(token).await,
+                _ => {}
+            }
+        }
+    })
+    .await;
+    arrived
+}
+
+/// A client over QUIC, with its first connection.
+async fn over_quic(quic: &mut Listening, builder: braid_client::Builder) -> (Peer, Client, Messages, Events) {
+    let (peer, parts) = join!(quic.accept(), builder.connect());
+    let (client, messages) = parts.unwrap();
+    let mut events = client.events();
+    assert_eq!(connected(&mut events).await, Transport::Quic);
+    (peer, client, messages, events)
+}
+
+#[tokio::test(start_paused = true)]
+async fn quic_is_taken_where_it_works() {
+    let (mut quic, _tls, builder, _device) = both();
+    let start = Instant::now();
+    let _parts = over_quic(&mut quic, builder).await;
+    assert!(start.elapsed() < 3 * ROUND_TRIP, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn blocked_udp_costs_one_head_start_once() {
+    let (_quic, mut tls, builder, device) = both();
+    device.change(|link| link.cut = true);
+    let start = Instant::now();
+    let (mut peer, parts) = join!(tls.accept(), builder.connect());
+    let (client, _messages) = parts.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_millis(250));
+    let mut events = client.events();
+    assert_eq!(connected(&mut events).await, Transport::Mem);
+    // QUIC goes on in the background, and counts as broken after three seconds.
+    peer.run(Duration::from_secs(4)).await;
+    let session = peer.cut();
+    let ConnectionEvent::Disconnected { retry_in: Some(pause), .. } = next(&mut events).await else {
+        panic!("the link was cut");
+    };
+    let cut = Instant::now();
+    let (_peer, transport) = join!(tls.accept_with(Some(session)), connected(&mut events));
+    assert_eq!(transport, Transport::Mem);
+    assert!(
+        cut.elapsed() <= pause + Duration::from_millis(2),
+        "{:?} after a pause of {pause:?}",
+        cut.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn quic_that_answers_late_is_moved_to() {
+    let (mut quic, mut tls, builder, device) = both();
+    device.change(|link| link.latency = Duration::from_millis(200));
+    let ((mut before, _), parts) = join!(tls.accept_with(None), builder.connect());
+    let (client, _messages) = parts.unwrap();
+    let mut events = client.events();
+    assert_eq!(connected(&mut events).await, Transport::Mem);
+    let moving = async {
+        let (mut after, ()) = join!(quic.incoming(), before.run(Duration::from_secs(2)));
+        after.connect().await;
+        after.accept(Some(before.cut())).await;
+        after
+    };
+    let (_after, transport) = join!(moving, connected(&mut events));
+    assert_eq!(transport, Transport::Quic);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_black_hole_after_a_good_handshake_is_left_within_seconds_and_nothing_is_lost() {
+    let (mut quic, mut tls, builder, device) = both();
+    let (mut peer, client, _messages, mut events) = over_quic(&mut quic, builder).await;
+    let (acknowledged, arrived) = join!(client.publish(alarm("1")), serve(&mut peer, 10 * ROUND_TRIP));
+    acknowledged.unwrap();
+    assert_eq!(arrived, ["1"]);
+    device.change(|link| link.cut = true);
+    let start = Instant::now();
+    let waiting = client.enqueue(alarm("2")).await.unwrap();
+    let moved = async {
+        let incoming = tls.incoming();
+        let (mut after, ()) = join!(incoming, peer.run(Duration::from_secs(1)));
+        assert!(!after.connect().await.clean_start);
+        after.accept(Some(peer.cut())).await;
+        serve(&mut after, Duration::from_secs(1)).await
+    };
+    let (arrived, result) = join!(moved, waiting);
+    assert_eq!(arrived, ["2"]);
+    result.unwrap();
+    let ConnectionEvent::Moving { to: Transport::Mem, reason } = next(&mut events).await else {
+        panic!("the client moves, it does not reconnect");
+    };
+    assert_eq!(&*reason, "no answer over QUIC, while TLS answers");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// The session goes back and forth with unanswered messages of QoS 2, of which each arrives once.
+#[tokio::test(start_paused = true)]
+async fn moves_that_are_asked_for_lose_and_repeat_nothing() {
+    let (mut quic, mut tls, builder, _device) = both();
+    let (mut peer, client, _messages, mut events) = over_quic(&mut quic, builder).await;
+    let mut arrived = Vec::new();
+    for round in 0..100 {
+        let waiting = client.enqueue(alarm(&round.to_string())).await.unwrap();
+        client.change_transport().await.unwrap();
+        let (listening, transport) = match round % 2 {
+            0 => (&mut tls, Transport::Mem),
+            _ => (&mut quic, Transport::Quic),
+        };
+        let moved = async {
+            // Half of the messages are answered before the move, half after it.
+            let before = async {
+                if round % 4 < 2 {
+                    return serve(&mut peer, Duration::from_millis(500)).await;
+                }
+                peer.run(Duration::from_millis(500)).await;
+                let published = peer.pending().into_iter().filter_map(|event| match event {
+                    Event::Publish(message, _) => Some(message),
+                    _ => None,
+                });
+                published.map(|message| String::from_utf8(message.payload.to_vec()).unwrap()).collect()
+            };
+            let (mut after, texts) = join!(listening.incoming(), before);
+            arrived.extend(texts);
+            after.connect().await;
+            after.accept(Some(peer.cut())).await;
+            arrived.extend(serve(&mut after, 10 * ROUND_TRIP).await);
+            after
+        };
+        let (after, result, over) = join!(moved, waiting, connected(&mut events));
+        result.unwrap();
+        assert_eq!(over, transport);
+        peer = after;
+    }
+    assert_eq!(arrived, (0..100).map(|round| round.to_string()).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_was_not_asked_to_last_ends_with_the_client() {
+    let (mut quic, _tls, builder, _device) = both();
+    let ((mut peer, connect), parts) = join!(quic.accept_with(None), builder.connect());
+    let (client, _messages) = parts.unwrap();
+    assert_eq!(connect.properties.session_expiry, Some(60), "long enough for a move");
+    let (ended, ()) = join!(client.disconnect(), async {
+        while let Some(event) = peer.event().await {
+            drop(event);
+        }
+    });
+    ended.unwrap();
+    assert!(!peer.session_expiry().outlives_connection());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_any_transport_the_error_names_both() {
+    let (quic, tls, builder, device) = both();
+    device.change(|link| link.cut = true);
+    drop((quic, tls));
+    let error = builder.connect().await.err().unwrap();
+    let Error::NoTransport { quic, .. } = &error else { panic!("{error}") };
+    assert!(matches!(**quic, Error::ConnectTimeout { .. } | Error::Connect(_)), "{error}");
+    assert!(error.is_transient());
+}
+
+/// Subscriptions of data streams go to the one stream of TLS, and back.
+#[tokio::test(start_paused = true)]
+async fn deliveries_go_on_after_a_move() {
+    let (mut quic, mut tls, builder, _device) = both();
+    let (mut peer, client, mut messages, mut events) = over_quic(&mut quic, builder).await;
+    let subscribe = Subscribe::to("orders/#").unwrap().qos(QoS::AtLeastOnce).stream(3);
+    join!(client.subscribe(subscribe), peer.grant_next()).0.unwrap();
+    client.change_transport().await.unwrap();
+    let moved = async {
+        let (mut after, ()) = join!(tls.incoming(), peer.run(Duration::from_millis(500)));
+        after.connect().await;
+        after.accept(Some(peer.cut())).await;
+        after.deliver("orders/1", "go", QoS::AtLeastOnce).await;
+        after.run(Duration::from_millis(100)).await;
+        after
+    };
+    let (_after, over) = join!(moved, connected(&mut events));
+    assert_eq!(over, Transport::Mem);
+    assert_eq!(messages.recv().await.unwrap().message.payload, "go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_references_are_followed_at_once_and_five_times_a_minute() {
+    let (_quic, mut tls, builder, device) = both();
+    device.change(|link| link.cut = true);
+    let (mut peer, parts) = join!(tls.accept(), builder.connect());
+    let (client, _messages) = parts.unwrap();
+    let mut events = client.events();
+    connected(&mut events).await;
+    peer.run(Duration::from_secs(4)).await;
+    let start = Instant::now();
+    for _ in 0..5 {
+        peer.redirect("other.example:8883").await;
+        (peer, _) = tls.accept_with(None).await;
+        assert_eq!(connected(&mut events).await, Transport::Mem);
+    }
+    assert!(start.elapsed() < PAUSE / 2, "without a pause, not after {:?}", start.elapsed());
+    peer.redirect("other.example:8883").await;
+    let ConnectionEvent::Disconnected { error, retry_in: None } = next(&mut events).await else {
+        panic!("the client gives up");
+    };
+    assert!(matches!(error, Error::Disconnected { reason: ReasonCode::ServerMoved, .. }), "{error}");
+}
