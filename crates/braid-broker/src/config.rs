@@ -44,6 +44,9 @@ pub struct MqttConfig {
     pub maximum_session_expiry: u32,
     /// The Response Information for clients that ask for it; empty for none.
     pub response_information: String,
+    /// Hint for clients of MQTT 5 where QUIC is, such as `mqtt-quic=":14567"; ma=3600`, or `clear`: there is none; empty
+    /// for no hint.
+    pub alt_svc: String,
 }
 
 impl Default for MqttConfig {
@@ -57,6 +60,7 @@ impl Default for MqttConfig {
             strict_keepalive: false,
             maximum_session_expiry: u32::MAX,
             response_information: String::new(),
+            alt_svc: String::new(),
         }
     }
 }
@@ -256,6 +260,7 @@ impl BrokerConfig {
             maximum_session_expiry: SessionExpiry::from_secs(mqtt.maximum_session_expiry),
             response_information: (!mqtt.response_information.is_empty())
                 .then(|| mqtt.response_information.as_str().into()),
+            alt_svc: (!mqtt.alt_svc.is_empty()).then(|| mqtt.alt_svc.as_str().into()),
             maximum_partial_bytes: limits.partial_bytes,
             partial_timeout: Duration::from_secs(limits.stalled_packet_secs),
             partial_idle: Duration::from_secs(limits.partial_idle_secs),

@@ -71,7 +71,7 @@ impl Driver {
             }
         };
         if let Some(auto) = self.state.settings.route.auto() {
-            auto.save();
+            auto.end();
         }
         self.state.fail(result.as_ref().err().cloned().unwrap_or(Error::Closed));
         self.ended.send_replace(Some(result));

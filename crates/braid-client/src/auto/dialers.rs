@@ -6,12 +6,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_proto::packet::QuicHint;
 use braid_select::Protocol;
 use braid_transport::{Link, route_to};
 use tokio::time::{Instant, timeout};
 use tracing::info;
 
-use super::hint::{Hint, ServerReference};
+use super::hint::ServerReference;
 use crate::dialer::Dialer;
 use crate::error::Error;
 
@@ -100,16 +101,16 @@ impl Dialers {
     }
 
     /// Takes a hint of the server about QUIC.
-    pub(super) fn take_hint(&mut self, hint: Hint) {
+    pub(super) fn take_hint(&mut self, hint: QuicHint) {
         match hint {
-            Hint::Quic { port, max_age } => {
+            QuicHint::Port { port, max_age } => {
                 let changes = self.quic.set_port(port);
                 let had_none = self.no_quic_until.take().is_some();
                 if changes || had_none {
                     info!("the server says: QUIC on port {port} for {} s", max_age.as_secs());
                 }
             }
-            Hint::NoQuic { max_age } => {
+            QuicHint::None { max_age } => {
                 self.no_quic_until = Some(Instant::now() + max_age);
                 info!("the server says: no QUIC for {} s", max_age.as_secs());
             }

@@ -1,90 +1,22 @@
 //! Hints of servers: alternatives in CONNACK, and references to other servers.
 
 use std::fmt;
-use std::time::Duration;
 
-use braid_proto::packet::ConnackProperties;
+use braid_proto::packet::{ConnackProperties, QuicHint};
 
-/// User Property of CONNACK with alternatives, in the syntax of the header field of RFC 7838.
-const PROPERTY: &str = "alt-svc";
-/// Name of MQTT over QUIC among alternatives.
-const PROTOCOL: &str = "mqtt-quic";
-/// Lifetime of an alternative that names none (RFC 7838, 3.1).
-const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
-
-/// Hint of a server about QUIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hint {
-    /// QUIC is at this port of the same host.
-    Quic { port: u16, max_age: Duration },
-    /// There is no QUIC.
-    NoQuic { max_age: Duration },
-}
-
-impl Hint {
-    /// The hint in CONNACK; `None` without one.
-    ///
-    /// # Errors
-    /// It cannot be followed, or there are several that differ; the text says why.
-    pub(super) fn of(properties: &ConnackProperties) -> Result<Option<Self>, String> {
-        let mut values = properties.user.iter().filter(|(name, _)| *name == PROPERTY).map(|(_, value)| value);
-        let Some(text) = values.next() else { return Ok(None) };
-        let hint = Self::parse(text).map_err(|reason| format!("{text:?}: {reason}"))?;
-        match values.find(|other| Self::parse(other) != Ok(hint)) {
-            Some(other) => Err(format!("{text:?} and {other:?} contradict each other")),
-            None => Ok(Some(hint)),
-        }
+/// The hint in CONNACK; `None` without one. [BQ-90]
+///
+/// # Errors
+/// It cannot be followed, or there are several that differ; the text says why.
+pub(super) fn quic_hint(properties: &ConnackProperties) -> Result<Option<QuicHint>, String> {
+    let hints = properties.user.iter().filter(|(name, _)| *name == QuicHint::PROPERTY);
+    let mut values = hints.map(|(_, value)| value);
+    let Some(text) = values.next() else { return Ok(None) };
+    let hint = QuicHint::parse(text).map_err(|reason| format!("{text:?}: {reason}"))?;
+    match values.find(|other| QuicHint::parse(other) != Ok(hint)) {
+        Some(other) => Err(format!("{text:?} and {other:?} contradict each other")),
+        None => Ok(Some(hint)),
     }
-
-    /// Parses the value of a hint: `clear`, or alternatives such as `mqtt-quic=":14567"; ma=3600`.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        if text.trim() == "clear" {
-            return Ok(Self::NoQuic { max_age: MAX_AGE });
-        }
-        let mut found = None;
-        for alternative in text.split(',') {
-            let mut parts = alternative.split(';').map(str::trim);
-            let Some((protocol, authority)) = parts.next().and_then(|part| part.split_once('=')) else {
-                return Err(format!(
-                    "{:?} is no alternative: mqtt-quic=\":PORT\" is one",
-                    alternative.trim()
-                ));
-            };
-            if protocol.trim() != PROTOCOL {
-                continue;
-            }
-            let port = parse_authority(authority.trim())?;
-            let max_age = parts.filter_map(|part| part.split_once('=')).find(|(name, _)| name.trim() == "ma");
-            let max_age = match max_age {
-                Some((_, seconds)) => parse_seconds(seconds.trim())?,
-                None => MAX_AGE,
-            };
-            let hint = Self::Quic { port, max_age };
-            if found.is_some_and(|other| other != hint) {
-                return Err("it names mqtt-quic twice and differently".to_owned());
-            }
-            found = Some(hint);
-        }
-        found.ok_or_else(|| "it names no mqtt-quic".to_owned())
-    }
-}
-
-/// Port of an authority in quotes, such as `":14567"`. Another host would have to prove that it may speak for this one,
-/// and is not accepted.
-fn parse_authority(text: &str) -> Result<u16, String> {
-    let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-    let bare = bare.ok_or_else(|| format!("{text} has no quotes"))?;
-    match bare.rsplit_once(':') {
-        Some(("", port)) => {
-            port.parse().ok().filter(|port| *port > 0).ok_or_else(|| format!("{port:?} is no port"))
-        }
-        Some((host, _)) => Err(format!("it names another host, {host:?}")),
-        None => Err(format!("{bare:?} has no port")),
-    }
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    text.parse().map(Duration::from_secs).map_err(|_| format!("{text:?} is no number of seconds"))
 }
 
 /// Other server that one refers to (MQTT 5, 4.13).
@@ -132,39 +64,20 @@ impl fmt::Display for ServerReference {
 mod tests {
     use super::*;
 
-    fn quic(port: u16, seconds: u64) -> Hint {
-        Hint::Quic { port, max_age: Duration::from_secs(seconds) }
-    }
-
+    /// [BQ-90]
     #[test]
-    fn alternatives_have_the_syntax_of_rfc_7838() {
-        for (text, expected) in [
-            ("mqtt-quic=\":14567\"; ma=3600", quic(14567, 3600)),
-            ("mqtt-quic=\":14567\"", quic(14567, 86_400)),
-            ("h3=\":443\", mqtt-quic=\":1\";persist=1;ma=2", quic(1, 2)),
-            (" clear ", Hint::NoQuic { max_age: MAX_AGE }),
-        ] {
-            assert_eq!(Hint::parse(text), Ok(expected), "{text}");
+    fn hints_that_contradict_each_other_are_not_followed() {
+        let hint = |values: &[&str]| {
+            let mut properties = ConnackProperties::default();
+            values.iter().for_each(|value| properties.user.push("alt-svc", value));
+            quic_hint(&properties)
+        };
+        assert_eq!(hint(&[]), Ok(None));
+        assert!(matches!(hint(&["mqtt-quic=\":7\"", "mqtt-quic=\":7\""]), Ok(Some(QuicHint::Port { port: 7, .. }))));
+        for values in [["mqtt-quic=\":7\"", "clear"], ["mqtt-quic=\":7\"", "mqtt-quic=\":8\""]] {
+            assert!(hint(&values).expect_err("two hints").contains("contradict"));
         }
-    }
-
-    #[test]
-    fn a_hint_that_cannot_be_followed_says_why() {
-        for (text, expected) in [
-            ("", "no alternative"),
-            ("mqtt-quic", "no alternative"),
-            ("h3=\":443\"", "no mqtt-quic"),
-            ("mqtt-quic=:14567", "no quotes"),
-            ("mqtt-quic=\"14567\"", "no port"),
-            ("mqtt-quic=\":0\"", "no port"),
-            ("mqtt-quic=\":70000\"", "no port"),
-            ("mqtt-quic=\"evil.example:1\"", "another host"),
-            ("mqtt-quic=\":1\"; ma=soon", "no number of seconds"),
-            ("mqtt-quic=\":1\", mqtt-quic=\":2\"", "twice"),
-        ] {
-            let error = Hint::parse(text).expect_err(text);
-            assert!(error.contains(expected), "{text}: {error}");
-        }
+        assert!(hint(&["h3=\":443\""]).expect_err("no hint").contains("h3"));
     }
 
     #[test]

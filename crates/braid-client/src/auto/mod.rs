@@ -22,16 +22,17 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use self::dialers::{Attempt, Dialers};
-use self::hint::{Hint, ServerReference};
+use self::hint::{ServerReference, quic_hint};
 use self::memory::Memory;
 use self::network::NetworkChanges;
 use self::watch::{Cause, Watch};
 use crate::dialer::Dialer;
 use crate::error::Error;
 
-/// Time after the start of TLS, in round trips of its handshake and at least, within which QUIC has to be established to
-/// count as working.
+/// Time for QUIC to be established after TLS was: as long as the whole race took, so many times, and at least.
 const LATE: (u32, Duration) = (8, Duration::from_secs(3));
+/// Handshakes of TLS, one after the other, in whose time QUIC has to answer a client that ends sooner than that.
+const LATE_HANDSHAKES: u32 = 8;
 /// Head start of TLS over QUIC where QUIC has failed or costs more.
 const TLS_HEAD_START: Duration = Duration::from_millis(250);
 /// Time for which the transport that the application asked for is kept, unless it falls silent.
@@ -46,6 +47,8 @@ pub(crate) struct Auto {
     watch: Watch,
     /// Attempt of QUIC that lost the race, and goes on: its end tells whether QUIC works here.
     late: Option<Attempt>,
+    /// Beginning of that attempt, and the duration of the handshake of TLS.
+    late_since: Option<(Instant, Duration)>,
     changes: NetworkChanges,
     /// Time until which the application's choice holds.
     asked_until: Option<Instant>,
@@ -83,6 +86,7 @@ impl Auto {
             memory,
             watch: Watch::default(),
             late: None,
+            late_since: None,
             changes: NetworkChanges::default(),
             asked_until: None,
             references: Vec::new(),
@@ -93,7 +97,7 @@ impl Auto {
 
     /// Establishes a link: races QUIC and TLS, and the one that is the better choice here has a head start.
     pub(crate) async fn dial(&mut self, may_be_early: bool) -> Result<Link, Error> {
-        self.late = None;
+        (self.late, self.late_since) = (None, None);
         if self.dialers.return_to_origin() {
             self.memory.set_origin(self.dialers.origin());
         }
@@ -146,6 +150,7 @@ impl Auto {
                 ),
             }
         );
+        let second_start = Instant::now();
         let mut trailing = self.dialers.attempt(second, may_be_early);
         let mut trailing_error = None;
         loop {
@@ -158,6 +163,7 @@ impl Auto {
                 outcome = &mut trailing, if trailing_error.is_none() => match outcome {
                     Ok(link) => {
                         let rest = leading_error.is_none().then_some((leading, start.elapsed()));
+                        self.late_since = Some((start, second_start.elapsed()));
                         if let (Protocol::Quic, Some(error)) = (first, &leading_error) {
                             self.quic_failed(Failure::Handshake, error);
                         }
@@ -206,7 +212,7 @@ impl Auto {
 
     /// Handles CONNACK with Success.
     pub(crate) fn handle_connected(&mut self, properties: &ConnackProperties) {
-        match Hint::of(properties) {
+        match quic_hint(properties) {
             Ok(Some(hint)) => self.dialers.take_hint(hint),
             Ok(None) => {}
             Err(reason) => warn!("the server's hint about QUIC is ignored: {reason}"),
@@ -384,8 +390,14 @@ impl Auto {
         }
     }
 
-    /// Writes what is known of the networks into the state file, if there is one.
-    pub(crate) fn save(&mut self) {
+    /// Ends with the client: writes what is known of the networks into the state file, if there is one.
+    pub(crate) fn end(&mut self) {
+        if let Some((since, handshake)) = self.late_since
+            && self.watch.is_attempting_late()
+            && since.elapsed() >= handshake * LATE_HANDSHAKES
+        {
+            self.memory.quic_failed(Failure::Handshake);
+        }
         self.memory.save();
     }
 }

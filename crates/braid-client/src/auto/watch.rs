@@ -133,6 +133,11 @@ impl Watch {
         self.attempt.is_some() || self.retry_at.is_some_and(|at| at > Instant::now())
     }
 
+    /// Whether QUIC has lost the race, and not answered since.
+    pub(super) fn is_attempting_late(&self) -> bool {
+        matches!(self.attempt, Some((Cause::Late, ..)))
+    }
+
     /// Begins an attempt, in place of the one before.
     pub(super) fn attempt(&mut self, cause: Cause, to: Protocol, attempt: Attempt) {
         self.attempt = Some((cause, to, attempt));

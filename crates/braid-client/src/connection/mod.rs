@@ -190,7 +190,7 @@ impl Connection {
         (is_settled || *until <= now) && !self.protocol.is_closed()
     }
 
-    /// Ends the connection on this link for one on the next. The server keeps the session, and discards the Will.
+    /// Ends the connection on this link for one on the next. The server keeps the session, and discards the Will. [BQ-91]
     fn leave(&mut self, cx: &mut Context<'_>) -> End {
         if self.protocol.is_established() {
             self.protocol.disconnect(Disconnect::new(ReasonCode::Success));

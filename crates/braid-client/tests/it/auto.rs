@@ -147,7 +147,7 @@ async fn a_black_hole_after_a_good_handshake_is_left_within_seconds_and_nothing_
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// The session goes back and forth with unanswered messages of QoS 2, of which each arrives once.
+/// The session goes back and forth with unanswered messages of QoS 2, of which each arrives once. [BQ-91]
 #[tokio::test(start_paused = true)]
 async fn moves_that_are_asked_for_lose_and_repeat_nothing() {
     let (mut quic, mut tls, builder, _device) = both();

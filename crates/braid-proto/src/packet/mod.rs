@@ -12,7 +12,7 @@ mod user_properties;
 use bytes::{BufMut, BytesMut};
 
 use crate::types::Violation;
-pub use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, QoS};
+pub use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, QoS, QuicHint};
 use crate::wire::{Reader, put_measured};
 pub use ack::{Ack, AckKind, AckProperties};
 pub use connect::{Connack, ConnackProperties, Connect, ConnectProperties, Will};

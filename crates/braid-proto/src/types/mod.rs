@@ -19,6 +19,7 @@ macro_rules! format_as_text {
 
 mod field;
 mod mountpoint;
+mod quic_hint;
 mod reason;
 mod stream;
 mod topic;
@@ -26,6 +27,7 @@ mod violation;
 
 pub use field::{ClientId, PacketId, PacketType, ProtocolVersion, QoS, RetainHandling};
 pub use mountpoint::{Mountpoint, MountpointError};
+pub use quic_hint::QuicHint;
 pub use reason::ReasonCode;
 pub use stream::{Lane, Priority, StreamKey};
 pub use topic::{MAX_LEVELS, TopicError, TopicFilter, TopicName};

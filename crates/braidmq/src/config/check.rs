@@ -1,5 +1,7 @@
 //! Validation of values that parse.
 
+use braid_proto::packet::QuicHint;
+
 use super::{Config, ConfigError};
 
 /// Log levels. A filter takes any other bare word for the name of a module, and nothing would be logged.
@@ -15,6 +17,12 @@ impl Config {
         range("mqtt.maximum_packet_size", mqtt.maximum_packet_size.into(), 1024, 268_435_455)?;
         range("mqtt.receive_maximum", mqtt.receive_maximum.into(), 1, 65_535)?;
         range("mqtt.maximum_inflight", mqtt.maximum_inflight.into(), 1, 65_535)?;
+        if !mqtt.alt_svc.is_empty() {
+            QuicHint::parse(&mqtt.alt_svc).map_err(|reason| {
+                let example = "mqtt-quic=\":14567\"; ma=3600 or clear";
+                refused("mqtt.alt_svc", format!("{:?} is no hint: {reason}; write {example}", mqtt.alt_svc))
+            })?;
+        }
         range("limits.connections", limits.connections as u64, 1, u64::MAX)?;
         range("limits.flapping_window_secs", limits.flapping_window_secs, 1, 86_400)?;
         range("limits.flapping_ban_secs", limits.flapping_ban_secs, 1, 31_536_000)?;

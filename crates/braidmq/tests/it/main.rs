@@ -5,6 +5,7 @@
 mod access;
 mod acl;
 mod api;
+mod auto;
 mod bench;
 mod broker;
 mod capture;

@@ -13,7 +13,7 @@ use crate::connection::mounting::{Mounting, mount_will};
 use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Progress, Timer, Timers};
 use crate::message::Delivery;
-use crate::packet::{ClientId, Connack, ConnackProperties, Disconnect, Packet, Will, id};
+use crate::packet::{ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, Will, id};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{Mountpoint, PacketType, ProtocolVersion, ReasonCode, StreamKey, TopicError, Violation};
 use crate::wire::VARIABLE_BYTE_INTEGER_MAX;
@@ -189,6 +189,7 @@ impl Server {
                 .as_ref()
                 .map(|authentication| authentication.method.clone()), // [MQTT-4.12.0-5], [MQTT-4.12.0-6]
             authentication_data: acceptance.authentication_data.clone().filter(|_| authentication.is_some()),
+            user: options.alt_svc.iter().map(|hint| (QuicHint::PROPERTY, &**hint)).collect(),
             ..ConnackProperties::default()
         };
         let mut exchange = Exchange::new(session, agreement);

@@ -35,6 +35,8 @@ pub struct ServerOptions {
     pub maximum_session_expiry: SessionExpiry,
     /// Response Information for clients that ask for it.
     pub response_information: Option<Box<str>>,
+    /// Hint where QUIC is, for clients of MQTT 5; see [`QuicHint`](crate::packet::QuicHint).
+    pub alt_svc: Option<Box<str>>,
     /// Maximum bytes of incomplete packets on all data streams of a connection; the oldest large one may exceed it.
     /// [BQ-45]
     pub maximum_partial_bytes: usize,
@@ -63,6 +65,7 @@ impl Default for ServerOptions {
             strict_keep_alive: false,
             maximum_session_expiry: SessionExpiry::NEVER,
             response_information: None,
+            alt_svc: None,
             maximum_partial_bytes: 64 * 1024 * 1024,
             partial_timeout: Duration::from_secs(30),
             partial_idle: Duration::from_secs(600),
