@@ -13,6 +13,7 @@ mod tally;
 mod timer;
 
 pub mod bulk;
+pub mod device;
 pub mod emqtt;
 pub mod exchange;
 pub mod generator;

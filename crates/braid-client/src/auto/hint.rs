@@ -73,7 +73,10 @@ mod tests {
             quic_hint(&properties)
         };
         assert_eq!(hint(&[]), Ok(None));
-        assert!(matches!(hint(&["mqtt-quic=\":7\"", "mqtt-quic=\":7\""]), Ok(Some(QuicHint::Port { port: 7, .. }))));
+        assert!(matches!(
+            hint(&["mqtt-quic=\":7\"", "mqtt-quic=\":7\""]),
+            Ok(Some(QuicHint::Port { port: 7, .. }))
+        ));
         for values in [["mqtt-quic=\":7\"", "clear"], ["mqtt-quic=\":7\"", "mqtt-quic=\":8\""]] {
             assert!(hint(&values).expect_err("two hints").contains("contradict"));
         }

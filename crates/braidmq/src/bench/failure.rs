@@ -61,6 +61,8 @@ pub(super) enum Failure {
     NoResponse(String),
     #[error("the listener failed: {0}")]
     Listener(io::Error),
+    #[error("{0} alarms were not acknowledged: allow more time with --patience, or see the events above")]
+    Unacknowledged(u64),
     #[error("every connection was lost before the end: {cause}")]
     Lost { cause: String },
 }
@@ -71,7 +73,11 @@ impl Failure {
         // Standard error may be closed; the exit code remains.
         let _ = writeln!(io::stderr(), "Error: {self}");
         ExitCode::from(match self {
-            Self::Unreachable { .. } | Self::TooSlow { .. } | Self::NoResponse(_) | Self::Listener(_) => 1,
+            Self::Unreachable { .. }
+            | Self::TooSlow { .. }
+            | Self::NoResponse(_)
+            | Self::Unacknowledged(_)
+            | Self::Listener(_) => 1,
             Self::Lost { .. } => 7,
             _ => 2,
         })

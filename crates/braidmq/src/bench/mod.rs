@@ -1,5 +1,6 @@
 //! `braidmq bench`: puts load on an MQTT or HTTP server and measures it.
 
+mod device;
 mod failure;
 mod http;
 mod options;
@@ -32,6 +33,7 @@ enum Load {
     Pub(Box<PubOptions>),
     Sub(Box<SubOptions>),
     Conn(Box<ConnOptions>),
+    Device(Box<device::Args>),
     Request(request::Args),
     Reply(reply::Args),
     Http(Box<HttpOptions>),
@@ -45,6 +47,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Load::Pub(options) => plan::publish(options).and_then(run::run),
         Load::Sub(options) => plan::subscribe(options).and_then(run::run),
         Load::Conn(options) => plan::connect(options).and_then(run::run),
+        Load::Device(args) => device::run(args),
         Load::Request(args) => request::run(args),
         Load::Reply(args) => reply::run(args),
         Load::Http(options) => http::run(options),

@@ -91,11 +91,12 @@ fn tls_is_taken_where_udp_is_blocked_and_at_once_by_the_next_run() {
 #[test]
 fn a_hint_of_the_broker_that_there_is_no_quic_is_followed() {
     let broker = Both::start(&["--set", "mqtt.alt_svc=clear"]);
-    let mut subscriber = braidmq(&["sub", "-L", &broker.url(broker.quic), "--insecure", "-t", "t", "--events"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut subscriber =
+        braidmq(&["sub", "-L", &broker.url(broker.quic), "--insecure", "-t", "t", "--events"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
     let mut log = BufReader::new(subscriber.stderr.take().unwrap()).lines();
     let hint = log.find(|line| line.as_ref().unwrap().contains("the server says: no QUIC for 86400 s"));
     assert!(hint.is_some());
@@ -105,7 +106,8 @@ fn a_hint_of_the_broker_that_there_is_no_quic_is_followed() {
 
 #[test]
 fn a_hint_that_is_none_is_an_error_of_the_configuration() {
-    let output = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--set", "mqtt.alt_svc=h3=\":443\""]).output().unwrap();
+    let output =
+        braidmq(&["serve", "--tcp", "127.0.0.1:0", "--set", "mqtt.alt_svc=h3=\":443\""]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let mut error = String::new();
     output.stderr.as_slice().read_to_string(&mut error).unwrap();

@@ -1,0 +1,188 @@
+//! Load of a device: alarms at a rate, and recordings one after the other, of one client that is `braid-client` with all
+//! it does when the network changes.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::time::Duration;
+
+use braid_client::{Builder, Client, ConnectionEvent, Error, Priority, Publication, QoS, Reconnect};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::clock::Clock;
+use crate::failure::{Failure, topic_name};
+use crate::pace::Pace;
+use crate::summary::{ConnectionsSummary, Event, Role, RunSummary, Trace};
+use crate::tally::Tally;
+use crate::timer::TimerService;
+
+/// Priority of alarms.
+const URGENT: Priority = Priority::new(200);
+/// Time beyond the patience in which the client closes.
+const CLOSE: Duration = Duration::from_secs(5);
+/// Most events that are kept.
+const EVENTS: usize = 1000;
+
+/// Messages that are published.
+#[derive(Clone, Debug)]
+pub struct DeviceLoad {
+    /// Topic of alarms.
+    pub topic: String,
+    /// Alarms per second, above 0.
+    pub rate: f64,
+    /// Bytes of a recording; `None`: there are none.
+    pub recording: Option<usize>,
+    /// Duration of the run.
+    pub duration: Duration,
+    /// Time after it in which what was published may still be acknowledged.
+    pub patience: Duration,
+    /// Time between two changes of the transport that the client is asked for; `None`: it chooses alone.
+    pub change_every: Option<Duration>,
+    /// Whether the times of single alarms are kept.
+    pub trace: bool,
+}
+
+/// Events of the client, counted.
+#[derive(Debug, Default)]
+struct Connections {
+    counters: BTreeMap<String, u64>,
+    events: Vec<Event>,
+}
+
+/// Runs the load. Alarms have QoS 1 and a payload `{"timestamp": MICROSECONDS, "number": N}`; their latency is that from the
+/// due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it.
+///
+/// # Errors
+/// The options of the client are invalid, or it is closed by an error that no reconnect cures.
+pub async fn run(load: &DeviceLoad, builder: Builder) -> Result<RunSummary, Failure> {
+    let alarm =
+        Publication::new(topic_name(&load.topic)?, Bytes::new()).qos(QoS::AtLeastOnce).priority(URGENT);
+    let clock = Clock::now();
+    // The first attempt is repeated as all others: a device is switched on where there is no network, too.
+    let reconnect =
+        Reconnect::Backoff { initial: Duration::from_millis(200), maximum: Duration::from_secs(5) };
+    let (client, messages) = builder.reconnect(reconnect).start()?;
+    drop(messages);
+    let end = clock.start() + load.duration;
+    let mut tally = Tally::default();
+    tally.counts.trace = load.trace.then(Trace::default);
+    let mut connections = Connections::default();
+    let (acknowledged, mut answers) = mpsc::unbounded_channel();
+    let device = &client;
+    let recordings = async {
+        let Some(size) = load.recording else { return Ok(0) };
+        publish_recordings(device, &format!("{}/recording", load.topic), size, end).await
+    };
+    let rate = load.rate;
+    let alarms = async move {
+        let mut pace = Pace::new(clock.start(), rate, &TimerService::coarse());
+        let mut number = 0_u64;
+        loop {
+            let due = poll_fn(|cx| pace.poll_step(cx)).await;
+            if due >= end {
+                return Ok::<_, Failure>(number);
+            }
+            number += 1;
+            let micros = clock.unix(due).as_micros();
+            let payload = format!("{{\"timestamp\": {micros}, \"number\": {number}}}");
+            let answer = device.enqueue(alarm.clone().payload(payload)).await?;
+            let acknowledged = acknowledged.clone();
+            tokio::spawn(async move {
+                // The receiver is there for as long as the run.
+                let _ = acknowledged.send((due, answer.await.is_ok(), Instant::now()));
+            });
+        }
+    };
+    let collect = async {
+        let mut last = clock.start();
+        let mut longest = Duration::ZERO;
+        while let Some((due, is_acknowledged, at)) = answers.recv().await {
+            if !is_acknowledged {
+                tally.counts.failed += 1;
+                continue;
+            }
+            tally.acknowledged(clock.second(at), 1, 0);
+            tally.latencies.record(at.saturating_duration_since(due));
+            tally.was_due(clock.unix(due), Some(at.saturating_duration_since(due)));
+            longest = longest.max(at.saturating_duration_since(last));
+            last = at;
+        }
+        longest
+    };
+    let publish = async {
+        let (sent, recorded) = tokio::join!(alarms, recordings);
+        // The client's own limit comes first, and fails what is not acknowledged by then.
+        timeout(load.patience + CLOSE, device.disconnect()).await.unwrap_or(Ok(()))?;
+        Ok::<_, Failure>((sent?, recorded?))
+    };
+    let changes = async {
+        let Some(every) = load.change_every else { return std::future::pending().await };
+        loop {
+            sleep(every).await;
+            // Without a connection there is nothing to move.
+            let _ = device.change_transport().await;
+        }
+    };
+    let run = async { tokio::join!(publish, collect) };
+    let (published, longest) = tokio::select! {
+        ended = run => ended,
+        () = connections.follow(&client, &clock) => return Err(Error::Closed.into()),
+        () = changes => return Err(Error::Closed.into()),
+    };
+    let (sent, recorded) = published?;
+    tally.counts.sent = sent;
+    tally.latencies.record_missing(sent.saturating_sub(tally.latencies.arrived()));
+    let mut counters = connections.counters;
+    counters.insert("recordings".to_owned(), recorded);
+    counters.insert("longest_gap_ms".to_owned(), u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
+    let established = counters.get("connected").copied().unwrap_or_default();
+    Ok(RunSummary {
+        counters,
+        connections: ConnectionsSummary { wanted: 1, established, connect_us: None },
+        topics: vec![tally.summary(load.topic.clone(), 0, None)],
+        events: connections.events,
+        ..RunSummary::new(Role::Pub, &clock, clock.start().elapsed().as_secs_f64())
+    })
+}
+
+/// Publishes recordings one after the other, until `end`. Returns how many were acknowledged.
+async fn publish_recordings(client: &Client, topic: &str, size: usize, end: Instant) -> Result<u64, Failure> {
+    let recording = Publication::new(topic_name(topic)?, vec![0xB5; size]).qos(QoS::AtLeastOnce);
+    let mut count = 0;
+    loop {
+        tokio::select! {
+            () = sleep_until(end) => return Ok(count),
+            outcome = client.publish(recording.clone()) => {
+                outcome?;
+                count += 1;
+            }
+        }
+    }
+}
+
+impl Connections {
+    /// Counts events until the client is closed by itself.
+    async fn follow(&mut self, client: &Client, clock: &Clock) {
+        let mut events = client.events();
+        while let Some(event) = events.recv().await {
+            let (name, what) = match event {
+                ConnectionEvent::Connected { transport, session_present, .. } => {
+                    *self.counters.entry(format!("over_{transport}")).or_default() += 1;
+                    ("connected", format!("connected over {transport}, session present: {session_present}"))
+                }
+                ConnectionEvent::Moving { to, reason } => ("moves", format!("moving to {to}: {reason}")),
+                ConnectionEvent::Disconnected { error, .. } => {
+                    ("disconnects", format!("disconnected: {error}"))
+                }
+                _ => continue,
+            };
+            *self.counters.entry(name.to_owned()).or_default() += 1;
+            if self.events.len() < EVENTS {
+                self.events.push(Event { at: clock.start().elapsed().as_secs_f64(), what });
+            }
+        }
+        // The end of a run that goes on elsewhere.
+        std::future::pending().await
+    }
+}
