@@ -41,6 +41,7 @@ pub fn builtin() -> &'static [Builtin] {
         "foreign",
         "zenoh",
         "one-or-ten",
+        "adaptive",
         "h1-or-h3",
         "h1-or-h3-symmetric",
         "autoquic",

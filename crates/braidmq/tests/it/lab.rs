@@ -97,6 +97,7 @@ fn each_scenario_is_listed_on_a_line() {
         "hol-4g ",
         "hol-sat ",
         "one-or-ten ",
+        "adaptive ",
         "h1-or-h3 ",
         "autoquic ",
         "interop-cells ",
