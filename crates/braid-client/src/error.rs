@@ -30,7 +30,7 @@ pub enum Error {
         seconds: u64,
     },
     /// Neither QUIC nor TLS reaches the server.
-    #[error("neither QUIC nor TLS connects. QUIC: {quic}. TLS: {tls}")]
+    #[error("neither QUIC nor TLS connects; QUIC: {quic}; TLS: {tls}")]
     NoTransport {
         /// The failure of QUIC.
         quic: Box<Error>,

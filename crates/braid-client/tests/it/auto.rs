@@ -257,3 +257,23 @@ async fn server_references_are_followed_at_once_and_five_times_a_minute() {
     };
     assert!(matches!(error, Error::Disconnected { reason: ReasonCode::ServerMoved, .. }), "{error}");
 }
+
+/// Early data is sent before any answer, so that its link says nothing about the path.
+#[tokio::test(start_paused = true)]
+async fn early_data_without_an_answer_is_left_for_tls() {
+    let (mut quic, mut tls, builder, device) = both();
+    let builder = builder.zero_rtt(true);
+    let (mut peer, _client, _messages, mut events) = over_quic(&mut quic, builder).await;
+    // The ticket comes with the handshake.
+    peer.run(10 * ROUND_TRIP).await;
+    let session = peer.cut();
+    let ConnectionEvent::Disconnected { retry_in: Some(pause), .. } = next(&mut events).await else {
+        panic!("the link was cut");
+    };
+    device.change(|link| link.cut = true);
+    let cut = Instant::now();
+    let (_peer, over) = join!(tls.accept_with(Some(session)), connected(&mut events));
+    assert_eq!(over, Transport::Mem);
+    let waited = cut.elapsed().saturating_sub(pause);
+    assert!(waited <= Duration::from_millis(255), "{waited:?}");
+}

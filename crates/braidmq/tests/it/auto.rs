@@ -13,7 +13,7 @@ struct Both {
     child: Child,
     tls: u16,
     quic: u16,
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl Both {
@@ -33,11 +33,16 @@ impl Both {
         };
         let (tls, quic) = (port("mqtts://"), port("quic://"));
         std::thread::spawn(move || banner.for_each(drop));
-        Self { child, tls, quic, _data: data }
+        Self { child, tls, quic, data }
     }
 
     fn url(&self, quic: u16) -> String {
-        format!("auto://127.0.0.1?quic={quic}&tls={}", self.tls)
+        url(quic, self.tls)
+    }
+
+    /// The certificate that the broker has made for itself.
+    fn certificate(&self) -> String {
+        self.data.path().join("cert.pem").to_str().unwrap().to_owned()
     }
 }
 
@@ -48,8 +53,15 @@ impl Drop for Both {
     }
 }
 
+fn url(quic: u16, tls: u16) -> String {
+    format!("auto://127.0.0.1?quic={quic}&tls={tls}")
+}
+
 fn publish(url: &str, more: &[&str]) -> (Output, String) {
-    let mut arguments = vec!["pub", "-L", url, "--insecure", "-t", "t", "-m", "x", "-q", "1", "-v"];
+    let mut arguments = vec!["pub", "-L", url, "-t", "t", "-m", "x", "-q", "1", "-v"];
+    if !more.contains(&"--cafile") {
+        arguments.push("--insecure");
+    }
     arguments.extend(more);
     let output = braidmq(&arguments).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -123,4 +135,85 @@ fn without_any_server_the_error_names_both_transports() {
     assert_eq!(output.status.code(), Some(1), "{log}");
     assert!(log.contains("neither QUIC nor TLS connects"), "{log}");
     assert!(log.contains(&format!("nothing listens on 127.0.0.1:{port}")), "{log}");
+}
+
+#[test]
+fn a_certificate_that_fails_on_one_transport_leaves_the_other() {
+    let (one, other) = (Both::start(&[]), Both::start(&[]));
+    for (url, transport) in [(url(other.quic, one.tls), "tls"), (url(one.quic, other.tls), "quic")] {
+        let (output, log) = publish(&url, &["--cafile", &one.certificate()]);
+        assert_eq!(output.status.code(), Some(0), "{log}");
+        assert!(log.contains(&format!("connected over {transport}")), "{log}");
+        if transport == "tls" {
+            let fails = "QUIC fails, trying TLS now: the certificate of 127.0.0.1 is not trusted";
+            assert!(log.contains(fails), "{log}");
+        }
+    }
+    let (output, log) = publish(&other.url(other.quic), &["--cafile", &one.certificate()]);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains("QUIC: the certificate of") && log.contains("TLS: the certificate of"), "{log}");
+}
+
+/// A portal that answers every connection with a page, and drops UDP.
+#[test]
+fn a_captive_portal_is_an_error_that_says_what_each_transport_met() {
+    let portal = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let url = url(silent.local_addr().unwrap().port(), portal.local_addr().unwrap().port());
+    std::thread::spawn(move || {
+        for connection in portal.incoming() {
+            let mut connection = connection.unwrap();
+            let page = "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n";
+            // The client may have gone.
+            let _ = std::io::Write::write_all(&mut connection, page.as_bytes());
+        }
+    });
+    let (output, log) = publish(&url, &[]);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains("neither QUIC nor TLS connects; QUIC: cannot connect to 127.0.0.1"), "{log}");
+    assert!(log.contains("; TLS: TLS with 127.0.0.1 failed: the answer is not TLS"), "{log}");
+}
+
+/// A broker in a network of its own, and a subscriber whose machine changes its address. Prints what the subscriber got,
+/// and its events. Needs user namespaces, `ip` and `nsenter`.
+const ADDRESS_CHANGE: &str = r#"
+unshare -n "$B" serve --tcp 127.0.0.1:1883 --tls 0.0.0.0:8883 --quic 0.0.0.0:14567 --allow-anonymous --data-dir data > banner.txt 2> serve.txt &
+BROKER=$!
+trap 'kill $BROKER' EXIT
+until grep -q 'quic://' banner.txt; do :; done
+ip link set lo up
+ip link add va type veth peer name vb
+ip link set vb netns $BROKER
+nsenter -t $BROKER -n sh -ec 'ip addr add 10.9.0.1/24 dev vb; ip link set vb up; ip link set lo up'
+ip addr add 10.9.0.2/24 dev va
+ip link set va up
+"$B" sub -L "auto://10.9.0.1?quic=$QUIC" --insecure -t t -q 1 -C 1 -d > messages.txt 2> events.txt &
+SUBSCRIBER=$!
+until grep -q 'received SUBACK' events.txt; do :; done
+ip addr del 10.9.0.2/24 dev va
+ip addr add 10.9.0.3/24 dev va
+until grep -q 'this machine sends from 10.9.0.3 now' events.txt; do :; done
+nsenter -t $BROKER -n "$B" pub -h 127.0.0.1 -t t -m moved -q 1
+wait $SUBSCRIBER
+cat messages.txt events.txt
+"#;
+
+#[test]
+fn quic_moves_along_with_the_address_of_the_machine_and_tls_is_replaced() {
+    for (quic, moves) in [("14567", 0), ("9", 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let output = std::process::Command::new("timeout")
+            .args(["60", "unshare", "-Urn", "sh", "-ec", ADDRESS_CHANGE])
+            .env("B", env!("CARGO_BIN_EXE_braidmq"))
+            .env("QUIC", quic)
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{errors}{text}");
+        assert!(text.starts_with("moved\n"), "{text}");
+        assert_eq!(text.matches("moving to tls: the network has changed").count(), moves, "{text}");
+        assert_eq!(text.matches("connected over").count(), 1 + moves, "{text}");
+    }
 }
