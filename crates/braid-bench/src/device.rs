@@ -1,5 +1,5 @@
-//! Load of a device: alarms at a rate, and recordings one after the other, of one client that is `braid-client` with all
-//! it does when the network changes.
+//! Load of a device: alarms at a rate, and recordings one after the other, of one client that is `braid-client` with
+//! all it does when the network changes.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -50,8 +50,8 @@ struct Connections {
     events: Vec<Event>,
 }
 
-/// Runs the load. Alarms have QoS 1 and a payload `{"timestamp": MICROSECONDS, "number": N}`; their latency is that from the
-/// due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it.
+/// Runs the load. Alarms have QoS 1 and a payload `{"timestamp": MICROSECONDS, "number": N}`; their latency is that
+/// from the due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it.
 ///
 /// # Errors
 /// The options of the client are invalid, or it is closed by an error that no reconnect cures.

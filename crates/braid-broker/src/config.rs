@@ -44,8 +44,8 @@ pub struct MqttConfig {
     pub maximum_session_expiry: u32,
     /// The Response Information for clients that ask for it; empty for none.
     pub response_information: String,
-    /// Hint for clients of MQTT 5 where QUIC is, such as `mqtt-quic=":14567"; ma=3600`, or `clear`: there is none; empty
-    /// for no hint.
+    /// Hint for clients of MQTT 5 where QUIC is, such as `mqtt-quic=":14567"; ma=3600`, or `clear` if there is none;
+    /// empty for no hint.
     pub alt_svc: String,
 }
 

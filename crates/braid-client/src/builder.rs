@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::auto::Auto;
 use crate::client::{Client, Handle, Messages};
-use crate::dialer::{Address, Dialer, Route, Settings, Timeouts, without_credentials};
+use crate::dialer::{Address, Dialer, without_credentials};
 use crate::driver::Driver;
 use crate::error::{Error, OptionsError};
 use crate::events::EventLog;
@@ -26,6 +26,7 @@ use crate::receive_queue::ReceiveQueue;
 use crate::reconnect::Reconnect;
 use crate::scram::{MECHANISM, ScramCredentials};
 use crate::send_queue::SendQueue;
+use crate::settings::{Route, Settings, Timeouts};
 use crate::state::{Channels, ClientState};
 
 /// Builder for [`Client`]; made by [`Client::builder`].
@@ -42,8 +43,7 @@ pub struct Builder {
     tls: ClientTlsOptions,
     key_log: Option<PathBuf>,
     quic: QuicOptions,
-    policy: StreamPolicy,
-    default_priority: Option<Priority>,
+    placement: Placement,
     reconnect: Reconnect,
     timeouts: Timeouts,
     queues: Queues,
@@ -67,9 +67,16 @@ struct TestLinks {
 
 /// Session Expiry Interval of a client that may move and asked for none, seconds: time for a move.
 const MOVING_SESSION: u32 = 60;
-/// Least Will Delay Interval of a client that may move, seconds: a server takes the end of a link that does not answer for
-/// the end of the client.
+/// Least Will Delay Interval of a client that may move, seconds: a server takes the end of a link that does not answer
+/// for the end of the client.
 const MOVING_WILL_DELAY: u32 = 5;
+
+/// Streams and priorities of messages.
+#[derive(Clone, Default)]
+struct Placement {
+    policy: StreamPolicy,
+    default_priority: Option<Priority>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Queues {
@@ -85,9 +92,9 @@ impl Client {
     /// (WebSocket) or `quic://`, then `user:password@` if needed, the host, and `:port` unless it is the default of the
     /// scheme (1883, 8883, 8083, 8084, 14567). WebSocket URLs may have a path, `/mqtt` by default.
     ///
-    /// `auto://host` is QUIC where it works and TLS where it must be, on the ports 14567 and 8883, on `:port` for both, or on
-    /// `?quic=PORT&tls=PORT`. So that the session can move, such a client of MQTT 5 has a Session Expiry Interval of at least a
-    /// second, 60 s if none is asked for, which its DISCONNECT ends, and a Will Delay Interval of at least 5 s. With MQTT 3
+    /// `auto://host` is QUIC where it works and TLS where it must be, on the ports 14567 and 8883, on `:port` for both,
+    /// or on `?quic=PORT&tls=PORT`. So that the session can move, such a client of MQTT 5 has a Session Expiry Interval
+    /// of 60 s if none is asked for, which its DISCONNECT ends, and a Will Delay Interval of at least 5 s. With MQTT 3
     /// and Clean Session a move begins a new session: a QoS 2 message may arrive twice then.
     pub fn builder(url: &str) -> Builder {
         Builder::new(url)
@@ -107,8 +114,7 @@ impl Builder {
             tls: ClientTlsOptions::default(),
             key_log: None,
             quic: QuicOptions::client(),
-            policy: StreamPolicy::default(),
-            default_priority: None,
+            placement: Placement::default(),
             reconnect: Reconnect::default(),
             timeouts: Timeouts { connect: Duration::from_secs(10), disconnect: Duration::from_secs(5) },
             queues: Queues { send: 1024, receive: 1024, is_acknowledged_manually: false },
@@ -286,13 +292,13 @@ impl Builder {
     /// Distribution of messages over QUIC streams: by default one stream for each priority in use, and one for each
     /// message of more than 256 KiB. [`StreamPolicy`] says which order that guarantees.
     pub fn stream_policy(mut self, policy: StreamPolicy) -> Self {
-        self.policy = policy;
+        self.placement.policy = policy;
         self
     }
 
     /// Priority of messages that set none: [`Priority::DEFAULT`] by default.
     pub fn default_priority(mut self, priority: Priority) -> Self {
-        self.default_priority = Some(priority);
+        self.placement.default_priority = Some(priority);
         self
     }
 
@@ -345,8 +351,8 @@ impl Builder {
         self
     }
 
-    /// File in which the client keeps what it knows of networks: where QUIC works, and round trips. A client that starts
-    /// again begins with it. None by default; `auto://` only.
+    /// File in which the client keeps what it knows of networks: where QUIC works, and round trips. A client that
+    /// starts again begins with it. None by default; `auto://` only.
     pub fn state_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.state_file = Some(file.into());
         self
@@ -407,8 +413,8 @@ impl Builder {
 
     fn into_settings(self) -> Result<(Settings, StreamPolicy), OptionsError> {
         let mut connect = self.connect;
-        let mut policy = self.policy;
-        if let Some(priority) = self.default_priority {
+        let Placement { mut policy, default_priority } = self.placement;
+        if let Some(priority) = default_priority {
             policy = policy.default_priority(priority);
         }
         let address = Address::parse(&self.url)?;

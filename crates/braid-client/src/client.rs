@@ -165,9 +165,9 @@ impl Client {
         self.ask_connection(ConnectionRequest::Rebind).await
     }
 
-    /// Moves the connection to a link over the other transport, QUIC or TLS, once that is established. Session and inflight
-    /// messages move along; [`ConnectionEvent::Moving`](crate::ConnectionEvent::Moving) tells when. Clients of `auto://`
-    /// URLs only.
+    /// Moves the connection to a link over the other transport, QUIC or TLS, once that is established. Session and
+    /// inflight messages move along; [`ConnectionEvent::Moving`](crate::ConnectionEvent::Moving) tells when. Clients of
+    /// `auto://` URLs only.
     ///
     /// # Errors
     /// There is no connection, or the URL names the transport.

@@ -3,66 +3,16 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use braid_proto::connection::ClientOptions;
-use braid_proto::packet::Connect;
 use braid_transport::quic::RoundTrips;
 use braid_transport::{ClientTls, ConnectOptions, Link, Target, Transport, connect_timed, mem, sim};
 use percent_encoding::percent_decode_str;
-use tokio::time::timeout;
 use url::Url;
 
-use crate::auto::Auto;
 use crate::error::{Error, OptionsError};
-use crate::reconnect::Reconnect;
-use crate::scram::ScramCredentials;
 
 /// Path of MQTT over WebSocket where the URL names none.
 const WEBSOCKET_PATH: &str = "/mqtt";
-
-/// Options of a client, validated.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    pub(crate) route: Route,
-    /// CONNECT of the next connection.
-    pub(crate) connect: Connect,
-    /// Credentials of the Authentication Method, if there is one.
-    pub(crate) scram: Option<ScramCredentials>,
-    pub(crate) protocol: Arc<ClientOptions>,
-    pub(crate) reconnect: Reconnect,
-    pub(crate) timeouts: Timeouts,
-    /// Whether the session ends with the client, although CONNECT has it outlive a connection so that it can move.
-    pub(crate) ends_session: bool,
-}
-
-/// Time limits outside of the protocol machine; those of the machine are in [`ClientOptions`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeouts {
-    /// Limit until a link is established.
-    pub(crate) connect: Duration,
-    /// Limit from `disconnect` until DISCONNECT is sent, even with unanswered requests.
-    pub(crate) disconnect: Duration,
-}
-
-/// Choice of the link.
-#[derive(Debug)]
-pub(crate) enum Route {
-    /// Always the same kind.
-    Fixed(Dialer),
-    /// QUIC or TLS.
-    Auto(Box<Auto>),
-}
-
-impl Route {
-    /// The automatic choice, if there is one.
-    pub(crate) fn auto(&mut self) -> Option<&mut Auto> {
-        match self {
-            Self::Fixed(_) => None,
-            Self::Auto(auto) => Some(auto),
-        }
-    }
-}
 
 /// Kind of link to establish.
 #[derive(Clone, Debug)]
@@ -72,21 +22,8 @@ pub(crate) enum Dialer {
     Simulated(Box<sim::Connector>),
 }
 
-impl Settings {
-    /// Establishes a link within the connect timeout.
-    pub(crate) async fn dial(&mut self, may_be_early: bool) -> Result<Link, Error> {
-        let limit = self.timeouts.connect;
-        let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
-        match &mut self.route {
-            Route::Fixed(dialer) => timeout(limit, dialer.dial(may_be_early)).await.unwrap_or(Err(too_late)),
-            // Each of its attempts has the limit, so that their errors are not lost.
-            Route::Auto(auto) => auto.dial(may_be_early).await,
-        }
-    }
-}
-
 impl Dialer {
-    async fn dial(&self, may_be_early: bool) -> Result<Link, Error> {
+    pub(crate) async fn dial(&self, may_be_early: bool) -> Result<Link, Error> {
         let addresses = self.resolve().await?;
         self.dial_addresses(&addresses, may_be_early).await
     }

@@ -194,7 +194,7 @@ impl Error {
         use ReasonCode as R;
         match self {
             Self::Connect(error) => is_transient(error),
-            // A certificate that is not trusted may be that of a portal in between, for as long as it answers for the server.
+            // A certificate that is not trusted may be that of a portal, for as long as it answers for the server.
             Self::NoTransport { quic, tls } => quic.is_transient() || tls.is_transient(),
             Self::Refused { reason, .. } | Self::Disconnected { reason, .. } => !matches!(
                 reason,

@@ -28,8 +28,8 @@ pub enum ConnectionEvent {
         /// Properties of CONNACK; empty before MQTT 5.
         server: Arc<ConnackProperties>,
     },
-    /// The connection moves to another link, which is established already; [`Connected`](Self::Connected) follows. Requests
-    /// that are not answered go on there.
+    /// The connection moves to another link, which is established already; [`Connected`](Self::Connected) follows.
+    /// Requests that are not answered go on there.
     Moving {
         /// Transport of the link.
         to: Transport,

@@ -25,9 +25,9 @@
 //! * The client reconnects after a pause that grows ([`Reconnect`]). Inflight QoS 1 and 2 messages survive that in
 //!   memory. Subscriptions are restored when the server has lost them, and only then.
 //! * [`Builder::start`] works without a connection: requests wait for one.
-//! * With a URL `auto://host` the client chooses between QUIC and TLS, and moves a connection from one to the other while
-//!   it lives: the new link is established before the old one is left, and the session with all unanswered requests goes
-//!   on there. Plain TCP is never used.
+//! * With a URL `auto://host` the client chooses between QUIC and TLS, and moves a connection from one to the other
+//!   while it lives: the new link is established before the old one is left, and the session with all unanswered
+//!   requests goes on there. Plain TCP is never used.
 //! * Over QUIC messages are spread over streams ([`StreamPolicy`]). On every link the queued message with the highest
 //!   priority is sent next ([`Publication::priority`]): it waits for no queue room, no acknowledgement and no stream of
 //!   a message with a lower priority.
@@ -53,6 +53,7 @@ mod receive_queue;
 mod reconnect;
 mod scram;
 mod send_queue;
+mod settings;
 mod state;
 mod subscribe;
 

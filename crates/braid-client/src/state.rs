@@ -15,7 +15,6 @@ use braid_transport::Transport;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::dialer::Settings;
 use crate::error::Error;
 use crate::events::{ConnectionEvent, EventLog};
 use crate::inflight::InflightTracker;
@@ -23,6 +22,7 @@ use crate::lanes::LaneScheduler;
 use crate::receive_queue::ReceiveQueue;
 use crate::reconnect::Backoff;
 use crate::send_queue::{Control, Request, Room, SendQueue, answer};
+use crate::settings::Settings;
 use crate::subscribe::Subscribe;
 
 /// Queues between the application and the driver.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
-pub use braid_transport::PathSample;
+pub use braid_transport::http::PathSample;
 use braid_transport::http::{PathProbe, TcpProbe};
 
 /// Policy of `Alt-Svc` (RFC 7838) and of the end of connections.

@@ -114,8 +114,8 @@ pub enum Failure {
     BlackHole,
 }
 
-/// Knowledge of a key that a later run of a program may begin with. Measurements of the path are not part of it: they age
-/// within minutes.
+/// Knowledge of a key that a later run of a program may begin with. Measurements of the path are not part of it: they
+/// age within minutes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
     /// Network and origin.

@@ -1,6 +1,7 @@
 //! Connects of clients.
 
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,20 @@ pub struct ConnectOptions {
     pub local: Option<IpAddr>,
     /// Whether paths of TCP are measured for [`Link::path_sample`]. Costs a file descriptor for each connection.
     pub measured: bool,
+}
+
+impl ConnectOptions {
+    /// Address of this machine from which the system sends to `server`. No packet is sent.
+    ///
+    /// # Errors
+    /// There is no route.
+    pub fn route_to(server: SocketAddr) -> io::Result<IpAddr> {
+        let any: IpAddr =
+            if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(server)?;
+        Ok(socket.local_addr()?.ip())
+    }
 }
 
 /// Durations of the parts of a connect, from its beginning.

@@ -12,8 +12,7 @@ use std::time::Instant;
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::io::{AsyncWrite, ReadBuf};
 
-use crate::http::TcpMetrics;
-use crate::path_sample::PathSample;
+use crate::path_sample::{PathSample, TcpMetrics};
 use crate::quic::{Blocked, ConnectionState, GateState, Multi, PathState};
 use crate::single::{ByteStream, Single};
 use crate::transport::{Close, Dir, Peer, Read};

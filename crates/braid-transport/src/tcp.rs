@@ -1,7 +1,7 @@
 //! TCP sockets: their options, and connects to any address of a host.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
@@ -151,18 +151,6 @@ fn tune(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let _ = SockRef::from(stream).set_tcp_notsent_lowat(UNSENT);
-}
-
-/// Address of this machine from which the system sends to `server`. No packet is sent.
-///
-/// # Errors
-/// There is no route.
-pub fn route_to(server: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr =
-        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect(server)?;
-    Ok(socket.local_addr()?.ip())
 }
 
 /// Addresses of `host`, in the order of the system's preference; never empty.

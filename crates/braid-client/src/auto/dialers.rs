@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use braid_proto::packet::QuicHint;
 use braid_select::Protocol;
-use braid_transport::{Link, route_to};
+use braid_transport::{ConnectOptions, Link};
 use tokio::time::{Instant, timeout};
 use tracing::info;
 
@@ -83,7 +83,7 @@ impl Dialers {
 
     /// Address of this machine from which packets to the server leave. `None` without a network.
     pub(super) fn route(&self) -> Option<IpAddr> {
-        self.addresses.iter().find_map(|address| route_to(SocketAddr::new(*address, 1)).ok())
+        self.addresses.iter().find_map(|address| ConnectOptions::route_to(SocketAddr::new(*address, 1)).ok())
     }
 
     /// Begins an attempt.
@@ -118,7 +118,7 @@ impl Dialers {
     }
 
     /// Goes to another server. The port of a reference is that of the protocol which brought it.
-    pub(super) fn refer_to(&mut self, server: ServerReference, over: Protocol, is_permanent: bool) {
+    pub(super) fn refer_to(&mut self, server: &ServerReference, over: Protocol, is_permanent: bool) {
         let before = (self.quic.clone(), self.tls.clone());
         self.quic.set_host(&server.host);
         self.tls.set_host(&server.host);
@@ -134,8 +134,8 @@ impl Dialers {
         }
     }
 
-    /// Returns to the server of the URL, if a temporary Server Reference was followed: it holds for one connection. True:
-    /// it was.
+    /// Returns to the server of the URL, if a temporary Server Reference was followed: it holds for one connection.
+    /// True: it was.
     pub(super) fn return_to_origin(&mut self) -> bool {
         if std::mem::take(&mut self.is_referred) {
             return false;

@@ -7,7 +7,7 @@ use braid_proto::packet::{ConnackProperties, QuicHint};
 /// The hint in CONNACK; `None` without one. [BQ-90]
 ///
 /// # Errors
-/// It cannot be followed, or there are several that differ; the text says why.
+/// The hint cannot be followed, or there are several that differ; the text says why.
 pub(super) fn quic_hint(properties: &ConnackProperties) -> Result<Option<QuicHint>, String> {
     let hints = properties.user.iter().filter(|(name, _)| *name == QuicHint::PROPERTY);
     let mut values = hints.map(|(_, value)| value);

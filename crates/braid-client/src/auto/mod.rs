@@ -306,7 +306,7 @@ impl Auto {
     ) -> Option<Replacement> {
         let next = match outcome {
             Ok(next) => next,
-            // Of a network that does not answer at all it says nothing about QUIC.
+            // A network that does not answer at all says nothing about QUIC.
             Err(error) if to == Protocol::Quic && !self.watch.is_silent(link.is_early()) => {
                 self.quic_failed(Failure::Handshake, &error);
                 return None;
@@ -379,7 +379,7 @@ impl Auto {
                 self.references.push(Instant::now());
                 info!("the server refers to {server}");
                 let is_permanent = reason == ReasonCode::ServerMoved;
-                self.dialers.refer_to(server, self.watch.protocol(), is_permanent);
+                self.dialers.refer_to(&server, self.watch.protocol(), is_permanent);
                 self.memory.set_origin(self.dialers.origin());
                 true
             }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use braid_select::{
     Decision, DeliveryRate, First, Protocol, QuicCounters, QuicMeter, QuicSampler, TcpMeter, TcpReading,
 };
-use braid_transport::http::{PathStats, TcpMetrics};
-use braid_transport::{Link, PathSample, Transport};
+use braid_transport::http::{PathSample, PathStats, TcpMetrics};
+use braid_transport::{Link, Transport};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::dialers::Attempt;
@@ -19,9 +19,9 @@ use crate::error::Error;
 
 /// Time between two readings of a connection that sends.
 const ACTIVE: Duration = Duration::from_secs(1);
-/// The same while an answer is missing.
+/// Time between two readings while an answer is missing.
 const UNANSWERED: Duration = Duration::from_millis(250);
-/// The same of a connection that sends nothing.
+/// Time between two readings of a connection that sends nothing.
 const IDLE: Duration = Duration::from_secs(60);
 /// Probe timeouts until a path without an answer is silent: the third one ends 1 + 2 + 4 of them after the first packet
 /// (RFC 9002, 6.2.1).
@@ -50,7 +50,7 @@ pub(super) enum Cause {
     Costs,
     /// The application asked for it.
     Asked,
-    /// This machine has another address.
+    /// The machine has another address.
     Network,
 }
 
@@ -146,7 +146,7 @@ impl Watch {
     /// Protocol of the next attempt of a silent link: both in turn, TLS first. A link of the same protocol may answer
     /// where the present one does not: the server or a NAT has forgotten that.
     pub(super) fn next_protocol(&self) -> Protocol {
-        if self.failures % 2 == 0 { Protocol::Tcp } else { Protocol::Quic }
+        if self.failures.is_multiple_of(2) { Protocol::Tcp } else { Protocol::Quic }
     }
 
     /// Lets the next attempt wait, after one that failed.

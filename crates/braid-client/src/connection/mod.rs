@@ -26,7 +26,7 @@ use tracing::debug;
 use self::authentication::Authentication;
 use self::streams::{Phase, Streams};
 use self::writer::LinkWriter;
-use crate::auto::Replacement;
+use crate::auto::{Auto, Replacement};
 use crate::error::{Error, OptionsError};
 use crate::receive_queue::{Receipt, Received};
 use crate::scram::Exchange;
@@ -111,9 +111,10 @@ impl Connection {
 
     /// Runs the connection as far as it goes. Ready when it has ended.
     ///
-    /// Before the first round another link may be there to take the place of this one. One round: (1) acknowledgements of the application, (2) one read and the answer to a challenge, (3) requests,
-    /// (4) the request to close, (5) one write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus
-    /// share a write with the answers to what was read.
+    /// Before the first round another link may be there to take the place of this one. One round: (1) acknowledgements
+    /// of the application, (2) one read and the answer to a challenge, (3) requests, (4) the request to close, (5) one
+    /// write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus share a write with the answers to
+    /// what was read.
     pub(crate) fn poll(&mut self, state: &mut ClientState, cx: &mut Context<'_>) -> Poll<End> {
         self.poll_replacement(state, cx);
         for _ in 0..ROUNDS {
@@ -190,7 +191,8 @@ impl Connection {
         (is_settled || *until <= now) && !self.protocol.is_closed()
     }
 
-    /// Ends the connection on this link for one on the next. The server keeps the session, and discards the Will. [BQ-91]
+    /// Ends the connection on this link for one on the next. The server keeps the session, and discards the Will.
+    /// [BQ-91]
     fn leave(&mut self, cx: &mut Context<'_>) -> End {
         if self.protocol.is_established() {
             self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
@@ -232,10 +234,8 @@ impl Connection {
                     answer(waiter, result);
                 }
                 ConnectionRequest::Move => {
-                    let result = match state.settings.route.auto() {
-                        Some(auto) => Ok(auto.move_now()),
-                        None => Err(Error::Options(OptionsError::NotAuto)),
-                    };
+                    let auto = state.settings.route.auto();
+                    let result = auto.map(Auto::move_now).ok_or(Error::Options(OptionsError::NotAuto));
                     answer(waiter, result);
                 }
                 ConnectionRequest::Reauthenticate => {

@@ -38,8 +38,8 @@ pub(crate) fn quic() -> (Listening, Builder) {
     (listening, builder)
 }
 
-/// A listener over QUIC on a simulated network, one in memory that stands for TLS, a builder of clients that choose between
-/// them, and the host of the client.
+/// A listener over QUIC on a simulated network, one in memory that stands for TLS, a builder of clients that choose
+/// between them, and the host of the client.
 pub(crate) fn quic_and_memory() -> (Listening, Listening, Builder, Host) {
     let (quic, builder, device) = quic_at("auto://localhost", QuicOptions::server());
     let (listener, connector) = mem::listener();

@@ -240,10 +240,9 @@ mod tests {
         let mut quic = QuicConnection::default();
         let mut stats = PathStats { rate: Some(1_000_000), mtu: 1000, srtt: ms(20), ..PathStats::default() };
         quic.sample(ms(0), &stats);
-        for (sent, app_limited) in [(499, true), (500, false)] {
+        for (at, sent, app_limited) in [(1000, 499, true), (2000, 500, false)] {
             stats.sent_packets += sent;
-            let at = quic.sampled + ms(1000);
-            let rate = quic.sample(at, &stats).delivery_rate.unwrap();
+            let rate = quic.sample(ms(at), &stats).delivery_rate.unwrap();
             assert_eq!((rate.bytes_per_second.get(), rate.app_limited), (1_000_000, app_limited));
         }
         stats.srtt = ms(60);

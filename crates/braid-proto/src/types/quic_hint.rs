@@ -17,7 +17,7 @@ pub enum QuicHint {
         /// Lifetime of the hint.
         max_age: Duration,
     },
-    /// There is no QUIC.
+    /// The server has no QUIC.
     None {
         /// Lifetime of the hint.
         max_age: Duration,

@@ -5,7 +5,6 @@
 
 mod stream;
 mod tail;
-mod tcp_metrics;
 
 use std::fmt;
 use std::io;
@@ -16,10 +15,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
 pub use self::tail::TailProbes;
-pub use self::tcp_metrics::{TcpMetrics, TcpProbe};
-pub use crate::quic::http3::{
-    Http3Bidi, Http3Connection, Http3Open, Http3Recv, Http3Send, PathProbe, PathStats,
-};
+pub use crate::path_sample::{PathSample, PathStats, TcpMetrics, TcpProbe};
+pub use crate::quic::http3::{Http3Bidi, Http3Connection, Http3Open, Http3Recv, Http3Send, PathProbe};
 pub use crate::ws::WebSocketUpgrades;
 
 use self::stream::SharedTcp;

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::quic::http3::{PathProbe, PathStats};
+use crate::path_sample::PathStats;
+use crate::quic::http3::PathProbe;
 
 /// First gap. A few acknowledged packets behind a lost one show its loss [RFC 9002, 6.1.1].
 const GAP: Duration = Duration::from_millis(10);

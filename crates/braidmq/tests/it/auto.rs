@@ -174,8 +174,8 @@ fn a_captive_portal_is_an_error_that_says_what_each_transport_met() {
     assert!(log.contains("; TLS: TLS with 127.0.0.1 failed: the answer is not TLS"), "{log}");
 }
 
-/// A broker in a network of its own, and a subscriber whose machine changes its address. Prints what the subscriber got,
-/// and its events. Needs user namespaces, `ip` and `nsenter`.
+/// A broker in a network of its own, and a subscriber whose machine changes its address. Prints what the subscriber
+/// got, and its events. Needs user namespaces, `ip` and `nsenter`.
 const ADDRESS_CHANGE: &str = r#"
 unshare -n "$B" serve --tcp 127.0.0.1:1883 --tls 0.0.0.0:8883 --quic 0.0.0.0:14567 --allow-anonymous --data-dir data > banner.txt 2> serve.txt &
 BROKER=$!

@@ -5,7 +5,7 @@ use std::time::Duration;
 use braid_proto::stream::StreamKey;
 
 use super::state::ConnectionState;
-use crate::http::PathStats;
+use crate::path_sample::PathStats;
 use crate::quic::congestion::Class;
 
 /// State of the path of a QUIC connection. Counts are those of this path, since the connection moved to it.

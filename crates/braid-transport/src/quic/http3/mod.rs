@@ -6,7 +6,6 @@ mod stream;
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
@@ -24,37 +23,12 @@ use self::shared::{Handle, WeakHandle};
 use self::stream::SendOptions;
 use super::congestion::permit_extra_packet;
 use super::io::Connection;
+use crate::path_sample::PathStats;
 use crate::transport::{Peer, canonical};
 
 /// Unidirectional streams that a peer may open: control, two of QPACK, and some of unknown types. `h3` keeps an entry
 /// for each whose type has not arrived.
 const UNI_STREAMS: usize = 64;
-
-/// Measurements of a QUIC connection on its first path. The library gives no deviation of the round-trip time and no
-/// number of probe timeouts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathStats {
-    /// Address of the peer, which may move; `None` of a default value.
-    pub remote: Option<SocketAddr>,
-    /// Smoothed round-trip time.
-    pub srtt: Duration,
-    /// Payload of the datagrams that were received, bytes.
-    pub received_bytes: u64,
-    /// Datagrams that were received.
-    pub received_datagrams: u64,
-    /// Packets that were sent.
-    pub sent_packets: u64,
-    /// Packets that were declared lost, without probes of the path MTU.
-    pub lost_packets: u64,
-    /// Events on which the congestion controller backed off.
-    pub congestion_events: u64,
-    /// Congestion window, bytes.
-    pub cwnd: u64,
-    /// Rate that the congestion controller estimates, bytes per second; `None` if it does not.
-    pub rate: Option<u64>,
-    /// Payload of a datagram that the path carries, bytes.
-    pub mtu: u16,
-}
 
 impl PathStats {
     /// The measurements of a path, without the address.
