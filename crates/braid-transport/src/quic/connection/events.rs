@@ -46,6 +46,8 @@ impl ConnectionState {
                 Event::Lost => self.handle_lost(),
                 // A task that waits for a stream polls for it.
                 Event::Available(_) | Event::Finished(_) => {}
+                // Reads ask for it.
+                Event::Datagram => {}
             }
         }
         if let Some(address) = self.role.take_new_address(&mut self.connection) {

@@ -54,7 +54,16 @@ impl ConnectionState {
                 self.reads.control_had_turn = true;
                 return Some(read);
             }
+            // Datagrams have at most every other turn while data streams have something.
+            let was_datagram = std::mem::take(&mut self.reads.datagram_had_turn);
+            if !was_datagram && let Some(read) = self.read_datagram(buffer, wants) {
+                self.reads.datagram_had_turn = true;
+                return Some(read);
+            }
             if let Some(read) = self.accept_next().or_else(|| self.read_data(buffer, wants)) {
+                return Some(read);
+            }
+            if was_datagram && let Some(read) = self.read_datagram(buffer, wants) {
                 return Some(read);
             }
             if !(self.reads.is_control_queued && wants(StreamKey::CONTROL)) {
@@ -63,9 +72,10 @@ impl ConnectionState {
         }
     }
 
-    /// STREAM frames received on all streams.
+    /// STREAM and DATAGRAM frames received.
     pub(crate) fn stream_frames(&mut self) -> u64 {
-        self.connection.stats().frame_rx.stream
+        let frames = self.connection.stats().frame_rx;
+        frames.stream + frames.datagram
     }
 
     /// Upper estimate of the bytes that were received and not read.
@@ -75,12 +85,14 @@ impl ConnectionState {
         let queued = queued.chain(reads.is_control_queued.then_some(&*control));
         let limit: u64 = queued.map(|stream| stream.window(unread.stream_window() as u64)).sum();
         let received = if limit == 0 { 0 } else { unread.received(&connection.stats()).min(limit) };
-        usize::try_from(received.max(window.held())).unwrap_or(usize::MAX)
+        let datagrams = connection.unread_datagram_bytes();
+        usize::try_from(received.max(window.held())).unwrap_or(usize::MAX).saturating_add(datagrams)
     }
 
     /// Bytes of them that were taken out of the library.
     pub(crate) fn held_bytes(&self) -> usize {
-        usize::try_from(self.window.held()).unwrap_or(usize::MAX)
+        let held = usize::try_from(self.window.held()).unwrap_or(usize::MAX);
+        held.saturating_add(self.connection.unread_datagram_bytes())
     }
 
     /// Sets the receive window after what is read and what is not. True if the connection was closed instead.
@@ -159,6 +171,19 @@ impl ConnectionState {
         }
         self.reads.is_control_queued = false;
         None
+    }
+
+    /// Reads the next datagram. Datagrams are wanted if the control stream is.
+    fn read_datagram(
+        &mut self,
+        buffer: &mut ReadBuf<'_>,
+        wants: &mut dyn FnMut(StreamKey) -> bool,
+    ) -> Option<Read> {
+        if !self.connection.has_unread_datagrams() || !wants(StreamKey::CONTROL) {
+            return None;
+        }
+        buffer.put_slice(&self.connection.read_datagram(buffer.remaining())?);
+        Some(Read::Datagram)
     }
 
     fn handle_bytes(&mut self, bytes: usize) {

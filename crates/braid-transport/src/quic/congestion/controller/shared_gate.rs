@@ -167,6 +167,11 @@ impl SharedGate {
         }
     }
 
+    /// True if the gate decides, and has refused nothing since the last [`Self::begin_try`].
+    pub(in crate::quic) fn is_idle(&self) -> bool {
+        self.is_active() && !self.is_refused.load(Ordering::Acquire)
+    }
+
     /// Time of the next try, if something was refused: the library knows windows and acknowledgements, but not time
     /// that makes room. `None` if time alone makes none.
     pub(in crate::quic) fn next_try(&self) -> Option<Instant> {
