@@ -36,6 +36,7 @@
 mod builder;
 mod client;
 mod connection;
+mod datagrams;
 mod dialer;
 mod driver;
 mod error;
@@ -62,6 +63,7 @@ pub use braid_transport::quic::Congestion;
 pub use braid_transport::{CertificateFiles, ClientTlsOptions, ConnectError};
 pub use builder::Builder;
 pub use client::{Acknowledgement, Client, Messages};
+pub use datagrams::DatagramStatistics;
 pub use dialer::without_credentials;
 pub use error::{Error, OptionsError};
 pub use events::{ConnectionEvent, Events};

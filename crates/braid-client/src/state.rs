@@ -14,6 +14,7 @@ use braid_proto::stream::LogicalStream;
 use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
+use crate::datagrams::DatagramCounters;
 use crate::dialer::Settings;
 use crate::error::Error;
 use crate::events::{ConnectionEvent, EventLog};
@@ -32,6 +33,7 @@ pub(crate) struct Channels {
     pub(crate) events: EventLog,
     /// Bytes that the protocol has encoded and the link has not taken, for [`Client::unwritten`](crate::Client).
     pub(crate) unwritten: AtomicUsize,
+    pub(crate) datagrams: DatagramCounters,
 }
 
 /// State of one client across its connections. The driver owns it and lends it to the current connection.

@@ -229,6 +229,7 @@ fn read(link: &mut Link, state: &mut State, cx: &mut Context<'_>) -> Poll<io::Re
             Read::Confirmed => state.is_confirmed = true,
             Read::Closed => return Poll::Ready(Ok(())),
             Read::Opened(key) => panic!("the broker opened {key}"), // [BQ-4]
+            Read::Datagram => state.datagrams.push(buffer.filled().to_vec()),
             Read::Moved(_) => {}
         }
     }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::authentication::Authentication;
 use super::{Established, Event, Server, State};
+use crate::connection::datagram::{self, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE, DatagramDecoder};
 use crate::connection::exchange::Exchange;
 use crate::connection::mounting::{Mounting, mount_will};
 use crate::connection::stream::Outbox;
@@ -39,6 +40,8 @@ pub(super) struct Deciding {
     mountpoint: Option<Mountpoint>,
     wants_response_information: bool,
     wants_problem_information: bool,
+    /// Whether the client asks for datagrams. [BQ-81]
+    wants_datagrams: bool,
     /// Session Expiry Interval of the client, before the server's limit.
     session_expiry: SessionExpiry,
     /// Enhanced authentication, if CONNECT named a method.
@@ -113,6 +116,7 @@ impl Server {
             mountpoint: None,
             wants_response_information: properties.request_response_information.unwrap_or(false), // [MQTT-3.1.2-28]
             wants_problem_information: properties.request_problem_information.unwrap_or(true),
+            wants_datagrams: datagram::is_agreed(&properties.user),
             session_expiry: SessionExpiry::requested_by(&connect),
             authentication: properties.authentication_method.clone().map(Authentication::new),
             outbox: Outbox::default(),
@@ -171,7 +175,10 @@ impl Server {
             limit if keep_alive == 0 => limit,
             limit => keep_alive.min(limit),
         };
+        let has_datagrams = self.permits_datagrams && deciding.wants_datagrams;
+        let user = has_datagrams.then_some((DATAGRAMS_PROPERTY, DATAGRAMS_VALUE)).into_iter().collect();
         let properties = ConnackProperties {
+            user, // [BQ-81]
             session_expiry: (session.expiry != deciding.session_expiry).then(|| session.expiry.as_secs()),
             receive_maximum: Some(options.receive_maximum),
             // The limit of the protocol is left out: it says nothing, and some clients refuse it.
@@ -210,6 +217,7 @@ impl Server {
             wants_problem_information: deciding.wants_problem_information,
             wanted_expiry: deciding.session_expiry,
             authentication: authentication.map(|authentication| Box::new(authentication.finished())),
+            datagrams: has_datagrams.then(|| DatagramDecoder::new(&agreement, true)),
         }));
         if !is_answered {
             // No other packet may be sent without CONNACK. [MQTT-3.1.2-24], [MQTT-3.2.0-1]

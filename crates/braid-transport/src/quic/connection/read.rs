@@ -48,16 +48,23 @@ impl ConnectionState {
             if let Some(read) = self.reads.notices.pop_front() {
                 return Some(read);
             }
+            // Datagrams have at most every other turn. At a server those that came with a DISCONNECT are read before it,
+            // at a client those that came with CONNACK behind it.
+            let was_datagram = std::mem::take(&mut self.reads.datagram_had_turn);
+            let is_server = matches!(self.role, Role::Server { .. });
+            if is_server
+                && !was_datagram
+                && let Some(read) = self.read_datagram(buffer, wants)
+            {
+                return Some(read);
+            }
             // The control stream comes first, and has at most every other turn while others wait.
             let was_first = std::mem::take(&mut self.reads.control_had_turn);
             if !was_first && let Some(read) = self.read_control(buffer, wants) {
                 self.reads.control_had_turn = true;
                 return Some(read);
             }
-            // Datagrams have at most every other turn while data streams have something.
-            let was_datagram = std::mem::take(&mut self.reads.datagram_had_turn);
             if !was_datagram && let Some(read) = self.read_datagram(buffer, wants) {
-                self.reads.datagram_had_turn = true;
                 return Some(read);
             }
             if let Some(read) = self.accept_next().or_else(|| self.read_data(buffer, wants)) {
@@ -183,6 +190,7 @@ impl ConnectionState {
             return None;
         }
         buffer.put_slice(&self.connection.read_datagram(buffer.remaining())?);
+        self.reads.datagram_had_turn = true;
         Some(Read::Datagram)
     }
 
