@@ -25,15 +25,15 @@ fn numbered(number: u32, bytes: usize) -> Vec<u8> {
     datagram
 }
 
-/// Numbers of the datagrams that a client gets, as [`numbered`] made them, and when.
+/// Numbers of the datagrams of this length that a client gets, as [`numbered`] made them, and when.
 fn arrivals(client: &Connection, bytes: usize) -> mpsc::UnboundedReceiver<(u32, Instant)> {
     let (arrived, arrivals) = mpsc::unbounded_channel();
     let client = client.clone();
     tokio::spawn(async move {
         while let Ok(datagram) = client.read_datagram().await {
             let number = u32::from_be_bytes(datagram[..4].try_into().expect("four bytes"));
-            assert_eq!(datagram[..], numbered(number, bytes), "as it was sent");
-            if arrived.send((number, Instant::now())).is_err() {
+            assert_eq!(datagram[..], numbered(number, datagram.len()), "as it was sent");
+            if datagram.len() == bytes && arrived.send((number, Instant::now())).is_err() {
                 return;
             }
         }
@@ -117,17 +117,19 @@ async fn those_behind_a_lost_one_are_not_late_and_none_comes_twice() {
     assert!(late.is_empty(), "{late:?} ms");
 }
 
-/// Latencies (ms) of alarms on a stream beside a flood of datagrams of `bytes` and this priority, behind such a link;
-/// after 5 s. And the numbers of datagrams that were sent and dropped.
+/// Latencies (ms) of alarms on a stream, after 5 s, beside a flood of datagrams of so many bytes, or of a less urgent
+/// stream, behind such a link. And the numbers of datagrams that were sent and dropped.
 async fn alarms_beside_a_flood(
     quic: QuicOptions,
-    flood: Option<Priority>,
-    bytes: usize,
+    datagrams: Option<usize>,
     link: impl Fn(&mut braid_transport::sim::Conditions),
 ) -> (Vec<u128>, u64, u64) {
     let mut scene = Scene::with(quic).await;
     let (alarms, _alarm_send, mut alarm_recv) = scene.open().await;
     scene.server.set_priority(alarms, URGENT);
+    let (bulk, _bulk_send, bulk_recv) = scene.open().await;
+    scene.server.set_priority(bulk, BULK);
+    swallow(bulk_recv);
     scene.device.change_one(Direction::Down, link);
     let (arrived, mut arrivals) = mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -137,12 +139,11 @@ async fn alarms_beside_a_flood(
     });
     let mut sent = Vec::new();
     for turn in 0..2000_u32 {
-        if let Some(priority) = flood {
-            for number in 0..8 {
-                scene.server.send_datagram(priority, numbered(number, bytes));
-            }
-            assert!(scene.server.unsent_datagrams() <= 256, "bounded");
+        match datagrams {
+            Some(bytes) => (0..8).for_each(|number| scene.server.send_datagram(BULK, numbered(number, bytes))),
+            None => drop(fill(&mut scene.server, bulk)),
         }
+        assert!(scene.server.unsent_datagrams() <= 256, "bounded");
         if turn % 10 == 0 {
             sent.push(Instant::now());
             write(&mut scene.server, alarms, &ALARM).await;
@@ -167,7 +168,7 @@ async fn a_flood_of_datagrams_does_not_delay_alarms_behind_a_policer() {
         link.policer = Some(Policer { rate: 29.0, burst: 5 });
     };
     for bytes in [100, 1100] {
-        let (took, sent, dropped) = alarms_beside_a_flood(permitted(), Some(BULK), bytes, link).await;
+        let (took, sent, dropped) = alarms_beside_a_flood(permitted(), Some(bytes), link).await;
         let (middle, most) = (took[took.len() / 2], took[took.len() * 95 / 100]);
         assert!(middle <= 3 && most <= 5, "{bytes}: {middle} and {most} ms: {took:?}");
         assert!(sent > 200 && dropped > 8_000, "{bytes}: {sent} sent, {dropped} dropped");
@@ -181,7 +182,7 @@ async fn a_flood_of_datagrams_does_not_delay_alarms_behind_a_queue() {
         link.shaper = Some(Shaper { rate: 100.0, queue: 50 });
         link.latency = Duration::from_millis(20);
     };
-    let (took, sent, dropped) = alarms_beside_a_flood(permitted(), Some(BULK), 1100, link).await;
+    let (took, sent, dropped) = alarms_beside_a_flood(permitted(), Some(1100), link).await;
     // A packet in service, and its own.
     let (middle, most) = (took[took.len() / 2], took[took.len() * 95 / 100]);
     assert!(middle <= 45 && most <= 55, "{middle} and {most} ms: {took:?}");
@@ -196,7 +197,7 @@ async fn an_alarm_waits_for_one_packet_of_datagrams_at_most_without_a_gate() {
         link.latency = Duration::from_millis(20);
     };
     let quic = QuicOptions { gate: false, link_rate: Some(100_000), ..permitted() };
-    let (took, sent, _) = alarms_beside_a_flood(quic, Some(BULK), 1100, link).await;
+    let (took, sent, _) = alarms_beside_a_flood(quic, Some(1100), link).await;
     let most = took[took.len() * 95 / 100];
     assert!(most <= 22 + 2 * 13, "{most} ms: {took:?}");
     assert!(sent > 1000, "{sent} sent");
@@ -266,5 +267,60 @@ async fn unread_datagrams_are_bounded() {
     assert_eq!((counts.received, counts.dropped_unread), (1000, 1000 - 256));
     for number in 744..1000 {
         assert_eq!(next(&mut scene.server).await, (Read::Datagram, numbered(number, 100)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn experiment() {
+    type Change = fn(&mut braid_transport::sim::Conditions);
+    let links: [(&str, Change); 4] = [
+        ("policer 29", |link| link.policer = Some(Policer { rate: 29.0, burst: 5 })),
+        ("shaper 29", |link| {
+            link.shaper = Some(Shaper { rate: 29.0, queue: 50 });
+            link.latency = Duration::from_millis(20);
+        }),
+        ("shaper 100", |link| {
+            link.shaper = Some(Shaper { rate: 100.0, queue: 50 });
+            link.latency = Duration::from_millis(20);
+        }),
+        ("shaper 1000", |link| {
+            link.shaper = Some(Shaper { rate: 1000.0, queue: 50 });
+            link.latency = Duration::from_millis(20);
+        }),
+    ];
+    for (name, link) in links {
+        for gate in [true, false] {
+            for flood in [None, Some(100), Some(1100)] {
+                let quic = QuicOptions { gate, ..permitted() };
+                let (took, sent, dropped) = alarms_beside_a_flood(quic, flood, link).await;
+                let at = |share: usize| took[took.len() * share / 100];
+                println!(
+                    "{name} gate {gate} flood {flood:?}: p50 {} p90 {} p95 {} p99 {}, {sent} sent {dropped} dropped",
+                    at(50), at(90), at(95), at(99)
+                );
+            }
+        }
+    }
+    for every in [20, 50, 100, 200] {
+        for gate in [true, false] {
+            let mut scene = Scene::with(QuicOptions { gate, ..permitted() }).await;
+            let mut arrivals = arrivals(&scene.client, 100);
+            scene.device.change(|link| {
+                link.latency = Duration::from_millis(20);
+                link.loss = 0.3;
+            });
+            let mut sent = Vec::new();
+            for number in 0..500 {
+                sent.push(Instant::now());
+                scene.server.send_datagram(URGENT, numbered(number, 100));
+                drive(&mut scene.server, wait(Duration::from_millis(every))).await;
+            }
+            drive(&mut scene.server, wait(Duration::from_secs(1))).await;
+            let arrived = drain(&mut arrivals);
+            let mut took: Vec<_> = arrived.iter().map(|(number, at)| (*at - sent[*number as usize]).as_millis()).collect();
+            took.sort_unstable();
+            let at = |share: usize| took[took.len() * share / 100];
+            println!("loss every {every} gate {gate}: {} p50 {} p90 {} p99 {} max {}", took.len(), at(50), at(90), at(99), took[took.len()-1]);
+        }
     }
 }
