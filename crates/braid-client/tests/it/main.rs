@@ -4,6 +4,7 @@
 
 mod chaos;
 mod connection;
+mod datagrams;
 mod delivery;
 mod hostile;
 mod requests;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::state::ConnectionState;
 use super::write_scheduler::WriteScheduler;
+use crate::quic::congestion::controller::SharedGate;
 use crate::quic::io::{DatagramSource, NextPacket, SentPackets};
 
 /// Datagrams that wait to be sent at most.
@@ -231,6 +232,8 @@ pub(super) struct Datagrams {
     yields: bool,
     /// Payload of the datagrams in the packet that is being built.
     filled: u64,
+    /// STREAM frames that have left.
+    stream_frames: u64,
     /// Bytes of lost packets that were taken into account.
     lost_bytes: u64,
     /// The last packet left then.
@@ -283,6 +286,7 @@ pub(super) struct DatagramMeter<'a> {
     pub(super) scheduler: &'a WriteScheduler,
     /// Time after which a stream without room is one that its receiver does not read.
     pub(super) blocked_limit: Duration,
+    pub(super) gate: Option<&'a SharedGate>,
 }
 
 impl DatagramMeter<'_> {
@@ -335,6 +339,11 @@ impl DatagramSource for DatagramMeter<'_> {
             }
         }
         self.datagrams.yields = shares;
+        if !self.datagrams.queue.is_empty()
+            && let Some(gate) = self.gate.filter(|gate| gate.wants_urgent())
+        {
+            gate.handle_filled();
+        }
         true
     }
 
@@ -342,10 +351,13 @@ impl DatagramSource for DatagramMeter<'_> {
         let datagrams = &mut *self.datagrams;
         datagrams.note_losses(sent.lost_bytes);
         datagrams.sent_at = Some(Instant::now());
+        let filled = std::mem::take(&mut datagrams.filled);
+        let has_frames = std::mem::replace(&mut datagrams.stream_frames, sent.stream_frames) < sent.stream_frames;
         if sent.is_full {
-            let overhead = sent.packets * PACKET_OVERHEAD + std::mem::take(&mut datagrams.filled);
+            let overhead = sent.packets * PACKET_OVERHEAD + filled;
             datagrams.streams.handle_sent(sent.bytes.saturating_sub(overhead));
-        } else {
+        } else if has_frames || filled > 0 {
+            // Otherwise a probe or an acknowledgement, which may be all that the congestion controller permits.
             datagrams.streams.clear();
         }
     }

@@ -184,8 +184,9 @@ impl ConnectionState {
         }
         let capacity = self.capacity();
         let blocked_limit = self.blocked_limit(&capacity);
-        let Self { connection, writes, datagrams: Some(datagrams), .. } = self else { return };
-        let mut meter = DatagramMeter { datagrams, scheduler: &writes.scheduler, blocked_limit };
+        let Self { connection, writes, datagrams: Some(datagrams), gate, .. } = self else { return };
+        let (scheduler, gate) = (&writes.scheduler, gate.as_deref());
+        let mut meter = DatagramMeter { datagrams, scheduler, blocked_limit, gate };
         connection.transmit_with(cx, Some(&mut meter));
     }
 

@@ -41,7 +41,9 @@ pub(in crate::quic) struct SentPackets {
     pub(in crate::quic) packets: u64,
     /// The last one had no room left.
     pub(in crate::quic) is_full: bool,
-    /// Bytes of lost packets since the connection began.
+    /// STREAM frames since the connection began.
+    pub(in crate::quic) stream_frames: u64,
+    /// Bytes of lost packets since then.
     pub(in crate::quic) lost_bytes: u64,
 }
 
@@ -190,11 +192,13 @@ impl Connection {
         };
         // Less than that is not worth a STREAM frame to the library.
         let is_full = last + 64 >= usize::from(self.library.current_mtu());
+        let stats = self.library.stats();
         source.handle_sent(&SentPackets {
             bytes: transmit.size as u64,
             packets: transmit.size.div_ceil(segment) as u64,
             is_full,
-            lost_bytes: self.library.stats().lost_bytes,
+            stream_frames: stats.frame_tx.stream,
+            lost_bytes: stats.lost_bytes,
         });
     }
 }

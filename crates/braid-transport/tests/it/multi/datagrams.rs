@@ -92,29 +92,32 @@ async fn one_above_the_size_of_the_path_is_not_queued() {
     assert_eq!(largest.expect("it lives").len(), size);
 }
 
-/// [BQ-84]
+/// [BQ-84]. With 30 % loss without the gate, which takes so much for a policer and holds packets back then, those of
+/// streams as well.
 #[tokio::test(start_paused = true)]
 async fn those_behind_a_lost_one_are_not_late_and_none_comes_twice() {
-    let mut scene = Scene::with(permitted()).await;
-    let mut arrivals = arrivals(&scene.client, 100);
-    scene.device.change(|link| {
-        link.latency = Duration::from_millis(20);
-        link.loss = 0.3;
-    });
-    let mut sent = Vec::new();
-    for number in 0..500 {
-        sent.push(Instant::now());
-        scene.server.send_datagram(URGENT, numbered(number, 100));
-        drive(&mut scene.server, wait(Duration::from_millis(20))).await;
+    for (gate, loss, expected) in [(false, 0.3, 320..390), (true, 0.05, 460..490)] {
+        let mut scene = Scene::with(QuicOptions { gate, ..permitted() }).await;
+        let mut arrivals = arrivals(&scene.client, 100);
+        scene.device.change(|link| {
+            link.latency = Duration::from_millis(20);
+            link.loss = loss;
+        });
+        let mut sent = Vec::new();
+        for number in 0..500 {
+            sent.push(Instant::now());
+            scene.server.send_datagram(URGENT, numbered(number, 100));
+            drive(&mut scene.server, wait(Duration::from_millis(20))).await;
+        }
+        drive(&mut scene.server, wait(Duration::from_secs(1))).await;
+        let arrived = drain(&mut arrivals);
+        let numbers: HashSet<_> = arrived.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers.len(), arrived.len(), "none twice");
+        assert!(expected.contains(&arrived.len()), "{}", arrived.len());
+        let took = |(number, at): &(u32, Instant)| (*at - sent[*number as usize]).as_millis();
+        let late: Vec<_> = arrived.iter().map(took).filter(|took| *took > 22).collect();
+        assert!(late.is_empty(), "{late:?} ms");
     }
-    drive(&mut scene.server, wait(Duration::from_secs(1))).await;
-    let arrived = drain(&mut arrivals);
-    let numbers: HashSet<_> = arrived.iter().map(|(number, _)| *number).collect();
-    assert_eq!(numbers.len(), arrived.len(), "none twice");
-    assert!((300..400).contains(&arrived.len()), "{}", arrived.len());
-    let took = |(number, at): &(u32, Instant)| (*at - sent[*number as usize]).as_millis();
-    let late: Vec<_> = arrived.iter().map(took).filter(|took| *took > 25).collect();
-    assert!(late.is_empty(), "{late:?} ms");
 }
 
 /// Latencies (ms) of alarms on a stream, after 5 s, beside a flood of datagrams of so many bytes, or of a less urgent
@@ -267,60 +270,5 @@ async fn unread_datagrams_are_bounded() {
     assert_eq!((counts.received, counts.dropped_unread), (1000, 1000 - 256));
     for number in 744..1000 {
         assert_eq!(next(&mut scene.server).await, (Read::Datagram, numbered(number, 100)));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn experiment() {
-    type Change = fn(&mut braid_transport::sim::Conditions);
-    let links: [(&str, Change); 4] = [
-        ("policer 29", |link| link.policer = Some(Policer { rate: 29.0, burst: 5 })),
-        ("shaper 29", |link| {
-            link.shaper = Some(Shaper { rate: 29.0, queue: 50 });
-            link.latency = Duration::from_millis(20);
-        }),
-        ("shaper 100", |link| {
-            link.shaper = Some(Shaper { rate: 100.0, queue: 50 });
-            link.latency = Duration::from_millis(20);
-        }),
-        ("shaper 1000", |link| {
-            link.shaper = Some(Shaper { rate: 1000.0, queue: 50 });
-            link.latency = Duration::from_millis(20);
-        }),
-    ];
-    for (name, link) in links {
-        for gate in [true, false] {
-            for flood in [None, Some(100), Some(1100)] {
-                let quic = QuicOptions { gate, ..permitted() };
-                let (took, sent, dropped) = alarms_beside_a_flood(quic, flood, link).await;
-                let at = |share: usize| took[took.len() * share / 100];
-                println!(
-                    "{name} gate {gate} flood {flood:?}: p50 {} p90 {} p95 {} p99 {}, {sent} sent {dropped} dropped",
-                    at(50), at(90), at(95), at(99)
-                );
-            }
-        }
-    }
-    for every in [20, 50, 100, 200] {
-        for gate in [true, false] {
-            let mut scene = Scene::with(QuicOptions { gate, ..permitted() }).await;
-            let mut arrivals = arrivals(&scene.client, 100);
-            scene.device.change(|link| {
-                link.latency = Duration::from_millis(20);
-                link.loss = 0.3;
-            });
-            let mut sent = Vec::new();
-            for number in 0..500 {
-                sent.push(Instant::now());
-                scene.server.send_datagram(URGENT, numbered(number, 100));
-                drive(&mut scene.server, wait(Duration::from_millis(every))).await;
-            }
-            drive(&mut scene.server, wait(Duration::from_secs(1))).await;
-            let arrived = drain(&mut arrivals);
-            let mut took: Vec<_> = arrived.iter().map(|(number, at)| (*at - sent[*number as usize]).as_millis()).collect();
-            took.sort_unstable();
-            let at = |share: usize| took[took.len() * share / 100];
-            println!("loss every {every} gate {gate}: {} p50 {} p90 {} p99 {} max {}", took.len(), at(50), at(90), at(99), took[took.len()-1]);
-        }
     }
 }
