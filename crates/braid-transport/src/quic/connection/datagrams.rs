@@ -201,6 +201,11 @@ impl StreamsToSend {
         had_any
     }
 
+    /// What was lost need not be sent again.
+    fn forget_losses(&mut self) {
+        self.streams.values_mut().for_each(|stream| stream.again = 0);
+    }
+
     /// Bytes that streams of at least this priority may have to send again.
     fn again(&self, priority: i32) -> u64 {
         let from = (priority, StreamKey::CONTROL);
@@ -228,8 +233,9 @@ pub(super) struct Datagrams {
     streams: StreamsToSend,
     sent: u64,
     dropped: u64,
-    /// The next packet is for streams that take turns with datagrams.
+    /// The next packet is for streams that take turns with datagrams, since this time if they did not take it.
     yields: bool,
+    yields_since: Option<Instant>,
     /// Payload of the datagrams in the packet that is being built.
     filled: u64,
     /// STREAM frames that have left.
@@ -286,6 +292,8 @@ pub(super) struct DatagramMeter<'a> {
     pub(super) scheduler: &'a WriteScheduler,
     /// Time after which a stream without room is one that its receiver does not read.
     pub(super) blocked_limit: Duration,
+    /// Time for which datagrams wait for the turn of streams that may have nothing to send.
+    pub(super) patience: Duration,
     pub(super) gate: Option<&'a SharedGate>,
 }
 
@@ -314,7 +322,7 @@ impl DatagramSource for DatagramMeter<'_> {
         self.datagrams.retry_at = None;
         let again = self.datagrams.streams.again(first);
         let shares = again > 0 || self.has_equals(first);
-        if shares && std::mem::take(&mut self.datagrams.yields) {
+        if shares && self.datagrams.yields && !self.datagrams.ends_turn(self.patience) {
             return true;
         }
         if !packet.takes(bytes) {
@@ -353,6 +361,9 @@ impl DatagramSource for DatagramMeter<'_> {
         datagrams.sent_at = Some(Instant::now());
         let filled = std::mem::take(&mut datagrams.filled);
         let has_frames = std::mem::replace(&mut datagrams.stream_frames, sent.stream_frames) < sent.stream_frames;
+        if has_frames && filled == 0 {
+            (datagrams.yields, datagrams.yields_since) = (false, None);
+        }
         if sent.is_full {
             let overhead = sent.packets * PACKET_OVERHEAD + filled;
             datagrams.streams.handle_sent(sent.bytes.saturating_sub(overhead));
@@ -365,11 +376,29 @@ impl DatagramSource for DatagramMeter<'_> {
     fn handle_idle(&mut self, is_certain: bool) -> bool {
         let datagrams = &mut *self.datagrams;
         let is_silent = datagrams.sent_at.is_none_or(|at| at.elapsed() >= SILENCE);
-        (is_certain || is_silent) && datagrams.streams.clear() && !datagrams.queue.is_empty()
+        if !(is_certain || is_silent) {
+            return false;
+        }
+        let had_turn = std::mem::take(&mut datagrams.yields);
+        (datagrams.streams.clear() || had_turn) && !datagrams.queue.is_empty()
     }
 }
 
 impl Datagrams {
+    /// Ends the turn of streams that have not taken it for so long: what was lost were not their bytes, or their
+    /// receivers do not read them.
+    fn ends_turn(&mut self, patience: Duration) -> bool {
+        let now = Instant::now();
+        let until = *self.yields_since.get_or_insert(now) + patience;
+        if now < until {
+            self.retry_at = Some(until);
+            return false;
+        }
+        self.streams.forget_losses();
+        (self.yields, self.yields_since) = (false, None);
+        true
+    }
+
     fn note_losses(&mut self, lost_bytes: u64) {
         let lost = lost_bytes.saturating_sub(std::mem::replace(&mut self.lost_bytes, lost_bytes));
         if lost > 0 {
@@ -429,5 +458,64 @@ impl ConnectionState {
             self.datagrams.as_ref().map_or((0, 0), |datagrams| (datagrams.sent, datagrams.dropped));
         let (received, dropped_unread) = self.connection.received_datagrams();
         DatagramCounts { sent, received, dropped_unsent, dropped_unread }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALARMS: (i32, StreamKey) = (200, StreamKey::bidi(1));
+    const BULK: (i32, StreamKey) = (8, StreamKey::bidi(2));
+
+    fn streams(written: &[((i32, StreamKey), u64)], now: Instant) -> StreamsToSend {
+        let mut streams = StreamsToSend::default();
+        for ((priority, key), bytes) in written {
+            streams.handle_written(*key, *priority, *bytes, now);
+        }
+        streams
+    }
+
+    #[test]
+    fn packets_carry_the_most_urgent_bytes_first() {
+        let mut streams = streams(&[(BULK, 1000), (ALARMS, 100)], Instant::now());
+        assert!(streams.is_any_above(100) && streams.is_any_above(7) && !streams.is_any_above(200));
+        assert!(streams.is_any_equal(200) && streams.is_any_equal(8) && !streams.is_any_equal(100));
+        streams.handle_sent(100);
+        assert!(!streams.is_any_above(100) && streams.is_any_above(7));
+        streams.handle_sent(999);
+        assert!(streams.is_any_equal(8));
+        streams.handle_sent(5);
+        assert!(!streams.is_any_equal(8));
+    }
+
+    #[test]
+    fn bytes_move_with_the_priority_of_their_stream_and_end_with_it() {
+        let mut streams = streams(&[(BULK, 1000)], Instant::now());
+        streams.set_priority(BULK.1, 8, 200);
+        assert!(streams.is_any_above(100));
+        streams.remove(BULK.1, 200);
+        assert!(!streams.is_any_above(7));
+    }
+
+    #[test]
+    fn losses_count_for_what_was_written_lately() {
+        let now = Instant::now();
+        let mut streams = streams(&[(ALARMS, 100), (BULK, 1000)], now);
+        assert!(streams.clear() && !streams.clear());
+        streams.handle_lost(500, now);
+        assert_eq!((streams.again(200), streams.again(8)), (100, 500));
+        streams.handle_sent(100);
+        assert_eq!((streams.again(200), streams.again(8)), (0, 400));
+        streams.forget_losses();
+        streams.handle_lost(500, now + LOSS_MEMORY);
+        assert_eq!(streams.again(8), 0);
+    }
+
+    #[test]
+    fn number_of_streams_is_bounded() {
+        let now = Instant::now();
+        let written: Vec<_> = (0..5000).map(|n| ((1, StreamKey::bidi(n)), 1)).collect();
+        assert_eq!(streams(&written, now).streams.len(), MAX_STREAMS);
     }
 }

@@ -186,7 +186,7 @@ impl ConnectionState {
         let blocked_limit = self.blocked_limit(&capacity);
         let Self { connection, writes, datagrams: Some(datagrams), gate, .. } = self else { return };
         let (scheduler, gate) = (&writes.scheduler, gate.as_deref());
-        let mut meter = DatagramMeter { datagrams, scheduler, blocked_limit, gate };
+        let mut meter = DatagramMeter { datagrams, scheduler, blocked_limit, patience: capacity.rtt, gate };
         connection.transmit_with(cx, Some(&mut meter));
     }
 

@@ -78,7 +78,7 @@ impl NextPacket<'_> {
         path.is_some_and(|path| path.cwnd >= u64::from(path.current_mtu))
     }
 
-    /// Adds a datagram. False: the library does not take it, and never will.
+    /// Adds a datagram, which is sent once. False: the library does not take it, and never will. [BQ-84]
     pub(in crate::quic) fn add(&mut self, datagram: Bytes) -> bool {
         self.left = self.left.saturating_sub(datagram.len() + FRAME_OVERHEAD);
         self.library.datagrams().send(datagram, false).is_ok()
