@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::{
-    Cause, Client, ClientEvent, ClientOptions, Connected, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE, Incoming, Sent,
-    StreamAction, Token,
+    Cause, Client, ClientEvent, ClientOptions, Connected, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE, Incoming,
+    Sent, StreamAction, Token,
 };
 use braid_proto::message::Delivery;
 use braid_proto::packet::{Connect, Disconnect, PacketId, QoS, SubscribeEntry, UserProperties};

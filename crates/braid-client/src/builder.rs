@@ -292,8 +292,8 @@ impl Builder {
     }
 
     /// Whether messages of QoS 0 may travel in datagrams of QUIC (RFC 9221), which are sent once and may be lost: those
-    /// of this client that are [`Publication::unreliable`], and all that the server sends with QoS 0, without RETAIN, if
-    /// they fit into a packet. A server has to permit it (`quic.datagrams` of `braidmq`), for clients of MQTT 5;
+    /// of this client that are [`Publication::unreliable`], and all that the server sends with QoS 0, without RETAIN,
+    /// if they fit into a packet. A server has to permit it (`quic.datagrams` of `braidmq`), for clients of MQTT 5;
     /// otherwise, and on other transports, all travel on streams. False by default.
     pub fn datagrams(mut self, wanted: bool) -> Self {
         self.quic.datagrams = wanted;

@@ -130,8 +130,8 @@ impl Publication {
     }
 
     /// Whether the message, with QoS 0 and without RETAIN, may travel in a datagram of QUIC, which is sent once: for
-    /// values that the next one replaces. What is lost delays nothing, and the order is not kept. While the path is slower
-    /// than the application, the oldest messages of the lowest priority are dropped. Needs
+    /// values that the next one replaces. What is lost delays nothing, and the order is not kept. While the path is
+    /// slower than the application, the oldest messages of the lowest priority are dropped. Needs
     /// [`Builder::datagrams`](crate::Builder::datagrams); otherwise, and if it does not fit into a packet, the message
     /// travels as any other.
     #[must_use]

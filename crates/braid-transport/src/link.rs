@@ -222,10 +222,10 @@ impl Link {
         self.on_quic(ConnectionState::datagram_size).flatten()
     }
 
-    /// Queues a datagram, which may be lost and is never sent again. It leaves with a later flush: when the path takes a
-    /// packet, and no stream of a higher priority has something to send; those of its own priority take turns with it.
-    /// At most 256 wait, and 64 KiB: the oldest of the lowest priority is dropped for another. Without effect unless
-    /// [`Link::datagram_size`] is at least its length. [BQ-86]
+    /// Queues a datagram, which may be lost and is never sent again. It leaves with a later flush: when the path takes
+    /// a packet, and no stream of a higher priority has something to send; those of its own priority take turns with
+    /// it. At most 256 wait, and 64 KiB: the oldest of the lowest priority is dropped for another. Without effect
+    /// unless [`Link::datagram_size`] is at least its length. [BQ-86]
     pub fn send_datagram(&mut self, priority: Priority, datagram: Bytes) {
         self.on_quic(|state| state.send_datagram(priority, datagram));
     }

@@ -79,8 +79,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     priority: Option<Priority>,
     /// Send in datagrams of QUIC, once: a lost message delays nothing. Needs -q 0 and -V 5, which it sets, and a server
-    /// that permits it (quic.datagrams of braidmq); otherwise, and if it does not fit into a packet, the message is sent
-    /// as any other.
+    /// that permits it (quic.datagrams of braidmq); otherwise, and if it does not fit into a packet, the message is
+    /// sent as any other.
     #[arg(long, conflicts_with = "retain", help_heading = QUIC)]
     unreliable: bool,
     #[command(flatten)]
@@ -94,7 +94,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 async fn publish(args: &Args) -> Result<(), Failure> {
-    let Connection { builder, properties, version, topic } = args.client.connection(args.unreliable.then_some("--unreliable"))?;
+    let Connection { builder, properties, version, topic } =
+        args.client.connection(args.unreliable.then_some("--unreliable"))?;
     let topic = match (&args.topic, topic) {
         (Some(_), Some(_)) => return Err(Failure::usage("Error: the topic is in the URL: leave -t out.")),
         (Some(topic), None) => topic.clone(),

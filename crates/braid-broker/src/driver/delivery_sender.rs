@@ -61,8 +61,8 @@ pub(super) struct Room {
 }
 
 /// The most urgent delivery whose stream has room and that the peer takes, and its lane. Streams without room are
-/// passed over [BQ-53], [BQ-55] and noted in `streams`. `owns_session`: whether the session is of this node for certain;
-/// otherwise only deliveries of QoS 0 are sent.
+/// passed over [BQ-53], [BQ-55] and noted in `streams`. `owns_session`: whether the session is of this node for
+/// certain; otherwise only deliveries of QoS 0 are sent.
 pub(super) fn next_delivery(
     egress: &mut EgressQueue,
     server: &Server,

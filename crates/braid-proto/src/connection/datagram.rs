@@ -50,7 +50,8 @@ impl DatagramDecoder {
         let mut rest = datagram;
         let decoded = self.decoder.decode(&mut rest);
         if !matches!(decoded, Ok(Some(_))) {
-            *self = *Self::new(agreement, self.may_send); // Without a part of a packet, which the next datagram does not continue.
+            // Without a part of a packet, which the next datagram does not continue.
+            *self = *Self::new(agreement, self.may_send);
         }
         let Packet::Publish(publish) = decoded?.ok_or(Violation::Truncated)? else {
             return Err(Violation::NotInDatagram);

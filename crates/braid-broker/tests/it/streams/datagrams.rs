@@ -64,7 +64,10 @@ async fn qos_0_goes_in_datagrams_both_ways_and_the_rest_on_streams() {
     subscriber.subscribe(stream, "t", QoS::ExactlyOnce).await;
     publisher.send_datagram(&encoded(&publish_packet("t", "quick", QoS::AtMostOnce, 0)));
     let quick = subscriber.expect_datagram().await;
-    assert_eq!((quick.topic, &quick.payload[..], quick.qos), (Some(topic("t")), &b"quick"[..], QoS::AtMostOnce));
+    assert_eq!(
+        (quick.topic, &quick.payload[..], quick.qos),
+        (Some(topic("t")), &b"quick"[..], QoS::AtMostOnce)
+    );
     publisher.send(CONTROL, &publish_packet("t", "safe", QoS::AtLeastOnce, 7));
     let safe = subscriber.expect_publish(stream).await;
     assert_eq!((&safe.payload[..], safe.qos), (&b"safe"[..], QoS::AtLeastOnce));

@@ -134,11 +134,12 @@ impl Client {
 
     /// Whether the server and this side have agreed on datagrams. [BQ-81]
     pub fn sends_datagrams(&self) -> bool {
-        matches!(&self.state, State::Established(established) if established.datagrams.as_ref().is_some_and(|datagrams| datagrams.may_send()))
+        let State::Established(established) = &self.state else { return false };
+        established.datagrams.as_ref().is_some_and(|datagrams| datagrams.may_send())
     }
 
-    /// Whether a message is for a datagram of at most `limit` bytes, as far as its size is known without its properties.
-    /// [BQ-83]
+    /// Whether a message is for a datagram of at most `limit` bytes, as far as its size is known without its
+    /// properties. [BQ-83]
     pub fn takes_datagram(&self, delivery: &Delivery, limit: usize) -> bool {
         self.sends_datagrams() && datagram::fits(delivery, limit)
     }

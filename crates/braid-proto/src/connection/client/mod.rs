@@ -229,7 +229,9 @@ impl Client {
     /// # Errors
     /// It has no effect, and the connection goes on. [BQ-85]
     pub fn handle_datagram(&mut self, datagram: &[u8], now: Instant) -> Result<(), Violation> {
-        let State::Established(established) = &mut self.state else { return Err(Violation::DatagramNotAgreed) };
+        let State::Established(established) = &mut self.state else {
+            return Err(Violation::DatagramNotAgreed);
+        };
         established.last_received = now; // [BQ-44]
         let Some(decoder) = &mut established.datagrams else { return Err(Violation::DatagramNotAgreed) };
         let publish = decoder.decode(established.exchange.streams.agreement(), datagram)?;

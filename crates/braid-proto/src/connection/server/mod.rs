@@ -257,7 +257,9 @@ impl Server {
     pub fn handle_datagram(&mut self, datagram: &[u8], now: Instant) -> Result<(), Violation> {
         self.note_bytes(now);
         let is_early = self.early_events.is_some();
-        let State::Established(established) = &mut self.state else { return Err(Violation::DatagramNotAgreed) };
+        let State::Established(established) = &mut self.state else {
+            return Err(Violation::DatagramNotAgreed);
+        };
         // Early data may be a replay, and a held message would be late.
         let Some(decoder) = established.datagrams.as_mut().filter(|_| !is_early) else {
             return Err(Violation::DatagramNotAgreed);
@@ -484,7 +486,8 @@ impl Server {
         }
     }
 
-    /// Declares that the transport carries datagrams: a client that asks for them gets its messages of QoS 0 so. [BQ-81]
+    /// Declares that the transport carries datagrams: a client that asks for them gets its messages of QoS 0 so.
+    /// [BQ-81]
     pub fn permit_datagrams(&mut self) {
         self.permits_datagrams = true;
     }

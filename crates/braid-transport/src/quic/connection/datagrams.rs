@@ -1,8 +1,8 @@
 //! Datagrams of a link (RFC 9221): a bounded queue by priority, and the meter that lets them leave.
 //!
-//! The library sends DATAGRAM frames before all streams. So datagrams wait here, and are given to it for one packet at a
-//! time: only while a packet may leave, and while no stream of a higher priority has something to send. With a stream of
-//! their own priority they take turns, packet by packet.
+//! The library sends DATAGRAM frames before all streams. So datagrams wait here, and are given to it for one packet at
+//! a time: only while a packet may leave, and while no stream of a higher priority has something to send. With a stream
+//! of their own priority they take turns, packet by packet.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -48,8 +48,8 @@ pub struct DatagramCounts {
     pub sent: u64,
     /// Datagrams that have come.
     pub received: u64,
-    /// Datagrams that were dropped unsent, because later ones or more urgent ones needed their room, or because the path
-    /// takes no packet of their size any more.
+    /// Datagrams that were dropped unsent, because later ones or more urgent ones needed their room, or because the
+    /// path takes no packet of their size any more.
     pub dropped_unsent: u64,
     /// Datagrams that were dropped unread, because later ones needed their room.
     pub dropped_unread: u64,
@@ -360,7 +360,8 @@ impl DatagramSource for DatagramMeter<'_> {
         datagrams.note_losses(sent.lost_bytes);
         datagrams.sent_at = Some(Instant::now());
         let filled = std::mem::take(&mut datagrams.filled);
-        let has_frames = std::mem::replace(&mut datagrams.stream_frames, sent.stream_frames) < sent.stream_frames;
+        let has_frames =
+            std::mem::replace(&mut datagrams.stream_frames, sent.stream_frames) < sent.stream_frames;
         if has_frames && filled == 0 {
             (datagrams.yields, datagrams.yields_since) = (false, None);
         }
@@ -429,8 +430,7 @@ impl ConnectionState {
         }
         let Self { datagrams: Some(datagrams), writes, connection, gate, .. } = self else { return };
         let (priority, bytes, now) = (i32::from(priority.value()), datagram.len(), Instant::now());
-        let has_lower =
-            writes.active.count_below(priority) > 0 || datagrams.is_used_below(priority, now);
+        let has_lower = writes.active.count_below(priority) > 0 || datagrams.is_used_below(priority, now);
         datagrams.note_used(priority, now);
         let mut has_lost_urgent = false;
         let dropped = &mut datagrams.dropped;

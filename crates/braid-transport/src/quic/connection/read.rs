@@ -48,8 +48,8 @@ impl ConnectionState {
             if let Some(read) = self.reads.notices.pop_front() {
                 return Some(read);
             }
-            // Datagrams have at most every other turn. At a server those that came with a DISCONNECT are read before it,
-            // at a client those that came with CONNACK behind it.
+            // Datagrams have at most every other turn. At a server those that came with a DISCONNECT are read before
+            // it, at a client those that came with CONNACK behind it.
             let was_datagram = std::mem::take(&mut self.reads.datagram_had_turn);
             let is_server = matches!(self.role, Role::Server { .. });
             if is_server

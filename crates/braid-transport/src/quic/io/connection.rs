@@ -747,9 +747,7 @@ impl Drop for Connection {
         if self.error.is_none() && !std::thread::panicking() {
             self.close(VarInt::from_u32(0));
             let mut buffer = Vec::new();
-            if let Some(transmit) =
-                self.library.poll_transmit(now(), NonZeroUsize::MIN, &mut buffer)
-            {
+            if let Some(transmit) = self.library.poll_transmit(now(), NonZeroUsize::MIN, &mut buffer) {
                 self.sender.send(&transmit, &buffer);
             }
         }

@@ -28,8 +28,8 @@ pub(in crate::quic) trait DatagramSource {
     /// Handles packets that have left.
     fn handle_sent(&mut self, sent: &SentPackets);
 
-    /// Handles that the library sends nothing now. `is_certain`: it has nothing; otherwise it may have to wait. True: the
-    /// source is to be asked again.
+    /// Handles that the library sends nothing now. `is_certain`: it has nothing; otherwise it may have to wait. True:
+    /// the source is to be asked again.
     fn handle_idle(&mut self, is_certain: bool) -> bool;
 }
 

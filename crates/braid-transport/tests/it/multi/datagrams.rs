@@ -143,7 +143,9 @@ async fn alarms_beside_a_flood(
     let mut sent = Vec::new();
     for turn in 0..2000_u32 {
         match datagrams {
-            Some(bytes) => (0..8).for_each(|number| scene.server.send_datagram(BULK, numbered(number, bytes))),
+            Some(bytes) => {
+                (0..8).for_each(|number| scene.server.send_datagram(BULK, numbered(number, bytes)))
+            }
             None => drop(fill(&mut scene.server, bulk)),
         }
         assert!(scene.server.unsent_datagrams() <= 256, "bounded");
