@@ -52,7 +52,7 @@ fn encoded(packet: &Packet) -> Vec<u8> {
 }
 
 fn count(broker: &QuicBroker, counter: Counter) -> u64 {
-    broker.memory.broker.statistics().get(counter)
+    broker.memory.statistics().get(counter)
 }
 
 /// [BQ-81], [BQ-83]
@@ -187,7 +187,7 @@ async fn a_datagram_without_an_agreement_has_no_effect() {
 #[tokio::test(start_paused = true)]
 async fn a_flood_to_a_slow_subscriber_is_dropped_and_alarms_are_in_time() {
     let rule = |text, priority| PriorityRule { filter: filter(text), priority: Priority::new(priority) };
-    let broker = start(BrokerConfig { priorities: vec![rule("alarm", 200), rule("flood", 8)], ..quiet() });
+    let broker = start(BrokerConfig { priority: vec![rule("alarm", 200), rule("flood", 8)], ..quiet() });
     let mut subscriber = client(&broker, "sub").await;
     let stream = subscriber.open().await;
     subscriber.subscribe(CONTROL, "flood", QoS::AtMostOnce).await;

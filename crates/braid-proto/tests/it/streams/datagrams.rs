@@ -1,53 +1,42 @@
 //! Datagrams: chapter 9.
 
-use braid_proto::connection::{
-    Client, ClientEvent, ClientOptions, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE, Event,
-};
-use braid_proto::error::Violation;
-use braid_proto::packet::{Connack, ConnackProperties, Connect, Packet, ProtocolVersion, QoS};
-use braid_proto::reason::ReasonCode;
-use braid_proto::stream::StreamKey;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::payloads;
-use crate::rig::{Rig, connect, delivery, encoded, options};
+use crate::rig::{Rig, asking_for_datagrams, connect, delivery, encoded, options, over_datagrams};
+use braid_proto::connection::{Client, ClientEvent, ClientOptions, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE};
+use braid_proto::error::Violation;
+use braid_proto::packet::{Connack, ConnackProperties, Connect, Packet, ProtocolVersion, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamKey;
 
 const V5: ProtocolVersion = ProtocolVersion::V5;
 /// PUBLISH of QoS 0 with the payload `m` to `t`.
 const PUBLISH: &[u8] = &[0x30, 5, 0, 1, b't', 0, b'm'];
 const LIMIT: usize = 1200;
 
-fn asking() -> Connect {
-    let mut connect = connect(V5);
-    connect.properties.user.push(DATAGRAMS_PROPERTY, DATAGRAMS_VALUE);
-    connect
-}
-
 /// A server on a transport with datagrams, after this CONNECT.
 fn agreed(connect: Connect) -> Rig {
-    let mut rig = Rig::before_connect(options());
-    rig.server.permit_datagrams();
-    rig.read(&encoded(&Packet::Connect(Box::new(connect)), V5));
-    let Some(Event::Connect(_)) = rig.server.poll_event() else { panic!("CONNECT") };
-    let session = braid_proto::session::Session::default();
-    rig.server.accept(session, &Default::default(), rig.now, |_| true);
-    rig
+    over_datagrams(options(), connect)
 }
 
 // [BQ-81]
 #[test]
 fn both_ends_agree_in_connect_and_connack() {
-    let mut rig = agreed(asking());
+    let mut rig = agreed(asking_for_datagrams());
     let connack = rig.sent();
     assert!(rig.server.sends_datagrams());
-    let (mut asked, mut silent) = (client(asking()), client(connect(V5)));
+    let (mut asked, mut silent) = (client(asking_for_datagrams()), client(connect(V5)));
     for client in [&mut asked, &mut silent] {
         client.handle_bytes(StreamKey::CONTROL, &connack, rig.now);
     }
     assert_eq!((asked.sends_datagrams(), silent.sends_datagrams()), (true, false));
     assert!(!agreed(connect(V5)).server.sends_datagrams());
-    assert!(!Rig::connected(options(), asking()).server.sends_datagrams(), "a transport without datagrams");
+    assert!(
+        !Rig::connected(options(), asking_for_datagrams()).server.sends_datagrams(),
+        "a transport without datagrams"
+    );
 }
 
 fn client(connect: Connect) -> Client {
@@ -57,7 +46,7 @@ fn client(connect: Connect) -> Client {
 // [BQ-82], [BQ-85]
 #[test]
 fn a_datagram_is_one_publish_of_qos_0() {
-    let mut rig = agreed(asking());
+    let mut rig = agreed(asking_for_datagrams());
     let qos_1: &[u8] = &[0x32, 7, 0, 1, b't', 0, 9, 0, b'm'];
     let alias: &[u8] = &[0x30, 8, 0, 1, b't', 3, 0x23, 0, 1, b'm'];
     let subscription_id: &[u8] = &[0x30, 7, 0, 1, b't', 2, 0x0B, 1, b'm'];
@@ -86,21 +75,21 @@ fn a_datagram_that_was_not_agreed_on_is_dropped() {
     let early = |mut rig: Rig| rig.server.handle_datagram(PUBLISH, rig.now);
     assert_eq!(early(Rig::before_connect(options())), Err(Violation::DatagramNotAgreed));
     assert_eq!(early(agreed(connect(V5))), Err(Violation::DatagramNotAgreed));
-    let mut rig = agreed(asking());
+    let mut rig = agreed(asking_for_datagrams());
     rig.server.set_early();
     assert_eq!(rig.server.handle_datagram(PUBLISH, rig.now), Err(Violation::DatagramNotAgreed));
     rig.server.handle_confirmed(rig.now);
     assert_eq!(rig.server.handle_datagram(PUBLISH, rig.now), Ok(()));
     rig.server.disconnect(ReasonCode::ServerShuttingDown);
     assert!(rig.server.handle_datagram(PUBLISH, rig.now).is_err());
-    let mut before = client(asking());
+    let mut before = client(asking_for_datagrams());
     assert_eq!(before.handle_datagram(PUBLISH, rig.now), Err(Violation::DatagramNotAgreed));
 }
 
 // [BQ-83]
 #[test]
 fn a_delivery_that_does_not_fit_or_is_not_plain_belongs_on_a_stream() {
-    let rig = agreed(asking());
+    let rig = agreed(asking_for_datagrams());
     let datagram = |delivery: &_, limit| rig.server.datagram(delivery, limit, rig.now);
     let plain = delivery("t", "m", QoS::AtMostOnce);
     assert_eq!(datagram(&plain, LIMIT).as_deref(), Some(PUBLISH));
@@ -120,7 +109,7 @@ fn a_delivery_that_does_not_fit_or_is_not_plain_belongs_on_a_stream() {
 
 #[test]
 fn a_client_takes_and_sends_datagrams() {
-    let mut client = client(asking());
+    let mut client = client(asking_for_datagrams());
     let now = Instant::now();
     let user = [(DATAGRAMS_PROPERTY, DATAGRAMS_VALUE)].into_iter().collect();
     let properties = ConnackProperties { user, ..ConnackProperties::default() };
