@@ -8,7 +8,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::{
-    Cause, Client, ClientEvent, ClientOptions, Connected, Incoming, Sent, StreamAction, Token,
+    Cause, Client, ClientEvent, ClientOptions, Connected, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE, Incoming,
+    Sent, StreamAction, Token,
 };
 use braid_proto::message::Delivery;
 use braid_proto::packet::{Connect, Disconnect, PacketId, QoS, SubscribeEntry, UserProperties};
@@ -28,6 +29,8 @@ use crate::failure::Failure;
 const READ_AT_ONCE: usize = 64 * 1024;
 /// Reads of one poll, before their events are returned.
 const READS: usize = 32;
+/// Datagrams that wait to be sent, from which on no more are made: a quarter of what the link keeps.
+const UNSENT_DATAGRAMS: usize = 64;
 /// Slices of one vectored write.
 const SLICES: usize = 16;
 
@@ -102,8 +105,8 @@ impl Connection {
     /// # Errors
     /// The server refuses, or the link fails; the session remains then.
     pub async fn resume(
-        link: Link,
-        connect: Connect,
+        mut link: Link,
+        mut connect: Connect,
         session: &mut Option<Session>,
     ) -> Result<Self, Failure> {
         let options = ClientOptions {
@@ -113,6 +116,9 @@ impl Connection {
             ..ClientOptions::default()
         };
         let resumes = session.is_some();
+        if link.datagram_size().is_some() && connect.version.is_v5() {
+            connect.properties.user.push(DATAGRAMS_PROPERTY, DATAGRAMS_VALUE); // [BQ-81]
+        }
         let protocol = Client::new(Arc::new(options), connect, session.take(), now());
         let timer = Box::pin(sleep_until(tokio::time::Instant::now()));
         let mut connection = Self {
@@ -165,6 +171,17 @@ impl Connection {
     #[must_use]
     pub fn is_multi(&self) -> bool {
         self.link.is_multi()
+    }
+
+    /// True if the server takes messages of QoS 0 in datagrams: both ends permit them. Such messages are sent so.
+    #[must_use]
+    pub fn sends_datagrams(&self) -> bool {
+        self.protocol.sends_datagrams()
+    }
+
+    /// True if so few datagrams wait to be sent that none is dropped for another.
+    pub fn has_datagram_room(&mut self) -> bool {
+        self.link.unsent_datagrams() < UNSENT_DATAGRAMS
     }
 
     /// True if the server continued the session.
@@ -277,6 +294,14 @@ impl Connection {
     /// The server does not take it.
     pub fn send(&mut self, delivery: Delivery) -> Result<SendOutcome, Failure> {
         let len = delivery.message.payload_len();
+        if self.protocol.sends_datagrams()
+            && let Some(limit) = self.link.datagram_size()
+            && let Some(packet) = self.protocol.datagram(&delivery, limit, now())
+        {
+            self.link.send_datagram(delivery.priority, packet);
+            self.is_unflushed = true;
+            return Ok(SendOutcome::Queued(None));
+        }
         match self.protocol.publish(delivery, now()).map_err(Failure::Send)? {
             Sent::Out(id) => Ok(SendOutcome::Queued(id)),
             Sent::TooLarge => Err(Failure::TooLarge(len)),
@@ -442,6 +467,13 @@ impl Connection {
                 Read::Finished(stream) => protocol.handle_stream_finished(stream, now()),
                 Read::Reset(stream, _) | Read::Stopped(stream, _) => {
                     protocol.handle_stream_reset(stream, now())
+                }
+                Read::Datagram => {
+                    // One that is no message has no effect. [BQ-85]
+                    let _ = protocol.handle_datagram(buffer.filled(), now());
+                    while let Some(event) = protocol.poll_event() {
+                        self.events.push_back((StreamKey::CONTROL, event));
+                    }
                 }
                 Read::Opened(_) | Read::Confirmed | Read::Moved(_) => {}
                 Read::Closed => {

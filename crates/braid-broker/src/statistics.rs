@@ -40,6 +40,16 @@ pub enum Counter {
     ClientsBanned,
     /// Connections accepted, those that have ended included.
     ConnectionsTotal,
+    /// Datagrams with messages that were sent to clients.
+    DatagramsSent,
+    /// Datagrams that came from clients.
+    DatagramsReceived,
+    /// Datagrams that were dropped, unsent or unread, because others needed their room.
+    DatagramsDropped,
+    /// Datagrams that came and were no message, or came without an agreement.
+    DatagramsRefused,
+    /// Deliveries that went on a stream because they did not fit into a datagram.
+    DatagramsFallenBack,
     /// Restarts of QUIC endpoints that failed. The last one: [`Counter::COUNT`] follows from it.
     QuicRestarts,
 }

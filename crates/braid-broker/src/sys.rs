@@ -58,7 +58,7 @@ pub(crate) fn numbers(core: &Core) -> Vec<(&'static str, u64)> {
     let spool = core.server_options.spool.as_ref();
     let (spooled, refused) = spool.map_or((0, 0), |spool| (spool.used(), spool.refused()));
     let store = core.persist.store();
-    let values: [(&str, u64); 29] = [
+    let values: [(&str, u64); 34] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
@@ -82,6 +82,11 @@ pub(crate) fn numbers(core: &Core) -> Vec<(&'static str, u64)> {
         ("memory/overloads", statistics.get(Counter::Overloads)),
         ("bytes/received", statistics.get(Counter::BytesReceived)),
         ("bytes/sent", statistics.get(Counter::BytesSent)),
+        ("datagrams/sent", statistics.get(Counter::DatagramsSent)),
+        ("datagrams/received", statistics.get(Counter::DatagramsReceived)),
+        ("datagrams/dropped", statistics.get(Counter::DatagramsDropped)),
+        ("datagrams/refused", statistics.get(Counter::DatagramsRefused)),
+        ("datagrams/streamed", statistics.get(Counter::DatagramsFallenBack)),
         ("subscriptions/count", core.routing.subscriptions() as u64),
         ("retained messages/count", core.retained.len() as u64),
         ("spool/bytes", spooled),

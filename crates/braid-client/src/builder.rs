@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use braid_proto::connection::ClientOptions;
+use braid_proto::connection::{ClientOptions, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE};
 use braid_proto::packet::{Connect, ProtocolVersion};
 use braid_proto::stream::{Priority, StreamPolicy};
 use braid_transport::quic::{Congestion, QuicOptions};
@@ -17,6 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::auto::Auto;
 use crate::client::{Client, Handle, Messages};
+use crate::datagrams::DatagramCounters;
 use crate::dialer::{Address, Dialer, without_credentials};
 use crate::driver::Driver;
 use crate::error::{Error, OptionsError};
@@ -310,6 +311,15 @@ impl Builder {
         self
     }
 
+    /// Whether messages of QoS 0 may travel in datagrams of QUIC (RFC 9221), which are sent once and may be lost: those
+    /// of this client that are [`Publication::unreliable`], and all that the server sends with QoS 0, without RETAIN,
+    /// if they fit into a packet. A server has to permit it (`quic.datagrams` of `braidmq`), for clients of MQTT 5;
+    /// otherwise, and on other transports, all travel on streams. False by default.
+    pub fn datagrams(mut self, wanted: bool) -> Self {
+        self.quic.datagrams = wanted;
+        self
+    }
+
     /// Congestion control: BBR 3 by default. QUIC only.
     pub fn congestion(mut self, congestion: Congestion) -> Self {
         self.quic.congestion = congestion;
@@ -402,6 +412,7 @@ impl Builder {
             received: ReceiveQueue::new(receive, !is_acknowledged_manually),
             events: EventLog::new(),
             unwritten: AtomicUsize::new(0),
+            datagrams: DatagramCounters::default(),
         });
         let (settings, policy) = self.into_settings()?;
         let (ended_sender, ended) = watch::channel(None);
@@ -413,6 +424,9 @@ impl Builder {
 
     fn into_settings(self) -> Result<(Settings, StreamPolicy), OptionsError> {
         let mut connect = self.connect;
+        if self.quic.datagrams {
+            connect.properties.user.push(DATAGRAMS_PROPERTY, DATAGRAMS_VALUE); // [BQ-81]
+        }
         let Placement { mut policy, default_priority } = self.placement;
         if let Some(priority) = default_priority {
             policy = policy.default_priority(priority);

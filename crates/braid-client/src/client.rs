@@ -13,6 +13,7 @@ use braid_proto::stream::StreamPolicy;
 use braid_proto::topic::TopicFilter;
 use tokio::sync::{oneshot, watch};
 
+use crate::datagrams::DatagramStatistics;
 use crate::error::Error;
 use crate::events::Events;
 use crate::publication::Publication;
@@ -82,8 +83,9 @@ impl Client {
     }
 
     fn to_publish(&self, publication: Publication, waiter: Option<Waiter<ReasonCode>>) -> Request {
+        let is_unreliable = publication.is_unreliable;
         let (delivery, placement) = publication.into_delivery(&self.handle.policy, now());
-        Request::Publish { delivery, stream: placement.stream, waiter }
+        Request::Publish { delivery, stream: placement.stream, waiter, is_unreliable }
     }
 
     /// Subscribes and waits for SUBACK: one code per filter, the granted QoS or the reason for a refusal. Subscriptions
@@ -154,6 +156,11 @@ impl Client {
     /// Number of bytes that were taken from the queue and wait for the link: the progress of a large message.
     pub fn unwritten(&self) -> usize {
         self.handle.channels.unwritten.load(Ordering::Relaxed)
+    }
+
+    /// Number of messages in datagrams so far; see [`Builder::datagrams`](crate::Builder::datagrams).
+    pub fn datagrams(&self) -> DatagramStatistics {
+        self.handle.channels.datagrams.snapshot()
     }
 
     /// Moves the connection to a new local port, such as after a change of the network. Session, streams and inflight

@@ -239,7 +239,10 @@ impl InflightTracker {
             match (delivery, waiter) {
                 (Some(delivery), waiter) => {
                     debug_assert!(delivery.qos > QoS::AtMostOnce, "QoS 0 has no packet identifier");
-                    lanes.push_front(stream, Request::Publish { delivery, stream, waiter });
+                    lanes.push_front(
+                        stream,
+                        Request::Publish { delivery, stream, waiter, is_unreliable: false },
+                    );
                 }
                 // PUBREC had arrived: the server has the message.
                 (None, Some(waiter)) => answer(waiter, Ok(ReasonCode::Success)),

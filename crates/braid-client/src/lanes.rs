@@ -330,7 +330,11 @@ mod tests {
         let message = Arc::new(Message::new(topic, "large".into(), QoS::AtMostOnce, false));
         let delivery = Delivery { priority: Priority::new(priority), ..Delivery::of(message) };
         let stream = LogicalStream::Own;
-        lanes.push_back(stream, Request::Publish { delivery, stream, waiter: None }, None);
+        lanes.push_back(
+            stream,
+            Request::Publish { delivery, stream, waiter: None, is_unreliable: false },
+            None,
+        );
     }
 
     /// Looks at every request, so that each lane notes that it wants a stream.

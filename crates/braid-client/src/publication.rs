@@ -28,6 +28,7 @@ pub struct Publication {
     pub(crate) retain: bool,
     properties: MessageProperties,
     choice: Choice,
+    pub(crate) is_unreliable: bool,
 }
 
 impl Publication {
@@ -43,7 +44,8 @@ impl Publication {
     pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
         let payload = payload.into();
         let (properties, choice) = (MessageProperties::default(), Choice::default());
-        Self { topic, payload, qos: QoS::AtMostOnce, retain: false, properties, choice }
+        let (qos, retain, is_unreliable) = (QoS::AtMostOnce, false, false);
+        Self { topic, payload, qos, retain, properties, choice, is_unreliable }
     }
 
     /// Replaces the payload.
@@ -124,6 +126,17 @@ impl Publication {
     #[must_use]
     pub fn stream(mut self, number: u32) -> Self {
         self.choice.stream = Some(number);
+        self
+    }
+
+    /// Whether the message, with QoS 0 and without RETAIN, may travel in a datagram of QUIC, which is sent once: for
+    /// values that the next one replaces. What is lost delays nothing, and the order is not kept. While the path is
+    /// slower than the application, the oldest messages of the lowest priority are dropped. Needs
+    /// [`Builder::datagrams`](crate::Builder::datagrams); otherwise, and if it does not fit into a packet, the message
+    /// travels as any other.
+    #[must_use]
+    pub fn unreliable(mut self) -> Self {
+        self.is_unreliable = true;
         self
     }
 

@@ -31,6 +31,8 @@ pub(crate) enum Request {
         stream: LogicalStream,
         /// `None`: no caller waits for the outcome.
         waiter: Option<Waiter<ReasonCode>>,
+        /// Whether it goes in a datagram where that is possible.
+        is_unreliable: bool,
     },
     /// Message that an earlier connection, or a stream that has ended, left unacknowledged.
     Resend {

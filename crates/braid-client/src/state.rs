@@ -15,6 +15,7 @@ use braid_transport::Transport;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
+use crate::datagrams::DatagramCounters;
 use crate::error::Error;
 use crate::events::{ConnectionEvent, EventLog};
 use crate::inflight::InflightTracker;
@@ -33,6 +34,7 @@ pub(crate) struct Channels {
     pub(crate) events: EventLog,
     /// Bytes that the protocol has encoded and the link has not taken, for [`Client::unwritten`](crate::Client).
     pub(crate) unwritten: AtomicUsize,
+    pub(crate) datagrams: DatagramCounters,
 }
 
 /// State of one client across its connections. The driver owns it and lends it to the current connection.

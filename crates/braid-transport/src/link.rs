@@ -10,10 +10,11 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use braid_proto::stream::{Priority, StreamKey};
+use bytes::Bytes;
 use tokio::io::{AsyncWrite, ReadBuf};
 
 use crate::path_sample::{PathSample, TcpMetrics};
-use crate::quic::{Blocked, ConnectionState, GateState, Multi, PathState};
+use crate::quic::{Blocked, ConnectionState, DatagramCounts, GateState, Multi, PathState};
 use crate::single::{ByteStream, Single};
 use crate::transport::{Close, Dir, Peer, Read};
 
@@ -234,7 +235,31 @@ impl Link {
         }
     }
 
-    /// Number of STREAM frames received on all streams. It grows when bytes come, whether they are read or wait under
+    /// Largest datagram (RFC 9221) that can be sent now, in bytes; it follows the path. `None` unless both ends permit
+    /// datagrams, on a single stream, and when the link is lost. [BQ-80]
+    pub fn datagram_size(&mut self) -> Option<usize> {
+        self.on_quic(ConnectionState::datagram_size).flatten()
+    }
+
+    /// Queues a datagram, which may be lost and is never sent again. It leaves with a later flush: when the path takes
+    /// a packet, and no stream of a higher priority has something to send; those of its own priority take turns with
+    /// it. At most 256 wait, and 64 KiB: the oldest of the lowest priority is dropped for another. Without effect
+    /// unless [`Link::datagram_size`] is at least its length. [BQ-86]
+    pub fn send_datagram(&mut self, priority: Priority, datagram: Bytes) {
+        self.on_quic(|state| state.send_datagram(priority, datagram));
+    }
+
+    /// Number of datagrams that wait to be sent.
+    pub fn unsent_datagrams(&mut self) -> usize {
+        self.on_quic(|state| state.unsent_datagrams()).unwrap_or(0)
+    }
+
+    /// Counts of datagrams. `None` on a single stream, and when the link is lost.
+    pub fn datagram_counts(&mut self) -> Option<DatagramCounts> {
+        self.on_quic(|state| state.datagram_counts())
+    }
+
+    /// Number of STREAM and DATAGRAM frames received. It grows when bytes come, whether they are read or wait under
     /// flow control; PING and ACK of QUIC itself do not count. `None` on a single stream, and when the link is
     /// lost. [BQ-44]
     pub fn stream_frames(&mut self) -> Option<u64> {

@@ -16,6 +16,10 @@ pub enum Read {
     Opened(StreamKey),
     /// Bytes of this stream are in the buffer.
     Bytes(StreamKey),
+    /// One whole datagram of QUIC (RFC 9221) is in the buffer. Only with
+    /// [`QuicOptions::datagrams`](crate::quic::QuicOptions::datagrams), and while the control stream is wanted: those
+    /// for which there is no room are dropped, the oldest first.
+    Datagram,
     /// FIN after the last byte of this data stream.
     Finished(StreamKey),
     /// RESET_STREAM on this data stream, with the peer's code.

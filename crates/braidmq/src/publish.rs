@@ -78,6 +78,11 @@ pub(crate) struct Args {
     /// sent to the server.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     priority: Option<Priority>,
+    /// Send in datagrams of QUIC, once: a lost message delays nothing. Needs -q 0 and -V 5, which it sets, and a server
+    /// that permits it (quic.datagrams of braidmq); otherwise, and if it does not fit into a packet, the message is
+    /// sent as any other.
+    #[arg(long, conflicts_with = "retain", help_heading = QUIC)]
+    unreliable: bool,
     /// Log on standard error how the client is connected, as --events does.
     #[arg(short, long)]
     verbose: bool,
@@ -92,7 +97,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 async fn publish(args: &Args) -> Result<(), Failure> {
-    let Connection { builder, properties, version, topic } = args.client.connection(None)?;
+    let Connection { builder, properties, version, topic } =
+        args.client.connection(args.unreliable.then_some("--unreliable"))?;
     let topic = match (&args.topic, topic) {
         (Some(_), Some(_)) => return Err(Failure::usage("Error: the topic is in the URL: leave -t out.")),
         (Some(topic), None) => topic.clone(),
@@ -126,6 +132,13 @@ impl Args {
             self.client.needs_quic("--stream")?;
             publication = publication.stream(number);
         }
+        if self.unreliable {
+            self.client.needs_quic("--unreliable")?;
+            if self.qos != QoS::AtMostOnce {
+                return Err(Failure::usage("Error: --unreliable is for QoS 0: leave -q out."));
+            }
+            publication = publication.unreliable();
+        }
         if let Some(priority) = self.priority {
             publication = publication.priority(priority);
         }
@@ -134,6 +147,7 @@ impl Args {
 
     /// Leaves everything on the control stream without --priority: messages of equal priority need no other.
     fn with_streams(&self, builder: Builder) -> Builder {
+        let builder = if self.unreliable { builder.datagrams(true) } else { builder };
         if self.priority.is_some() { builder } else { builder.stream_policy(StreamPolicy::control()) }
     }
 

@@ -96,6 +96,10 @@ pub(crate) struct Args {
     /// (MQTT 5; servers other than braidmq ignore it). The server's rules decide by default.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     priority: Option<Priority>,
+    /// Receive messages of QoS 0 in datagrams of QUIC, which are sent once: a lost message delays none behind it. Needs
+    /// MQTT 5 and a server that permits it (quic.datagrams of braidmq).
+    #[arg(long, help_heading = QUIC)]
+    datagrams: bool,
     #[command(flatten)]
     client: ClientOptions,
 }
@@ -106,6 +110,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
     client::run(&args.client, false, subscribe(&args))
 }
 
+impl Args {
+    /// Option that needs MQTT 5.
+    fn needs_v5(&self) -> Option<&'static str> {
+        self.priority.map(|_| "--priority").or(self.datagrams.then_some("--datagrams"))
+    }
+}
+
 async fn subscribe(args: &Args) -> Result<(), Failure> {
     let timeout = args.timeout.map(Duration::from_secs);
     let timed_out = async {
@@ -114,12 +125,12 @@ async fn subscribe(args: &Args) -> Result<(), Failure> {
             None => std::future::pending().await,
         }
     };
-    let connection = args.client.connection(args.priority.map(|_| "--priority"))?;
+    let connection = args.client.connection(args.needs_v5())?;
     let version = connection.version;
     let plan = Plan::new(args, &connection)?;
     tokio::pin!(timed_out);
     let connected = tokio::select! {
-        connected = connection.builder.connect() => connected,
+        connected = connection.builder.datagrams(args.datagrams).connect() => connected,
         () = &mut timed_out => return Err(Failure::timed_out()),
     };
     let (client, messages) = connected.map_err(|error| Failure::of(&error, version))?;

@@ -1,6 +1,7 @@
 //! Bodies of the fuzz targets for packets, topics and protocol machines. Each panics on a failure.
 
 mod client_streams;
+mod datagrams;
 mod decode;
 mod filter_match;
 mod peer;
@@ -8,6 +9,7 @@ mod round_trip;
 mod session_operations;
 
 pub use client_streams::client_streams;
+pub use datagrams::datagrams;
 pub use decode::{decode_v3, decode_v5};
 pub use filter_match::filter_match;
 pub use round_trip::round_trip;

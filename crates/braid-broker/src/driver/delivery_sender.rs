@@ -51,19 +51,31 @@ fn outbox_target(egress: &EgressQueue) -> usize {
     if egress.is_mixed() { MIXED_TARGET } else { OUTBOX_TARGET }
 }
 
+/// Room of a connection for deliveries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Bytes in all outboxes.
+    pub(super) unwritten: usize,
+    /// Largest datagram; `None` if the client gets none.
+    pub(super) datagrams: Option<usize>,
+}
+
 /// The most urgent delivery whose stream has room and that the peer takes, and its lane. Streams without room are
-/// passed over [BQ-53], [BQ-55] and noted in `streams`. `unwritten`: bytes in all outboxes. `owns_session`: whether the
-/// session is of this node for certain; otherwise only deliveries of QoS 0 are sent.
+/// passed over [BQ-53], [BQ-55] and noted in `streams`. `owns_session`: whether the session is of this node for
+/// certain; otherwise only deliveries of QoS 0 are sent.
 pub(super) fn next_delivery(
     egress: &mut EgressQueue,
     server: &Server,
-    unwritten: usize,
+    room: Room,
     owns_session: bool,
     mut streams: Option<&mut StreamScheduler>,
 ) -> Option<(Lane, Delivery)> {
     let target = outbox_target(egress);
-    let is_congested = unwritten >= CONNECTION_TARGET;
+    let is_congested = room.unwritten >= CONNECTION_TARGET;
     egress.pop(|lane, delivery| {
+        if room.datagrams.is_some_and(|limit| server.takes_datagram(delivery, limit)) {
+            return true; // [BQ-83]
+        }
         let own = server.unwritten_on(server.resolve(lane.stream));
         let has_room = own < target && (own == 0 || !is_congested);
         if let Some(streams) = &mut streams

@@ -12,7 +12,7 @@ use bytes::Buf;
 use tokio::io::ReadBuf;
 
 use super::Driver;
-use super::delivery_sender::{has_room, next_delivery};
+use super::delivery_sender::{Room, has_room, next_delivery};
 use super::read_gate::ReadInput;
 use super::stream_scheduler::OpenedStream;
 use crate::clock;
@@ -28,7 +28,7 @@ const MAX_READS: usize = 32;
 /// Events after which a connection with many streams reads no more in its turn.
 const MAX_EVENTS: usize = 16 * 1024;
 
-/// Deliveries that one turn drops because they are too old or denied.
+/// Deliveries that one turn drops because they are too old or denied, or sends as datagrams.
 const DROPS_AT_ONCE: usize = 256;
 
 /// Slices of one vectored write.
@@ -121,6 +121,7 @@ impl Driver {
                 // Before anything that answers the bytes is written.
                 self.acks.note_progress(&mut self.server);
             }
+            Read::Datagram => self.handle_datagram(bytes, now),
             Read::Opened(stream) => {
                 let limit = self.core.config.limits.streams_per_second;
                 if self.streams.as_mut().is_some_and(|streams| streams.open(stream, limit, now)) {
@@ -218,7 +219,7 @@ impl Driver {
     // -- Deliveries --------------------------------------------------------------------------------
 
     /// Encodes deliveries into the outboxes of their streams while these, the peer and the queue allow it. True when it
-    /// stopped after [`DROPS_AT_ONCE`]: no outbox bounds a turn that drops what it takes.
+    /// stopped after [`DROPS_AT_ONCE`]: no outbox bounds a turn with these.
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let (mut sent, mut dropped, mut aged) = (0, 0, 0);
         self.server.continue_resend(now, self.session.access.permitted_deliveries(&mut dropped));
@@ -227,12 +228,12 @@ impl Driver {
             return false;
         }
         self.egress.note_begin(now);
-        let mut unwritten = self.server.unwritten();
         let mut drops_left = DROPS_AT_ONCE;
-        let owns = self.core.lifecycle.owns_sessions(now);
+        let (owns, datagrams) = (self.core.lifecycle.owns_sessions(now), self.datagram_limit());
+        let mut room = Room { unwritten: self.server.unwritten(), datagrams };
         while drops_left > 0
             && let Some((lane, next)) =
-                next_delivery(&mut self.egress, &self.server, unwritten, owns, self.streams.as_deref_mut())
+                next_delivery(&mut self.egress, &self.server, room, owns, self.streams.as_deref_mut())
         {
             let (queue_lsn, qos) = (next.queue_lsn, next.qos);
             if self.core.queues.policy.is_too_old(next.enqueued_at, now) {
@@ -248,6 +249,13 @@ impl Driver {
                 drops_left -= 1;
                 continue;
             }
+            if let Some(limit) = room.datagrams
+                && self.deliver_datagram(lane, &next, limit, now)
+            {
+                sent += 1;
+                drops_left -= 1;
+                continue;
+            }
             let stream = self.server.resolve(next.stream);
             let before = self.server.unwritten_on(stream);
             match self.server.deliver(next, now) {
@@ -255,7 +263,7 @@ impl Driver {
                     sent += 1;
                     self.egress.note_sent(stream, packet_id, now);
                     let after = self.server.unwritten_on(stream);
-                    unwritten += after - before;
+                    room.unwritten += after - before;
                     if let Some(streams) = &mut self.streams
                         && let Some(to) = streams.note_delivery(stream, lane.priority, (before, after), now)
                     {
@@ -293,7 +301,7 @@ impl Driver {
     }
 
     /// Counts deliveries that were dropped instead of being sent.
-    fn note_dropped(&self, dropped: u64) {
+    pub(super) fn note_dropped(&self, dropped: u64) {
         self.core.statistics.add(Counter::MessagesDropped, dropped);
         if let Some(entry) = &self.session.entry {
             entry.note_dropped(dropped);

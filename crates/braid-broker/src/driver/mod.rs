@@ -13,6 +13,7 @@ mod ack_pipeline;
 mod bans;
 mod close;
 mod connect;
+mod datagrams;
 mod delivery_sender;
 mod events;
 mod io;
@@ -131,10 +132,13 @@ impl Driver {
     }
 
     /// `accepted`: start of the time for CONNECT.
-    fn new(core: Arc<Core>, policy: Arc<ListenerPolicy>, link: Link, accepted: Instant) -> Self {
+    fn new(core: Arc<Core>, policy: Arc<ListenerPolicy>, mut link: Link, accepted: Instant) -> Self {
         let mut server = Server::new(core.server_options.clone(), accepted);
         if link.is_early() {
             server.set_early(); // [BQ-61]
+        }
+        if link.datagram_size().is_some() {
+            server.permit_datagrams(); // [BQ-81]
         }
         let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
         Self {
@@ -243,6 +247,7 @@ impl Driver {
             let unread = if is_refusing { self.link.unread_bytes() } else { self.link.held_bytes() };
             self.ingress.pressure.note_unread(unread, &self.core.memory);
             self.note_holdings();
+            self.count_datagrams();
             // 13. End. Messages before a DISCONNECT are dispatched first, in as many turns as that takes.
             if self.server.is_closed() && !self.server.has_events() {
                 self.release();
@@ -406,6 +411,7 @@ impl Driver {
     /// the last bytes of this one.
     fn release(&mut self) {
         self.gate.set_busy(false, self.core.statistics.busy());
+        self.count_datagrams();
         let Some(mut end) = self.server.take_end() else { return };
         let accepts_early = self.core.config.streams.early_publish == EarlyPublishConfig::Accept;
         if self.link.is_early() {

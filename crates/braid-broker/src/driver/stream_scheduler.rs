@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use braid_proto::connection::Server;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 
+use super::datagrams::DatagramTraffic;
+
 /// Least priority of a stream with acknowledgements: bulk of other streams must not starve the publishers on this
 /// one, and bulk of this one must not rise above everything because of them.
 const ACKNOWLEDGEMENTS: Priority = Priority::DEFAULT;
@@ -37,6 +39,8 @@ pub(super) struct StreamScheduler {
     write_order: Vec<StreamKey>,
     /// The first streams came in 0-RTT data.
     began_early: bool,
+    /// Datagrams beside the streams.
+    pub(super) datagrams: DatagramTraffic,
 }
 
 /// Stream of the client that begins.
@@ -78,6 +82,7 @@ impl StreamScheduler {
             refused: Vec::new(),
             write_order: Vec::new(),
             began_early,
+            datagrams: DatagramTraffic::default(),
         }
     }
 

@@ -192,7 +192,8 @@ impl Connection {
         if is_answered && !is_late {
             self.confirm_streams(state);
         }
-        if is_late || (is_answered && self.streams.is_settled()) {
+        let is_settled = is_answered && self.streams.is_settled() && self.link.unsent_datagrams() == 0;
+        if is_late || is_settled {
             debug!("sending DISCONNECT");
             let session_expiry = state.settings.ends_session.then_some(0);
             self.protocol.disconnect(Disconnect { session_expiry, ..Disconnect::new(ReasonCode::Success) });

@@ -2,6 +2,7 @@
 
 mod authentication;
 mod close;
+mod datagrams;
 mod send;
 mod streams;
 mod writer;
@@ -24,6 +25,7 @@ use tokio::time::{Sleep, sleep_until};
 use tracing::debug;
 
 use self::authentication::Authentication;
+use self::datagrams::handle_datagram;
 use self::streams::{Phase, Streams};
 use self::writer::LinkWriter;
 use crate::auto::{Auto, Replacement};
@@ -133,9 +135,10 @@ impl Connection {
             let has_ended = self.end_streams(state, now);
             state.set_unwritten(self.protocol.unwritten());
             if self.has_left(state, now) {
-                return Poll::Ready(self.leave(cx));
+                return Poll::Ready(self.leave(state, cx));
             }
             if self.poll_closed(cx, now).is_ready() {
+                self.count_datagrams(state);
                 return Poll::Ready(self.end());
             }
             // A link that takes nothing more is lost once everything that it received is read.
@@ -147,19 +150,24 @@ impl Connection {
             }
             let is_due = self.poll_timer(state, cx, now);
             if !(has_read || has_answered || has_taken || has_written || has_ended || is_due) {
-                self.flush(cx);
+                self.flush(state, cx);
                 return Poll::Pending;
             }
         }
-        self.flush(cx);
+        self.flush(state, cx);
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
     /// Sends what the link holds back: encrypted and framed bytes, and on QUIC all packets. An error comes with the
     /// next read or write as well.
-    fn flush(&mut self, cx: &mut Context<'_>) {
+    fn flush(&mut self, state: &ClientState, cx: &mut Context<'_>) {
+        let waits = self.timer.deadline.is_some() && self.link.unsent_datagrams() > 0;
         let _ = self.link.poll_flush(cx);
+        if waits && self.link.unsent_datagrams() == 0 {
+            cx.waker().wake_by_ref(); // The connection may be closed.
+        }
+        self.count_datagrams(state);
     }
 
     fn poll_acknowledged(&mut self, state: &ClientState, cx: &mut Context<'_>, now: Instant) {
@@ -193,14 +201,14 @@ impl Connection {
 
     /// Ends the connection on this link for one on the next. The server keeps the session, and discards the Will.
     /// [BQ-91]
-    fn leave(&mut self, cx: &mut Context<'_>) -> End {
+    fn leave(&mut self, state: &ClientState, cx: &mut Context<'_>) -> End {
         if self.protocol.is_established() {
             self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
             self.writer.poll(&mut self.link, &mut self.protocol, &mut self.streams, cx);
         } else {
             self.protocol.handle_link_closed();
         }
-        self.flush(cx);
+        self.flush(state, cx);
         self.end()
     }
 
@@ -274,10 +282,10 @@ impl Connection {
             self.is_paused = is_full;
             self.protocol.pause(is_full, now);
         }
-        let Poll::Ready(read) = self.poll_link(cx, now) else { return false };
+        let Poll::Ready(read) = self.poll_link(state, cx, now) else { return false };
         match read {
             // Opened and Moved are reported to servers only.
-            Ok(Read::Bytes(_) | Read::Confirmed | Read::Opened(_) | Read::Moved(_)) => {}
+            Ok(Read::Bytes(_) | Read::Datagram | Read::Confirmed | Read::Opened(_) | Read::Moved(_)) => {}
             Ok(Read::Finished(stream)) => self.handle_finished(state, stream, now),
             Ok(Read::Reset(stream, code) | Read::Stopped(stream, code)) => {
                 self.handle_reset(state, stream, code, now);
@@ -290,7 +298,12 @@ impl Connection {
     }
 
     /// Reads once from the link; the protocol machine handles the bytes.
-    fn poll_link(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<std::io::Result<Read>> {
+    fn poll_link(
+        &mut self,
+        state: &ClientState,
+        cx: &mut Context<'_>,
+        now: Instant,
+    ) -> Poll<std::io::Result<Read>> {
         let Self { link, protocol, streams, is_paused, .. } = self;
         // Messages arrive only on streams that carried a SUBSCRIBE. The others carry acknowledgements, which are read
         // even while the receive queue is full.
@@ -304,8 +317,10 @@ impl Connection {
         READ_BUFFER.with_borrow_mut(|buffer| {
             let mut buffer = ReadBuf::new(buffer);
             let read = ready!(link.poll_read(cx, &mut buffer, &mut wants));
-            if let Ok(Read::Bytes(stream)) = read {
-                protocol.handle_bytes(stream, buffer.filled(), now);
+            match read {
+                Ok(Read::Bytes(stream)) => protocol.handle_bytes(stream, buffer.filled(), now),
+                Ok(Read::Datagram) => handle_datagram(protocol, state, buffer.filled(), now),
+                _ => {}
             }
             Poll::Ready(read)
         })

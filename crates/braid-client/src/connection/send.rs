@@ -12,6 +12,7 @@ use braid_transport::Dir;
 use tracing::{debug, warn};
 
 use super::Connection;
+use super::datagrams::is_for_datagram;
 use crate::error::Error;
 use crate::inflight::Sent;
 use crate::lanes::LaneStream;
@@ -57,12 +58,16 @@ impl Connection {
     /// Takes the next request that can be sent, highest priority first, with its lane. A blocked request delays its own
     /// lane only. [BQ-55]
     fn next(&mut self, state: &mut ClientState) -> Option<(usize, Request)> {
+        let datagrams = self.datagram_limit();
         let Self { protocol, send_maximum, .. } = self;
         let (lanes, inflight) = (&mut state.lanes, &state.inflight);
         let is_established = protocol.is_established();
         lanes.pop(|lane, priority, request| {
             if !is_established && !may_be_early(protocol, request) {
                 return false;
+            }
+            if is_for_datagram(protocol, request, datagrams) {
+                return true; // [BQ-83]
             }
             let Some(stream) = lane.stream_for(priority) else { return false };
             if protocol.outbox(stream).is_some_and(|outbox| outbox.len() >= OUTBOX_LIMIT) {
@@ -93,14 +98,23 @@ impl Connection {
 
     /// Sends a request on the stream of its lane. False: the request went back to its lane.
     fn send(&mut self, state: &mut ClientState, lane: usize, request: Request, now: Instant) -> bool {
+        let Some(request) = self.send_datagram(state, request, now) else {
+            state.lanes.remove_if_unused(lane);
+            return true;
+        };
         let at = state.lanes.lane_mut(lane);
-        let Some(mut stream) = at.stream_for(Priority::HIGHEST) else { return false };
+        let Some(mut stream) = at.stream_for(Priority::HIGHEST) else {
+            // A message that was too large for a datagram waits for a stream of its lane.
+            let logical = state.lanes.logical(lane);
+            state.lanes.push_front(logical, request);
+            return true;
+        };
         if self.protocol.outbox(stream).is_none() {
             stream = StreamKey::CONTROL; // [BQ-42]
         }
         let is_last = at.is_own() && !stream.is_control();
         match request {
-            Request::Publish { delivery, stream: logical, waiter } => {
+            Request::Publish { delivery, stream: logical, waiter, .. } => {
                 let delivery = Delivery { stream, ..delivery };
                 if !self.publish(state, delivery, logical, waiter, now) {
                     return false;
@@ -158,7 +172,8 @@ impl Connection {
                 return true;
             }
             Ok(Outcome::Blocked(delivery)) => {
-                let request = Request::Publish { delivery: *delivery, stream: logical, waiter };
+                let (delivery, is_unreliable) = (*delivery, false);
+                let request = Request::Publish { delivery, stream: logical, waiter, is_unreliable };
                 state.lanes.push_front(logical, request);
                 return false;
             }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use braid_proto::connection::Client as Protocol;
 use braid_proto::stream::StreamKey;
 use braid_transport::Link;
+use braid_transport::quic::DatagramCounts;
 use bytes::Buf;
 
 use super::streams::Streams;
@@ -21,12 +22,19 @@ pub(super) struct LinkWriter {
     to_write: Vec<StreamKey>,
     /// Error of a write, after which the link takes nothing more. The connection ends once everything received is read.
     error: Option<Error>,
+    /// Counts of datagrams that the statistics have.
+    counted: DatagramCounts,
 }
 
 impl LinkWriter {
     /// Whether a write has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.error.is_some()
+    }
+
+    /// Replaces the counts of datagrams that the statistics have.
+    pub(super) fn replace_counted(&mut self, now: DatagramCounts) -> DatagramCounts {
+        std::mem::replace(&mut self.counted, now)
     }
 
     pub(super) fn take_error(&mut self) -> Option<Error> {

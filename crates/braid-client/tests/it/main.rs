@@ -5,6 +5,7 @@
 mod auto;
 mod chaos;
 mod connection;
+mod datagrams;
 mod delivery;
 mod hostile;
 mod requests;

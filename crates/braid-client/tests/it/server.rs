@@ -14,7 +14,7 @@ use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, QoS, Subscribe, Unsubscribe};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
-use braid_proto::stream::StreamKey;
+use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicName;
 use braid_transport::quic::QuicOptions;
 use braid_transport::quic::codes::CLOSE_ABNORMAL;
@@ -90,8 +90,11 @@ impl Listening {
     /// The next connection, before its CONNECT; `None`: the client leaves before the handshake is done.
     pub(crate) async fn incoming_unless_gone(&mut self) -> Option<Peer> {
         let incoming = self.listener.accept().await.expect("the network is there");
-        let link = incoming.handshake().await.ok()?;
+        let mut link = incoming.handshake().await.ok()?;
         let mut server = Server::new(Arc::new(self.options.clone()), now());
+        if link.datagram_size().is_some() {
+            server.permit_datagrams();
+        }
         if link.is_early() {
             server.set_early();
         }
@@ -102,6 +105,7 @@ impl Listening {
             ended: Vec::new(),
             opened: Vec::new(),
             ignored: HashSet::new(),
+            datagrams: 0,
             buffer: vec![0; 65536],
         };
         Some(peer)
@@ -133,6 +137,8 @@ pub(crate) struct Peer {
     pub(crate) opened: Vec<StreamKey>,
     /// Streams that are not read.
     ignored: HashSet<StreamKey>,
+    /// Number of datagrams that have come.
+    pub(crate) datagrams: usize,
     buffer: Vec<u8>,
 }
 
@@ -235,6 +241,11 @@ impl Peer {
                     self.link.abort(stream, code);
                 }
                 Ok(Read::Confirmed) => self.server.handle_confirmed(now()),
+                Ok(Read::Datagram) => {
+                    let handled = server.handle_datagram(buffer.filled(), now());
+                    assert_eq!(handled, Ok(()), "the client keeps to the contract");
+                    self.datagrams += 1;
+                }
                 Ok(Read::Moved(_)) => {}
                 Ok(Read::Closed) | Err(_) => self.server.handle_link_closed(),
             }
@@ -379,6 +390,12 @@ impl Peer {
         let delivery = Delivery { stream, ..Delivery::of(Arc::new(message)) };
         let sent = self.server.deliver(delivery, now());
         assert!(matches!(sent, Sent::Out(_)), "{sent:?}");
+        self.flush().await;
+    }
+
+    /// Sends a datagram to the client.
+    pub(crate) async fn send_datagram(&mut self, bytes: &'static [u8]) {
+        self.link.send_datagram(Priority::DEFAULT, Bytes::from_static(bytes));
         self.flush().await;
     }
 

@@ -359,6 +359,11 @@ impl Exchange {
         fits
     }
 
+    /// Fields of the transmission of a QoS 0 message outside of the streams.
+    pub(crate) fn transmission(&self, now: Instant) -> Transmission<'_> {
+        transmission(self.version(), self.mounting.as_deref(), None, false, now)
+    }
+
     fn put(&mut self, delivery: &Delivery, id: Option<PacketId>, dup: bool, now: Instant) -> bool {
         let transmission = transmission(self.version(), self.mounting.as_deref(), id, dup, now);
         put(&mut self.streams, &mut self.outbound_aliases, delivery, transmission)

@@ -11,6 +11,7 @@
 //! happened), commands (requests of the application) and `poll_*` (work for the caller).
 
 mod client;
+mod datagram;
 mod exchange;
 mod mounting;
 mod server;
@@ -25,6 +26,7 @@ use crate::message::Delivery;
 use crate::types::{PacketId, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, SendError, ServerProof};
+pub use datagram::{DATAGRAMS_PROPERTY, DATAGRAMS_VALUE};
 pub use server::{Acceptance, EarlyPublish, End, Event, ReadObstacle, Server, ServerOptions};
 pub use stream::Outbox;
 pub use traffic::StreamReport;

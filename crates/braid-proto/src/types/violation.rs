@@ -123,6 +123,12 @@ pub enum Violation {
     #[error("the server claims a session that the client does not have")]
     SessionPresentWithoutSession,
 
+    /// `[BQ-82]`: a datagram with something else.
+    #[error("a datagram is not exactly one PUBLISH of QoS 0 without RETAIN and topic alias")]
+    NotInDatagram,
+    /// `[BQ-85]`: a datagram in early data, before CONNACK, or without an agreement.
+    #[error("a datagram came without an agreement by CONNECT and CONNACK, or before it")]
+    DatagramNotAgreed,
     /// `[BQ-10]`, `[BQ-11]`, `[BQ-12]`: a packet that belongs on the control stream.
     #[error("{0} must not be sent on a data stream")]
     NotOnDataStream(PacketType),
@@ -214,6 +220,8 @@ impl Violation {
             | Self::UnexpectedAuth(_)
             | Self::SessionExpiryRaised
             | Self::SessionPresentWithoutSession
+            | Self::NotInDatagram
+            | Self::DatagramNotAgreed
             | Self::NotOnDataStream(_) => ReasonCode::ProtocolError,
             Self::AuthenticationMethodChanged => ReasonCode::BadAuthenticationMethod,
             // 0x87 is for servers only.

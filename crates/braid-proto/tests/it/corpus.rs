@@ -23,6 +23,11 @@ fn client_streams() {
 }
 
 #[test]
+fn datagrams() {
+    replay("datagrams", bodies::datagrams);
+}
+
+#[test]
 fn decode_v3() {
     replay("decode_v3", bodies::decode_v3);
 }
@@ -56,5 +61,6 @@ fn random_operations() {
         random.fill(&mut data);
         bodies::session_operations(&data);
         bodies::client_streams(&data);
+        bodies::datagrams(&data);
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::connection::{Acceptance, Cause, End, Event, Server, ServerOptions, StreamAction};
+use braid_proto::connection::{
+    Acceptance, Cause, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE, End, Event, Server, ServerOptions, StreamAction,
+};
 use braid_proto::decoder::Decoder;
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion, QoS};
@@ -58,6 +60,28 @@ pub(crate) fn message(topic: &str, payload: impl Into<Bytes>, qos: QoS) -> Arc<M
 /// Delivery on the control stream without RETAIN.
 pub(crate) fn delivery(topic: &str, payload: impl Into<Bytes>, qos: QoS) -> Delivery {
     Delivery::of(message(topic, payload, qos))
+}
+
+/// CONNECT that asks for datagrams.
+pub(crate) fn asking_for_datagrams() -> Connect {
+    let mut connect = connect(ProtocolVersion::V5);
+    connect.properties.user.push(DATAGRAMS_PROPERTY, DATAGRAMS_VALUE);
+    connect
+}
+
+/// Connection on a transport with datagrams, whose client asked for them. The CONNACK is not read.
+pub(crate) fn agreed_on_datagrams(options: ServerOptions) -> Rig {
+    over_datagrams(options, asking_for_datagrams())
+}
+
+/// Connection on a transport with datagrams, after this CONNECT.
+pub(crate) fn over_datagrams(options: ServerOptions, connect: Connect) -> Rig {
+    let mut rig = Rig::before_connect(options);
+    rig.server.permit_datagrams();
+    rig.read(&encoded(&Packet::Connect(Box::new(connect)), ProtocolVersion::V5));
+    assert!(matches!(rig.server.poll_event(), Some(Event::Connect(_))));
+    rig.server.accept(Session::default(), &Acceptance::default(), rig.now, |_| true);
+    rig
 }
 
 pub(crate) struct Rig {

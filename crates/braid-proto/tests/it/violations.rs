@@ -17,7 +17,7 @@ use braid_proto::topic::TopicError;
 use bytes::Buf;
 
 use crate::hex;
-use crate::rig::{Rig, connect, options};
+use crate::rig::{Rig, agreed_on_datagrams, connect, options};
 use crate::spool::MemorySpool;
 
 /// State of the connection when the bytes arrive.
@@ -40,6 +40,8 @@ enum At {
     Unreleased,
     /// Data stream of such a client.
     ClientData,
+    /// Datagram to such a server, after an agreement on datagrams or without one.
+    Datagram { is_agreed: bool },
     /// Server that accepted a client of MQTT 5 by an Authentication Method.
     Authenticated,
     /// Client that sent CONNECT with an Authentication Method.
@@ -50,7 +52,7 @@ enum At {
     Spooling(ProtocolVersion, SpoolError),
 }
 use At::{
-    Authenticated, Challenged, Client as C, ClientData, Connecting, Data, Listening, OldestPartial,
+    Authenticated, Challenged, Client as C, ClientData, Connecting, Data, Datagram, Listening, OldestPartial,
     Requesting, Server as S, Spooling, Unreleased,
 };
 
@@ -350,6 +352,15 @@ table! {
         ClientData, Read("E0 00"), NotOnDataStream(T::Disconnect), "82";
         ClientData, Read("F0 00"), NotOnDataStream(T::Auth), "82";
     ]
+    // [BQ-82]
+    NotInDatagram => [
+        Datagram { is_agreed: true }, Read("C0 00"), NotInDatagram, "";
+        Datagram { is_agreed: true }, Read("31 04 0001 'a' 00"), NotInDatagram, "";
+    ]
+    // [BQ-85]
+    DatagramNotAgreed => [
+        Datagram { is_agreed: false }, Read("30 04 0001 'a' 00"), DatagramNotAgreed, "";
+    ]
     // [BQ-12]
     QosOnUnidirectional => [
         Data(UNI), Read("32 06 0001 'a' 0001 00"), QosOnUnidirectional, "9B";
@@ -431,6 +442,7 @@ fn run(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
         OldestPartial => run_data(BIDI, does, before),
         Unreleased => run_unreleased(does),
         ClientData => run_client_data(does),
+        Datagram { is_agreed } => run_datagram(is_agreed, does),
         Spooling(version, error) => run_spooling(version, error, does),
         Connecting(version) | C(version) => run_client(at, version, does, before),
         Requesting | Challenged => run_client(at, V5, does, before),
@@ -446,6 +458,19 @@ fn run_spooling(version: ProtocolVersion, error: SpoolError, does: &Does) -> (Ve
     bytes.resize(1 << 16, 0);
     rig.read(&bytes);
     (rig.sent(), rig.cause())
+}
+
+/// A datagram that is no message has no effect. [BQ-85]
+fn run_datagram(is_agreed: bool, does: &Does) -> (Vec<u8>, Option<Cause>) {
+    let Read(text) = does else { panic!("nothing is waited for there") };
+    let mut rig = match is_agreed {
+        true => agreed_on_datagrams(options()),
+        false => Rig::connected(options(), connect(V5)),
+    };
+    let _ = rig.sent();
+    let handled = rig.server.handle_datagram(&hex::bytes(&text.replace('\'', "\"")), rig.now);
+    assert!(!rig.server.is_closed() && rig.events().is_empty());
+    (rig.sent(), handled.err().map(Cause::Violation))
 }
 
 fn run_server(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {

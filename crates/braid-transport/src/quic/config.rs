@@ -46,6 +46,10 @@ const INITIAL_RTT: Duration = Duration::from_millis(333);
 /// losses of a full queue would be found by the time alone, which is that of a round trip through this queue.
 const PACKET_THRESHOLD: u32 = 32;
 
+/// Buffers of the library for DATAGRAM frames in each direction, bytes. It announces this as the largest frame, which
+/// RFC 9221 (3) recommends to be 65,535, and is asked to hold those of one packet only.
+const DATAGRAM_BUFFER: usize = 128 << 10;
+
 /// Time limit of a client's handshake with one address. UDP gives no other sign that no server is there.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -142,6 +146,9 @@ pub struct QuicOptions {
     /// (Retry). The bound of a flood from forged addresses: memory and an answer of three times its bytes for so many,
     /// one small packet each for the rest.
     pub retry_above: usize,
+    /// Takes DATAGRAM frames (RFC 9221), and sends them to a peer that takes them. Otherwise one of the peer ends the
+    /// connection. [BQ-80]
+    pub datagrams: bool,
     /// Directory for a file with all events of each connection (qlog).
     pub qlog_dir: Option<PathBuf>,
     /// Connection IDs of a server name it, for balancers that keep clients at their server.
@@ -176,6 +183,7 @@ impl QuicOptions {
             alpn: ALPN_MQTT,
             tickets: 100_000,
             retry_above: 256,
+            datagrams: false,
             qlog_dir: None,
             quic_lb: None,
         }
@@ -212,7 +220,8 @@ impl QuicOptions {
             .keep_alive_interval(self.keep_alive)
             .initial_rtt(self.initial_rtt)
             .packet_threshold(self.packet_threshold)
-            .datagram_receive_buffer_size(None)
+            .datagram_receive_buffer_size(self.datagrams.then_some(DATAGRAM_BUFFER)) // [BQ-80]
+            .datagram_send_buffer_size(DATAGRAM_BUFFER)
             .congestion_controller_factory(self.congestion.factory(self.loss_floor))
             .max_outgoing_bytes_per_second(self.link_rate);
         if let Some(directory) = &self.qlog_dir {

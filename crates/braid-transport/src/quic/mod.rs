@@ -24,7 +24,7 @@ mod tickets;
 
 pub use config::{Congestion, QuicOptions};
 pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason as PathReason};
-pub use connection::{Blocked, Multi, PathState, ReceiveBudget};
+pub use connection::{Blocked, DatagramCounts, Multi, PathState, ReceiveBudget};
 pub use early::is_early_data_rejected;
 pub use listener::EndpointHealth;
 pub use quic_lb::{QuicHeader, QuicLb, QuicLbError, QuicLbFormat, QuicLbKey, ServerId};

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use braid_proto::stream::{Priority, StreamKey};
-use braid_transport::quic::GateState;
+use braid_transport::quic::{DatagramCounts, GateState};
 use braid_transport::{Close, Dir, Peer, Read};
+use bytes::Bytes;
 use tokio::io::ReadBuf;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -173,6 +174,22 @@ impl Link {
 
     pub(crate) fn abort(&mut self, stream: StreamKey, code: u64) {
         self.with(|link| link.abort(stream, code));
+    }
+
+    pub(crate) fn datagram_size(&mut self) -> Option<usize> {
+        self.with(braid_transport::Link::datagram_size)
+    }
+
+    pub(crate) fn send_datagram(&mut self, priority: Priority, datagram: impl Into<Bytes>) {
+        self.with(|link| link.send_datagram(priority, datagram.into()));
+    }
+
+    pub(crate) fn unsent_datagrams(&mut self) -> usize {
+        self.with(braid_transport::Link::unsent_datagrams)
+    }
+
+    pub(crate) fn datagram_counts(&mut self) -> DatagramCounts {
+        self.with(braid_transport::Link::datagram_counts).expect("QUIC")
     }
 
     pub(crate) fn set_trusted(&mut self) {

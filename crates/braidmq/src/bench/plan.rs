@@ -73,7 +73,7 @@ pub(super) fn publish(options: &PubOptions) -> Result<Job, Failure> {
         ..plan
     });
     let ending = Ending { keep_connected: options.keep_connected, ..ending(&options.common) };
-    job(&options.common, transport, work, options.shortids, ending, notes)
+    job(&options.common(), transport, work, options.shortids, ending, notes)
 }
 
 /// Job of `bench sub`.
@@ -198,6 +198,7 @@ fn dialer(options: &CommonOptions, targets: Vec<Target>) -> Result<Dialer, Failu
             gate_log: quic.gate_log.clone(),
             link_rate: quic.link_rate,
             zero_rtt: quic.zero_rtt,
+            datagrams: quic.datagrams,
             qlog_dir: quic.qlog_dir.clone(),
             ..base
         },

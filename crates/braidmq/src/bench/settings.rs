@@ -32,6 +32,8 @@ pub(super) fn settings(options: &CommonOptions, plan: &Plan, targets: &[Target])
         "congestion_control": congestion_control(options, transport),
         // True with the congestion gate; null without QUIC.
         "gate": transport.is_quic().then_some(!options.quic.no_gate),
+        // True if messages of QoS 0 may be in datagrams (QUIC).
+        "datagrams": options.quic.datagrams,
         // Bytes per second of each client (QUIC).
         "link_rate": options.quic.link_rate,
         // Local addresses, taken in turn; empty leaves the choice to the system.

@@ -45,6 +45,8 @@ pub(crate) struct QuicConfig {
     pub(crate) tickets: usize,
     /// Whether a client that resumes may send early data.
     pub(crate) zero_rtt: bool,
+    /// Whether messages of QoS 0 may be in datagrams.
+    pub(crate) datagrams: bool,
     /// Directory for a qlog of each connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) qlog_dir: Option<PathBuf>,
@@ -116,6 +118,7 @@ impl Default for QuicConfig {
             receive_budget: options.receive_budget.bytes(),
             tickets: options.tickets,
             zero_rtt: options.zero_rtt,
+            datagrams: options.datagrams,
             qlog_dir: None,
             lb: None,
         }
@@ -151,6 +154,7 @@ impl Config {
             link_rate: quic.link_rate,
             tickets: quic.tickets,
             zero_rtt: quic.zero_rtt,
+            datagrams: quic.datagrams,
             qlog_dir: quic.qlog_dir,
             ..QuicOptions::server()
         })
@@ -180,6 +184,7 @@ mod tests {
             receive_budget = 5000000
             tickets = 7
             zero_rtt = false
+            datagrams = true
             qlog_dir = "q"
         "#;
         let config = Config { quic: toml::from_str(text).unwrap(), ..Config::default() };
@@ -195,6 +200,7 @@ mod tests {
             receive_budget: ReceiveBudget::new(5_000_000),
             tickets: 7,
             zero_rtt: false,
+            datagrams: true,
             qlog_dir: Some(PathBuf::from("q")),
             ..QuicOptions::server()
         };

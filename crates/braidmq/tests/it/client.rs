@@ -135,9 +135,14 @@ struct QuicBroker {
 
 impl QuicBroker {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(arguments: &[&str]) -> Self {
         let data = tempfile::tempdir().unwrap();
         let mut child = braidmq(&["serve", "--quic", "127.0.0.1:0", "--data-dir"])
             .arg(data.path())
+            .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -170,6 +175,21 @@ impl Drop for QuicBroker {
         // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// [BQ-83]
+#[test]
+fn unreliable_messages_travel_in_datagrams_where_the_broker_permits_them() {
+    for (settings, is_permitted) in [(&["--set", "quic.datagrams=true"][..], true), (&[], false)] {
+        let broker = QuicBroker::start_with(settings);
+        let subscriber = broker.subscriber(&["-t", "d/#", "--datagrams", "-C", "3"]);
+        let publish = ["-t", "d/1", "-m", "x", "--repeat", "3", "--unreliable", "-d"];
+        let published = run(&[&["pub"], &broker.options()[..], &publish].concat(), b"");
+        let log = String::from_utf8_lossy(&published.stderr);
+        assert_eq!(published.status.code(), Some(0), "{log}");
+        assert_eq!(log.contains("sending PUBLISH in a datagram"), is_permitted, "{log}");
+        assert_eq!(output(subscriber), (Some(0), b"x\nx\nx\n".to_vec()));
     }
 }
 

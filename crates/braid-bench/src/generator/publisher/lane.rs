@@ -62,7 +62,7 @@ struct Unwritten {
     bytes: u64,
     /// Position of the end of the first one.
     first_end: u64,
-    /// Distance between the ends of two; unknown (0) of a single one.
+    /// Distance between the ends of two; unknown (0) of a single one, and of messages in datagrams.
     step: u64,
 }
 
@@ -154,7 +154,7 @@ impl Unwritten {
     /// Removes the messages that are written; returns their number.
     fn release(&mut self, written: u64) -> u64 {
         let Some(beyond) = written.checked_sub(self.first_end) else { return 0 };
-        let whole = beyond.checked_div(self.step).map_or(1, |steps| steps.saturating_add(1));
+        let whole = beyond.checked_div(self.step).map_or(u64::MAX, |steps| steps.saturating_add(1));
         let released = whole.min(self.messages);
         self.messages -= released;
         self.first_end += released * self.step;

@@ -239,6 +239,7 @@ impl Publisher {
             connection.waiting(key) as u64
         };
         waiting <= OUTBOX
+            && connection.has_datagram_room()
             && (topic.source.qos() == QoS::AtMostOnce || self.unacknowledged.len() < self.inflight)
     }
 
@@ -274,7 +275,11 @@ impl Publisher {
         let topic = &mut self.topics[topic];
         let Some(Made { message, due }) = topic.made.take() else { return false };
         let bytes = message.payload_len() as u64;
-        let handed = on.connection.send(Delivery { stream: key, ..Delivery::of(message) });
+        let mut delivery = Delivery { stream: key, ..Delivery::of(message) };
+        if on.connection.sends_datagrams() {
+            delivery.priority = self.lanes[lane].priority;
+        }
+        let handed = on.connection.send(delivery);
         match handed {
             Ok(SendOutcome::Blocked(delivery)) => {
                 topic.made = Some(Made { message: delivery.message, due });

@@ -6,6 +6,7 @@ mod bursts;
 mod churn;
 mod close;
 mod codes;
+mod datagrams;
 mod early;
 mod ends;
 mod identifiers;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use braid_proto::decoder::Decoder;
 use braid_proto::packet::{
     Ack, AckKind, Connack, Connect, Disconnect, Packet, PacketId, ProtocolVersion, Publish, QoS, Suback,
     SubscribeEntry,
@@ -69,6 +70,27 @@ impl Lanes {
             Ok(found) => found,
             Err(_) => panic!("no {what} within an hour; {}", self.lock().summary()),
         }
+    }
+
+    // -- Datagrams ---------------------------------------------------------------------------------
+
+    pub(crate) fn send_datagram(&self, bytes: &[u8]) {
+        self.order(Order::Datagram(bytes.to_vec()));
+    }
+
+    /// The next datagram, one whole PUBLISH.
+    pub(crate) async fn expect_datagram(&self) -> Publish {
+        let bytes = self.wait("datagram", |state| state.datagrams.pop_front()).await;
+        let (mut decoder, mut rest) = (Decoder::new(self.version, usize::MAX), &bytes[..]);
+        let packet = decoder.decode(&mut rest).expect("a packet").expect("a whole one");
+        assert!(rest.is_empty(), "and nothing else");
+        let Packet::Publish(publish) = packet else { panic!("{packet:?}") };
+        publish
+    }
+
+    /// Number of datagrams that were not taken.
+    pub(crate) fn datagrams(&self) -> usize {
+        self.lock().datagrams.len()
     }
 
     // -- Streams -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ pub(super) enum Order {
     Abort(StreamKey, u64),
     Priority(StreamKey, Priority),
     Rebind,
+    Datagram(Vec<u8>),
     Close(Close),
 }
 
@@ -53,6 +54,8 @@ pub(super) struct State {
     to_write: BTreeSet<StreamKey>,
     pub(super) orders: VecDeque<Order>,
     pub(super) is_confirmed: bool,
+    /// Datagrams that have come.
+    pub(super) datagrams: VecDeque<Vec<u8>>,
     pub(super) end: Option<Result<(), String>>,
     pub(super) changed: Arc<Notify>,
     pump: Option<Waker>,
@@ -66,6 +69,7 @@ impl State {
             to_write: BTreeSet::new(),
             orders: VecDeque::new(),
             is_confirmed: false,
+            datagrams: VecDeque::new(),
             end: None,
             changed: Arc::default(),
             pump: None,
@@ -158,6 +162,7 @@ fn turn(
             Order::Abort(stream, code) => link.abort(stream, code),
             Order::Priority(stream, priority) => link.set_priority(stream, priority),
             Order::Rebind => link.rebind(None)?,
+            Order::Datagram(bytes) => link.send_datagram(Priority::DEFAULT, bytes.into()),
             Order::Close(close) => *closing = Some(close),
         }
     }
@@ -229,6 +234,7 @@ fn read(link: &mut Link, state: &mut State, cx: &mut Context<'_>) -> Poll<io::Re
             Read::Confirmed => state.is_confirmed = true,
             Read::Closed => return Poll::Ready(Ok(())),
             Read::Opened(key) => panic!("the broker opened {key}"), // [BQ-4]
+            Read::Datagram => state.datagrams.push_back(buffer.filled().to_vec()),
             Read::Moved(_) => {}
         }
     }

@@ -3,9 +3,11 @@
 use std::num::NonZeroU32;
 use std::time::Instant;
 
+use bytes::Bytes;
 use thiserror::Error;
 
 use super::{Client, ClientEvent, Established, State};
+use crate::connection::datagram;
 use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
 use crate::connection::{Resent, Sent, Token};
@@ -128,6 +130,24 @@ impl Client {
             established.last_sent = now;
         }
         Ok(sent)
+    }
+
+    /// Whether the server and this side have agreed on datagrams. [BQ-81]
+    pub fn sends_datagrams(&self) -> bool {
+        let State::Established(established) = &self.state else { return false };
+        established.datagrams.as_ref().is_some_and(|datagrams| datagrams.may_send())
+    }
+
+    /// Whether a message is for a datagram of at most `limit` bytes, as far as its size is known without its
+    /// properties. [BQ-83]
+    pub fn takes_datagram(&self, delivery: &Delivery, limit: usize) -> bool {
+        self.sends_datagrams() && datagram::fits(delivery, limit)
+    }
+
+    /// Packet of a message for a datagram of at most `limit` bytes, if both sides have agreed on datagrams. `None`: it
+    /// is to be sent by [`Client::publish`]. [BQ-83]
+    pub fn datagram(&self, delivery: &Delivery, limit: usize, now: Instant) -> Option<Bytes> {
+        self.exchange().filter(|_| self.sends_datagrams())?.datagram(delivery, limit, now)
     }
 
     /// Continues retransmission, a limited number of bytes at a time; to be called after every write.

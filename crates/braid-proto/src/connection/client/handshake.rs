@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::authentication::Authentication;
 use super::commands::{EarlyRequests, Grants};
 use super::{BytesBeforePing, Client, ClientEvent, Connected, Established, State};
+use crate::connection::datagram::{self, DatagramDecoder};
 use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Timer, Timers};
@@ -60,6 +61,8 @@ pub(super) struct Connecting {
     pub(super) authentication: Option<Authentication>,
     /// Whether the driver chooses the streams of retransmissions.
     pub(super) places_resends: bool,
+    /// Whether CONNECT asks for datagrams. [BQ-81]
+    pub(super) wants_datagrams: bool,
     pub(super) early: EarlyRequests,
 }
 
@@ -93,6 +96,7 @@ impl Client {
             inbound_aliases: properties.topic_alias_maximum.unwrap_or(0),
             authentication: properties.authentication_method.clone().map(Authentication::new),
             places_resends: false,
+            wants_datagrams: datagram::is_agreed(&properties.user),
             early: EarlyRequests::default(),
         };
         let decoder = Decoder::new(connect.version, maximum_packet_size); // [MQTT-3.1.2-24]
@@ -175,6 +179,8 @@ impl Client {
         let keep_alive = (keep_alive > 0).then(|| Duration::from_secs(keep_alive.into()));
         self.timers = Timers::default();
         self.timers.set(Timer::Ping, keep_alive.map(|keep_alive| now + keep_alive));
+        let may_send = datagram::is_agreed(&properties.user);
+        let datagrams = connecting.wants_datagrams.then(|| DatagramDecoder::new(&agreement, may_send));
         self.state = State::Established(Box::new(Established {
             exchange,
             grants: Grants::of(&properties),
@@ -188,6 +194,7 @@ impl Client {
             paused: false,
             authentication: connecting.authentication.take().map(Box::new),
             session_expires_with_connection: !connecting.session_expiry.outlives_connection(),
+            datagrams,
         }));
         let connected = Connected { session_present, properties, lost };
         self.events.push_back(ClientEvent::Connected(Box::new(connected)));

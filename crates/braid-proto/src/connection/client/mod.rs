@@ -11,6 +11,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::datagram::DatagramDecoder;
 use super::exchange::{Acknowledged, Exchange};
 use super::{Cause, Timer, Timers, Token};
 use crate::decoder::Decoder;
@@ -129,6 +130,8 @@ struct Established {
     /// Boxed: most clients have none.
     authentication: Option<Box<Authentication>>,
     session_expires_with_connection: bool,
+    /// `None` unless CONNECT asks for datagrams. [BQ-81]
+    datagrams: Option<Box<DatagramDecoder>>,
 }
 
 /// Bytes before a PINGREQ on its stream: the server cannot answer while they leave.
@@ -219,6 +222,20 @@ impl Client {
                 Err(violation) => self.handle_violation(violation),
             }
         }
+    }
+
+    /// Handles a datagram of the transport: one message of QoS 0.
+    ///
+    /// # Errors
+    /// It has no effect, and the connection goes on. [BQ-85]
+    pub fn handle_datagram(&mut self, datagram: &[u8], now: Instant) -> Result<(), Violation> {
+        let State::Established(established) = &mut self.state else {
+            return Err(Violation::DatagramNotAgreed);
+        };
+        established.last_received = now; // [BQ-44]
+        let Some(decoder) = &mut established.datagrams else { return Err(Violation::DatagramNotAgreed) };
+        let publish = decoder.decode(established.exchange.streams.agreement(), datagram)?;
+        self.handle_publish(StreamKey::CONTROL, publish, now)
     }
 
     /// Handles the instant of [`Client::poll_timeout`].

@@ -8,12 +8,15 @@ use bytes::Bytes;
 
 use super::authentication::Authentication;
 use super::{Established, Event, Server, State};
+use crate::connection::datagram::{self, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE, DatagramDecoder};
 use crate::connection::exchange::Exchange;
 use crate::connection::mounting::{Mounting, mount_will};
 use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Progress, Timer, Timers};
 use crate::message::Delivery;
-use crate::packet::{ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, Will, id};
+use crate::packet::{
+    ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, UserProperties, Will, id,
+};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{Mountpoint, PacketType, ProtocolVersion, ReasonCode, StreamKey, TopicError, Violation};
 use crate::wire::VARIABLE_BYTE_INTEGER_MAX;
@@ -39,6 +42,8 @@ pub(super) struct Deciding {
     mountpoint: Option<Mountpoint>,
     wants_response_information: bool,
     wants_problem_information: bool,
+    /// Whether the client asks for datagrams. [BQ-81]
+    wants_datagrams: bool,
     /// Session Expiry Interval of the client, before the server's limit.
     session_expiry: SessionExpiry,
     /// Enhanced authentication, if CONNECT named a method.
@@ -113,6 +118,7 @@ impl Server {
             mountpoint: None,
             wants_response_information: properties.request_response_information.unwrap_or(false), // [MQTT-3.1.2-28]
             wants_problem_information: properties.request_problem_information.unwrap_or(true),
+            wants_datagrams: datagram::is_agreed(&properties.user),
             session_expiry: SessionExpiry::requested_by(&connect),
             authentication: properties.authentication_method.clone().map(Authentication::new),
             outbox: Outbox::default(),
@@ -171,6 +177,12 @@ impl Server {
             limit if keep_alive == 0 => limit,
             limit => keep_alive.min(limit),
         };
+        let has_datagrams = self.permits_datagrams && deciding.wants_datagrams;
+        let mut user: UserProperties =
+            options.alt_svc.iter().map(|hint| (QuicHint::PROPERTY, &**hint)).collect();
+        if has_datagrams {
+            user.push(DATAGRAMS_PROPERTY, DATAGRAMS_VALUE); // [BQ-81]
+        }
         let properties = ConnackProperties {
             session_expiry: (session.expiry != deciding.session_expiry).then(|| session.expiry.as_secs()),
             receive_maximum: Some(options.receive_maximum),
@@ -189,7 +201,7 @@ impl Server {
                 .as_ref()
                 .map(|authentication| authentication.method.clone()), // [MQTT-4.12.0-5], [MQTT-4.12.0-6]
             authentication_data: acceptance.authentication_data.clone().filter(|_| authentication.is_some()),
-            user: options.alt_svc.iter().map(|hint| (QuicHint::PROPERTY, &**hint)).collect(),
+            user,
             ..ConnackProperties::default()
         };
         let mut exchange = Exchange::new(session, agreement);
@@ -211,6 +223,7 @@ impl Server {
             wants_problem_information: deciding.wants_problem_information,
             wanted_expiry: deciding.session_expiry,
             authentication: authentication.map(|authentication| Box::new(authentication.finished())),
+            datagrams: has_datagrams.then(|| DatagramDecoder::new(&agreement, true)),
         }));
         if !is_answered {
             // No other packet may be sent without CONNACK. [MQTT-3.1.2-24], [MQTT-3.2.0-1]

@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
+use super::datagram::{self, DatagramDecoder};
 use super::exchange::{Acknowledged, Exchange, PendingAck};
 use super::{Cause, Progress, Sent, StreamReport, Timer, Timers, Token};
 use crate::decoder::Decoder;
@@ -82,6 +85,8 @@ pub struct Server {
     opened: BTreeMap<StreamKey, UnacceptedStream>,
     /// Events held back until the handshake of the transport is confirmed; `None` afterwards.
     early_events: Option<VecDeque<Event>>,
+    /// Whether the transport carries datagrams.
+    permits_datagrams: bool,
 }
 
 #[derive(Debug)]
@@ -108,6 +113,8 @@ struct Established {
     wanted_expiry: SessionExpiry,
     /// Enhanced authentication. Boxed: hardly any client has one.
     authentication: Option<Box<Authentication>>,
+    /// `None` without an agreement on datagrams. [BQ-81]
+    datagrams: Option<Box<DatagramDecoder>>,
 }
 
 impl Server {
@@ -125,6 +132,7 @@ impl Server {
             events: VecDeque::new(),
             opened: BTreeMap::new(),
             early_events: None,
+            permits_datagrams: false,
         }
     }
 
@@ -240,6 +248,24 @@ impl Server {
         if let Some(exchange) = self.exchange_mut() {
             exchange.handle_persisted(None);
         }
+    }
+
+    /// Handles a datagram of the transport: one message of QoS 0.
+    ///
+    /// # Errors
+    /// It has no effect, and the connection goes on. [BQ-85]
+    pub fn handle_datagram(&mut self, datagram: &[u8], now: Instant) -> Result<(), Violation> {
+        self.note_bytes(now);
+        let is_early = self.early_events.is_some();
+        let State::Established(established) = &mut self.state else {
+            return Err(Violation::DatagramNotAgreed);
+        };
+        // Early data may be a replay, and a held message would be late.
+        let Some(decoder) = established.datagrams.as_mut().filter(|_| !is_early) else {
+            return Err(Violation::DatagramNotAgreed);
+        };
+        let publish = decoder.decode(established.exchange.streams.agreement(), datagram)?;
+        self.handle_packet(StreamKey::CONTROL, Packet::Publish(publish), now)
     }
 
     /// Notes the arrival of bytes on some stream, read or not. They restart the Keep Alive, so that a packet which
@@ -458,6 +484,29 @@ impl Server {
             Some(exchange) => exchange.send(delivery, now),
             None => Sent::Blocked(Box::new(delivery)),
         }
+    }
+
+    /// Declares that the transport carries datagrams: a client that asks for them gets its messages of QoS 0 so.
+    /// [BQ-81]
+    pub fn permit_datagrams(&mut self) {
+        self.permits_datagrams = true;
+    }
+
+    /// Whether the client and this side have agreed on datagrams.
+    pub fn sends_datagrams(&self) -> bool {
+        matches!(&self.state, State::Established(established) if established.datagrams.is_some())
+    }
+
+    /// Whether a delivery is for a datagram of at most `limit` bytes, as far as its size is known without its
+    /// properties. [BQ-83]
+    pub fn takes_datagram(&self, delivery: &Delivery, limit: usize) -> bool {
+        datagram::fits(delivery, limit)
+    }
+
+    /// Packet of a delivery for a datagram of at most `limit` bytes, if both sides have agreed on datagrams. `None`: it
+    /// is to be sent by [`Server::deliver`]. [BQ-83]
+    pub fn datagram(&self, delivery: &Delivery, limit: usize, now: Instant) -> Option<Bytes> {
+        self.exchange().filter(|_| self.sends_datagrams())?.datagram(delivery, limit, now)
     }
 
     /// Whether retransmissions are pending.

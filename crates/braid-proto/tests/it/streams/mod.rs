@@ -4,6 +4,7 @@ mod acks;
 mod aliases;
 mod client;
 mod client_ends;
+mod datagrams;
 mod early;
 mod ends;
 mod fall_back;

@@ -1,6 +1,6 @@
 //! Events of a connection: ready streams, incoming streams, confirmation and end.
 
-use noq_proto::Dir;
+use noq_proto::{ConnectionError, Dir};
 
 use super::state::ConnectionState;
 use super::stream::{self, CloseReason};
@@ -46,6 +46,8 @@ impl ConnectionState {
                 Event::Lost => self.handle_lost(),
                 // A task that waits for a stream polls for it.
                 Event::Available(_) | Event::Finished(_) => {}
+                // Reads ask for it.
+                Event::Datagram => {}
             }
         }
         if let Some(address) = self.role.take_new_address(&mut self.connection) {
@@ -79,6 +81,10 @@ impl ConnectionState {
 
     fn handle_lost(&mut self) {
         let Some(error) = self.connection.error() else { return };
+        if let ConnectionError::TransportError(error) = error {
+            // Such as a datagram for an end that has announced none. [BQ-80]
+            tracing::info!(%error, "a QUIC connection is closed, its peer has violated the protocol");
+        }
         self.close_reason.get_or_insert(CloseReason::Connection(error.clone()));
         // Bytes before it are read, and there may have been no event for them yet.
         self.reads.is_control_queued |= self.control.is_receiving;

@@ -4,6 +4,7 @@
 //! was written.
 
 mod close;
+mod datagrams;
 mod events;
 mod path_migration;
 mod path_state;
@@ -42,6 +43,7 @@ use super::io::Connection;
 use crate::tls;
 use crate::transport::{Close, Dir, Peer, Read, Transport};
 
+pub use self::datagrams::DatagramCounts;
 pub use self::path_state::{Blocked, PathState};
 pub(super) use self::receive_window::MAX_WINDOW;
 pub use self::receive_window::ReceiveBudget;

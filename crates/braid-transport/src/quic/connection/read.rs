@@ -48,13 +48,29 @@ impl ConnectionState {
             if let Some(read) = self.reads.notices.pop_front() {
                 return Some(read);
             }
+            // Datagrams have at most every other turn. At a server those that came with a DISCONNECT are read before
+            // it, at a client those that came with CONNACK behind it.
+            let was_datagram = std::mem::take(&mut self.reads.datagram_had_turn);
+            let is_server = matches!(self.role, Role::Server { .. });
+            if is_server
+                && !was_datagram
+                && let Some(read) = self.read_datagram(buffer, wants)
+            {
+                return Some(read);
+            }
             // The control stream comes first, and has at most every other turn while others wait.
             let was_first = std::mem::take(&mut self.reads.control_had_turn);
             if !was_first && let Some(read) = self.read_control(buffer, wants) {
                 self.reads.control_had_turn = true;
                 return Some(read);
             }
+            if !was_datagram && let Some(read) = self.read_datagram(buffer, wants) {
+                return Some(read);
+            }
             if let Some(read) = self.accept_next().or_else(|| self.read_data(buffer, wants)) {
+                return Some(read);
+            }
+            if was_datagram && let Some(read) = self.read_datagram(buffer, wants) {
                 return Some(read);
             }
             if !(self.reads.is_control_queued && wants(StreamKey::CONTROL)) {
@@ -63,9 +79,10 @@ impl ConnectionState {
         }
     }
 
-    /// STREAM frames received on all streams.
+    /// STREAM and DATAGRAM frames received.
     pub(crate) fn stream_frames(&mut self) -> u64 {
-        self.connection.stats().frame_rx.stream
+        let frames = self.connection.stats().frame_rx;
+        frames.stream + frames.datagram
     }
 
     /// Upper estimate of the bytes that were received and not read.
@@ -75,12 +92,14 @@ impl ConnectionState {
         let queued = queued.chain(reads.is_control_queued.then_some(&*control));
         let limit: u64 = queued.map(|stream| stream.window(unread.stream_window() as u64)).sum();
         let received = if limit == 0 { 0 } else { unread.received(&connection.stats()).min(limit) };
-        usize::try_from(received.max(window.held())).unwrap_or(usize::MAX)
+        let datagrams = connection.unread_datagram_bytes();
+        usize::try_from(received.max(window.held())).unwrap_or(usize::MAX).saturating_add(datagrams)
     }
 
     /// Bytes of them that were taken out of the library.
     pub(crate) fn held_bytes(&self) -> usize {
-        usize::try_from(self.window.held()).unwrap_or(usize::MAX)
+        let held = usize::try_from(self.window.held()).unwrap_or(usize::MAX);
+        held.saturating_add(self.connection.unread_datagram_bytes())
     }
 
     /// Sets the receive window after what is read and what is not. True if the connection was closed instead.
@@ -159,6 +178,20 @@ impl ConnectionState {
         }
         self.reads.is_control_queued = false;
         None
+    }
+
+    /// Reads the next datagram. Datagrams are wanted if the control stream is.
+    fn read_datagram(
+        &mut self,
+        buffer: &mut ReadBuf<'_>,
+        wants: &mut dyn FnMut(StreamKey) -> bool,
+    ) -> Option<Read> {
+        if !self.connection.has_unread_datagrams() || !wants(StreamKey::CONTROL) {
+            return None;
+        }
+        buffer.put_slice(&self.connection.read_datagram(buffer.remaining())?);
+        self.reads.datagram_had_turn = true;
+        Some(Read::Datagram)
     }
 
     fn handle_bytes(&mut self, bytes: usize) {

@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::close::ClosingLink;
+use super::datagrams::{DatagramMeter, Datagrams};
 use super::path_migration::PathMigration;
 use super::receive_window::ReceiveWindow;
 use super::send_limit::SendLimit;
@@ -51,6 +52,8 @@ pub(crate) struct ConnectionState {
     pub(super) unread: UnreadEstimate,
     pub(super) window: ReceiveWindow,
     pub(super) writes: Writes,
+    /// `None` unless this end permits datagrams.
+    pub(super) datagrams: Option<Box<Datagrams>>,
     pub(super) early: Option<Early>,
     pub(super) gate: Option<Arc<SharedGate>>,
     pub(super) role: Role,
@@ -70,6 +73,8 @@ pub(super) struct ReadQueue {
     pub(super) is_control_queued: bool,
     /// The control stream had the last turn.
     pub(super) control_had_turn: bool,
+    /// A datagram had the last turn.
+    pub(super) datagram_had_turn: bool,
     /// The peer has finished the control stream.
     pub(super) is_control_finished: bool,
     /// Results of the next reads.
@@ -115,6 +120,10 @@ impl ConnectionState {
                 gate.set_established();
             }
         }
+        if options.datagrams {
+            connection.permit_datagrams();
+        }
+        let datagrams = options.datagrams.then(Box::default);
         let role = match connection.side() {
             noq_proto::Side::Client => Role::Client { rebind },
             noq_proto::Side::Server => {
@@ -135,6 +144,7 @@ impl ConnectionState {
                 unsent: UnsentBytes::default(),
                 finishes: PendingFinishes::default(),
             },
+            datagrams,
             early,
             gate,
             role,
@@ -161,11 +171,23 @@ impl ConnectionState {
         if self.update_window() {
             cx.waker().wake_by_ref();
         }
-        self.connection.transmit(cx);
+        self.transmit(cx);
         // After the bytes before them, which had no chance to leave in a turn that took long.
         if self.poll_finishes(cx) {
-            self.connection.transmit(cx);
+            self.transmit(cx);
         }
+    }
+
+    fn transmit(&mut self, cx: &mut Context<'_>) {
+        if self.datagrams.is_none() {
+            return self.connection.transmit(cx);
+        }
+        let capacity = self.capacity();
+        let blocked_limit = self.blocked_limit(&capacity);
+        let Self { connection, writes, datagrams: Some(datagrams), gate, .. } = self else { return };
+        let (scheduler, gate) = (&writes.scheduler, gate.as_deref());
+        let mut meter = DatagramMeter { datagrams, scheduler, blocked_limit, patience: capacity.rtt, gate };
+        connection.transmit_with(cx, Some(&mut meter));
     }
 
     pub(super) fn stream_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
@@ -194,9 +216,12 @@ impl ConnectionState {
             }
             return;
         }
-        let Self { streams, connection, reads, .. } = self;
+        let Self { streams, connection, reads, datagrams, .. } = self;
         let Some(stream) = streams.get_mut(&key).filter(|stream| stream.is_sending) else { return };
         stream.reset(connection, code);
+        if let Some(datagrams) = datagrams {
+            datagrams.note_reset(key, stream.priority());
+        }
         reads.notices.push_back(Read::Stopped(key, code.into_inner()));
         self.handle_send_ended(key);
     }
@@ -217,8 +242,12 @@ impl ConnectionState {
 
     pub(crate) fn set_priority(&mut self, key: StreamKey, priority: Priority) {
         if let Some(stream) = self.streams.get_mut(&key) {
+            let before = stream.priority();
             stream.set_priority(&mut self.connection, priority);
             let (priority, has_written) = (stream.priority(), stream.written > 0);
+            if let Some(datagrams) = &mut self.datagrams {
+                datagrams.note_priority(key, before, priority);
+            }
             if has_written {
                 self.writes.unsent.handle_moved(priority);
             }
@@ -233,6 +262,9 @@ impl ConnectionState {
         let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
         stream.reset(&mut self.connection, code);
         stream.stop(&mut self.connection, code);
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.note_reset(key, stream.priority());
+        }
         self.handle_send_ended(key);
     }
 

@@ -61,6 +61,9 @@ impl ConnectionState {
                     self.writes.active.insert(key, priority);
                 }
                 self.note_urgency(key, priority, written);
+                if let Some(datagrams) = &mut self.datagrams {
+                    datagrams.note_written(key, priority, written);
+                }
                 Poll::Ready(Ok(written))
             }
             Poll::Pending => {
@@ -95,9 +98,13 @@ impl ConnectionState {
 
     /// Has the gate keep room for an urgent write. The control stream carries what keeps the connection alive.
     fn note_urgency(&mut self, key: StreamKey, priority: i32, written: usize) {
+        let now = Instant::now();
+        let datagrams = self.datagrams.as_ref();
+        let has_lower = self.writes.active.count_below(priority) > 0
+            || datagrams.is_some_and(|datagrams| datagrams.is_used_below(priority, now));
         if let Some(gate) = self.gate.as_ref().filter(|gate| gate.wants_urgent())
-            && self.writes.active.count_below(priority) > 0
-            && (key.is_control() || self.writes.urgency.handle_written(priority, Instant::now()))
+            && has_lower
+            && (key.is_control() || self.writes.urgency.handle_written(priority, now))
         {
             gate.handle_urgent(written);
         }
@@ -187,7 +194,9 @@ impl ConnectionState {
             let wait = self.early.as_ref().and_then(Early::until);
             let address = self.role.next_poll(&self.connection);
             let allowance = self.window.next_allowance();
-            let Some(due) = finish.into_iter().chain(wait).chain(address).chain(allowance).min() else {
+            let retry = self.datagrams.as_ref().and_then(|datagrams| datagrams.retry_at());
+            let due = finish.into_iter().chain(wait).chain(address).chain(allowance).chain(retry).min();
+            let Some(due) = due else {
                 self.writes.finishes.timer = None;
                 return has_more;
             };
@@ -199,6 +208,7 @@ impl ConnectionState {
                 return has_more;
             }
             self.writes.finishes.timer = None;
+            has_more |= self.datagrams.as_mut().is_some_and(|datagrams| datagrams.take_retry());
             if wait.is_some_and(|until| until <= Instant::now()) {
                 self.end_wait();
                 self.connection.close(code(CLOSE_ABNORMAL));

@@ -60,6 +60,7 @@ impl From<&ConnectionStats> for Frames {
         Self {
             acknowledgements: sent.acks,
             others: sent.stream
+                + sent.datagram
                 + sent.crypto
                 + sent.max_data
                 + sent.max_stream_data
@@ -82,6 +83,7 @@ impl From<&ConnectionStats> for Frames {
                 + sent.path_response,
             answers: received.acks,
             received: received.stream
+                + received.datagram
                 + received.crypto
                 + received.max_data
                 + received.max_stream_data

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use noq_proto::{
 use tokio::io::ReadBuf;
 
 use super::answer_delay::{AnswerDelay, Frames};
+use super::datagram_frames::{DatagramFrames, DatagramSource};
 use super::datagram_queue::{DatagramQueue, Order};
 use super::endpoint::Endpoint;
 use super::event::{Event, Received, Refused};
@@ -50,7 +52,7 @@ thread_local! {
 /// Its task calls [`Connection::receive`] at the begin of a turn, [`Connection::poll_event`] until there is none, and
 /// [`Connection::transmit`] at the end. Nothing that was written leaves before. Dropped, it is closed with code 0.
 pub(in crate::quic) struct Connection {
-    library: noq_proto::Connection,
+    pub(super) library: noq_proto::Connection,
     handle: ConnectionHandle,
     source: Source,
     sender: Sender,
@@ -58,7 +60,9 @@ pub(in crate::quic) struct Connection {
     timer: Timer,
     /// Datagrams that have come.
     received: u64,
-    answers: AnswerDelay,
+    pub(super) answers: AnswerDelay,
+    /// DATAGRAM frames, where this end permits them.
+    pub(super) datagrams: Option<Box<DatagramFrames>>,
     /// First packets of a client, until they are over.
     first_flight: Option<Box<FirstFlight>>,
     /// Streams that are read without order.
@@ -66,10 +70,10 @@ pub(in crate::quic) struct Connection {
     /// Bytes of all streams are dropped.
     is_discarding: bool,
     /// Reason for which the connection has ended.
-    error: Option<ConnectionError>,
+    pub(super) error: Option<ConnectionError>,
     /// [`Event::Lost`] is to be reported.
     has_news: bool,
-    is_connected: bool,
+    pub(super) is_connected: bool,
     is_confirmed: bool,
     is_draining: bool,
     is_drained: bool,
@@ -128,6 +132,7 @@ impl Connection {
             timer: Timer::default(),
             received: 0,
             answers: AnswerDelay::default(),
+            datagrams: None,
             first_flight,
             unordered: None,
             is_discarding: false,
@@ -157,6 +162,9 @@ impl Connection {
         for datagram in datagrams {
             self.library.handle_event(datagram);
             self.empty_unordered();
+            if let Some(datagrams) = &mut self.datagrams {
+                datagrams.take_received(&mut self.library);
+            }
         }
         if count > 0 {
             self.answers.handle_received(count, now(), || Frames::from(&self.library.stats()));
@@ -228,6 +236,7 @@ impl Connection {
                     StreamEvent::Stopped { id, error_code } => Event::Stopped(id, error_code),
                     StreamEvent::Finished { id } => Event::Finished(id),
                 },
+                noq_proto::Event::DatagramReceived => Event::Datagram,
                 _ => continue,
             });
         }
@@ -236,6 +245,15 @@ impl Connection {
 
     /// Sends what there is and may leave now, and sets the timer.
     pub(in crate::quic) fn transmit(&mut self, cx: &mut Context<'_>) {
+        self.transmit_with(cx, None);
+    }
+
+    /// Does the same with datagrams of `source`.
+    pub(in crate::quic) fn transmit_with(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: Option<&mut dyn DatagramSource>,
+    ) {
         // Timeouts wait as well: a probe would carry the answer.
         if let Some(until) = self.answers.until()
             && until > now()
@@ -245,12 +263,12 @@ impl Connection {
         {
             return;
         }
-        self.send(cx);
+        self.send(cx, source);
         self.answers.handle_sent(|| Frames::from(&self.library.stats()));
     }
 
-    fn send(&mut self, cx: &mut Context<'_>) {
-        let segments = self.sender.max_segments();
+    fn send(&mut self, cx: &mut Context<'_>, mut source: Option<&mut dyn DatagramSource>) {
+        let most = self.sender.max_segments();
         let mut sent = 0;
         BUFFER.with_borrow_mut(|buffer| {
             loop {
@@ -266,9 +284,14 @@ impl Connection {
                     gate.begin_try();
                 }
                 buffer.clear();
+                let is_alone = source.as_deref_mut().is_some_and(|source| self.fill_packet(source));
+                let segments = if is_alone { NonZeroUsize::MIN } else { most };
                 if let Some(transmit) = self.library.poll_transmit(now, segments, buffer) {
                     sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
                     self.sender.send(&transmit, buffer);
+                    if let Some(source) = source.as_deref_mut() {
+                        self.note_sent(source, &transmit);
+                    }
                     if sent >= MAX_SENT {
                         cx.waker().wake_by_ref();
                         return;
@@ -281,6 +304,10 @@ impl Connection {
                     continue;
                 }
                 self.note_first_flight(now);
+                let is_idle = self.gate.as_ref().is_some_and(|gate| gate.is_idle());
+                if source.as_deref_mut().is_some_and(|source| source.handle_idle(is_idle)) {
+                    continue;
+                }
                 // Last: a packet that leaves when a timeout is due, because the gate opens, takes the place of its
                 // probes.
                 if self.timer.poll(self.next_timeout(), cx).is_pending() {
@@ -720,9 +747,7 @@ impl Drop for Connection {
         if self.error.is_none() && !std::thread::panicking() {
             self.close(VarInt::from_u32(0));
             let mut buffer = Vec::new();
-            if let Some(transmit) =
-                self.library.poll_transmit(now(), std::num::NonZeroUsize::MIN, &mut buffer)
-            {
+            if let Some(transmit) = self.library.poll_transmit(now(), NonZeroUsize::MIN, &mut buffer) {
                 self.sender.send(&transmit, &buffer);
             }
         }

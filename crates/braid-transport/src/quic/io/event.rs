@@ -19,6 +19,8 @@ pub(in crate::quic) enum Event {
     Writable(StreamId),
     /// STOP_SENDING has come.
     Stopped(StreamId, VarInt),
+    /// A DATAGRAM frame has come.
+    Datagram,
     /// The peer has acknowledged all of a stream.
     Finished(StreamId),
     /// The connection has ended.

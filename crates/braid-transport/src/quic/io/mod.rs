@@ -7,6 +7,7 @@
 mod answer_delay;
 mod batch;
 mod connection;
+mod datagram_frames;
 mod datagram_queue;
 mod endpoint;
 mod event;
@@ -18,6 +19,7 @@ mod timer;
 mod unordered;
 
 pub(super) use connection::Connection;
+pub(super) use datagram_frames::{DatagramSource, NextPacket, SentPackets};
 pub(super) use endpoint::Endpoint;
 pub(super) use event::{Event, Received, Refused};
 pub(super) use socket::Socket;

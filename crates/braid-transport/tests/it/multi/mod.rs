@@ -3,6 +3,7 @@
 mod classes;
 mod client;
 mod closing;
+mod datagrams;
 mod ends;
 mod moving;
 mod reading;

@@ -92,6 +92,9 @@ pub(in crate::bench) struct PubOptions {
     /// Priority of the messages of -t, 0 to 65535: higher goes first, 100 is ordinary.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     pub(in crate::bench) priority: Option<Priority>,
+    /// Publish in datagrams of QUIC, as --datagrams. Needs -q 0, without -r.
+    #[arg(long, help_heading = QUIC)]
+    unreliable: bool,
     /// Client Identifiers are the client's number alone, behind --prefix if there is one.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value = "false", default_missing_value = "true",
         hide_default_value = true, value_parser = switch, action = ArgAction::Set, help_heading = CLIENTS)]
@@ -136,6 +139,12 @@ impl PubOptions {
                 "--stream and --priority are for -t: a file of --topics-payload names those of each topic",
             ));
         }
+        if self.unreliable && !transport.is_quic() {
+            return Err(OptionsError::new("--unreliable needs QUIC: add --quic, or leave it out"));
+        }
+        if self.unreliable && (self.qos != QoS::AtMostOnce || self.retain) {
+            return Err(OptionsError::new("--unreliable is for messages of QoS 0: leave -q and -r out"));
+        }
         if self.keep_connected && self.limit == 0 {
             return Err(OptionsError::new(
                 "--keep-connected is for what comes after -L: add -L, or leave it out",
@@ -177,6 +186,13 @@ impl PubOptions {
                 Some(file) => PayloadSource::Template(Path::new(file)),
             },
         }
+    }
+
+    /// Options of the connections.
+    pub(in crate::bench) fn common(&self) -> CommonOptions {
+        let mut common = self.common.clone();
+        common.quic.datagrams |= self.unreliable;
+        common
     }
 
     /// The pause between two messages of a client; zero is none.

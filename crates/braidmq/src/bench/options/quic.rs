@@ -30,6 +30,10 @@ pub(in crate::bench) struct QuicOptions {
     /// ticket and may be replayed; the first connection of a client has no ticket.
     #[arg(long, help_heading = QUIC)]
     pub(in crate::bench) zero_rtt: bool,
+    /// Messages of QoS 0 in datagrams of QUIC, which are sent once and may be lost, where the server permits them
+    /// (quic.datagrams of braidmq) and a message fits into a packet. With -V 5.
+    #[arg(long, help_heading = QUIC)]
+    pub(in crate::bench) datagrams: bool,
     /// Write a qlog of each connection into this directory, for `braidmq explain` or qvis.
     #[arg(long, value_name = "DIR", help_heading = QUIC)]
     pub(in crate::bench) qlog_dir: Option<PathBuf>,
@@ -48,6 +52,7 @@ impl QuicOptions {
             ("--gate-log", self.gate_log.is_some()),
             ("--link-rate", self.link_rate.is_some()),
             ("--zero-rtt", self.zero_rtt),
+            ("--datagrams", self.datagrams),
             ("--qlog-dir", self.qlog_dir.is_some()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {

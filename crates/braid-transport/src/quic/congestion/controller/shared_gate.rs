@@ -111,6 +111,11 @@ impl SharedGate {
         self.lock().handle_urgent(u64::try_from(bytes).unwrap_or(u64::MAX), now());
     }
 
+    /// Notes that the next packet has no room for another datagram.
+    pub(in crate::quic) fn handle_filled(&self) {
+        self.lock().handle_filled();
+    }
+
     /// Bytes that may be written and not be acknowledged, unless the congestion controller decides.
     pub(in crate::quic) fn pending_limit(&self) -> Option<u64> {
         if self.is_abandoned() || self.is_passthrough() { None } else { self.lock().send_limit() }
@@ -165,6 +170,11 @@ impl SharedGate {
         if self.is_active() {
             self.is_refused.store(false, Ordering::Release);
         }
+    }
+
+    /// True if the gate decides, and has refused nothing since the last [`Self::begin_try`].
+    pub(in crate::quic) fn is_idle(&self) -> bool {
+        self.is_active() && !self.is_refused.load(Ordering::Acquire)
     }
 
     /// Time of the next try, if something was refused: the library knows windows and acknowledgements, but not time

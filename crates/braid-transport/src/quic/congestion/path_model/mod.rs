@@ -109,6 +109,11 @@ impl Gate {
         self.urgent.forget();
     }
 
+    /// Notes that the next packet holds as much as it can, though it may be smaller than others.
+    pub(in crate::quic) fn handle_filled(&mut self) {
+        self.sent.is_next_full = true;
+    }
+
     /// Notes an ack-eliciting packet that leaves.
     pub(in crate::quic) fn handle_packet(&mut self, number: u64, bytes: u64, now: Instant) {
         let now = self.seconds(now);
@@ -124,7 +129,7 @@ impl Gate {
             urgent,
             ack_only: self.sent.ack_only,
             in_flight: self.sent.in_flight() + 1,
-            is_full: bytes * 10 >= self.sent.mtu * 9,
+            is_full: std::mem::take(&mut self.sent.is_next_full) || bytes * 10 >= self.sent.mtu * 9,
             is_probe: false,
             level: 0.0,
             correction: 0.0,

@@ -51,6 +51,8 @@ pub(super) struct SentPackets {
     pub(super) ack_only: u64,
     /// Ack-eliciting packets since the last transmit.
     pub(super) eliciting: u64,
+    /// The next packet is full, whatever its size.
+    pub(super) is_next_full: bool,
     /// Bytes of the present batch that the datagram filter keeps back.
     pub(super) withheld: u64,
     /// Time (s) of the last datagram.
