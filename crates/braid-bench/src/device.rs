@@ -108,7 +108,7 @@ pub async fn run(load: &DeviceLoad, builder: Builder) -> Result<RunSummary, Fail
             longest = longest.max(at.saturating_duration_since(last));
             last = at;
         }
-        longest
+        longest.max(end.saturating_duration_since(last))
     };
     let publish = async {
         let (sent, recorded) = tokio::join!(alarms, recordings);

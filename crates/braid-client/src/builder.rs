@@ -452,7 +452,10 @@ impl Builder {
                 let quic = simulated.unwrap_or_else(|| network(address.target));
                 let tls = memory.unwrap_or_else(|| network(target));
                 let limit = self.timeouts.connect;
-                Route::Auto(Box::new(Auto::new(quic, tls, limit, self.state_file)))
+                // A client that connects once, or whose session ends with a connection, is not moved without need.
+                let has_session = connect.version.is_v5() || !connect.clean_start;
+                let may_choose = has_session && self.reconnect != Reconnect::Never;
+                Route::Auto(Box::new(Auto::new(quic, tls, limit, self.state_file, may_choose)))
             }
             None if self.state_file.is_some() => return Err(OptionsError::StateFile),
             None => Route::Fixed(match (memory, simulated) {

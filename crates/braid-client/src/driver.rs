@@ -17,12 +17,14 @@ use crate::events::ConnectionEvent;
 use crate::scram::Exchange;
 use crate::state::{ClientState, now};
 
-/// End of a connection after which the driver needs no pause.
+/// End of a connection that leaves the driver something to do.
 enum Outcome {
     /// The application closed the client.
     Closed,
     /// Another link or server takes its place.
     Replaced,
+    /// The server refers to another one, which is not gone to now.
+    Referred(Error),
 }
 
 /// Owner of the client state, with one connection at a time.
@@ -52,17 +54,20 @@ impl Driver {
             self.session = Some(Session::new(connect.client_id.clone(), SessionExpiry::NEVER));
         }
         let result = loop {
-            let error = match self.serve_once().await {
+            let is_moving = self.next.is_some();
+            let (error, has_alternative) = match self.serve_once().await {
                 Ok(Outcome::Closed) => break Ok(()),
                 Ok(Outcome::Replaced) => {
                     self.state.handle_connection_end();
                     continue;
                 }
-                Err(error) => error,
+                // The server of the URL, or the link that was left for this one, may take the client.
+                Ok(Outcome::Referred(error)) => (error, true),
+                Err(error) => (error, is_moving),
             };
             info!("no connection: {error}");
             self.state.handle_connection_end();
-            let Some(pause) = self.state.retry_in(&error) else { break Err(error) };
+            let Some(pause) = self.state.retry_in(&error, has_alternative) else { break Err(error) };
             let event = ConnectionEvent::Disconnected { error: error.clone(), retry_in: Some(pause) };
             self.state.channels.events.push(event);
             tokio::select! {
@@ -92,10 +97,11 @@ impl Driver {
             self.next = Some(link);
             return Ok(Outcome::Replaced);
         }
-        match end.result {
-            Ok(()) => Ok(Outcome::Closed),
-            Err(error) if self.state.follow(&error, end.server_reference.as_deref()) => Ok(Outcome::Replaced),
-            Err(error) => Err(error),
+        let Err(error) = end.result else { return Ok(Outcome::Closed) };
+        match self.state.follow(&error, end.server_reference.as_deref()) {
+            Some(true) => Ok(Outcome::Replaced),
+            Some(false) => Ok(Outcome::Referred(error)),
+            None => Err(error),
         }
     }
 

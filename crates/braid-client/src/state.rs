@@ -240,20 +240,23 @@ impl ClientState {
         self.inflight.handle_connection_end(&mut self.lanes);
     }
 
-    /// Follows a Server Reference that came with `error`. True: the next attempt may begin at once.
-    pub(crate) fn follow(&mut self, error: &Error, reference: Option<&str>) -> bool {
+    /// Follows a Server Reference that came with `error`. Returns whether the next attempt may begin at once; `None`: there
+    /// was none, or it is not for this client.
+    pub(crate) fn follow(&mut self, error: &Error, reference: Option<&str>) -> Option<bool> {
         let reason = match error {
             Error::Refused { reason, .. } | Error::Disconnected { reason, .. } => *reason,
-            _ => return false,
+            _ => return None,
         };
         let is_reference = matches!(reason, ReasonCode::UseAnotherServer | ReasonCode::ServerMoved);
-        let (Some(auto), Some(reference)) = (self.settings.route.auto(), reference) else { return false };
-        is_reference && auto.follow(reason, reference)
+        let auto = self.settings.route.auto().filter(|_| is_reference)?;
+        Some(auto.follow(reason, reference?))
     }
 
-    /// Pause before the next attempt after `error`; `None`: there is no further attempt.
-    pub(crate) fn retry_in(&mut self, error: &Error) -> Option<std::time::Duration> {
-        if self.first.is_some() || self.channels.received.is_closing() || !error.is_transient() {
+    /// Pause before the next attempt after `error`; `None`: there is no further attempt. `has_alternative`: the next one
+    /// goes elsewhere, so that even a refusal is not final.
+    pub(crate) fn retry_in(&mut self, error: &Error, has_alternative: bool) -> Option<std::time::Duration> {
+        let is_final = !error.is_transient() && !has_alternative;
+        if self.first.is_some() || self.channels.received.is_closing() || is_final {
             return None;
         }
         self.backoff.pause(fastrand::f64())

@@ -14,6 +14,7 @@ use crate::explain::Explanation;
 use crate::key::{Key, Network};
 use crate::protocol::{Mode, Protocol};
 use crate::reading::{QuicMeter, QuicReading, TcpMeter, TcpReading};
+use crate::switch::Switch;
 
 /// Age after which measurements of a key are forgotten.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
@@ -124,6 +125,8 @@ pub struct Remembered {
     pub failures: u32,
     /// Time until QUIC may be tried again.
     pub retry_in: Duration,
+    /// Time since the latest event.
+    pub age: Duration,
     /// Smoothed RTT of the path; `None` if it was not measured.
     pub srtt: Option<Duration>,
 }
@@ -305,7 +308,9 @@ impl Selector {
             (Mode::Never, _) => First::Tcp { probe_quic: false },
             (Mode::Always, _) | (_, None) => quic,
             (_, Some(entry)) if entry.backoff.failures() > 0 || entry.failed => {
-                First::Tcp { probe_quic: entry.backoff.remaining(now).is_none() }
+                // A success during the dwell time would change nothing, and would be tried again at once.
+                let may_return = entry.backoff.remaining(now).is_none() && entry.switch.dwell(now).is_none();
+                First::Tcp { probe_quic: may_return }
             }
             (_, Some(entry)) if entry.switch.chosen() == Protocol::Quic => quic,
             (_, Some(entry)) if entry.switch.changed().is_none() => quic,
@@ -321,26 +326,41 @@ impl Selector {
 
     /// Knowledge of all keys, the latest used first.
     pub fn remember(&self, now: Duration) -> impl Iterator<Item = Remembered> {
-        self.keys(now).filter_map(move |key| {
-            let entry = self.peek(now, key)?;
-            Some(Remembered {
-                key: key.clone(),
-                failures: entry.backoff.failures(),
-                retry_in: entry.backoff.remaining(now).unwrap_or_default(),
-                srtt: entry.srtt().and_then(|srtt| Duration::try_from_secs_f64(srtt).ok()),
-            })
+        self.keys(now).filter_map(move |key| self.known(now, key))
+    }
+
+    /// Knowledge of a key; `None` if there is none.
+    pub fn known(&self, now: Duration, key: &Key) -> Option<Remembered> {
+        let entry = self.peek(now, key)?;
+        Some(Remembered {
+            key: key.clone(),
+            failures: entry.backoff.failures(),
+            retry_in: entry.backoff.remaining(now).unwrap_or_default(),
+            age: now.saturating_sub(entry.at),
+            srtt: entry.srtt().and_then(|srtt| Duration::try_from_secs_f64(srtt).ok()),
         })
     }
 
-    /// Begins with the knowledge of an earlier run. QUIC that had failed is not chosen before its back-off has ended.
-    pub fn restore(&mut self, now: Duration, remembered: &Remembered) {
-        let Remembered { key, failures, retry_in, srtt } = remembered;
+    /// Records that QUIC has not answered for too short a time to call it broken: TCP comes first, and QUIC may be tried
+    /// beside it at once.
+    pub fn quic_doubtful(&mut self, now: Duration, key: &Key) {
         let entry = self.entry(now, key);
+        if entry.backoff.failures() == 0 {
+            entry.backoff = Backoff::restored(now, 1, Duration::ZERO);
+            entry.failed = true;
+        }
+    }
+
+    /// Begins with the knowledge of an earlier run, the latest used last. QUIC that had failed is not chosen before its
+    /// back-off has ended and it works. Ages count if `now` is a day after the epoch or later.
+    pub fn restore(&mut self, now: Duration, remembered: &Remembered) {
+        let Remembered { key, failures, retry_in, age, srtt } = remembered;
+        let entry = self.entry(now.saturating_sub(*age), key);
         entry.backoff = Backoff::restored(now, *failures, *retry_in);
         entry.remembered_srtt = srtt.map(|srtt| srtt.as_secs_f32());
         if *failures > 0 && entry.switch.chosen() == Protocol::Quic {
             entry.failed = true;
-            entry.switch.change(now, Protocol::Tcp);
+            entry.switch = Switch::new(Protocol::Tcp);
         }
     }
 

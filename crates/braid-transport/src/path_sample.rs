@@ -29,8 +29,10 @@ pub struct PathStats {
     pub received_bytes: u64,
     /// Datagrams that were received.
     pub received_datagrams: u64,
-    /// Packets that were sent.
+    /// Packets that were sent, those of acknowledgements alone included.
     pub sent_packets: u64,
+    /// Bytes of packets that the peer acknowledges: those of acknowledgements alone are not among them.
+    pub sent_bytes: u64,
     /// Packets that were declared lost, without probes of the path MTU.
     pub lost_packets: u64,
     /// Events on which the congestion controller backed off.

@@ -19,6 +19,9 @@ use crate::error::Error;
 /// Attempt to establish a link.
 pub(super) type Attempt = Pin<Box<dyn Future<Output = Result<Link, Error>> + Send>>;
 
+/// Longest time for which a hint is kept: a day in RFC 7838, and no server needs more than a year.
+const LONGEST_HINT: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Dialers of QUIC and TLS.
 pub(super) struct Dialers {
     quic: Dialer,
@@ -29,8 +32,8 @@ pub(super) struct Dialers {
     addresses: Vec<IpAddr>,
     /// Time limit of one attempt.
     limit: Duration,
-    /// Time until which the server says that it has no QUIC.
-    no_quic_until: Option<Instant>,
+    /// Hint of the present server about QUIC, with the end of its lifetime.
+    hint: Option<(QuicHint, Instant)>,
     /// Whether the next connection is the one that a Server Reference is for.
     is_referred: bool,
 }
@@ -43,19 +46,11 @@ impl fmt::Debug for Dialers {
 
 impl Dialers {
     pub(super) fn new(quic: Dialer, tls: Dialer, limit: Duration) -> Self {
-        Self {
-            quic,
-            tls,
-            origin: None,
-            addresses: Vec::new(),
-            limit,
-            no_quic_until: None,
-            is_referred: false,
-        }
+        Self { quic, tls, origin: None, addresses: Vec::new(), limit, hint: None, is_referred: false }
     }
 
-    /// Name of the server for what is remembered of it.
-    pub(super) fn origin(&self) -> Arc<str> {
+    /// Server part of the selector's key.
+    pub(super) fn server(&self) -> Arc<str> {
         self.quic.host().unwrap_or("test").into()
     }
 
@@ -70,7 +65,12 @@ impl Dialers {
 
     /// Whether QUIC may be tried.
     pub(super) fn has_quic(&self) -> bool {
-        self.no_quic_until.is_none_or(|until| until <= Instant::now())
+        !matches!(self.hint(), Some(QuicHint::None { .. }))
+    }
+
+    /// The hint that holds now.
+    fn hint(&self) -> Option<QuicHint> {
+        self.hint.filter(|(_, until)| *until > Instant::now()).map(|(hint, _)| hint)
     }
 
     /// Resolves the host, once for both protocols.
@@ -81,18 +81,18 @@ impl Dialers {
         Ok(())
     }
 
-    /// Address of this machine from which packets to the server leave. `None` without a network.
-    pub(super) fn route(&self) -> Option<IpAddr> {
+    /// Address of this machine from which packets to the server leave. `to`: its address, if it is known better than by
+    /// its name. `None` without a network.
+    pub(super) fn route(&self, to: Option<SocketAddr>) -> Option<IpAddr> {
+        if let Some(to) = to {
+            return ConnectOptions::route_to(to).ok();
+        }
         self.addresses.iter().find_map(|address| ConnectOptions::route_to(SocketAddr::new(*address, 1)).ok())
     }
 
-    /// Begins an attempt.
+    /// Begins an attempt of a connect, to the addresses that were resolved for it.
     pub(super) fn attempt(&self, over: Protocol, may_be_early: bool) -> Attempt {
-        let dialer = match over {
-            Protocol::Quic => self.quic.clone(),
-            Protocol::Tcp => self.tls.clone(),
-        };
-        let (addresses, limit) = (self.addresses.clone(), self.limit);
+        let (dialer, addresses, limit) = (self.dialer(over), self.addresses.clone(), self.limit);
         Box::pin(async move {
             let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
             let dialled = dialer.dial_addresses(&addresses, may_be_early);
@@ -100,19 +100,40 @@ impl Dialers {
         })
     }
 
-    /// Takes a hint of the server about QUIC.
+    /// Begins an attempt beside a connection. The host is resolved again: the network may be another one by now.
+    pub(super) fn attempt_beside(&self, over: Protocol) -> Attempt {
+        let (dialer, limit) = (self.dialer(over), self.limit);
+        Box::pin(async move {
+            let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
+            timeout(limit, dialer.dial(false)).await.unwrap_or(Err(too_late))
+        })
+    }
+
+    fn dialer(&self, over: Protocol) -> Dialer {
+        let mut dialer = match over {
+            Protocol::Quic => self.quic.clone(),
+            Protocol::Tcp => self.tls.clone(),
+        };
+        if let (Protocol::Quic, Some(QuicHint::Port { port, .. })) = (over, self.hint()) {
+            dialer.set_port(port);
+        }
+        dialer
+    }
+
+    /// Takes a hint of the server about QUIC, for its lifetime. [BQ-90]
     pub(super) fn take_hint(&mut self, hint: QuicHint) {
-        match hint {
-            QuicHint::Port { port, max_age } => {
-                let changes = self.quic.set_port(port);
-                let had_none = self.no_quic_until.take().is_some();
-                if changes || had_none {
+        let is_new = self.hint() != Some(hint);
+        let max_age = match hint {
+            QuicHint::Port { max_age, .. } | QuicHint::None { max_age } => max_age,
+        };
+        let until = Instant::now().checked_add(max_age.min(LONGEST_HINT));
+        self.hint = until.map(|until| (hint, until));
+        if is_new {
+            match hint {
+                QuicHint::Port { port, max_age } => {
                     info!("the server says: QUIC on port {port} for {} s", max_age.as_secs());
                 }
-            }
-            QuicHint::None { max_age } => {
-                self.no_quic_until = Some(Instant::now() + max_age);
-                info!("the server says: no QUIC for {} s", max_age.as_secs());
+                QuicHint::None { max_age } => info!("the server says: no QUIC for {} s", max_age.as_secs()),
             }
         }
     }
@@ -127,7 +148,7 @@ impl Dialers {
             (Protocol::Tcp, Some(port)) => _ = self.tls.set_port(port),
             (_, None) => {}
         }
-        (self.no_quic_until, self.is_referred) = (None, true);
+        (self.hint, self.is_referred) = (None, true);
         match is_permanent {
             true => self.origin = None,
             false => _ = self.origin.get_or_insert_with(|| Box::new(before)),
@@ -142,6 +163,7 @@ impl Dialers {
         }
         let Some(origin) = self.origin.take() else { return false };
         (self.quic, self.tls) = *origin;
+        self.hint = None;
         true
     }
 }

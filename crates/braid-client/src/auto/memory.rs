@@ -17,6 +17,9 @@ use super::state_file::StateFile;
 /// Most networks that are known. A device that moves through more forgets the oldest.
 const NETWORKS: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN.saturating_add(255);
 
+/// Time of the selector at the start of the program, so that ages of an earlier run can be told.
+const START: Duration = Duration::from_secs(24 * 3600);
+
 /// Selector of the protocol, and the network that this machine is in.
 pub(super) struct Memory {
     selector: Selector,
@@ -48,8 +51,9 @@ impl Memory {
             file: file.map(StateFile::new),
         };
         if let Some(file) = &memory.file {
-            for remembered in file.read() {
-                memory.selector.restore(Duration::ZERO, &remembered);
+            // The latest used comes first in the file.
+            for remembered in file.read().iter().rev() {
+                memory.selector.restore(START, remembered);
             }
         }
         memory
@@ -57,7 +61,7 @@ impl Memory {
 
     /// Time of the selector.
     pub(super) fn now(&self) -> Duration {
-        self.epoch.elapsed()
+        START + self.epoch.elapsed()
     }
 
     /// Enters the network of an address of this machine. True: it is another address than before.
@@ -85,8 +89,12 @@ impl Memory {
 
     /// Round trip to the server from here, measured or of an earlier run.
     pub(super) fn round_trip(&self) -> Option<Duration> {
-        let now = self.now();
-        self.selector.remember(now).find(|known| known.key == self.key)?.srtt
+        self.selector.known(self.now(), &self.key)?.srtt
+    }
+
+    /// Key of the present network and server.
+    pub(super) fn key(&self) -> &Key {
+        &self.key
     }
 
     /// Notes that QUIC works here.
@@ -94,15 +102,17 @@ impl Memory {
         self.selector.quic_works(self.now(), &self.key)
     }
 
-    /// Notes that QUIC failed here. Returns the time until it may be tried again.
-    pub(super) fn quic_failed(&mut self, failure: Failure) -> Duration {
+    /// Notes that QUIC failed in the network of a key. Returns the time until it may be tried again.
+    pub(super) fn quic_failed(&mut self, key: &Key, failure: Failure) -> Duration {
         let now = self.now();
-        self.selector.quic_failed(now, &self.key, failure);
+        self.selector.quic_failed(now, key, failure);
         self.save();
-        self.selector
-            .remember(now)
-            .find(|known| known.key == self.key)
-            .map_or(Duration::ZERO, |known| known.retry_in)
+        self.selector.known(now, key).map_or(Duration::ZERO, |known| known.retry_in)
+    }
+
+    /// Notes that QUIC has not answered here, for too short a time to say more.
+    pub(super) fn quic_doubtful(&mut self) {
+        self.selector.quic_doubtful(self.now(), &self.key);
     }
 
     /// Takes a reading of a connection over QUIC.
@@ -116,9 +126,9 @@ impl Memory {
     }
 
     /// Writes the state file, if there is one.
-    pub(super) fn save(&self) {
-        if let Some(file) = &self.file {
-            file.write(self.selector.remember(self.now()));
+    pub(super) fn save(&mut self) {
+        if let Some(file) = &mut self.file {
+            file.write(self.selector.remember(START + self.epoch.elapsed()));
         }
     }
 }

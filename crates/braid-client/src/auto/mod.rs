@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use braid_proto::packet::ConnackProperties;
 use braid_proto::reason::ReasonCode;
-use braid_select::{Failure, First, Protocol};
+use braid_select::{Failure, First, Key, Protocol};
 use braid_transport::Link;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -25,13 +25,13 @@ use self::dialers::{Attempt, Dialers};
 use self::hint::{ServerReference, quic_hint};
 use self::memory::Memory;
 use self::network::NetworkChanges;
-use self::watch::{Cause, Watch};
+use self::watch::{Beside, Cause, Watch};
 use crate::dialer::Dialer;
 use crate::error::Error;
 
 /// Time for QUIC to be established after TLS was: as long as the whole race took, so many times, and at least.
 const LATE: (u32, Duration) = (8, Duration::from_secs(3));
-/// Handshakes of TLS, one after the other, in whose time QUIC has to answer a client that ends sooner than that.
+/// Handshakes of TLS, one after the other, in whose time QUIC has to answer a client that ends sooner, or be in doubt.
 const LATE_HANDSHAKES: u32 = 8;
 /// Head start of TLS over QUIC where QUIC has failed or costs more.
 const TLS_HEAD_START: Duration = Duration::from_millis(250);
@@ -50,6 +50,8 @@ pub(crate) struct Auto {
     /// Beginning of that attempt, and the duration of the handshake of TLS.
     late_since: Option<(Instant, Duration)>,
     changes: NetworkChanges,
+    /// Whether a connection that works may be left for a better one.
+    may_choose: bool,
     /// Time until which the application's choice holds.
     asked_until: Option<Instant>,
     /// Times of the latest Server References that were followed.
@@ -77,10 +79,16 @@ impl fmt::Debug for Auto {
 }
 
 impl Auto {
-    /// `limit`: time limit of one attempt.
-    pub(crate) fn new(quic: Dialer, tls: Dialer, limit: Duration, state_file: Option<PathBuf>) -> Self {
+    /// `limit`: time limit of one attempt. `may_choose`: whether a connection that works may be left for a better one.
+    pub(crate) fn new(
+        quic: Dialer,
+        tls: Dialer,
+        limit: Duration,
+        state_file: Option<PathBuf>,
+        may_choose: bool,
+    ) -> Self {
         let dialers = Dialers::new(quic, tls, limit);
-        let memory = Memory::new(dialers.origin(), state_file);
+        let memory = Memory::new(dialers.server(), state_file);
         Self {
             dialers,
             memory,
@@ -88,6 +96,7 @@ impl Auto {
             late: None,
             late_since: None,
             changes: NetworkChanges::default(),
+            may_choose,
             asked_until: None,
             references: Vec::new(),
         }
@@ -99,10 +108,10 @@ impl Auto {
     pub(crate) async fn dial(&mut self, may_be_early: bool) -> Result<Link, Error> {
         (self.late, self.late_since) = (None, None);
         if self.dialers.return_to_origin() {
-            self.memory.set_origin(self.dialers.origin());
+            self.memory.set_origin(self.dialers.server());
         }
         self.dialers.resolve().await?;
-        self.memory.enter(self.dialers.route());
+        self.memory.enter(self.dialers.route(None));
         if let Some(round_trip) = self.memory.round_trip() {
             self.dialers.assume_round_trip(round_trip);
         }
@@ -124,7 +133,8 @@ impl Auto {
         may_be_early: bool,
     ) -> Result<Link, Error> {
         let start = Instant::now();
-        let mut leading = self.dialers.attempt(first, may_be_early);
+        // Early data is no answer: where QUIC is not the first choice it has to show that it works.
+        let mut leading = self.dialers.attempt(first, may_be_early && first == Protocol::Quic);
         let mut leading_error = match timeout(head_start, &mut leading).await {
             Ok(Ok(link)) => return Ok(self.won(first, link, None)),
             Ok(Err(error)) => Some(error),
@@ -151,7 +161,7 @@ impl Auto {
             }
         );
         let second_start = Instant::now();
-        let mut trailing = self.dialers.attempt(second, may_be_early);
+        let mut trailing = self.dialers.attempt(second, false);
         let mut trailing_error = None;
         loop {
             tokio::select! {
@@ -165,7 +175,8 @@ impl Auto {
                         let rest = leading_error.is_none().then_some((leading, start.elapsed()));
                         self.late_since = Some((start, second_start.elapsed()));
                         if let (Protocol::Quic, Some(error)) = (first, &leading_error) {
-                            self.quic_failed(Failure::Handshake, error);
+                            let key = self.memory.key().clone();
+                            self.quic_failed(&key, error);
                         }
                         return Ok(self.won(second, link, rest));
                     }
@@ -184,29 +195,26 @@ impl Auto {
         if protocol == Protocol::Quic && !link.is_early() {
             self.memory.quic_works();
         }
-        self.late = rest.filter(|_| protocol == Protocol::Tcp).map(|(attempt, elapsed)| -> Attempt {
-            let (round_trips, least) = LATE;
-            let limit = (elapsed * round_trips).max(least);
-            Box::pin(async move {
-                let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
-                timeout(limit, attempt).await.unwrap_or(Err(too_late))
-            })
+        self.late = rest.filter(|_| protocol == Protocol::Tcp).map(|(attempt, elapsed)| {
+            let (times, least) = LATE;
+            limited(attempt, (elapsed * times).max(least))
         });
         link
     }
 
-    fn quic_failed(&mut self, failure: Failure, error: &Error) {
-        let wait = self.memory.quic_failed(failure);
-        warn!("QUIC does not work here, next try in {} s: {error}", wait.as_secs());
+    fn quic_failed(&mut self, key: &Key, error: &Error) {
+        let wait = self.memory.quic_failed(key, Failure::Handshake);
+        warn!("QUIC does not work here, next try in {} s at the earliest: {error}", wait.as_secs());
     }
 
     // -- Connections -------------------------------------------------------------------------------
 
     /// Begins to watch over a link on which a connection begins.
     pub(crate) fn begin(&mut self, link: &Link) {
+        self.memory.enter(self.dialers.route(link.peer().address));
         self.watch = Watch::new(link, self.memory.first());
         if let Some(late) = self.late.take() {
-            self.watch.attempt(Cause::Late, Protocol::Quic, late);
+            self.watch.attempt(Cause::Late, Protocol::Quic, self.memory.key().clone(), late);
         }
     }
 
@@ -231,9 +239,8 @@ impl Auto {
             self.handle_network_change(link);
         }
         loop {
-            if let Some((cause, protocol, outcome)) = self.watch.poll_attempt(cx) {
-                if let Some(replacement) = self.handle_attempt(link, cause, protocol, outcome, is_established)
-                {
+            if let Some((beside, outcome)) = self.watch.poll_attempt(is_established, cx) {
+                if let Some(replacement) = self.handle_attempt(link, &beside, outcome, is_established) {
                     return Poll::Ready(replacement);
                 }
                 continue;
@@ -254,100 +261,102 @@ impl Auto {
     pub(crate) fn move_now(&mut self) {
         let to = self.watch.protocol().other();
         if to == Protocol::Tcp || self.dialers.has_quic() {
-            let attempt = self.dialers.attempt(to, false);
-            self.watch.attempt(Cause::Asked, to, attempt);
+            self.attempt(Cause::Asked, to);
             self.asked_until = Some(Instant::now() + ASKED);
         }
     }
 
+    fn attempt(&mut self, cause: Cause, to: Protocol) {
+        let attempt = self.dialers.attempt_beside(to);
+        self.watch.attempt(cause, to, self.memory.key().clone(), attempt);
+    }
+
+    /// Takes a reading of the path. Returns whether it is silent.
+    fn read(&mut self, link: &mut Link) -> bool {
+        if let Some(sample) = link.path_sample()
+            && let Some(decision) = self.watch.take_sample(&sample, &mut self.memory)
+        {
+            info!("{decision}");
+        }
+        self.watch.is_silent(link.is_early())
+    }
+
     /// Takes a reading of the path, and begins an attempt if another link would be better.
     fn tick(&mut self, link: &mut Link) {
-        if let Some(sample) = link.path_sample() {
-            let decision = self.watch.take_sample(&sample, &mut self.memory);
-            if let Some(decision) = decision {
-                info!("{decision}");
-            }
-        }
-        if self.watch.is_attempting() {
+        let is_silent = self.read(link);
+        if !self.watch.may_attempt(is_silent) {
             return;
         }
         let protocol = self.watch.protocol();
-        let (to, cause) = if self.watch.is_silent(link.is_early()) {
-            (self.watch.next_protocol(), Cause::Silence)
-        } else if self.asked_until.is_some_and(|until| until > Instant::now()) {
-            return;
-        } else if protocol == Protocol::Quic {
-            match self.memory.chosen() {
-                Protocol::Tcp => (Protocol::Tcp, Cause::Costs),
-                Protocol::Quic => return,
-            }
-        } else {
-            match self.memory.first() {
-                First::Quic { .. } => (Protocol::Quic, Cause::Costs),
-                First::Tcp { probe_quic: true } => (Protocol::Quic, Cause::Probe),
-                First::Tcp { probe_quic: false } => return,
-            }
+        let is_kept = !self.may_choose || self.asked_until.is_some_and(|until| until > Instant::now());
+        let (to, cause) = match (protocol, self.memory.first()) {
+            _ if is_silent && !self.dialers.has_quic() => (Protocol::Tcp, Cause::Silence),
+            _ if is_silent => (self.watch.next_protocol(), Cause::Silence),
+            _ if is_kept => return,
+            (Protocol::Quic, _) if self.memory.chosen() == Protocol::Tcp => (Protocol::Tcp, Cause::Choice),
+            (Protocol::Tcp, _) if !self.dialers.has_quic() => return,
+            (Protocol::Tcp, First::Quic { .. }) => (Protocol::Quic, Cause::Choice),
+            (Protocol::Tcp, First::Tcp { probe_quic: true }) => (Protocol::Quic, Cause::Probe),
+            _ => return,
         };
-        if to == Protocol::Quic && !self.dialers.has_quic() {
-            return;
-        }
-        let attempt = self.dialers.attempt(to, false);
-        self.watch.attempt(cause, to, attempt);
+        self.attempt(cause, to);
     }
 
     /// Handles the end of an attempt beside a connection.
     fn handle_attempt(
         &mut self,
         link: &mut Link,
-        cause: Cause,
-        to: Protocol,
+        beside: &Beside,
         outcome: Result<Link, Error>,
         is_established: bool,
     ) -> Option<Replacement> {
+        let Beside { cause, to, ref key, .. } = *beside;
         let next = match outcome {
             Ok(next) => next,
-            // A network that does not answer at all says nothing about QUIC.
-            Err(error) if to == Protocol::Quic && !self.watch.is_silent(link.is_early()) => {
-                self.quic_failed(Failure::Handshake, &error);
-                return None;
-            }
             Err(error) => {
-                info!("no other link over {} either: {error}", name(to));
-                self.watch.attempt_later();
+                // A network that does not answer at all says nothing about QUIC.
+                if to == Protocol::Quic && cause != Cause::Silence && !self.read(link) {
+                    self.quic_failed(key, &error);
+                } else {
+                    info!("no other link over {}: {error}", name(to));
+                }
+                self.watch.attempt_later(cause);
                 return None;
             }
         };
-        if to == Protocol::Quic && !next.is_early() {
-            let decision = self.memory.quic_works();
-            if cause == Cause::Probe && decision.is_none() {
-                return None;
-            }
+        let decision = if to == Protocol::Quic { self.memory.quic_works() } else { None };
+        // An answer may have come since the last reading, which this task has not had time for.
+        let is_silent = self.read(link);
+        let is_wanted = match cause {
+            Cause::Silence => is_silent,
+            Cause::Probe => decision.is_some(),
+            Cause::Late => self.may_choose,
+            Cause::Choice | Cause::Asked | Cause::Network => true,
+        };
+        if !is_wanted {
+            return None;
         }
-        let (is_silent, from) = (self.watch.is_silent(link.is_early()), self.watch.protocol());
+        let from = self.watch.protocol();
         let reason = match cause {
-            Cause::Silence if !is_silent => {
-                // The present link has answered meanwhile.
-                return None;
-            }
-            Cause::Silence if (from, to) == (Protocol::Quic, Protocol::Tcp) => {
-                self.quic_failed(Failure::BlackHole, &Error::ConnectionLost);
-                "no answer over QUIC, while TLS answers".to_owned()
-            }
             Cause::Silence if from == to => format!("no answer, while another {} link answers", name(to)),
-            Cause::Silence => "no answer over TLS, while QUIC answers".to_owned(),
+            Cause::Silence => format!("no answer over {}, while {} answers", name(from), name(to)),
             Cause::Late => "QUIC answers after all".to_owned(),
             Cause::Probe => "QUIC works again".to_owned(),
-            Cause::Costs => format!("{} costs less here", name(to)),
+            Cause::Choice => format!("{} is the better choice here", name(to)),
             Cause::Asked => "the application asks for it".to_owned(),
             Cause::Network => "the network has changed".to_owned(),
         };
+        if cause == Cause::Silence && (from, to) == (Protocol::Quic, Protocol::Tcp) {
+            // Is it UDP, or only the old connection, that the server or a NAT has forgotten?
+            self.late = Some(limited(self.dialers.attempt_beside(Protocol::Quic), LATE.1));
+        }
         let settle = if is_silent || !is_established { Duration::ZERO } else { self.watch.settle_limit() };
         Some(Replacement { link: next, reason, settle })
     }
 
-    /// Handles another address of this machine: QUIC moves along, TLS is replaced.
+    /// Handles a look at the addresses of this machine: QUIC moves along with them, TLS is replaced.
     fn handle_network_change(&mut self, link: &mut Link) {
-        let Some(route) = self.dialers.route() else { return };
+        let Some(route) = self.dialers.route(link.peer().address) else { return };
         if !self.memory.enter(Some(route)) {
             return;
         }
@@ -358,15 +367,17 @@ impl Auto {
                 Err(error) => warn!("the QUIC connection cannot move to {route}: {error}"),
             },
             Protocol::Tcp => {
-                let attempt = self.dialers.attempt(Protocol::Tcp, false);
-                self.watch.attempt(Cause::Network, Protocol::Tcp, attempt);
+                let quic_first = matches!(self.memory.first(), First::Quic { .. }) && self.dialers.has_quic();
+                let to = if quic_first && self.may_choose { Protocol::Quic } else { Protocol::Tcp };
+                self.attempt(Cause::Network, to);
             }
         }
     }
 
     // -- Other servers -----------------------------------------------------------------------------
 
-    /// Follows a Server Reference of CONNACK or DISCONNECT. Returns whether to connect again at once.
+    /// Follows a Server Reference of CONNACK or DISCONNECT. Returns whether to connect again at once; otherwise the next
+    /// attempt goes to the server of the URL, or to one that was referred to for good.
     pub(crate) fn follow(&mut self, reason: ReasonCode, reference: &str) -> bool {
         let (most, within) = MOST_REFERENCES;
         self.references.retain(|at| at.elapsed() < within);
@@ -380,7 +391,7 @@ impl Auto {
                 info!("the server refers to {server}");
                 let is_permanent = reason == ReasonCode::ServerMoved;
                 self.dialers.refer_to(&server, self.watch.protocol(), is_permanent);
-                self.memory.set_origin(self.dialers.origin());
+                self.memory.set_origin(self.dialers.server());
                 true
             }
             Err(reason) => {
@@ -390,16 +401,24 @@ impl Auto {
         }
     }
 
-    /// Ends with the client: writes what is known of the networks into the state file, if there is one.
+    /// Notes what the end of the client says about QUIC, and writes the state file, if there is one.
     pub(crate) fn end(&mut self) {
         if let Some((since, handshake)) = self.late_since
             && self.watch.is_attempting_late()
             && since.elapsed() >= handshake * LATE_HANDSHAKES
         {
-            self.memory.quic_failed(Failure::Handshake);
+            self.memory.quic_doubtful();
         }
         self.memory.save();
     }
+}
+
+/// Attempt with a time limit of its own.
+fn limited(attempt: Attempt, limit: Duration) -> Attempt {
+    Box::pin(async move {
+        let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
+        timeout(limit, attempt).await.unwrap_or(Err(too_late))
+    })
 }
 
 /// Name of a protocol for the log.

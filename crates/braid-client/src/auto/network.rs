@@ -1,8 +1,11 @@
 //! Changes of the addresses of this machine, as the system reports them.
 
-use std::task::{Context, Poll};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use if_watch::tokio::IfWatcher;
+use tokio::time::{Sleep, sleep};
 use tracing::debug;
 
 /// Watcher of the addresses of this machine. Where the system has none, nothing is ever reported: changes then show as
@@ -11,7 +14,14 @@ use tracing::debug;
 pub(super) struct NetworkChanges {
     watcher: Option<IfWatcher>,
     has_failed: bool,
+    /// Looks that are still to come after the latest change, and the time of the next one.
+    looks: Option<(usize, Pin<Box<Sleep>>)>,
 }
+
+/// Pauses before further looks at the routes after a change of addresses: routes are set after them, and of these the
+/// watcher tells nothing.
+const LOOKS: [Duration; 4] =
+    [Duration::from_millis(50), Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(3)];
 
 impl std::fmt::Debug for NetworkChanges {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -20,8 +30,24 @@ impl std::fmt::Debug for NetworkChanges {
 }
 
 impl NetworkChanges {
-    /// Ready when addresses have come or gone.
+    /// Ready when addresses have come or gone, and some more times after that.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.poll_addresses(cx).is_ready() {
+            self.look_again(0);
+            return Poll::Ready(());
+        }
+        let Some((number, sleep)) = &mut self.looks else { return Poll::Pending };
+        ready!(sleep.as_mut().poll(cx));
+        let next = *number + 1;
+        self.look_again(next);
+        Poll::Ready(())
+    }
+
+    fn look_again(&mut self, number: usize) {
+        self.looks = LOOKS.get(number).map(|pause| (number, Box::pin(sleep(*pause))));
+    }
+
+    fn poll_addresses(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_failed {
             return Poll::Pending;
         }

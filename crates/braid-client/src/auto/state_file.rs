@@ -1,6 +1,6 @@
 //! File with what is known of networks, for the next run of a program.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,8 @@ const MAX_SIZE: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
+    /// Networks that were written last, without what only the time has changed.
+    written: Vec<(Key, u32)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,6 +38,8 @@ struct NetworkState {
     /// Address in the network, such as `192.0.2.0`.
     network: IpAddr,
     server: String,
+    /// Seconds since 1970 of the latest event.
+    seen: u64,
     /// Failures of QUIC since it worked last.
     quic_failures: u32,
     /// Seconds from `saved` until QUIC may be tried again.
@@ -46,7 +50,7 @@ struct NetworkState {
 
 impl StateFile {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path }
+        Self { path, written: Vec::new() }
     }
 
     /// Reads what is known; nothing if there is no file, or if it cannot be used, which the log says.
@@ -61,10 +65,17 @@ impl StateFile {
         }
     }
 
-    /// Replaces the file.
-    pub(super) fn write(&self, known: impl Iterator<Item = Remembered>) {
-        let networks = known.map(NetworkState::from).collect();
-        let content = Content { version: VERSION, saved: since_1970(), networks };
+    /// Replaces the file, if networks or failures have changed.
+    pub(super) fn write(&mut self, known: impl Iterator<Item = Remembered>) {
+        let known: Vec<_> = known.collect();
+        let essence: Vec<_> = known.iter().map(|known| (known.key.clone(), known.failures)).collect();
+        if essence == self.written {
+            return;
+        }
+        self.written = essence;
+        let saved = since_1970();
+        let networks = known.into_iter().map(|known| NetworkState::new(known, saved)).collect();
+        let content = Content { version: VERSION, saved, networks };
         if let Err(error) = replace(&self.path, &content) {
             warn!("{} cannot be written: {error}", self.path.display());
         }
@@ -75,24 +86,24 @@ impl Content {
     /// `now`: seconds since 1970. A clock that was set back leaves waits as they were saved.
     fn into_remembered(self, now: u64) -> Vec<Remembered> {
         let elapsed = Duration::from_secs(now.saturating_sub(self.saved));
-        if elapsed > MAX_AGE {
-            return Vec::new();
-        }
         let remembered = |state: NetworkState| Remembered {
             key: Key::new(state.network, Arc::from(state.server)),
             failures: state.quic_failures,
             retry_in: Duration::from_secs(state.quic_retry_in).saturating_sub(elapsed),
+            age: Duration::from_secs(now.saturating_sub(state.seen)),
             srtt: state.rtt.map(Duration::from_micros),
         };
-        self.networks.into_iter().map(remembered).collect()
+        self.networks.into_iter().map(remembered).filter(|known| known.age <= MAX_AGE).collect()
     }
 }
 
-impl From<Remembered> for NetworkState {
-    fn from(Remembered { key, failures, retry_in, srtt }: Remembered) -> Self {
+impl NetworkState {
+    /// `now`: seconds since 1970.
+    fn new(Remembered { key, failures, retry_in, age, srtt }: Remembered, now: u64) -> Self {
         Self {
             network: key.network.address(),
             server: key.origin.to_string(),
+            seen: now.saturating_sub(age.as_secs()),
             quic_failures: failures,
             quic_retry_in: retry_in.as_secs(),
             rtt: srtt.and_then(|srtt| u64::try_from(srtt.as_micros()).ok()),
@@ -124,11 +135,11 @@ struct Version {
 /// Writes a file beside `path` and renames it, so that no reader finds half of it.
 fn replace(path: &Path, content: &Content) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let mut file = std::fs::File::create(&beside)?;
-    serde_json::to_writer_pretty(&mut file, content)?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
+    beside.push(format!(".{}", std::process::id()));
+    let mut text = serde_json::to_vec_pretty(content)?;
+    text.push(b'\n');
+    std::fs::write(&beside, text)?;
+    // Without a flush to the disk: after a loss of power the file may be empty, and is not used then.
     std::fs::rename(&beside, path)
 }
 
@@ -145,6 +156,7 @@ mod tests {
             key: Key::new(IpAddr::from([192, 0, 2, 0]), "broker.example".into()),
             failures,
             retry_in: Duration::from_secs(retry_in),
+            age: Duration::from_secs(60),
             srtt: Some(Duration::from_micros(40_123)),
         }
     }
@@ -152,24 +164,25 @@ mod tests {
     #[test]
     fn a_file_brings_back_what_was_known() {
         let dir = tempfile::tempdir().expect("a directory");
-        let file = StateFile::new(dir.path().join("state.json"));
+        let mut file = StateFile::new(dir.path().join("state.json"));
         assert_eq!(file.read(), []);
         file.write([known(2, 600)].into_iter());
         let read = file.read();
         assert_eq!((read.len(), &read[0].key, read[0].failures), (1, &known(2, 600).key, 2));
         assert!(read[0].retry_in > Duration::from_secs(590), "{:?}", read[0].retry_in);
         assert_eq!(read[0].srtt, known(0, 0).srtt);
+        assert!(read[0].age >= known(0, 0).age);
     }
 
     #[test]
     fn waits_go_on_by_the_clock_and_a_clock_that_was_set_changes_them_by_their_length_at_most() {
         let content =
-            || Content { version: 1, saved: 1000, networks: vec![NetworkState::from(known(1, 300))] };
+            || Content { version: 1, saved: 1000, networks: vec![NetworkState::new(known(1, 300), 1000)] };
         for (now, retry_in) in [(1100, 200), (1400, 0), (10, 300), (0, 300)] {
             let read = content().into_remembered(now);
             assert_eq!(read[0].retry_in, Duration::from_secs(retry_in), "at {now}");
         }
-        assert_eq!(content().into_remembered(1000 + 86_401), [], "older than a day");
+        assert_eq!(content().into_remembered(1000 + 86_400 - 59), [], "older than a day");
     }
 
     #[test]

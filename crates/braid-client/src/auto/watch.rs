@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use braid_select::{
-    Decision, DeliveryRate, First, Protocol, QuicCounters, QuicMeter, QuicSampler, TcpMeter, TcpReading,
+    Decision, DeliveryRate, First, Key, Protocol, QuicCounters, QuicMeter, QuicSampler, TcpMeter, TcpReading,
 };
 use braid_transport::http::{PathSample, PathStats, TcpMetrics};
 use braid_transport::{Link, Transport};
@@ -46,8 +46,8 @@ pub(super) enum Cause {
     Silence,
     /// QUIC failed earlier, and may work again.
     Probe,
-    /// The other protocol costs less.
-    Costs,
+    /// The other protocol is the choice in this network.
+    Choice,
     /// The application asked for it.
     Asked,
     /// The machine has another address.
@@ -62,10 +62,40 @@ pub(super) struct Watch {
     /// Time of the next reading.
     tick: Option<Pin<Box<Sleep>>>,
     answers: Answers,
-    attempt: Option<(Cause, Protocol, Attempt)>,
-    /// Attempts that failed since the link answered last, and the end of the pause after the latest.
+    attempt: Option<Beside>,
+    /// Attempts because of silence that failed since the link answered last, and the end of the pause after the latest.
+    silence: Pauses,
+    /// Other attempts that failed in a row, likewise.
+    choice: Pauses,
+}
+
+/// Attempt beside a connection.
+pub(super) struct Beside {
+    pub(super) cause: Cause,
+    pub(super) to: Protocol,
+    /// Network in which it began.
+    pub(super) key: Key,
+    attempt: Attempt,
+}
+
+/// Pauses after failures in a row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pauses {
     failures: u32,
-    retry_at: Option<Instant>,
+    until: Option<Instant>,
+}
+
+impl Pauses {
+    fn fail(&mut self) {
+        let (least, most) = RETRY;
+        let pause = least.saturating_mul(1 << self.failures.min(6)).min(most);
+        self.failures = self.failures.saturating_add(1);
+        self.until = Some(Instant::now() + pause);
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_none_or(|until| until <= Instant::now())
+    }
 }
 
 /// Signs that the path answers.
@@ -93,8 +123,8 @@ impl Default for Watch {
             tick: None,
             answers: Answers::default(),
             attempt: None,
-            failures: 0,
-            retry_at: None,
+            silence: Pauses::default(),
+            choice: Pauses::default(),
         }
     }
 }
@@ -128,45 +158,44 @@ impl Watch {
 
     // -- Attempts ----------------------------------------------------------------------------------
 
-    /// Whether no further attempt may begin now.
-    pub(super) fn is_attempting(&self) -> bool {
-        self.attempt.is_some() || self.retry_at.is_some_and(|at| at > Instant::now())
+    /// Whether an attempt may begin now, because of silence or for another cause.
+    pub(super) fn may_attempt(&self, is_silent: bool) -> bool {
+        let pauses = if is_silent { &self.silence } else { &self.choice };
+        self.attempt.is_none() && pauses.is_over()
     }
 
     /// Whether QUIC has lost the race, and not answered since.
     pub(super) fn is_attempting_late(&self) -> bool {
-        matches!(self.attempt, Some((Cause::Late, ..)))
+        self.attempt.as_ref().is_some_and(|beside| beside.cause == Cause::Late)
     }
 
     /// Begins an attempt, in place of the one before.
-    pub(super) fn attempt(&mut self, cause: Cause, to: Protocol, attempt: Attempt) {
-        self.attempt = Some((cause, to, attempt));
+    pub(super) fn attempt(&mut self, cause: Cause, to: Protocol, key: Key, attempt: Attempt) {
+        self.attempt = Some(Beside { cause, to, key, attempt });
     }
 
     /// Protocol of the next attempt of a silent link: both in turn, TLS first. A link of the same protocol may answer
     /// where the present one does not: the server or a NAT has forgotten that.
     pub(super) fn next_protocol(&self) -> Protocol {
-        if self.failures.is_multiple_of(2) { Protocol::Tcp } else { Protocol::Quic }
+        if self.silence.failures.is_multiple_of(2) { Protocol::Tcp } else { Protocol::Quic }
     }
 
-    /// Lets the next attempt wait, after one that failed.
-    pub(super) fn attempt_later(&mut self) {
-        let (least, most) = RETRY;
-        let pause = least.saturating_mul(1 << (self.failures / 2).min(6)).min(most);
-        self.failures = self.failures.saturating_add(1);
-        self.retry_at = Some(Instant::now() + pause);
+    /// Lets the next attempt for a cause wait, after one that failed.
+    pub(super) fn attempt_later(&mut self, cause: Cause) {
+        if cause == Cause::Silence { self.silence.fail() } else { self.choice.fail() }
     }
 
-    /// The attempt that has ended, if one has.
+    /// The attempt that has ended, if one has. `is_established`: CONNACK has arrived. Until then only silence ends a
+    /// connection: the server would take it for the end of the client, and publish the Will.
     pub(super) fn poll_attempt(
         &mut self,
+        is_established: bool,
         cx: &mut Context<'_>,
-    ) -> Option<(Cause, Protocol, Result<Link, Error>)> {
-        let (cause, to, attempt) = self.attempt.as_mut()?;
-        let Poll::Ready(outcome) = attempt.as_mut().poll(cx) else { return None };
-        let ended = (*cause, *to, outcome);
-        self.attempt = None;
-        Some(ended)
+    ) -> Option<(Beside, Result<Link, Error>)> {
+        let beside =
+            self.attempt.as_mut().filter(|beside| is_established || beside.cause == Cause::Silence)?;
+        let Poll::Ready(outcome) = beside.attempt.as_mut().poll(cx) else { return None };
+        self.attempt.take().map(|beside| (beside, outcome))
     }
 
     // -- Readings ----------------------------------------------------------------------------------
@@ -214,7 +243,7 @@ impl Watch {
         let answers = &self.answers;
         let is_answered = answers.received > before.received;
         if is_answered {
-            (self.failures, self.retry_at) = (0, None);
+            self.silence = Pauses::default();
         }
         let is_missing = answers.missing_since.is_some() || answers.is_tcp_silent;
         self.tick_after(match (is_missing, answers.sent > before.sent || is_answered) {
@@ -237,7 +266,7 @@ impl Watch {
         let (meter, sampler) = &mut self.quic;
         let reading = sampler.sample(memory.now(), &counters);
         let probe_timeout = reading.srtt + 4 * reading.rttvar + MAX_ACK_DELAY;
-        self.answers.take(counters.sent, counters.received, probe_timeout);
+        self.answers.take(stats.sent_bytes, counters.received, probe_timeout);
         self.answers.srtt = reading.srtt;
         // Silence is this watch's to find: the selector would need a connection over TCP beside this one.
         let reading = braid_select::QuicReading { pto_count: 0, ..reading };
@@ -286,7 +315,7 @@ impl Watch {
 }
 
 impl Answers {
-    /// Takes counters of packets sent and received.
+    /// Takes the bytes sent in packets that are acknowledged, and the datagrams received.
     fn take(&mut self, sent: u64, received: u64, probe_timeout: Duration) {
         let (least, most) = SILENCE;
         self.limit = (probe_timeout * PROBE_TIMEOUTS).clamp(least, most);

@@ -48,7 +48,7 @@ impl Connection {
     }
 
     /// Begins to end the open streams that carried QoS 0, which only the server's FIN confirms.
-    fn confirm_streams(&mut self, state: &mut ClientState) {
+    pub(super) fn confirm_streams(&mut self, state: &mut ClientState) {
         for stream in self.streams.unconfirmed() {
             self.begin_end(state, stream);
         }

@@ -113,12 +113,11 @@ impl Connection {
 
     /// Runs the connection as far as it goes. Ready when it has ended.
     ///
-    /// Before the first round another link may be there to take the place of this one. One round: (1) acknowledgements
-    /// of the application, (2) one read and the answer to a challenge, (3) requests, (4) the request to close, (5) one
-    /// write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus share a write with the answers to
-    /// what was read.
+    /// One round: (1) acknowledgements of the application, (2) one read and the answer to a challenge, (3) requests, (4)
+    /// the request to close, (5) one write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus share
+    /// a write with the answers to what was read. After requests another link may be there to take the place of this
+    /// one.
     pub(crate) fn poll(&mut self, state: &mut ClientState, cx: &mut Context<'_>) -> Poll<End> {
-        self.poll_replacement(state, cx);
         for _ in 0..ROUNDS {
             let now = now();
             self.poll_acknowledged(state, cx, now);
@@ -127,6 +126,7 @@ impl Connection {
             let has_read = self.poll_read(state, cx, now);
             let has_answered = self.poll_authentication(cx);
             let has_taken = self.poll_requests(state, cx, now);
+            self.poll_replacement(state, cx);
             self.close_if_wanted(state, cx, now);
             let has_written = self.writer.poll(&mut self.link, &mut self.protocol, &mut self.streams, cx);
             if has_written && let Some(auto) = state.settings.route.auto() {
@@ -189,13 +189,21 @@ impl Connection {
             debug!(reason = replacement.reason, "leaving the link");
             let until = now() + replacement.settle;
             self.ending.replacement = Some((replacement, until));
+            self.confirm_streams(state);
         }
     }
 
-    /// Whether another link is there, and nothing more is waited for on this one.
-    fn has_left(&self, state: &ClientState, now: Instant) -> bool {
+    /// Whether another link is there, and nothing more is waited for on this one: answers of the server,
+    /// acknowledgements of the application, and QoS 0 on its way.
+    fn has_left(&mut self, state: &ClientState, now: Instant) -> bool {
+        if state.channels.received.is_closing() {
+            self.ending.replacement = None;
+        }
         let Some((_, until)) = &self.ending.replacement else { return false };
-        let is_settled = state.inflight.is_settled() && self.protocol.unwritten() == 0;
+        let is_settled = state.inflight.is_settled()
+            && self.streams.is_settled()
+            && self.protocol.unwritten() == 0
+            && self.protocol.unacknowledged() == 0;
         (is_settled || *until <= now) && !self.protocol.is_closed()
     }
 
@@ -209,7 +217,9 @@ impl Connection {
             self.protocol.handle_link_closed();
         }
         self.flush(state, cx);
-        self.end()
+        let replacement = self.ending.replacement.take().map(|(replacement, _)| replacement);
+        self.ending.reported = Some(Error::ConnectionLost);
+        End { replacement, ..self.end() }
     }
 
     fn end(&mut self) -> End {
@@ -226,6 +236,8 @@ impl Connection {
         let lost = result.as_ref().err().cloned().unwrap_or(Error::Closed);
         self.streams.fail(&lost);
         self.authentication.end(&Err(lost));
+        // A server that ends the connection by itself has its reason.
+        let replacement = replacement.filter(|_| matches!(result, Err(Error::ConnectionLost)));
         let replacement = replacement.map(|(replacement, _)| replacement);
         End { result, session, is_early_rejected, server_reference, replacement }
     }
@@ -258,6 +270,7 @@ impl Connection {
     fn poll_timer(&mut self, state: &mut ClientState, cx: &mut Context<'_>, now: Instant) -> bool {
         let streams = self.stream_deadline(state);
         let leave = self.ending.replacement.as_ref().map(|(_, until)| *until);
+        let leave = leave.filter(|_| !self.protocol.is_closed());
         let deadlines = [self.protocol.poll_timeout(), self.timer.deadline, streams, leave];
         let Some(next) = deadlines.into_iter().flatten().min() else { return false };
         if self.timer.poll(next, cx).is_pending() {

@@ -252,8 +252,8 @@ async fn server_references_are_followed_at_once_and_five_times_a_minute() {
     }
     assert!(start.elapsed() < PAUSE / 2, "without a pause, not after {:?}", start.elapsed());
     peer.redirect("other.example:8883").await;
-    let ConnectionEvent::Disconnected { error, retry_in: None } = next(&mut events).await else {
-        panic!("the client gives up");
+    let ConnectionEvent::Disconnected { error, retry_in: Some(_) } = next(&mut events).await else {
+        panic!("the client waits, and goes on with the server of the URL");
     };
     assert!(matches!(error, Error::Disconnected { reason: ReasonCode::ServerMoved, .. }), "{error}");
 }
@@ -276,4 +276,84 @@ async fn early_data_without_an_answer_is_left_for_tls() {
     assert_eq!(over, Transport::Mem);
     let waited = cut.elapsed().saturating_sub(pause);
     assert!(waited <= Duration::from_millis(255), "{waited:?}");
+}
+
+/// An acknowledgement of QUIC alone gets no answer, and is no sign of silence.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_only_receives_does_not_move() {
+    let (mut quic, mut tls, builder, device) = both();
+    device.change(|link| link.latency = Duration::from_millis(115));
+    let (mut peer, client, _messages, mut events) = over_quic(&mut quic, builder).await;
+    let subscribe = Subscribe::to("orders/#").unwrap().qos(QoS::AtMostOnce);
+    join!(client.subscribe(subscribe), peer.grant_next()).0.unwrap();
+    for _ in 0..20 {
+        peer.deliver("orders/1", "go", QoS::AtMostOnce).await;
+        peer.run(Duration::from_millis(3210)).await;
+    }
+    let moved = timeout(Duration::from_secs(1), tls.incoming()).await;
+    assert!(moved.is_err(), "nothing asks for TLS");
+    let event = timeout(Duration::from_secs(1), events.recv()).await;
+    assert!(event.is_err(), "{event:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_client_moves_when_it_is_asked_to() {
+    let (mut quic, mut tls, builder, _device) = both();
+    let (mut peer, client, _messages, mut events) = over_quic(&mut quic, builder).await;
+    peer.run(Duration::from_secs(20)).await;
+    let start = Instant::now();
+    client.change_transport().await.unwrap();
+    let (mut after, ()) = join!(tls.incoming(), peer.run(Duration::from_millis(100)));
+    after.connect().await;
+    join!(after.accept(Some(peer.cut())), connected(&mut events));
+    assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+}
+
+/// A message that the application has not taken is acknowledged on the link on which it came, and not sent again.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_not_taken_yet_does_not_arrive_twice() {
+    let (mut quic, mut tls, builder, _device) = both();
+    let (mut peer, client, mut messages, mut events) = over_quic(&mut quic, builder).await;
+    let subscribe = Subscribe::to("orders/#").unwrap().qos(QoS::AtLeastOnce);
+    join!(client.subscribe(subscribe), peer.grant_next()).0.unwrap();
+    peer.run(Duration::from_secs(1)).await;
+    peer.deliver("orders/1", "go", QoS::AtLeastOnce).await;
+    peer.run(ROUND_TRIP).await;
+    client.change_transport().await.unwrap();
+    let taking = async {
+        tokio::time::sleep(ROUND_TRIP / 2).await;
+        messages.recv().await.unwrap()
+    };
+    let moving = async {
+        let (mut after, ()) = join!(tls.incoming(), peer.run(10 * ROUND_TRIP));
+        after.connect().await;
+        after.accept(Some(peer.cut())).await;
+        after.run(Duration::from_secs(1)).await;
+        after
+    };
+    let (_after, message, _) = join!(moving, taking, connected(&mut events));
+    assert_eq!(message.message.payload, "go");
+    let again = timeout(Duration::from_secs(5), messages.recv()).await;
+    assert!(again.is_err(), "{again:?}");
+}
+
+/// The end by the server has its reason, whatever the client was about to do.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_another_client_takes_during_a_move_is_not_taken_back() {
+    let (mut quic, mut tls, builder, _device) = both();
+    let (mut peer, client, _messages, mut events) = over_quic(&mut quic, builder).await;
+    // Without an answer the move waits.
+    let waiting = client.enqueue(alarm("1")).await.unwrap();
+    peer.run(ROUND_TRIP).await;
+    client.change_transport().await.unwrap();
+    let ending = async {
+        peer.run(ROUND_TRIP / 4).await;
+        peer.take_over().await;
+    };
+    let ((), event) = join!(ending, next(&mut events));
+    let ConnectionEvent::Disconnected { error, retry_in: None } = event else { panic!("{event:?}") };
+    assert!(matches!(error, Error::Disconnected { reason: ReasonCode::SessionTakenOver, .. }), "{error}");
+    assert!(waiting.await.is_err());
+    let moved = timeout(Duration::from_secs(5), async { tls.incoming().await.connect().await }).await;
+    assert!(moved.is_err(), "the link is closed without CONNECT");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_select::{
     AltSvc, Config, Decision, Failure, First, Key, Mode, Network, Protocol, QuicMeter, QuicReading, Reason,
-    Selector, TcpMeter, TcpReading,
+    Remembered, Selector, TcpMeter, TcpReading,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -310,23 +310,45 @@ fn clients_try_quic_first_unless_it_failed() {
     let decision = network.selector.quic_failed(2 * SECOND, &network.key, Failure::BlackHole).unwrap();
     assert_eq!(decision.to, Protocol::Tcp);
     assert_eq!(first(&network, 301), First::Tcp { probe_quic: false });
-    // At most 300 s and a quarter more.
-    assert_eq!(first(&network, 378), First::Tcp { probe_quic: true });
+    // At most 300 s and a quarter more, but not before a success may be followed.
+    assert_eq!(first(&network, 378), First::Tcp { probe_quic: false });
+    assert_eq!(first(&network, 602), First::Tcp { probe_quic: true });
     // The probe failed too: at least 600 s.
-    assert!(network.selector.quic_failed(378 * SECOND, &network.key, Failure::Handshake).is_none());
-    assert_eq!(first(&network, 977), First::Tcp { probe_quic: false });
-    assert_eq!(first(&network, 1129), First::Tcp { probe_quic: true });
-    let decision = network.selector.quic_works(1129 * SECOND, &network.key).unwrap();
+    assert!(network.selector.quic_failed(602 * SECOND, &network.key, Failure::Handshake).is_none());
+    assert_eq!(first(&network, 1201), First::Tcp { probe_quic: false });
+    assert_eq!(first(&network, 1353), First::Tcp { probe_quic: true });
+    let decision = network.selector.quic_works(1353 * SECOND, &network.key).unwrap();
     assert!(matches!(decision.reason, Reason::QuicWorks) && decision.to == Protocol::Quic);
-    assert_eq!(first(&network, 1130), quic(75));
-    // A success right after a failure: TCP stays first until the dwell time is over.
-    network.selector.quic_failed(1131 * SECOND, &network.key, Failure::Handshake);
-    assert!(network.selector.quic_works(1132 * SECOND, &network.key).is_none());
-    assert_eq!(first(&network, 1140), First::Tcp { probe_quic: true });
-    assert!(network.quic(1731, 0, 0).is_some());
+    assert_eq!(first(&network, 1354), quic(75));
+    // A success right after a failure: TCP stays first, and no probe follows, until the dwell time is over.
+    network.selector.quic_failed(1355 * SECOND, &network.key, Failure::Handshake);
+    assert!(network.selector.quic_works(1356 * SECOND, &network.key).is_none());
+    assert_eq!(first(&network, 1364), First::Tcp { probe_quic: false });
+    assert!(network.quic(1955, 0, 0).is_some());
     for (mode, answer) in [(Mode::Never, First::Tcp { probe_quic: false }), (Mode::Always, quic(250))] {
         assert_eq!(Testbed::new(mode, Protocol::Quic).selector.first(SECOND, &key(1)), answer);
     }
+}
+
+#[test]
+fn knowledge_of_an_earlier_run_is_kept_with_its_age() {
+    let mut network = Testbed::new(Mode::Auto, Protocol::Quic);
+    network.selector.quic_failed(DAY, &network.key, Failure::Handshake);
+    let known = network.selector.known(DAY + 100 * SECOND, &network.key).unwrap();
+    assert_eq!((known.failures, known.age), (1, 100 * SECOND));
+    assert!((200 * SECOND..=275 * SECOND).contains(&known.retry_in), "{known:?}");
+    // Ten minutes later in another run.
+    let mut later = Testbed::new(Mode::Auto, Protocol::Quic);
+    let after = Remembered { retry_in: Duration::ZERO, age: 700 * SECOND, ..known };
+    later.selector.restore(DAY, &after);
+    assert_eq!(later.selector.known(DAY, &network.key), Some(after));
+    assert_eq!(later.selector.first(DAY, &network.key), First::Tcp { probe_quic: true });
+    assert_eq!(later.selector.known(2 * DAY - 600 * SECOND, &network.key), None, "too old");
+    let decision = later.selector.quic_works(DAY + SECOND, &network.key).unwrap();
+    assert_eq!(decision.to, Protocol::Quic);
+    // In doubt QUIC is tried beside TCP at once, and needs no success after a failure.
+    later.selector.quic_doubtful(DAY + 2 * SECOND, &network.key);
+    assert_eq!(later.selector.known(DAY + 2 * SECOND, &network.key).unwrap().retry_in, Duration::ZERO);
 }
 
 #[test]

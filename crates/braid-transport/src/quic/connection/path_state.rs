@@ -17,7 +17,7 @@ pub struct PathState {
     pub congestion_window: u64,
     /// Largest UDP payload that the path is known to take, bytes.
     pub mtu: u16,
-    /// Packets sent, without those of acknowledgements alone.
+    /// Packets sent, those of acknowledgements alone included.
     pub packets_sent: u64,
     /// Packets of them that were declared lost.
     pub packets_lost: u64,

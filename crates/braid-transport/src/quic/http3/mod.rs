@@ -39,6 +39,7 @@ impl PathStats {
             received_bytes: stats.udp_rx.bytes,
             received_datagrams: stats.udp_rx.datagrams,
             sent_packets: stats.sent_packets,
+            sent_bytes: stats.sent_bytes,
             lost_packets: stats.lost_packets.saturating_sub(stats.lost_plpmtud_probes),
             congestion_events: stats.congestion_events,
             cwnd: stats.cwnd,
