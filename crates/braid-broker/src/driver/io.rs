@@ -6,12 +6,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use braid_proto::connection::{Event, Sent, StreamAction};
-use braid_proto::stream::{Priority, StreamKey};
+use braid_proto::message::Delivery;
+use braid_proto::packet::QoS;
+use braid_proto::stream::{Lane, Priority, StreamKey};
 use braid_transport::Read;
 use bytes::Buf;
 use tokio::io::ReadBuf;
 
 use super::Driver;
+use super::connect::peer_name;
 use super::delivery_sender::{Room, has_room, next_delivery};
 use super::read_gate::ReadInput;
 use super::stream_scheduler::OpenedStream;
@@ -300,8 +303,52 @@ impl Driver {
         drops_left == 0
     }
 
+    // -- Datagrams ---------------------------------------------------------------------------------
+
+    /// Handles a datagram of the client. One that is no message has no effect, and the connection goes on. [BQ-85]
+    fn handle_datagram(&mut self, datagram: &[u8], now: Instant) {
+        self.core.statistics.add(Counter::BytesReceived, datagram.len() as u64);
+        self.gate.note_read(StreamKey::CONTROL, datagram.len(), now);
+        self.ingress.pressure.note_read(StreamKey::CONTROL);
+        let handled = self.server.handle_datagram(datagram, now);
+        let Some(streams) = &mut self.streams else { return };
+        streams.datagrams.note_used();
+        if let Err(cause) = handled {
+            let (client, peer) = (self.session.client(), peer_name(self.link.peer()));
+            streams.datagrams.refuse(cause, client, peer, &self.core.statistics);
+        }
+    }
+
+    /// Largest datagram for deliveries; `None` if the client gets none. [BQ-83]
+    fn datagram_limit(&mut self) -> Option<usize> {
+        if self.server.sends_datagrams() { self.link.datagram_size() } else { None }
+    }
+
+    /// Sends a delivery as a datagram of at most `limit` bytes. False: it is to be sent on its stream. [BQ-83]
+    fn deliver_datagram(&mut self, lane: Lane, delivery: &Delivery, limit: usize, now: Instant) -> bool {
+        let Some(packet) = self.server.datagram(delivery, limit, now) else {
+            let falls_back = delivery.qos == QoS::AtMostOnce && !delivery.retain;
+            self.core.statistics.add(Counter::DatagramsFallenBack, falls_back.into());
+            return false;
+        };
+        if let Some(streams) = &mut self.streams {
+            streams.datagrams.note_used();
+        }
+        self.core.statistics.add(Counter::BytesSent, packet.len() as u64);
+        self.egress.note_sent(self.server.resolve(lane.stream), None, now);
+        self.link.send_datagram(lane.priority, packet);
+        true
+    }
+
+    /// Brings the counts of the link into the statistics.
+    pub(super) fn count_datagrams(&mut self) {
+        let Some(streams) = &mut self.streams else { return };
+        let dropped = streams.datagrams.count(&mut self.link, &self.core.statistics);
+        self.note_dropped(dropped);
+    }
+
     /// Counts deliveries that were dropped instead of being sent.
-    pub(super) fn note_dropped(&self, dropped: u64) {
+    fn note_dropped(&self, dropped: u64) {
         self.core.statistics.add(Counter::MessagesDropped, dropped);
         if let Some(entry) = &self.session.entry {
             entry.note_dropped(dropped);

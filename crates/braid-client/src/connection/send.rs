@@ -9,6 +9,7 @@ use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{LogicalStream, Priority, StreamKey};
 use braid_transport::Dir;
+use braid_transport::quic::DatagramCounts;
 use tracing::{debug, warn};
 
 use super::Connection;
@@ -212,6 +213,47 @@ impl Connection {
         }
         true
     }
+
+    // -- Datagrams ---------------------------------------------------------------------------------
+
+    /// Largest datagram for messages; `None` if they go on streams.
+    pub(super) fn datagram_limit(&mut self) -> Option<usize> {
+        if self.protocol.sends_datagrams() { self.link.datagram_size() } else { None }
+    }
+
+    /// Sends an unreliable message as a datagram. Returns a request that is to be sent on a stream. [BQ-83]
+    pub(super) fn send_datagram(
+        &mut self,
+        state: &ClientState,
+        request: Request,
+        now: Instant,
+    ) -> Option<Request> {
+        let Request::Publish { delivery, stream, waiter, is_unreliable: true } = request else {
+            return Some(request);
+        };
+        let limit = self.datagram_limit();
+        let packet = limit.and_then(|limit| self.protocol.datagram(&delivery, limit, now));
+        let Some(packet) = packet else {
+            state.channels.datagrams.note_streamed();
+            return Some(Request::Publish { delivery, stream, waiter, is_unreliable: false });
+        };
+        debug!(topic = %delivery.message.topic, bytes = packet.len(), "sending PUBLISH in a datagram");
+        self.link.send_datagram(delivery.priority, packet);
+        if let Some(waiter) = waiter {
+            answer(waiter, Ok(ReasonCode::Success));
+        }
+        None
+    }
+
+    /// Brings the counts of the link into the statistics.
+    pub(super) fn count_datagrams(&mut self, state: &ClientState) {
+        let Some(now) = self.link.datagram_counts().filter(|now| *now != DatagramCounts::default()) else {
+            return;
+        };
+        state.channels.datagrams.add(self.writer.replace_counted(now), now);
+    }
+
+    // -- Requests ----------------------------------------------------------------------------------
 
     fn send_control(
         &mut self,

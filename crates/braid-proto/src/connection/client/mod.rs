@@ -227,7 +227,7 @@ impl Client {
     /// Handles a datagram of the transport: one message of QoS 0.
     ///
     /// # Errors
-    /// It has no effect, and the connection goes on. [BQ-85]
+    /// The datagram has no effect, and the connection goes on. [BQ-85]
     pub fn handle_datagram(&mut self, datagram: &[u8], now: Instant) -> Result<(), Violation> {
         let State::Established(established) = &mut self.state else {
             return Err(Violation::DatagramNotAgreed);

@@ -253,7 +253,7 @@ impl Server {
     /// Handles a datagram of the transport: one message of QoS 0.
     ///
     /// # Errors
-    /// It has no effect, and the connection goes on. [BQ-85]
+    /// The datagram has no effect, and the connection goes on. [BQ-85]
     pub fn handle_datagram(&mut self, datagram: &[u8], now: Instant) -> Result<(), Violation> {
         self.note_bytes(now);
         let is_early = self.early_events.is_some();

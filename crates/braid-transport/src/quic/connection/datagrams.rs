@@ -8,11 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::time::Duration;
 
-use braid_proto::stream::{Priority, StreamKey};
+use braid_proto::stream::StreamKey;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::state::ConnectionState;
 use super::write_scheduler::WriteScheduler;
 use crate::quic::congestion::controller::SharedGate;
 use crate::quic::io::{DatagramSource, NextPacket, SentPackets};
@@ -201,7 +200,7 @@ impl StreamsToSend {
         had_any
     }
 
-    /// What was lost need not be sent again.
+    /// Forgets lost bytes: they need not be sent again.
     fn forget_losses(&mut self) {
         self.streams.values_mut().for_each(|stream| stream.again = 0);
     }
@@ -278,6 +277,32 @@ impl Datagrams {
     /// Takes a retry that is due. True: datagrams are to be looked at.
     pub(super) fn take_retry(&mut self) -> bool {
         self.retry_at.take_if(|at| *at <= Instant::now()).is_some()
+    }
+
+    /// Queues a datagram. Calls `dropped` with the priority of each one that is dropped for it, or of itself.
+    pub(super) fn push(
+        &mut self,
+        priority: i32,
+        datagram: Bytes,
+        now: Instant,
+        mut dropped: impl FnMut(i32),
+    ) {
+        self.note_used(priority, now);
+        let count = &mut self.dropped;
+        self.queue.push(priority, datagram, |of| {
+            *count += 1;
+            dropped(of);
+        });
+    }
+
+    /// Number of datagrams that wait to be sent.
+    pub(super) fn unsent(&self) -> usize {
+        self.queue.count
+    }
+
+    /// Number of datagrams that were sent, and of those that were dropped unsent.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.sent, self.dropped)
     }
 
     fn note_used(&mut self, priority: i32, now: Instant) {
@@ -414,50 +439,6 @@ impl Datagrams {
         {
             self.dropped += 1;
         }
-    }
-}
-
-impl ConnectionState {
-    /// Largest datagram that may be sent now; `None` if either end takes none.
-    pub(crate) fn datagram_size(&mut self) -> Option<usize> {
-        self.connection.datagram_size()
-    }
-
-    /// Queues a datagram.
-    pub(crate) fn send_datagram(&mut self, priority: Priority, datagram: Bytes) {
-        if self.datagram_size().is_none_or(|size| size < datagram.len()) {
-            return;
-        }
-        let Self { datagrams: Some(datagrams), writes, connection, gate, .. } = self else { return };
-        let (priority, bytes, now) = (i32::from(priority.value()), datagram.len(), Instant::now());
-        let has_lower = writes.active.count_below(priority) > 0 || datagrams.is_used_below(priority, now);
-        datagrams.note_used(priority, now);
-        let mut has_lost_urgent = false;
-        let dropped = &mut datagrams.dropped;
-        datagrams.queue.push(priority, datagram, |of| {
-            *dropped += 1;
-            has_lost_urgent |= writes.urgency.handle_refused(of, now);
-        });
-        connection.note_datagram(bytes);
-        let Some(gate) = gate.as_ref().filter(|gate| gate.wants_urgent()) else { return };
-        if has_lost_urgent {
-            gate.forget_urgent();
-        }
-        if has_lower && writes.urgency.handle_written(priority, now) {
-            gate.handle_urgent(bytes);
-        }
-    }
-
-    /// Number of datagrams that wait to be sent.
-    pub(crate) fn unsent_datagrams(&self) -> usize {
-        self.datagrams.as_ref().map_or(0, |datagrams| datagrams.queue.count)
-    }
-
-    pub(crate) fn datagram_counts(&self) -> DatagramCounts {
-        let (sent, dropped_unsent) =
-            self.datagrams.as_ref().map_or((0, 0), |datagrams| (datagrams.sent, datagrams.dropped));
-        let (received, dropped_unread) = self.connection.received_datagrams();
-        DatagramCounts { sent, received, dropped_unsent, dropped_unread }
     }
 }
 

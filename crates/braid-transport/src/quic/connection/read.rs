@@ -16,6 +16,9 @@ use crate::quic::codes::{CLOSE_ABNORMAL, STREAM_NOT_SERVED, code};
 use crate::quic::io::Connection;
 use crate::transport::Read;
 
+/// Datagrams that a server reads before streams have a turn.
+const MAX_DATAGRAM_TURNS: usize = 64;
+
 impl ConnectionState {
     pub(super) fn poll_read(
         &mut self,
@@ -48,14 +51,15 @@ impl ConnectionState {
             if let Some(read) = self.reads.notices.pop_front() {
                 return Some(read);
             }
-            // Datagrams have at most every other turn. At a server those that came with a DISCONNECT are read before
-            // it, at a client those that came with CONNACK behind it.
-            let was_datagram = std::mem::take(&mut self.reads.datagram_had_turn);
+            // At a server datagrams that came with a DISCONNECT are read before it, at a client those that came with
+            // CONNACK behind it.
+            let turns = std::mem::take(&mut self.reads.datagram_turns);
             let is_server = matches!(self.role, Role::Server { .. });
             if is_server
-                && !was_datagram
+                && turns < MAX_DATAGRAM_TURNS
                 && let Some(read) = self.read_datagram(buffer, wants)
             {
+                self.reads.datagram_turns = turns + 1;
                 return Some(read);
             }
             // The control stream comes first, and has at most every other turn while others wait.
@@ -64,13 +68,19 @@ impl ConnectionState {
                 self.reads.control_had_turn = true;
                 return Some(read);
             }
-            if !was_datagram && let Some(read) = self.read_datagram(buffer, wants) {
+            if !is_server
+                && turns == 0
+                && let Some(read) = self.read_datagram(buffer, wants)
+            {
+                self.reads.datagram_turns = 1;
                 return Some(read);
             }
             if let Some(read) = self.accept_next().or_else(|| self.read_data(buffer, wants)) {
                 return Some(read);
             }
-            if was_datagram && let Some(read) = self.read_datagram(buffer, wants) {
+            if turns > 0
+                && let Some(read) = self.read_datagram(buffer, wants)
+            {
                 return Some(read);
             }
             if !(self.reads.is_control_queued && wants(StreamKey::CONTROL)) {
@@ -92,14 +102,14 @@ impl ConnectionState {
         let queued = queued.chain(reads.is_control_queued.then_some(&*control));
         let limit: u64 = queued.map(|stream| stream.window(unread.stream_window() as u64)).sum();
         let received = if limit == 0 { 0 } else { unread.received(&connection.stats()).min(limit) };
-        let datagrams = connection.unread_datagram_bytes();
+        let datagrams = connection.datagrams().map_or(0, |frames| frames.unread_bytes());
         usize::try_from(received.max(window.held())).unwrap_or(usize::MAX).saturating_add(datagrams)
     }
 
     /// Bytes of them that were taken out of the library.
     pub(crate) fn held_bytes(&self) -> usize {
         let held = usize::try_from(self.window.held()).unwrap_or(usize::MAX);
-        held.saturating_add(self.connection.unread_datagram_bytes())
+        held.saturating_add(self.connection.datagrams().map_or(0, |frames| frames.unread_bytes()))
     }
 
     /// Sets the receive window after what is read and what is not. True if the connection was closed instead.
@@ -186,11 +196,11 @@ impl ConnectionState {
         buffer: &mut ReadBuf<'_>,
         wants: &mut dyn FnMut(StreamKey) -> bool,
     ) -> Option<Read> {
-        if !self.connection.has_unread_datagrams() || !wants(StreamKey::CONTROL) {
+        let frames = self.connection.datagrams_mut().filter(|frames| frames.has_unread())?;
+        if !wants(StreamKey::CONTROL) {
             return None;
         }
-        buffer.put_slice(&self.connection.read_datagram(buffer.remaining())?);
-        self.reads.datagram_had_turn = true;
+        buffer.put_slice(&frames.read(buffer.remaining())?);
         Some(Read::Datagram)
     }
 

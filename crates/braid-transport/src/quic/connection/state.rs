@@ -73,8 +73,8 @@ pub(super) struct ReadQueue {
     pub(super) is_control_queued: bool,
     /// The control stream had the last turn.
     pub(super) control_had_turn: bool,
-    /// A datagram had the last turn.
-    pub(super) datagram_had_turn: bool,
+    /// Datagrams that had the last turns.
+    pub(super) datagram_turns: usize,
     /// The peer has finished the control stream.
     pub(super) is_control_finished: bool,
     /// Results of the next reads.

@@ -4,9 +4,11 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use braid_proto::stream::StreamKey;
+use braid_proto::stream::{Priority, StreamKey};
+use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 
+use super::datagrams::DatagramCounts;
 use super::send_limit::{MIN_LIMIT, RESERVE};
 use super::state::ConnectionState;
 use super::stream::{CloseReason, WriteFailure};
@@ -140,6 +142,47 @@ impl ConnectionState {
             writes.limit.narrow(connection);
         }
         outcome
+    }
+
+    // -- Datagrams ---------------------------------------------------------------------------------
+
+    /// Largest datagram that may be sent now; `None` if either end takes none.
+    pub(crate) fn datagram_size(&mut self) -> Option<usize> {
+        self.connection.datagram_size()
+    }
+
+    /// Queues a datagram.
+    pub(crate) fn send_datagram(&mut self, priority: Priority, datagram: Bytes) {
+        if self.datagram_size().is_none_or(|size| size < datagram.len()) {
+            return;
+        }
+        let Self { datagrams: Some(datagrams), writes, connection, gate, .. } = self else { return };
+        let (priority, bytes, now) = (i32::from(priority.value()), datagram.len(), Instant::now());
+        let has_lower = writes.active.count_below(priority) > 0 || datagrams.is_used_below(priority, now);
+        let mut has_lost_urgent = false;
+        datagrams.push(priority, datagram, now, |of| {
+            has_lost_urgent |= writes.urgency.handle_refused(of, now);
+        });
+        connection.note_datagram(bytes);
+        let Some(gate) = gate.as_ref().filter(|gate| gate.wants_urgent()) else { return };
+        if has_lost_urgent {
+            gate.forget_urgent();
+        }
+        if has_lower && writes.urgency.handle_written(priority, now) {
+            gate.handle_urgent(bytes);
+        }
+    }
+
+    /// Number of datagrams that wait to be sent.
+    pub(crate) fn unsent_datagrams(&self) -> usize {
+        self.datagrams.as_ref().map_or(0, |datagrams| datagrams.unsent())
+    }
+
+    pub(crate) fn datagram_counts(&self) -> DatagramCounts {
+        let (sent, dropped_unsent) = self.datagrams.as_ref().map_or((0, 0), |datagrams| datagrams.counts());
+        let (received, dropped_unread) =
+            self.connection.datagrams().map_or((0, 0), |frames| frames.received());
+        DatagramCounts { sent, received, dropped_unsent, dropped_unread }
     }
 
     // -- FINs --------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ use noq_proto::{
 use tokio::io::ReadBuf;
 
 use super::answer_delay::{AnswerDelay, Frames};
-use super::datagram_frames::{DatagramFrames, DatagramSource};
+use super::datagram_frames::{DatagramFrames, DatagramSource, SentPackets};
 use super::datagram_queue::{DatagramQueue, Order};
 use super::endpoint::Endpoint;
 use super::event::{Event, Received, Refused};
@@ -52,7 +52,7 @@ thread_local! {
 /// Its task calls [`Connection::receive`] at the begin of a turn, [`Connection::poll_event`] until there is none, and
 /// [`Connection::transmit`] at the end. Nothing that was written leaves before. Dropped, it is closed with code 0.
 pub(in crate::quic) struct Connection {
-    pub(super) library: noq_proto::Connection,
+    library: noq_proto::Connection,
     handle: ConnectionHandle,
     source: Source,
     sender: Sender,
@@ -60,9 +60,9 @@ pub(in crate::quic) struct Connection {
     timer: Timer,
     /// Datagrams that have come.
     received: u64,
-    pub(super) answers: AnswerDelay,
+    answers: AnswerDelay,
     /// DATAGRAM frames, where this end permits them.
-    pub(super) datagrams: Option<Box<DatagramFrames>>,
+    datagrams: Option<Box<DatagramFrames>>,
     /// First packets of a client, until they are over.
     first_flight: Option<Box<FirstFlight>>,
     /// Streams that are read without order.
@@ -70,10 +70,10 @@ pub(in crate::quic) struct Connection {
     /// Bytes of all streams are dropped.
     is_discarding: bool,
     /// Reason for which the connection has ended.
-    pub(super) error: Option<ConnectionError>,
+    error: Option<ConnectionError>,
     /// [`Event::Lost`] is to be reported.
     has_news: bool,
-    pub(super) is_connected: bool,
+    is_connected: bool,
     is_confirmed: bool,
     is_draining: bool,
     is_drained: bool,
@@ -290,7 +290,7 @@ impl Connection {
                     sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
                     self.sender.send(&transmit, buffer);
                     if let Some(source) = source.as_deref_mut() {
-                        self.note_sent(source, &transmit);
+                        source.handle_sent(&SentPackets::of(&mut self.library, &transmit));
                     }
                     if sent >= MAX_SENT {
                         cx.waker().wake_by_ref();
@@ -317,6 +317,12 @@ impl Connection {
             }
         });
         self.exchange_events();
+    }
+
+    /// Has the source add datagrams to the next packet. True: the packet has to be built by itself.
+    fn fill_packet(&mut self, source: &mut dyn DatagramSource) -> bool {
+        let may_send = self.is_connected && self.error.is_none();
+        self.datagrams.as_ref().is_some_and(|frames| may_send && frames.fill(&mut self.library, source))
     }
 
     /// Drives the connection until `find` finds something. Events that it does not take are discarded.
@@ -672,6 +678,29 @@ impl Connection {
     /// Number of datagrams that have come.
     pub(in crate::quic) fn received(&self) -> u64 {
         self.received
+    }
+
+    /// Takes in DATAGRAM frames, and sends them, from now on.
+    pub(in crate::quic) fn permit_datagrams(&mut self) {
+        self.datagrams = Some(Box::new(DatagramFrames::new(&mut self.library)));
+    }
+
+    /// Largest datagram that the path takes now; `None` if either end permits none.
+    pub(in crate::quic) fn datagram_size(&mut self) -> Option<usize> {
+        self.datagrams.as_ref().and_then(|_| self.library.datagrams().max_size())
+    }
+
+    pub(in crate::quic) fn datagrams(&self) -> Option<&DatagramFrames> {
+        self.datagrams.as_deref()
+    }
+
+    pub(in crate::quic) fn datagrams_mut(&mut self) -> Option<&mut DatagramFrames> {
+        self.datagrams.as_deref_mut()
+    }
+
+    /// A datagram is to be sent: acknowledgements do not wait any longer.
+    pub(in crate::quic) fn note_datagram(&mut self, bytes: usize) {
+        self.answers.handle_written(bytes);
     }
 
     // -- Properties --------------------------------------------------------------------------------

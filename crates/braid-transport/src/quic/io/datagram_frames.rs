@@ -8,8 +8,6 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use noq_proto::PathId;
 
-use super::connection::Connection;
-
 /// Received datagrams that wait to be read at most.
 const MAX_UNREAD: usize = 256;
 
@@ -91,7 +89,7 @@ impl NextPacket<'_> {
 }
 
 /// DATAGRAM frames of a connection that permits them.
-pub(super) struct DatagramFrames {
+pub(in crate::quic) struct DatagramFrames {
     unread: VecDeque<Bytes>,
     unread_bytes: usize,
     received: u64,
@@ -102,6 +100,12 @@ pub(super) struct DatagramFrames {
 }
 
 impl DatagramFrames {
+    /// Frames of a connection whose library holds no datagram to send.
+    pub(super) fn new(library: &mut noq_proto::Connection) -> Self {
+        let room = library.datagrams().send_buffer_space();
+        Self { unread: VecDeque::new(), unread_bytes: 0, received: 0, overflowed: 0, room }
+    }
+
     /// Takes the datagrams that have come out of the library.
     pub(super) fn take_received(&mut self, library: &mut noq_proto::Connection) {
         while let Some(datagram) = library.datagrams().recv() {
@@ -121,84 +125,61 @@ impl DatagramFrames {
         self.unread_bytes -= datagram.len();
         Some(datagram)
     }
-}
-
-impl Connection {
-    /// Takes in DATAGRAM frames, and sends them, from now on.
-    pub(in crate::quic) fn permit_datagrams(&mut self) {
-        let room = self.library.datagrams().send_buffer_space();
-        let (unread, unread_bytes, received, overflowed) = (VecDeque::new(), 0, 0, 0);
-        self.datagrams = Some(Box::new(DatagramFrames { unread, unread_bytes, received, overflowed, room }));
-    }
-
-    /// Largest datagram that the path takes now; `None` if either end permits none.
-    pub(in crate::quic) fn datagram_size(&mut self) -> Option<usize> {
-        self.datagrams.as_ref()?;
-        self.library.datagrams().max_size()
-    }
 
     /// Takes the next datagram that has come. Those of more than `max` bytes are dropped.
-    pub(in crate::quic) fn read_datagram(&mut self, max: usize) -> Option<Bytes> {
-        let datagrams = self.datagrams.as_mut()?;
+    pub(in crate::quic) fn read(&mut self, max: usize) -> Option<Bytes> {
         loop {
-            let datagram = datagrams.pop()?;
+            let datagram = self.pop()?;
             if datagram.len() <= max {
                 return Some(datagram);
             }
-            datagrams.overflowed += 1;
+            self.overflowed += 1;
         }
     }
 
-    pub(in crate::quic) fn has_unread_datagrams(&self) -> bool {
-        self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.unread.is_empty())
+    /// Tests whether datagrams have come and were not read.
+    pub(in crate::quic) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
     }
 
     /// Bytes of datagrams that have come and were not read.
-    pub(in crate::quic) fn unread_datagram_bytes(&self) -> usize {
-        self.datagrams.as_ref().map_or(0, |datagrams| datagrams.unread_bytes)
+    pub(in crate::quic) fn unread_bytes(&self) -> usize {
+        self.unread_bytes
     }
 
     /// Number of datagrams that have come, and of those that were dropped unread.
-    pub(in crate::quic) fn received_datagrams(&self) -> (u64, u64) {
-        self.datagrams.as_ref().map_or((0, 0), |datagrams| (datagrams.received, datagrams.overflowed))
-    }
-
-    /// A datagram is to be sent: acknowledgements do not wait any longer.
-    pub(in crate::quic) fn note_datagram(&mut self, bytes: usize) {
-        self.answers.handle_written(bytes);
+    pub(in crate::quic) fn received(&self) -> (u64, u64) {
+        (self.received, self.overflowed)
     }
 
     /// Has the source add datagrams to the next packet. True: the packet has to be built by itself.
-    pub(super) fn fill_packet(&mut self, source: &mut dyn DatagramSource) -> bool {
-        let Some(room) = self.datagrams.as_ref().map(|datagrams| datagrams.room) else { return false };
-        if !self.is_connected || self.error.is_some() {
-            return false;
-        }
-        if self.library.datagrams().send_buffer_space() < room {
+    pub(super) fn fill(&self, library: &mut noq_proto::Connection, source: &mut dyn DatagramSource) -> bool {
+        if library.datagrams().send_buffer_space() < self.room {
             return true; // Some were added to a packet that the congestion controller has not permitted yet.
         }
-        let Some(size) = self.library.datagrams().max_size().map(|size| size + FRAME_OVERHEAD) else {
+        let Some(size) = library.datagrams().max_size().map(|size| size + FRAME_OVERHEAD) else {
             return false;
         };
-        source.fill(&mut NextPacket { library: &mut self.library, size, left: size })
+        source.fill(&mut NextPacket { library, size, left: size })
     }
+}
 
-    /// Tells the source of packets that have left.
-    pub(super) fn note_sent(&mut self, source: &mut dyn DatagramSource, transmit: &noq_proto::Transmit) {
+impl SentPackets {
+    /// Packets of a batch that has left.
+    pub(super) fn of(library: &mut noq_proto::Connection, transmit: &noq_proto::Transmit) -> Self {
         let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
         let last = match transmit.size % segment {
             0 => segment,
             rest => rest,
         };
-        // Less than that is not worth a STREAM frame to the library.
-        let is_full = last + 64 >= usize::from(self.library.current_mtu());
-        let stats = self.library.stats();
-        source.handle_sent(&SentPackets {
+        let stats = library.stats();
+        Self {
             bytes: transmit.size as u64,
             packets: transmit.size.div_ceil(segment) as u64,
-            is_full,
+            // Less than that is not worth a STREAM frame to the library.
+            is_full: last + 64 >= usize::from(library.current_mtu()),
             stream_frames: stats.frame_tx.stream,
             lost_bytes: stats.lost_bytes,
-        });
+        }
     }
 }
