@@ -19,7 +19,7 @@ mod timer;
 mod unordered;
 
 pub(super) use connection::Connection;
-pub(super) use datagram_frames::{DatagramFrames, DatagramSource, NextPacket, SentPackets};
+pub(super) use datagram_frames::{DatagramSource, NextPacket, SentPackets};
 pub(super) use endpoint::Endpoint;
 pub(super) use event::{Event, Received, Refused};
 pub(super) use socket::Socket;
