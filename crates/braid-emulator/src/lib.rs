@@ -25,6 +25,6 @@ pub use spec::quantity::{duration_text, parse_duration};
 pub use spec::{Change, LinkError, LinkSpec, PathSpec, Probability, Timeline};
 pub use stage::{
     Aggregate, Codel, Delay, Distribution, Ecn, Limit, LineRate, Loss, LossModel, Management, Order, Policer,
-    Rate, Rule, Selector, Stall, Trace,
+    Rate, Replay, Rule, Selector, Stall, Trace,
 };
 pub use verdict::{Fate, PacketCount, PathCounters, Verdict};

@@ -24,7 +24,7 @@ use std::task::Context;
 use tokio::time::Instant;
 
 pub use plan::{
-    Clients, Credentials, Ending, Payload, Plan, PlanError, PublishPlan, PublishedTopic, Retries, Start,
+    Clients, Credentials, Ending, Payload, Plan, PlanError, PlannedEnd, PublishPlan, PublishedTopic, Retries, Start,
     SubscribePlan, SubscribedFilter, Work,
 };
 pub use run::{Ended, run};

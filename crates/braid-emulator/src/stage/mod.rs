@@ -6,6 +6,7 @@ mod line;
 mod loss;
 mod policer;
 mod queueing;
+mod replay;
 mod selector;
 mod trace;
 
@@ -18,5 +19,7 @@ pub use loss::{Loss, LossModel};
 pub(crate) use policer::Bucket;
 pub use policer::{Policer, Rate};
 pub use queueing::{Limit, Order};
+pub(crate) use replay::Recorder;
+pub use replay::Replay;
 pub use selector::{Rule, Selector};
 pub use trace::Trace;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use braid_bench::summary::{self, RunSummary, TopicSummary, Trace};
+use braid_bench::summary::{self, RunSummary, Step, StepSummary, TopicSummary, Trace};
 use braid_measure::quantile_of_all;
 
 use super::links::Samples;
@@ -23,7 +23,7 @@ pub(super) struct Evidence<'a> {
     pub(super) lasts: Duration,
     /// Counters of links, second by second.
     pub(super) samples: &'a Samples,
-    /// The scenario's links, in the order of `samples`.
+    /// Links of the scenario, in the order of `samples`.
     pub(super) link_names: &'a [&'a str],
     pub(super) windows: &'a [Window],
     /// Settings of the profile, then of the variant.
@@ -117,6 +117,8 @@ impl Evidence<'_> {
                 let is_end = |event: &&summary::Event| ends.iter().any(|end| event.what.contains(end));
                 summary.events.iter().find(is_end).map(|event| event.at + self.shift(summary))
             }
+            ProgramField::NotAbove => summary.map(|summary| summary.headers.not_above as f64),
+            ProgramField::Skipped => summary.map(|summary| summary.headers.skipped as f64),
             ProgramField::LastReason => {
                 let mut reasons = summary?.events.iter().rev().filter_map(|event| {
                     let (_, reason) = event.what.split_once("disconnected with reason ")?;
@@ -130,6 +132,10 @@ impl Evidence<'_> {
     /// Sum of all entries of a topic; `None` without a summary.
     fn flow(&self, flow: &Flow) -> Option<TopicSummary> {
         let summary = self.summaries.get(&flow.program)?;
+        if let Some(step) = flow.topic.as_deref().and_then(step_named) {
+            let taken = summary.connections.steps.iter().find(|one| one.step == step);
+            return Some(taken.map_or_else(TopicSummary::default, step_topic));
+        }
         let is_meant = |topic: &&TopicSummary| flow.topic.as_ref().is_none_or(|name| *name == topic.topic);
         Some(summary.topics.iter().filter(is_meant).fold(TopicSummary::default(), merged))
     }
@@ -168,6 +174,29 @@ impl Evidence<'_> {
             })
         });
         lines.collect()
+    }
+}
+
+/// Step of a topic name such as `(subscribed)`.
+fn step_named(topic: &str) -> Option<Step> {
+    let name = topic.strip_prefix('(')?.strip_suffix(')')?;
+    match name {
+        "connected" => Some(Step::Connected),
+        "subscribed" => Some(Step::Subscribed),
+        "reconnected" => Some(Step::Reconnected),
+        "resubscribed" => Some(Step::Resubscribed),
+        _ => None,
+    }
+}
+
+/// A step as a topic, whose messages are the clients that took it.
+fn step_topic(step: &StepSummary) -> TopicSummary {
+    TopicSummary {
+        received: step.latency_us.count,
+        per_second: step.per_second.clone(),
+        latency_us: Some(step.latency_us),
+        latency_cdf: step.latency_cdf.clone(),
+        ..TopicSummary::default()
     }
 }
 
@@ -214,6 +243,7 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
         }
         Field::Rate if seconds > 0.0 => (topic.acked + topic.received) as f64 / seconds,
         Field::Rate => return None,
+        Field::LongestGapMs => topic.longest_gap_us? as f64 / 1000.0,
         // Defined for windows only.
         Field::Settled(_) => return None,
         Field::LastSecond => {
@@ -251,7 +281,7 @@ fn path_value(path: &PathRun, field: LinkField) -> f64 {
     let counters = &path.counters;
     match field {
         LinkField::PolicedShare | LinkField::DroppedShare => {
-            share_between(&PathCounters::default(), counters, field).unwrap_or(0.0)
+            between(&PathCounters::default(), counters, field).unwrap_or(0.0)
         }
         LinkField::Packets => counters.sent.packets as f64,
         LinkField::Bytes => counters.sent.bytes as f64,
@@ -285,10 +315,14 @@ impl Evidence<'_> {
                 let pings = self.summaries.get(program)?.pings.as_ref()?;
                 self.took_in(pings, from, until).map(|(_, ms)| ms).reduce(f64::max)
             }
+            Value::Program { program, field: ProgramField::CpuSeconds } => {
+                let [before, after] = self.samples.processor(program, [part.from.0, part.until.0])?;
+                Some(after.saturating_sub(before).as_secs_f64())
+            }
             Value::Link { link, up, field } => {
                 let at = self.link_names.iter().position(|name| name == link)?;
                 let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
-                share_between(&before, &after, *field)
+                between(&before, &after, *field)
             }
             // Not defined for windows.
             Value::Program { .. } | Value::Counter { .. } | Value::Set(_) | Value::In { .. } => None,
@@ -385,11 +419,12 @@ fn part_value(part: &Part, field: Field) -> Option<f64> {
         | Field::SecondsBelow(_)
         | Field::RateQuantile(_)
         | Field::Rate
+        | Field::LongestGapMs
         | Field::LastSecond => return None,
     })
 }
 
-fn share_between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Option<f64> {
+fn between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Option<f64> {
     let grown = |count: fn(&PathCounters) -> u64| count(after).saturating_sub(count(before)) as f64;
     let offered = grown(|counters| counters.offered.packets + counters.duplicated.packets).max(1.0);
     match field {
@@ -398,7 +433,10 @@ fn share_between(before: &PathCounters, after: &PathCounters, field: LinkField) 
             let dropped = grown(|counters| counters.drops().iter().map(|(_, drops)| drops.packets).sum());
             Some(dropped / offered)
         }
-        LinkField::Packets | LinkField::Bytes | LinkField::OfferedBytes | LinkField::Largest => None,
+        LinkField::Packets => Some(grown(|counters| counters.sent.packets)),
+        LinkField::Bytes => Some(grown(|counters| counters.sent.bytes)),
+        LinkField::OfferedBytes => Some(grown(|counters| counters.offered.bytes)),
+        LinkField::Largest => None,
     }
 }
 
@@ -407,6 +445,7 @@ pub(super) mod tests {
     use braid_bench::summary::{ConnectionsSummary, HeadersSummary, Role, SCHEMA, StreamSummary};
     use braid_measure::Quantiles;
 
+    use super::super::links::Sample;
     use super::*;
 
     /// Summary of a subscriber: 50 of 100 messages arrived, half of them within 10 ms and all within 20.
@@ -583,9 +622,13 @@ pub(super) mod tests {
         for second in 0..5_u64 {
             let mut counters = PathCounters::default();
             counters.offered.packets = second * second * 10;
+            counters.offered.bytes = second * second * 1000;
             counters.policed.packets = second;
             counters.lost.packets = second * 3;
-            rows.push(vec![[counters, PathCounters::default()]]);
+            rows.push(Sample {
+                links: vec![[counters, PathCounters::default()]],
+                processor: BTreeMap::from([("broker".to_owned(), Duration::from_millis(second * 300))]),
+            });
         }
         let windows = windows();
         let limit = BTreeMap::from([("limit".to_owned(), "50".to_owned())]);
@@ -655,6 +698,9 @@ pub(super) mod tests {
         // From the first second to the third: 10 to 90 were offered.
         assert_eq!(value_in_window("link:bad:up:policed_share@steady", None), Some(2.0 / 80.0));
         assert_eq!(value_in_window("link:bad:up:dropped_share@steady", None), Some(8.0 / 80.0));
+        assert_eq!(value_in_window("link:bad:up:offered_bytes@steady", None), Some(8_000.0));
+        assert_eq!(value_in_window("broker::cpu_seconds@steady", None), Some(0.6));
+        assert_eq!(value_in_window("other::cpu_seconds@steady", None), None);
         assert_eq!(value_in_window("set:limit", None), Some(50.0));
         assert_eq!(value_in_window("set:other", None), None);
     }

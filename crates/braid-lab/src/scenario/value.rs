@@ -14,7 +14,8 @@ from_text!(Value, Flow);
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Value {
-    /// `consumer:Topic1:received`: field of a topic of a program, summed over its streams.
+    /// `consumer:Topic1:received`: field of a topic of a program, summed over its streams. The topics `(connected)`,
+    /// `(subscribed)`, `(reconnected)` and `(resubscribed)` are the steps of its clients.
     Topic(Flow, Field),
     /// `producer:pub`: counter of a program.
     Counter {
@@ -112,6 +113,8 @@ pub enum Field {
     Rate,
     /// Last second in which a message came, from 1.
     LastSecond,
+    /// Longest time between two messages of one topic to one subscriber, milliseconds.
+    LongestGapMs,
     /// Convergence time in seconds: from the beginning of a window to the due time of its last message with a latency
     /// above this many milliseconds.
     Settled(u32),
@@ -141,6 +144,10 @@ pub enum ProgramField {
     FirstLossAt,
     /// Reason Code of the last DISCONNECT that it received.
     LastReason,
+    /// Received messages whose counter (`cnt64`) did not rise: repeated, or overtaken.
+    NotAbove,
+    /// Counters that were skipped: lost, or overtaken.
+    Skipped,
 }
 
 /// Field of one direction of a link.
@@ -162,7 +169,7 @@ pub enum LinkField {
 }
 
 const FIELDS: &str = "sent, acked, received, due, bytes, p50_ms (p90, p95, p99, p999), max_ms, mean_ms, within_250ms, \
-                      seconds_below_9, rate, rate_min (p5, p50, max), last_second, settled_250ms";
+                      seconds_below_9, rate, rate_min (p5, p50, max), last_second, longest_gap_ms, settled_250ms";
 
 impl FromStr for Value {
     type Err = String;
@@ -212,7 +219,7 @@ impl FromStr for Value {
 }
 
 /// Fields of a topic without a number in their names.
-const PLAIN_FIELDS: [(&str, Field); 18] = [
+const PLAIN_FIELDS: [(&str, Field); 19] = [
     ("sent", Field::Sent),
     ("acked", Field::Acked),
     ("received", Field::Received),
@@ -231,6 +238,7 @@ const PLAIN_FIELDS: [(&str, Field); 18] = [
     ("rate_p50", Field::RateQuantile(500)),
     ("rate_max", Field::RateQuantile(1000)),
     ("last_second", Field::LastSecond),
+    ("longest_gap_ms", Field::LongestGapMs),
 ];
 
 fn topic_field(text: &str) -> Result<Field, String> {
@@ -288,14 +296,14 @@ impl Value {
                 | Field::SecondsBelow(_)
                 | Field::RateQuantile(_)
                 | Field::Rate
+                | Field::LongestGapMs
                 | Field::LastSecond => false,
             },
             Self::Stream { .. } => true,
-            Self::Program { field, .. } => *field == ProgramField::PingrespMaxMs,
-            Self::Link { field, .. } => match field {
-                LinkField::PolicedShare | LinkField::DroppedShare => true,
-                LinkField::Packets | LinkField::Bytes | LinkField::OfferedBytes | LinkField::Largest => false,
-            },
+            Self::Program { field, .. } => {
+                matches!(field, ProgramField::PingrespMaxMs | ProgramField::CpuSeconds)
+            }
+            Self::Link { field, .. } => *field != LinkField::Largest,
             Self::Counter { .. } | Self::Set(_) | Self::In { .. } => false,
         };
         if exists {
@@ -303,7 +311,8 @@ impl Value {
         }
         Err(format!(
             "only due, received, p50_ms and other quantiles, max_ms, mean_ms, within_250ms, settled_250ms of a topic, the \
-             rate of a stream, pingresp_max_ms of a program, policed_share and dropped_share of a link exist for a window (@{window})"
+             rate of a stream, pingresp_max_ms and cpu_seconds of a program, and all fields of a link but the largest exist for \
+             a window (@{window})"
         ))
     }
 }
