@@ -75,9 +75,10 @@ impl Evidence<'_> {
                 variant.get(name).or_else(|| profile.get(name))?.parse().ok()
             }
             Value::In { value, window } => self.value_in(value, window),
-            Value::Link { link, up, field } => {
+            Value::Link { link, way, field } => {
                 let link = self.links.iter().find(|run| run.name == *link)?;
-                Some(path_value(if *up { &link.up } else { &link.down }, *field))
+                let of = |up: &bool| path_value(if *up { &link.up } else { &link.down }, *field);
+                Some(way.directions().iter().map(of).sum())
             }
         }
     }
@@ -286,6 +287,7 @@ fn path_value(path: &PathRun, field: LinkField) -> f64 {
         LinkField::Packets => counters.sent.packets as f64,
         LinkField::Bytes => counters.sent.bytes as f64,
         LinkField::OfferedBytes => counters.offered.bytes as f64,
+        LinkField::Duplicated => counters.duplicated.packets as f64,
         LinkField::Largest => counters.largest as f64,
     }
 }
@@ -319,10 +321,13 @@ impl Evidence<'_> {
                 let [before, after] = self.samples.processor(program, [part.from.0, part.until.0])?;
                 Some(after.saturating_sub(before).as_secs_f64())
             }
-            Value::Link { link, up, field } => {
+            Value::Link { link, way, field } => {
                 let at = self.link_names.iter().position(|name| name == link)?;
-                let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
-                between(&before, &after, *field)
+                let of = |up: &bool| {
+                    let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
+                    between(&before, &after, *field)
+                };
+                way.directions().iter().map(of).sum()
             }
             // Not defined for windows.
             Value::Program { .. } | Value::Counter { .. } | Value::Set(_) | Value::In { .. } => None,
@@ -436,6 +441,7 @@ fn between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Opt
         LinkField::Packets => Some(grown(|counters| counters.sent.packets)),
         LinkField::Bytes => Some(grown(|counters| counters.sent.bytes)),
         LinkField::OfferedBytes => Some(grown(|counters| counters.offered.bytes)),
+        LinkField::Duplicated => Some(grown(|counters| counters.duplicated.packets)),
         LinkField::Largest => None,
     }
 }
@@ -624,9 +630,11 @@ pub(super) mod tests {
             counters.offered.packets = second * second * 10;
             counters.offered.bytes = second * second * 1000;
             counters.policed.packets = second;
+            let mut down = PathCounters::default();
+            down.offered.bytes = second * 250;
             counters.lost.packets = second * 3;
             rows.push(Sample {
-                links: vec![[counters, PathCounters::default()]],
+                links: vec![[counters, down]],
                 processor: BTreeMap::from([("broker".to_owned(), Duration::from_millis(second * 300))]),
             });
         }
@@ -699,6 +707,7 @@ pub(super) mod tests {
         assert_eq!(value_in_window("link:bad:up:policed_share@steady", None), Some(2.0 / 80.0));
         assert_eq!(value_in_window("link:bad:up:dropped_share@steady", None), Some(8.0 / 80.0));
         assert_eq!(value_in_window("link:bad:up:offered_bytes@steady", None), Some(8_000.0));
+        assert_eq!(value_in_window("link:bad:both:offered_bytes@steady", None), Some(8_500.0));
         assert_eq!(value_in_window("broker::cpu_seconds@steady", None), Some(0.6));
         assert_eq!(value_in_window("other::cpu_seconds@steady", None), None);
         assert_eq!(value_in_window("set:limit", None), Some(50.0));

@@ -52,15 +52,38 @@ pub enum Value {
         /// [`Window::name`](super::Window::name).
         window: String,
     },
-    /// `link:bad:up:policed_share`: field of one direction of a link.
+    /// `link:bad:up:policed_share`: field of one direction of a link; `link:bad:both:bytes` is the sum of both, for
+    /// counts.
     Link {
         /// Name of the link.
         link: String,
-        /// Whether the direction is from left to right.
-        up: bool,
+        /// Directions.
+        way: Way,
         /// Field.
         field: LinkField,
     },
+}
+
+/// Directions of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From left to right.
+    Up,
+    /// From right to left.
+    Down,
+    /// Sum of both.
+    Both,
+}
+
+impl Way {
+    /// Directions, `true` for up.
+    pub(crate) fn directions(self) -> &'static [bool] {
+        match self {
+            Self::Up => &[true],
+            Self::Down => &[false],
+            Self::Both => &[true, false],
+        }
+    }
 }
 
 /// Subject of a value.
@@ -164,8 +187,17 @@ pub enum LinkField {
     Bytes,
     /// Bytes that arrived at the link.
     OfferedBytes,
+    /// Copies that the link made: duplicates and replays.
+    Duplicated,
     /// Largest packet, bytes.
     Largest,
+}
+
+impl LinkField {
+    /// Whether the field counts, so that directions can be added.
+    fn is_count(self) -> bool {
+        matches!(self, Self::Packets | Self::Bytes | Self::OfferedBytes | Self::Duplicated)
+    }
 }
 
 const FIELDS: &str = "sent, acked, received, due, bytes, p50_ms (p90, p95, p99, p999), max_ms, mean_ms, within_250ms, \
@@ -181,10 +213,17 @@ impl FromStr for Value {
         }
         let parts: Vec<&str> = text.split(':').collect();
         match parts[..] {
-            ["link", link, way @ ("up" | "down"), field] => {
-                Ok(Self::Link { link: link.into(), up: way == "up", field: field_of("link", field)? })
+            ["link", link, way @ ("up" | "down" | "both"), field] => {
+                let field: LinkField = field_of("link", field)?;
+                let way = match way {
+                    "up" => Way::Up,
+                    "down" => Way::Down,
+                    _ if field.is_count() => Way::Both,
+                    _ => return Err(format!("{text:?}: only counts have a sum: write up or down")),
+                };
+                Ok(Self::Link { link: link.into(), way, field })
             }
-            ["link", ..] => Err(format!("{text:?}: write link:NAME:up:FIELD or link:NAME:down:FIELD")),
+            ["link", ..] => Err(format!("{text:?}: write link:NAME:up:FIELD, with up, down or both")),
             ["set", name] => Ok(Self::Set(name.into())),
             [program, "stream", number, field @ ("rate" | "bytes")] => {
                 let plain = number.strip_suffix('+');

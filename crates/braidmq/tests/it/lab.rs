@@ -99,6 +99,11 @@ fn each_scenario_is_listed_on_a_line() {
         "one-or-ten ",
         "h1-or-h3 ",
         "autoquic ",
+        "connect-latency ",
+        "zero-rtt ",
+        "storm ",
+        "migrate ",
+        "weak-network ",
         "interop-cells ",
     ] {
         assert_eq!(text.lines().filter(|line| line.starts_with(name)).count(), 1, "{name} in {text}");
