@@ -213,7 +213,9 @@ impl Client {
         let now = Instant::now();
         let at = match retries.planned {
             PlannedEnd::After(lifetime) => Some(now + lifetime),
-            PlannedEnd::At(time) => Some(self.shared.statistics.clock().start() + time).filter(|at| *at > now),
+            PlannedEnd::At(time) => {
+                Some(self.shared.statistics.clock().start() + time).filter(|at| *at > now)
+            }
             PlannedEnd::Never => None,
         };
         match at.filter(|_| self.returns < retries.reconnect) {

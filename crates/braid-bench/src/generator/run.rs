@@ -111,9 +111,7 @@ impl Arrivals {
         self.next += 1;
         let nanos = match self.start {
             Start::Every(interval) => interval.as_nanos().saturating_mul(n.into()),
-            Start::PerSecond(rate) => {
-                (u128::from(n) * 1_000_000_000).checked_div(rate.into()).unwrap_or(0)
-            }
+            Start::PerSecond(rate) => (u128::from(n) * 1_000_000_000).checked_div(rate.into()).unwrap_or(0),
             Start::Poisson(rate) => {
                 if n > 0 {
                     // Distances of a Poisson process are exponential; the argument is above 0.

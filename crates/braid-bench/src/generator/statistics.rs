@@ -12,8 +12,8 @@ use super::Clock;
 use crate::emqtt::{Counter, Counters, DurationHistogram, Histograms, Qoe};
 use crate::lock::lock;
 use crate::summary::{
-    ConnectionsSummary, Event, HeadersSummary, Role, RunSummary, Step, StepSummary, StreamSummary, TopicSummary,
-    Trace,
+    ConnectionsSummary, Event, HeadersSummary, Role, RunSummary, Step, StepSummary, StreamSummary,
+    TopicSummary, Trace,
 };
 use crate::tally::{Tally, add_all, add_at};
 

@@ -119,7 +119,8 @@ impl Subscriber {
     /// Subscriptions to send behind CONNECT.
     pub(super) fn early(&self) -> Vec<(SubscribeEntry, UserProperties)> {
         let all = self.filters.iter().filter(|_| self.is_pipelined);
-        all.map(|(filter, wanted)| (SubscribeEntry::new(filter.clone(), wanted.qos), user_properties(wanted))).collect()
+        all.map(|(filter, wanted)| (SubscribeEntry::new(filter.clone(), wanted.qos), user_properties(wanted)))
+            .collect()
     }
 
     /// Resets the state for a new connection, on which every filter is requested again.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::quantity::{Fault, Probability, duration_text, parse_duration, quoted};
 use crate::nat::Nat;
 use crate::stage::{
-    Aggregate, Distribution, Ecn, Limit, LineRate, LineSpec, Loss, Management, Order, Policer, Replay, Selector,
-    Service, Stall, Trace,
+    Aggregate, Distribution, Ecn, Limit, LineRate, LineSpec, Loss, Management, Order, Policer, Replay,
+    Selector, Service, Stall, Trace,
 };
 
 /// Stages of one direction, in the order in which packets meet them. A stage that is `None` does nothing.

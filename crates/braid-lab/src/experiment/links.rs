@@ -197,9 +197,7 @@ impl Samples {
         up: bool,
         [from, until]: [Duration; 2],
     ) -> Option<[PathCounters; 2]> {
-        let row = |at: Duration| {
-            self.at(at)?.links.get(link)?.get(usize::from(!up)).copied()
-        };
+        let row = |at: Duration| self.at(at)?.links.get(link)?.get(usize::from(!up)).copied();
         Some([row(from)?, row(until)?])
     }
 

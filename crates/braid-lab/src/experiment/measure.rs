@@ -680,6 +680,27 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn steps_of_clients_are_read_as_topics() {
+        let mut client = consumer();
+        let latency_us = Quantiles { p50: 7_000.0, max: 9_000.0, count: 3, ..Quantiles::default() };
+        let latency_cdf = vec![(7_000, 0.5), (9_000, 1.0)];
+        let step = StepSummary { step: Step::Subscribed, per_second: vec![3], latency_us, latency_cdf };
+        client.connections.steps.push(step);
+        client.headers = HeadersSummary { skipped: 2, not_above: 1, ..HeadersSummary::default() };
+        client.topics[0].longest_gap_us = Some(1_500);
+        let evidence = of_programs(BTreeMap::from([("client".to_owned(), client)]));
+        let value = |text: &str| evidence.value(&text.parse().expect("a value"));
+        assert_eq!(value("client:(subscribed):p50_ms"), Some(7.0));
+        assert_eq!(value("client:(subscribed):p95_ms"), Some(9.0));
+        assert_eq!(value("client:(subscribed):received"), Some(3.0));
+        assert_eq!(value("client:(reconnected):received"), Some(0.0), "no client took it");
+        assert_eq!(value("client:(reconnected):p50_ms"), None);
+        assert_eq!(value("client:*:received"), Some(50.0), "steps are no topics");
+        assert_eq!((value("client::skipped"), value("client::not_above")), (Some(2.0), Some(1.0)));
+        assert_eq!(value("client:t:longest_gap_ms"), Some(1.5));
+    }
+
+    #[test]
     fn convergence_ends_with_the_last_late_message() {
         let settled = value_in_window("consumer:t:settled_100ms@steady", None).expect("messages came");
         assert!((settled - 0.4).abs() < 1e-9, "{settled}");

@@ -86,7 +86,8 @@ async fn all_connections_are_dropped_at_once_and_come_again() {
 async fn a_publisher_goes_on_after_a_planned_end() {
     let target = Target::start();
     let subscribe = SubscribePlan { headers: "cnt64".parse().unwrap(), ..one_filter("a") };
-    let receiving = target.go(plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND), target.near());
+    let receiving =
+        target.go(plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND), target.near());
     until_subscribed(&receiving, 1).await;
     let mut who = clients(Role::Pub, 1);
     (who.clean_start, who.session_expiry) = (false, Some(600));
