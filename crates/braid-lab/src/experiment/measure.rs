@@ -688,7 +688,9 @@ pub(super) mod tests {
         client.connections.steps.push(step);
         client.headers = HeadersSummary { skipped: 2, not_above: 1, ..HeadersSummary::default() };
         client.topics[0].longest_gap_us = Some(1_500);
-        let evidence = of_programs(BTreeMap::from([("client".to_owned(), client)]));
+        let programs = [ProgramRun { name: "client".into(), ..ProgramRun::default() }];
+        let summaries = BTreeMap::from([("client".to_owned(), client)]);
+        let evidence = Evidence { programs: &programs, ..of_programs(summaries) };
         let value = |text: &str| evidence.value(&text.parse().expect("a value"));
         assert_eq!(value("client:(subscribed):p50_ms"), Some(7.0));
         assert_eq!(value("client:(subscribed):p95_ms"), Some(9.0));
