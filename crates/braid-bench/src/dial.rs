@@ -96,7 +96,7 @@ impl Dialer {
         }
     }
 
-    /// TLS with sessions to resume of one client alone, for [`Dialer::dial_resuming`]; `None` where nothing is encrypted.
+    /// TLS with sessions of one client alone, for [`Dialer::dial_resuming`]; `None` where nothing is encrypted.
     pub(crate) fn own_sessions(&self) -> Option<ClientTls> {
         match &self.route {
             Route::Network { places, tls, .. } => {

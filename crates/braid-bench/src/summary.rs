@@ -105,7 +105,7 @@ impl Step {
     pub const ALL: [Self; 4] = [Self::Connected, Self::Subscribed, Self::Reconnected, Self::Resubscribed];
 }
 
-/// How often and how fast clients took a step.
+/// Number and durations of one step over all clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepSummary {
     /// The step.
@@ -146,7 +146,7 @@ pub struct TopicSummary {
     pub acked: u64,
     /// Messages received.
     pub received: u64,
-    /// Longest time between two messages of one topic to one subscriber, microseconds; of topics with names of their own.
+    /// Longest time between two messages of one topic to one subscriber, microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_gap_us: Option<u64>,
     /// Messages that were due and never were sent or acknowledged, or requests that failed.

@@ -140,7 +140,7 @@ mod tests {
         let random = of(Start::Poisson(100));
         assert_eq!(random[0], Duration::ZERO);
         assert!((38.0..42.0).contains(&random[4000].as_secs_f64()), "{:?}", random[4000]);
-        // Of exponential distances a share of 1/e is longer than the mean.
+        // A share of 1/e of exponential distances is longer than their mean.
         let long = random.windows(2).filter(|pair| pair[1] - pair[0] > Duration::from_millis(10)).count();
         assert!((1370..1570).contains(&long), "{long}");
     }

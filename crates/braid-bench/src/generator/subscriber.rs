@@ -62,7 +62,7 @@ struct Stream {
     topics: HashMap<Box<str>, TopicTrack>,
 }
 
-/// What a client remembers of a topic.
+/// State of one topic of a stream.
 #[derive(Debug)]
 struct TopicTrack {
     route: RouteId,

@@ -163,7 +163,7 @@ impl Changes {
 /// Counters at one time.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// Of each link, up and down.
+    /// Packets of each link, up and down.
     pub(super) links: Vec<[PathCounters; 2]>,
     /// Processor time that programs have used, by name.
     pub(super) processor: BTreeMap<String, Duration>,

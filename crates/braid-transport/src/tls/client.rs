@@ -76,7 +76,7 @@ impl ClientTls {
         Self { shared: Arc::new(Shared { options, ..Shared::default() }) }
     }
 
-    /// The same files and options, with sessions to resume of its own: another client of the same program.
+    /// Configuration with these files and options, and sessions of its own: another client of the same program.
     #[must_use]
     pub fn with_own_sessions(&self) -> Self {
         let (options, base) = (self.shared.options.clone(), Some(self.clone()));

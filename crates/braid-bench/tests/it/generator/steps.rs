@@ -36,9 +36,9 @@ async fn subscribers(
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_behind_connect_saves_a_round_trip() {
-    let target = Target::start();
     let mut suback = Vec::new();
     for is_pipelined in [false, true] {
+        let target = Target::start();
         let run = subscribers(&target, target.far(), Retries::default(), is_pipelined, 3).await;
         assert_eq!((run.counters()[Counter::Sub], run.counters()[Counter::SubFail]), (3, 0));
         let [connected, subscribed] = [Step::Connected, Step::Subscribed].map(|of| step(&run, of).unwrap());
@@ -54,9 +54,10 @@ async fn a_subscription_behind_connect_saves_a_round_trip() {
 
 #[tokio::test(start_paused = true)]
 async fn a_planned_end_is_followed_by_the_next_connection() {
-    for (dialer, saves) in [(false, 0.0), (true, ROUND_TRIP)] {
+    let mut suback = Vec::new();
+    for is_early in [false, true] {
         let target = Target::start();
-        let dialer = if dialer { target.far_early() } else { target.far() };
+        let dialer = if is_early { target.far_early() } else { target.far() };
         let planned = PlannedEnd::After(2 * SECOND);
         let retries = Retries { reconnect: 3, planned, ..Retries::default() };
         let run = subscribers(&target, dialer, retries, true, 2).await;
@@ -64,10 +65,11 @@ async fn a_planned_end_is_followed_by_the_next_connection() {
         assert_eq!((counters[Counter::ConnectSucc], counters[Counter::ReconnectSucc]), (2, 6));
         let [first, again] = [Step::Subscribed, Step::Resubscribed].map(|of| step(&run, of).unwrap());
         assert_eq!((first.latency_us.count, again.latency_us.count), (2, 6));
-        let saved = first.latency_us.p50 - again.latency_us.p50;
-        assert!((saves - 500.0..saves + 1_500.0).contains(&saved), "{saved}");
+        suback.push(again.latency_us.p50);
         target.broker_is_left().await;
     }
+    // Timers of the paused clock are up to a millisecond late.
+    assert!(suback[0] - suback[1] >= ROUND_TRIP / 2.0, "early data saves a round trip: {suback:?}");
 }
 
 #[tokio::test(start_paused = true)]

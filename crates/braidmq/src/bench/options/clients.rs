@@ -20,7 +20,7 @@ pub(in crate::bench) struct ClientsOptions {
     /// Clients that connect per second; 0 leaves it to -i.
     #[arg(short = 'R', long, value_name = "RATE", default_value_t = 0, help_heading = CLIENTS)]
     pub(in crate::bench) connrate: u32,
-    /// Let the clients of -R come at random times, independent of each other (a Poisson process), -R a second on average.
+    /// Let the clients of -R come at random times (a Poisson process), -R a second on average.
     #[arg(long, help_heading = CLIENTS)]
     pub(in crate::bench) poisson: bool,
     /// Client Identifiers begin with this and have no random part.
