@@ -105,9 +105,23 @@ impl Connection {
     /// # Errors
     /// The server refuses, or the link fails; the session remains then.
     pub async fn resume(
+        link: Link,
+        connect: Connect,
+        session: &mut Option<Session>,
+    ) -> Result<Self, Failure> {
+        Self::resume_subscribing(link, connect, session, Vec::new()).await
+    }
+
+    /// Connects as [`Connection::resume`], and sends a SUBSCRIBE for each filter behind CONNECT without waiting for
+    /// CONNACK. Each of them has a [`ConnectionEvent::Subscribed`]. MQTT 5, 3.1.4, allows it.
+    ///
+    /// # Errors
+    /// As [`Connection::resume`], or the filters exceed what may be sent before CONNACK.
+    pub async fn resume_subscribing(
         mut link: Link,
         mut connect: Connect,
         session: &mut Option<Session>,
+        early: Vec<(SubscribeEntry, UserProperties)>,
     ) -> Result<Self, Failure> {
         let options = ClientOptions {
             maximum_inflight: u16::MAX,
@@ -119,7 +133,14 @@ impl Connection {
         if link.datagram_size().is_some() && connect.version.is_v5() {
             connect.properties.user.push(DATAGRAMS_PROPERTY, DATAGRAMS_VALUE); // [BQ-81]
         }
-        let protocol = Client::new(Arc::new(options), connect, session.take(), now());
+        let mut protocol = Client::new(Arc::new(options), connect, session.take(), now());
+        for (entry, user) in early {
+            let asked = protocol.subscribe_early(StreamKey::CONTROL, vec![entry], None, user);
+            if let Err(error) = asked {
+                *session = protocol.into_end().1;
+                return Err(Failure::Send(error));
+            }
+        }
         let timer = Box::pin(sleep_until(tokio::time::Instant::now()));
         let mut connection = Self {
             link,

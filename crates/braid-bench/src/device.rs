@@ -139,7 +139,7 @@ pub async fn run(load: &DeviceLoad, builder: Builder) -> Result<RunSummary, Fail
     let established = counters.get("connected").copied().unwrap_or_default();
     Ok(RunSummary {
         counters,
-        connections: ConnectionsSummary { wanted: 1, established, connect_us: None },
+        connections: ConnectionsSummary { wanted: 1, established, ..ConnectionsSummary::default() },
         topics: vec![tally.summary(load.topic.clone(), 0, None)],
         events: connections.events,
         ..RunSummary::new(Role::Pub, &clock, clock.start().elapsed().as_secs_f64())

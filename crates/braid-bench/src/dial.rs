@@ -96,12 +96,34 @@ impl Dialer {
         }
     }
 
+    /// TLS with sessions of one client alone, for [`Dialer::dial_resuming`]; `None` where nothing is encrypted.
+    pub(crate) fn own_sessions(&self) -> Option<ClientTls> {
+        match &self.route {
+            Route::Network { places, tls, .. } => {
+                let is_encrypted = places.iter().any(|place| place.target.transport.is_encrypted());
+                is_encrypted.then(|| tls.with_own_sessions())
+            }
+            Route::Memory(_) | Route::Simulation(_) => None,
+        }
+    }
+
     /// Link for a client, counted from 1, with the durations of its parts.
     ///
     /// # Errors
     /// No link within 15 seconds.
     pub async fn dial(&self, client: u64) -> Result<(Link, ConnectTimes), DialError> {
-        timeout(PATIENCE, self.attempt(client, None)).await.unwrap_or(Err(DialError::Timeout))
+        self.dial_resuming(client, None, None).await
+    }
+
+    /// Link as from [`Dialer::dial`]. `own`: sessions of the client, from [`Dialer::own_sessions`]. `early` as in
+    /// [`Dialer::attempt`].
+    pub(crate) async fn dial_resuming(
+        &self,
+        client: u64,
+        own: Option<&ClientTls>,
+        early: Option<bool>,
+    ) -> Result<(Link, ConnectTimes), DialError> {
+        timeout(PATIENCE, self.connect(client, own, early)).await.unwrap_or(Err(DialError::Timeout))
     }
 
     /// Link without a time limit. `early` tells whether it may be used before the end of the handshake (0-RTT), where
@@ -111,8 +133,18 @@ impl Dialer {
         client: u64,
         early: Option<bool>,
     ) -> Result<(Link, ConnectTimes), DialError> {
+        self.connect(client, None, early).await
+    }
+
+    async fn connect(
+        &self,
+        client: u64,
+        own: Option<&ClientTls>,
+        early: Option<bool>,
+    ) -> Result<(Link, ConnectTimes), DialError> {
         match &self.route {
             Route::Network { places, tls, options, addresses } => {
+                let tls = own.unwrap_or(tls);
                 let Place { target, addresses: known } = nth(places, client).ok_or(DialError::NoHost)?;
                 let known = known.get_or_try_init(|| target.resolve()).await?;
                 let mut options = ConnectOptions::clone(options);

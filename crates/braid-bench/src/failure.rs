@@ -3,6 +3,7 @@ use std::io;
 use braid_proto::connection::{Cause, SendError};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
+use braid_transport::quic::is_early_data_rejected;
 
 /// Reason of a failed measurement.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,13 @@ pub enum Failure {
     /// A message arrived that does not belong to this load.
     #[error("an unknown message arrived on {0:?}")]
     Stray(Box<str>),
+}
+
+impl Failure {
+    /// Whether the server has refused the early data (0-RTT) of the connection, so that nothing has reached it.
+    pub(crate) fn is_early_data_rejected(&self) -> bool {
+        matches!(self, Self::Link(error) if is_early_data_rejected(error))
+    }
 }
 
 /// Parses the topic of a load.

@@ -81,6 +81,41 @@ pub struct ConnectionsSummary {
     pub established: u64,
     /// Time from the first packet to CONNACK (MQTT) or to the transport's establishment (others), microseconds.
     pub connect_us: Option<Quantiles>,
+    /// Steps of clients that connect, each from the opening of the socket; those that never happened are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepSummary>,
+}
+
+/// Step of clients that connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Step {
+    /// CONNACK of the first connection of a client.
+    Connected,
+    /// Last SUBACK of the first connection of a client.
+    Subscribed,
+    /// CONNACK of a later connection.
+    Reconnected,
+    /// Last SUBACK of a later connection.
+    Resubscribed,
+}
+
+impl Step {
+    /// All steps, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Connected, Self::Subscribed, Self::Reconnected, Self::Resubscribed];
+}
+
+/// Number and durations of one step over all clients.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepSummary {
+    /// The step.
+    pub step: Step,
+    /// Clients that took it, by whole seconds since the start.
+    pub per_second: Vec<u64>,
+    /// Time since the opening of the socket, microseconds.
+    pub latency_us: Quantiles,
+    /// Curve of these times, as [`TopicSummary::latency_cdf`].
+    pub latency_cdf: Vec<(u64, f64)>,
 }
 
 /// Headers of received messages (`--payload-hdrs`), summed over the connections.
@@ -111,6 +146,9 @@ pub struct TopicSummary {
     pub acked: u64,
     /// Messages received.
     pub received: u64,
+    /// Longest time between two messages of one topic to one subscriber, microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_gap_us: Option<u64>,
     /// Messages that were due and never were sent or acknowledged, or requests that failed.
     pub failed: u64,
     /// Payload bytes of `acked` or `received`.

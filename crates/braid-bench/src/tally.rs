@@ -34,6 +34,12 @@ impl Tally {
         add_at(&mut self.counts.per_second, second, 1);
     }
 
+    /// Records the time between two messages of one topic.
+    pub(crate) fn gap(&mut self, gap: Duration) {
+        let gap = u64::try_from(gap.as_micros()).unwrap_or(u64::MAX);
+        self.counts.longest_gap_us = self.counts.longest_gap_us.max(Some(gap));
+    }
+
     /// Records the due time of a message since the Unix epoch, and its latency at a receiver.
     pub(crate) fn was_due(&mut self, unix: Duration, took: Option<Duration>) {
         if let Some(trace) = &mut self.counts.trace {
@@ -60,6 +66,7 @@ impl TopicSummary {
         self.received += other.received;
         self.failed += other.failed;
         self.bytes += other.bytes;
+        self.longest_gap_us = self.longest_gap_us.max(other.longest_gap_us);
         add_all(&mut self.per_second, &other.per_second);
         if let Some(trace) = &other.trace {
             self.trace.get_or_insert_default().add(trace);

@@ -24,7 +24,7 @@ pub use prf::{CounterPrf, Stage};
 pub use spec::quantity::{duration_text, parse_duration};
 pub use spec::{Change, LinkError, LinkSpec, PathSpec, Probability, Timeline};
 pub use stage::{
-    Aggregate, Codel, Delay, Distribution, Ecn, Limit, LineRate, Loss, LossModel, Management, Order, Policer,
-    Rate, Rule, Selector, Stall, Trace,
+    Codel, Delay, Distribution, Ecn, Limit, LineRate, Loss, LossModel, Management, Order, Policer, Rate,
+    Replay, Rule, Selector, Stall, Trace,
 };
 pub use verdict::{Fate, PacketCount, PathCounters, Verdict};

@@ -167,6 +167,11 @@ impl Pipeline {
             }
         }
         self.admit(arrival, frame);
+        if let Some(due) = self.stages.replay(packet, arrival) {
+            let copy = Arrival { copy: true, ..arrival };
+            self.counters.duplicated.add(copy.size);
+            self.enter(copy, frame, due, Handling::Delayed, None);
+        }
     }
 
     /// Lets `path` hold from `now` on, in place of what the timeline says; later changes of the timeline still come.

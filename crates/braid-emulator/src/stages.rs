@@ -4,7 +4,7 @@ use super::prf::{CounterPrf, Stage};
 use super::queue::{Handling, Queue, Queued};
 use super::spec::PathSpec;
 use super::spec::quantity::nanos;
-use super::stage::{ActiveQueue, Bucket, Delay, Limit, Line, LossModel, Order, Turn};
+use super::stage::{ActiveQueue, Bucket, Delay, Limit, Line, LossModel, Order, Recorder, Turn};
 
 #[derive(Debug)]
 pub(crate) struct Stages {
@@ -12,6 +12,7 @@ pub(crate) struct Stages {
     prf: CounterPrf,
     bucket: Option<Bucket>,
     loss: Option<LossModel>,
+    recorder: Option<Recorder>,
     delay: Option<Delay>,
     /// The latest time at which anything that was delayed leaves, in ns.
     last_due: u64,
@@ -47,6 +48,7 @@ impl Stages {
             prf,
             bucket: None,
             loss: None,
+            recorder: None,
             delay: None,
             last_due: 0,
             line: None,
@@ -60,14 +62,17 @@ impl Stages {
         stages
     }
 
-    /// Lets `spec` hold from now on. A bucket or chain that does not change keeps its state; packets inside keep
-    /// their time.
+    /// Lets `spec` hold from now on. A bucket, chain or recorder that does not change keeps its state; packets inside
+    /// keep their time.
     pub(crate) fn apply(&mut self, spec: PathSpec, now: u64) {
         if self.bucket.as_ref().map(Bucket::policer) != spec.policer {
             self.bucket = spec.policer.map(|policer| Bucket::new(policer, now));
         }
         if self.loss.as_ref().map(LossModel::loss) != spec.loss.as_ref() {
             self.loss = spec.loss.clone().map(LossModel::new);
+        }
+        if self.recorder.as_ref().map(Recorder::replay) != spec.replay {
+            self.recorder = spec.replay.map(Recorder::new);
         }
         self.delay = spec.delay.map(|mean| {
             Delay::new(mean, spec.jitter.unwrap_or_default(), &spec.distribution.clone().unwrap_or_default())
@@ -186,6 +191,16 @@ impl Stages {
     fn sample_delay(&self, index: u64, copy: bool) -> u64 {
         let roll = self.prf.roll(Stage::Delay, index, copy);
         self.delay.as_ref().map_or(0, |delay| delay.sample(roll))
+    }
+
+    /// Departure time (ns) of the replay of an IP packet that has come, if it is replayed.
+    pub(crate) fn replay(&mut self, packet: &[u8], arrival: Arrival) -> Option<u64> {
+        let Arrival { now, index, size, .. } = arrival;
+        if self.spec.mtu.is_some_and(|mtu| size > usize::from(mtu)) {
+            return None;
+        }
+        let at = self.recorder.as_mut()?.record(packet, now)?;
+        Some(at.saturating_add(self.sample_delay(index, true)))
     }
 
     fn order(&self) -> Order {

@@ -141,7 +141,12 @@ impl Counters {
         let streams = counts.bytes_per_second.iter();
         RunSummary {
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
-            connections: ConnectionsSummary { wanted, established: counts.established, connect_us },
+            connections: ConnectionsSummary {
+                wanted,
+                established: counts.established,
+                connect_us,
+                ..ConnectionsSummary::default()
+            },
             topics,
             streams: streams
                 .map(|(stream, bytes)| StreamSummary { stream: *stream, bytes_per_second: bytes.clone() })

@@ -11,15 +11,16 @@ use std::time::Duration;
 use braid_proto::connection::Cause;
 use braid_proto::error::Violation;
 use braid_proto::session::Session;
+use braid_transport::ClientTls;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::client_identity::ClientIdentity;
 use super::publisher::Publisher;
 use super::shared::{Phase, Shared, reached};
 use super::statistics::{RunStatistics, Shard};
 use super::subscriber::Subscriber;
-use super::{ClientTurn, Work};
+use super::{ClientTurn, PlannedEnd, Work};
 use crate::connection::Connection;
 use crate::emqtt::{Counter, closed_line, disconnected_line, exit_line};
 use crate::failure::Failure;
@@ -41,6 +42,8 @@ pub(super) struct Client {
     phase: watch::Receiver<Phase>,
     /// Session of the ended connection.
     session: Option<Session>,
+    /// TLS sessions to resume, if its connections are encrypted.
+    own: Option<ClientTls>,
     /// Connections that were established.
     lives: u32,
     /// Reconnections begun, for `--reconnect`.
@@ -62,6 +65,17 @@ enum Event {
     Leave,
     /// The connection has ended, or no work is left.
     Ended(Result<(), Failure>),
+    /// The planned end of the connection has come.
+    Planned,
+}
+
+/// Work on a connection that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Worked {
+    /// The run has ended, or no work is left.
+    Done,
+    /// The planned end has come.
+    Planned,
 }
 
 impl Client {
@@ -75,7 +89,9 @@ impl Client {
             Work::Connect => Worker::Idle,
         };
         let phase = shared.phase.subscribe();
-        Self { shared, identity, worker, phase, session: None, lives: 0, returns: 0, has_finished: false }
+        let own = shared.dialer.own_sessions();
+        let (session, lives, returns, has_finished) = (None, 0, 0, false);
+        Self { shared, identity, worker, phase, session, own, lives, returns, has_finished }
     }
 
     /// Runs until the run is over, no work is left, or the client gives up.
@@ -99,7 +115,12 @@ impl Client {
             let end = self.work(&mut connection).await;
             let ended_at = Instant::now();
             self.shared.statistics.client_disconnected();
-            let Some(connection) = self.conclude(connection, end, ended_at).await else {
+            if matches!(end, Ok(Worked::Planned)) {
+                self.end_as_planned(connection, ended_at).await;
+                self.returns += 1;
+                continue;
+            }
+            let Some(connection) = self.conclude(connection, end.map(drop), ended_at).await else {
                 self.give_up(ended_at);
                 self.finish();
                 return;
@@ -122,8 +143,8 @@ impl Client {
 
     // -- Working -----------------------------------------------------------------------------------
 
-    /// Works until the run has ended or no work is left; the error ended the connection.
-    async fn work(&mut self, connection: &mut Connection) -> Result<(), Failure> {
+    /// Works until the run has ended, no work is left, or the planned end has come; the error ended the connection.
+    async fn work(&mut self, connection: &mut Connection) -> Result<Worked, Failure> {
         match &mut self.worker {
             Worker::Publisher(publisher) => publisher.resume(connection),
             Worker::Subscriber(subscriber) => subscriber.begin(connection),
@@ -140,6 +161,7 @@ impl Client {
             }
             _ => Box::pin(pending()),
         };
+        let mut planned = self.planned_end();
         let mut next_phase = Phase::Spent;
         // Bytes written and messages inflight at the beginning of the last wait.
         let mut moved = (0, 0);
@@ -150,11 +172,13 @@ impl Client {
             let event = tokio::select! {
                 biased;
                 phase = reached(&mut self.phase, next_phase) => Event::Phase(phase),
+                () = &mut planned => Event::Planned,
                 () = &mut leave => Event::Leave,
                 ended = turns => Event::Ended(ended),
             };
             match event {
-                Event::Phase(Phase::Over) => return Ok(()),
+                Event::Phase(Phase::Over) => return Ok(Worked::Done),
+                Event::Planned => return Ok(Worked::Planned),
                 Event::Leave if next_phase == Phase::Spent => {
                     leave = Box::pin(pending());
                     if let Worker::Publisher(publisher) = &mut self.worker {
@@ -173,13 +197,30 @@ impl Client {
                     leave = Box::pin(sleep(LAST_WAIT));
                 }
                 Event::Leave | Event::Ended(Ok(())) if !self.shared.plan.ending.keep_connected => {
-                    return Ok(());
+                    return Ok(Worked::Done);
                 }
                 Event::Leave | Event::Ended(Ok(())) => {
                     leave = Box::pin(pending());
                     self.stay(connection);
                 }
             }
+        }
+    }
+
+    /// Completes at the planned end of the current connection.
+    fn planned_end(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let retries = self.shared.plan.clients.retries;
+        let now = Instant::now();
+        let at = match retries.planned {
+            PlannedEnd::After(lifetime) => Some(now + lifetime),
+            PlannedEnd::At(time) => {
+                Some(self.shared.statistics.clock().start() + time).filter(|at| *at > now)
+            }
+            PlannedEnd::Never => None,
+        };
+        match at.filter(|_| self.returns < retries.reconnect) {
+            Some(at) => Box::pin(sleep_until(at)),
+            None => Box::pin(pending()),
         }
     }
 
@@ -200,6 +241,16 @@ impl Client {
     }
 
     // -- The end -----------------------------------------------------------------------------------
+
+    /// Ends a connection after which another one follows.
+    async fn end_as_planned(&mut self, mut connection: Connection, ended_at: Instant) {
+        if let PlannedEnd::After(_) = self.shared.plan.clients.retries.planned {
+            connection.disconnect();
+            let _ = timeout(CLOSE, poll_fn(|cx| connection.poll_close(cx))).await;
+        }
+        self.count_written(&mut connection, ended_at);
+        self.keep_session(connection);
+    }
 
     /// Sends DISCONNECT if the client ended it, or records why it ended; then the connection is for its session only.
     async fn conclude(

@@ -24,8 +24,8 @@ use std::task::Context;
 use tokio::time::Instant;
 
 pub use plan::{
-    Clients, Credentials, Ending, Payload, Plan, PlanError, PublishPlan, PublishedTopic, Retries, Start,
-    SubscribePlan, SubscribedFilter, Work,
+    Clients, Credentials, Ending, Payload, Plan, PlanError, PlannedEnd, PublishPlan, PublishedTopic, Retries,
+    Start, SubscribePlan, SubscribedFilter, Work,
 };
 pub use run::{Ended, run};
 pub use self_measure::{SelfMeasure, SelfMeasured, measure_self};

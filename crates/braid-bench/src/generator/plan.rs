@@ -93,8 +93,10 @@ impl fmt::Debug for Credentials {
 pub enum Start {
     /// `-i`: one client after each interval, all at once if it is zero.
     Every(Duration),
-    /// `-R`: clients per second.
+    /// `-R`: clients per second, at equal distances.
     PerSecond(u32),
+    /// `-R` with `--poisson`: clients per second on average, each independent of the others.
+    Poisson(u32),
 }
 
 /// Reaction to a failed or ended connection.
@@ -104,8 +106,22 @@ pub struct Retries {
     pub connect: u32,
     /// `--reconnect`: attempts after a connection ended, or after such an attempt failed.
     pub reconnect: u32,
-    /// Pause before each attempt.
+    /// Pause before each attempt, but for the one after a planned end.
     pub pause: Duration,
+    /// End of a connection that is not the last one of `reconnect`.
+    pub planned: PlannedEnd,
+}
+
+/// End of a connection by its client, which connects again at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PlannedEnd {
+    /// No planned end.
+    #[default]
+    Never,
+    /// `--lifetime`: DISCONNECT this long after CONNACK.
+    After(Duration),
+    /// `--drop-at`: all connections are closed without DISCONNECT at this time of the run.
+    At(Duration),
 }
 
 /// End of a run.
@@ -189,6 +205,8 @@ pub struct SubscribePlan {
     pub headers: PayloadHeaders,
     /// `--timestamp-field`
     pub timestamp: Option<TimestampField>,
+    /// `--pipeline`: SUBSCRIBE follows CONNECT without waiting for CONNACK.
+    pub is_pipelined: bool,
 }
 
 /// A Topic Filter.

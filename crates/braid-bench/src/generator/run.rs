@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -62,8 +63,9 @@ async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> 
     let plan = &shared.plan.clients;
     let needless = if shared.plan.ending.keep_connected { Phase::Over } else { Phase::Spent };
     let mut phase = shared.phase.subscribe();
+    let mut arrivals = Arrivals::new(plan.start);
     for n in 0..plan.count {
-        let due = clock.start() + since_start(plan.start, n);
+        let due = clock.start() + arrivals.next();
         // The clock is read first: a late client needs no timer.
         if Instant::now() < due {
             tokio::select! {
@@ -89,11 +91,57 @@ async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> 
     if shared.statistics.is_complete() { Ended::Complete } else { Ended::NoClients }
 }
 
-/// Start time of client `n`, from 0: the first at once.
-fn since_start(start: Start, n: u64) -> Duration {
-    let nanos = match start {
-        Start::Every(interval) => interval.as_nanos().saturating_mul(n.into()),
-        Start::PerSecond(rate) => (u128::from(n) * 1_000_000_000).checked_div(rate.into()).unwrap_or(0),
-    };
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+/// Start times of clients since the start of the run, the first at 0.
+struct Arrivals {
+    start: Start,
+    /// Number of the next client, from 0.
+    next: u64,
+    /// Time of the last client of a Poisson process, seconds.
+    last: f64,
+    random: Rng,
+}
+
+impl Arrivals {
+    fn new(start: Start) -> Self {
+        Self { start, next: 0, last: 0.0, random: Rng::new() }
+    }
+
+    fn next(&mut self) -> Duration {
+        let n = self.next;
+        self.next += 1;
+        let nanos = match self.start {
+            Start::Every(interval) => interval.as_nanos().saturating_mul(n.into()),
+            Start::PerSecond(rate) => (u128::from(n) * 1_000_000_000).checked_div(rate.into()).unwrap_or(0),
+            Start::Poisson(rate) => {
+                if n > 0 {
+                    // Distances of a Poisson process are exponential; the argument is above 0.
+                    self.last -= (1.0 - self.random.f64()).ln() / f64::from(rate.max(1));
+                }
+                return Duration::try_from_secs_f64(self.last).unwrap_or(Duration::MAX);
+            }
+        };
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_have_the_rate_that_was_asked_for() {
+        let of = |start| {
+            let mut arrivals = Arrivals { random: Rng::with_seed(7), ..Arrivals::new(start) };
+            (0..4001).map(|_| arrivals.next()).collect::<Vec<_>>()
+        };
+        let even = of(Start::PerSecond(100));
+        assert_eq!(even[..3], [0, 10, 20].map(Duration::from_millis));
+        assert_eq!(of(Start::Every(Duration::from_millis(5)))[4000], Duration::from_secs(20));
+        let random = of(Start::Poisson(100));
+        assert_eq!(random[0], Duration::ZERO);
+        assert!((38.0..42.0).contains(&random[4000].as_secs_f64()), "{:?}", random[4000]);
+        // A share of 1/e of exponential distances is longer than their mean.
+        let long = random.windows(2).filter(|pair| pair[1] - pair[0] > Duration::from_millis(10)).count();
+        assert!((1370..1570).contains(&long), "{long}");
+    }
 }

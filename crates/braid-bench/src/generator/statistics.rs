@@ -12,7 +12,8 @@ use super::Clock;
 use crate::emqtt::{Counter, Counters, DurationHistogram, Histograms, Qoe};
 use crate::lock::lock;
 use crate::summary::{
-    ConnectionsSummary, Event, HeadersSummary, Role, RunSummary, StreamSummary, TopicSummary, Trace,
+    ConnectionsSummary, Event, HeadersSummary, Role, RunSummary, Step, StepSummary, StreamSummary,
+    TopicSummary, Trace,
 };
 use crate::tally::{Tally, add_all, add_at};
 
@@ -197,6 +198,7 @@ impl RunStatistics {
             all.ping_trace.add(&shard.ping_trace);
             all.lateness.add(&shard.lateness);
             all.headers.add(shard.headers);
+            all.steps.iter_mut().zip(&shard.steps).for_each(|(all, one)| all.add(one));
         });
         let counters = self.counters();
         RunSummary {
@@ -205,6 +207,7 @@ impl RunStatistics {
                 wanted: self.wanted(),
                 established: all.connects.arrived(),
                 connect_us: all.connects.quantiles_us(),
+                steps: steps(all.steps),
             },
             pingresp_us: all.pings.quantiles_us(),
             pings: Some(all.ping_trace).filter(|pings| !pings.took_us.is_empty()),
@@ -365,6 +368,8 @@ pub(super) struct Shard {
     is_traced: bool,
     /// Time from the start of an attempt to CONNACK.
     connects: Latencies,
+    /// By [`Step::ALL`]: clients by second, and times.
+    steps: [Tally; 4],
     /// Delay of messages that waited for nothing but their due time.
     pub(super) lateness: Latencies,
     /// Time from PINGREQ to PINGRESP.
@@ -378,7 +383,24 @@ pub(super) struct Shard {
     streams: BTreeMap<u64, Vec<u64>>,
 }
 
+/// Steps that at least one client took.
+fn steps(all: [Tally; 4]) -> Vec<StepSummary> {
+    let taken = Step::ALL.into_iter().zip(all).filter_map(|(step, tally)| {
+        let latency_us = tally.latencies.quantiles_us()?;
+        let latency_cdf = tally.latencies.curve_us();
+        Some(StepSummary { step, per_second: tally.counts.per_second, latency_us, latency_cdf })
+    });
+    taken.collect()
+}
+
 impl Shard {
+    /// Records that a client took a step at `second`, `after` it opened its socket.
+    pub(super) fn stepped(&mut self, step: Step, second: usize, after: Duration) {
+        let tally = &mut self.steps[step as usize];
+        tally.latencies.record(after);
+        add_at(&mut tally.counts.per_second, second, 1);
+    }
+
     pub(super) fn count(&mut self, counter: Counter, by: u64) {
         self.counters[counter] += by;
     }

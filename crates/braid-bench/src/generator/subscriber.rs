@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use braid_proto::connection::Token;
 use braid_proto::message::Message;
-use braid_proto::packet::UserProperties;
+use braid_proto::packet::{SubscribeEntry, UserProperties};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
@@ -20,7 +21,7 @@ use super::{ClientTurn, TimestampField};
 use crate::connection::{Connection, ConnectionEvent};
 use crate::emqtt::{Counter, CounterOrder, CounterTrack, DurationHistogram, PayloadHeaders, failure_line};
 use crate::failure::Failure;
-use crate::summary::HeadersSummary;
+use crate::summary::{HeadersSummary, Step};
 
 /// User Property with the wanted priority of deliveries. [BQ-52]
 const PRIORITY_PROPERTY: &str = "braid-priority";
@@ -37,6 +38,7 @@ pub(super) struct Subscriber {
     headers: PayloadHeaders,
     timestamp: Option<TimestampField>,
     streams: Vec<Stream>,
+    is_pipelined: bool,
     /// Filters requested on this connection, and those answered.
     asked: usize,
     answered: usize,
@@ -57,7 +59,25 @@ struct Stream {
     priority: Option<u16>,
     /// `None` while it is not open.
     key: Option<StreamKey>,
-    topics: HashMap<Box<str>, (RouteId, CounterTrack)>,
+    topics: HashMap<Box<str>, TopicTrack>,
+}
+
+/// State of one topic of a stream.
+#[derive(Debug)]
+struct TopicTrack {
+    route: RouteId,
+    counters: CounterTrack,
+    /// Receipt of its last message.
+    last: Instant,
+}
+
+/// Place of a message among the others of its topic.
+struct Routed {
+    route: RouteId,
+    /// Relation of its counter to the one before.
+    order: Option<CounterOrder>,
+    /// Time since the one before.
+    gap: Option<Duration>,
 }
 
 impl Subscriber {
@@ -80,6 +100,7 @@ impl Subscriber {
             headers: plan.headers.clone(),
             timestamp: plan.timestamp.clone(),
             streams: Vec::new(),
+            is_pipelined: plan.is_pipelined,
             asked: 0,
             answered: 0,
             refused: None,
@@ -95,9 +116,18 @@ impl Subscriber {
         self.since = start;
     }
 
+    /// Subscriptions to send behind CONNECT.
+    pub(super) fn early(&self) -> Vec<(SubscribeEntry, UserProperties)> {
+        let all = self.filters.iter().filter(|_| self.is_pipelined);
+        all.map(|(filter, wanted)| (SubscribeEntry::new(filter.clone(), wanted.qos), user_properties(wanted)))
+            .collect()
+    }
+
     /// Resets the state for a new connection, on which every filter is requested again.
     pub(super) fn begin(&mut self, connection: &Connection) {
-        (self.asked, self.answered, self.refused) = (0, 0, None);
+        // Those that left behind CONNECT are answered as the others.
+        let asked = if self.is_pipelined { self.filters.len() } else { 0 };
+        (self.asked, self.answered, self.refused) = (asked, 0, None);
         self.streams.iter_mut().for_each(|stream| stream.key = None);
         for (_, wanted) in &mut self.filters {
             if !connection.is_multi() {
@@ -172,9 +202,8 @@ impl Subscriber {
                     *stream.key.insert(opened?)
                 }
             };
-            let priority = wanted.priority.map(|priority| priority.to_string());
-            let user: UserProperties = priority.into_iter().map(|value| (PRIORITY_PROPERTY, value)).collect();
-            let asked = on.connection.subscribe_with(key, filter.clone(), wanted.qos, user);
+            let asked =
+                on.connection.subscribe_with(key, filter.clone(), wanted.qos, user_properties(wanted));
             self.asked += 1;
             if let Err(failure) = asked {
                 self.shared.statistics.add_event(failure_line(
@@ -202,7 +231,15 @@ impl Subscriber {
                 &reason.to_string(),
             ));
         }
-        if self.answered >= self.filters.len() && !self.is_counted {
+        // Answers beyond the last one are those of streams that have ended.
+        if self.answered < self.filters.len() || self.answered - filters >= self.filters.len() {
+            return;
+        }
+        if self.refused.is_none() {
+            let step = if self.is_counted { Step::Resubscribed } else { Step::Subscribed };
+            on.shard.stepped(step, self.shared.statistics.second(Instant::now()), self.since.elapsed());
+        }
+        if !self.is_counted {
             self.is_counted = true;
             let counter = if self.refused.is_some() { Counter::SubFail } else { Counter::Sub };
             on.shard.count(counter, 1);
@@ -224,9 +261,12 @@ impl Subscriber {
             (Some(field), Ok(headers)) => field.read(headers.body).or(stamped),
             _ => stamped,
         };
-        let (route, order) = self.route(from, message.topic.as_str(), counter);
+        let Routed { route, order, gap } = self.route(from, message.topic.as_str(), counter, now);
         on.shard.count(Counter::Recv, 1);
         let route = on.shard.route(route);
+        if let Some(gap) = gap {
+            route.gap(gap);
+        }
         route.received(second, message.payload.len() as u64);
         match sent.map(|sent| self.shared.statistics.clock().unix(now).checked_sub(sent)) {
             Some(Some(latency)) => {
@@ -253,31 +293,28 @@ impl Subscriber {
         }
     }
 
-    /// Route of a message, and the relation of its counter to the one before.
-    fn route(
-        &mut self,
-        from: StreamKey,
-        topic: &str,
-        counter: Option<u64>,
-    ) -> (RouteId, Option<CounterOrder>) {
+    fn route(&mut self, from: StreamKey, topic: &str, counter: Option<u64>, now: Instant) -> Routed {
         // Messages of a stream whose end was reported belong to the first one.
         let at = self.streams.iter().position(|stream| stream.key == Some(from)).unwrap_or_default();
         let Some(stream) = self.streams.get_mut(at) else {
             let key = RouteKey { topic: topic.to_owned(), stream: 0, priority: None };
-            return (self.shared.statistics.route(key), None);
+            return Routed { route: self.shared.statistics.route(key), order: None, gap: None };
         };
-        if let Some((route, track)) = stream.topics.get_mut(topic) {
-            return (*route, counter.map(|counter| track.observe(counter)));
+        if let Some(track) = stream.topics.get_mut(topic) {
+            let gap = now.saturating_duration_since(track.last);
+            track.last = now;
+            let order = counter.map(|counter| track.counters.observe(counter));
+            return Routed { route: track.route, order, gap: Some(gap) };
         }
         let key =
             RouteKey { topic: topic.to_owned(), stream: stream.number.into(), priority: stream.priority };
         let route = self.shared.statistics.route(key);
-        let mut track = CounterTrack::default();
-        let order = counter.map(|counter| track.observe(counter));
+        let mut counters = CounterTrack::default();
+        let order = counter.map(|counter| counters.observe(counter));
         if stream.topics.len() < REMEMBERED {
-            stream.topics.insert(topic.into(), (route, track));
+            stream.topics.insert(topic.into(), TopicTrack { route, counters, last: now });
         }
-        (route, order)
+        Routed { route, order, gap: None }
     }
 
     /// Records at the end what the headers showed of order and of the clocks.
@@ -296,6 +333,11 @@ impl Subscriber {
             self.shared.statistics.add_event(what);
         }
     }
+}
+
+fn user_properties(wanted: &SubscribedFilter) -> UserProperties {
+    let priority = wanted.priority.map(|priority| priority.to_string());
+    priority.into_iter().map(|value| (PRIORITY_PROPERTY, value)).collect()
 }
 
 /// True for JSON of a topics file, which has no headers. No counter and no time begins like this before it has 63 bits.

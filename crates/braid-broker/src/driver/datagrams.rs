@@ -28,7 +28,7 @@ impl DatagramTraffic {
         &mut self,
         cause: Violation,
         client: Option<&str>,
-        peer: String,
+        peer: &str,
         statistics: &Statistics,
     ) {
         statistics.add(Counter::DatagramsRefused, 1);

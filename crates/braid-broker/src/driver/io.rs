@@ -315,7 +315,7 @@ impl Driver {
         streams.datagrams.note_used();
         if let Err(cause) = handled {
             let (client, peer) = (self.session.client(), peer_name(self.link.peer()));
-            streams.datagrams.refuse(cause, client, peer, &self.core.statistics);
+            streams.datagrams.refuse(cause, client, &peer, &self.core.statistics);
         }
     }
 

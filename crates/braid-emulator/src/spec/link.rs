@@ -115,6 +115,9 @@ impl PathSpec {
                 "add queue=codel, or write ecn=5ms",
             );
         }
+        if self.replay.is_some() && self.duplicate.is_some() {
+            return lacking(Key::Replay, "a replay and duplicates", "leave one of them");
+        }
         if self.reorder.is_some() && self.delay.is_none() && !has_line {
             return lacking(Key::Reorder, "nothing to overtake", "add for example delay=50ms");
         }

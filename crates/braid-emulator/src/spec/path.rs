@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::quantity::{Fault, Probability, duration_text, parse_duration, quoted};
 use crate::nat::Nat;
 use crate::stage::{
-    Aggregate, Distribution, Ecn, Limit, LineRate, LineSpec, Loss, Management, Order, Policer, Selector,
-    Service, Stall, Trace,
+    Aggregate, Distribution, Ecn, Limit, LineRate, LineSpec, Loss, Management, Order, Policer, Replay,
+    Selector, Service, Stall, Trace,
 };
 
 /// Stages of one direction, in the order in which packets meet them. A stage that is `None` does nothing.
@@ -44,6 +44,8 @@ pub struct PathSpec {
     pub distribution: Option<Distribution>,
     /// `reorder=25%`: this share is sent at once, before those being delayed.
     pub reorder: Option<Probability>,
+    /// `replay=4p/3s`: the first packets of each UDP flow are sent once more. [`PathSpec::duplicate`] excludes it.
+    pub replay: Option<Replay>,
     /// `nat=rebind:30s`: the sender of this direction is behind a NAT.
     pub nat: Option<Nat>,
     /// `mtu=1400`: larger IP packets vanish.
@@ -123,6 +125,7 @@ keys! {
     Jitter "jitter" jitter parse_duration, |jitter| duration_text(*jitter);
     Dist "dist" distribution Distribution::parse, ToString::to_string;
     Reorder "reorder" reorder Probability::parse, ToString::to_string;
+    Replay "replay" replay Replay::parse, ToString::to_string;
     Nat "nat" nat Nat::parse, ToString::to_string;
     Mtu "mtu" mtu parse_mtu, ToString::to_string;
     Order "order" order Order::parse, ToString::to_string;

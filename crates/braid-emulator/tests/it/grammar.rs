@@ -145,6 +145,15 @@ fn lines_and_managed_queues() {
         ("stall=1ms/1s", "no line in stall=1ms/1s: add for example rate=10mbit"),
         ("rate=1mbit trace=lte-driving", "a trace and a rate in trace=lte-driving: leave one of them"),
         (
+            "replay=3s",
+            "no time in replay=3s: write for example 4p/3s: the first 4 packets of each UDP flow, 3 s later",
+        ),
+        (
+            "replay=0p/3s",
+            "bad number of packets \"0p\" in replay=0p/3s: write for example 4p/3s: the first 4 packets of each UDP flow, 3 s later",
+        ),
+        ("replay=4p/3s dup=1%", "a replay and duplicates in replay=4p/3s: leave one of them"),
+        (
             "rate=1mbit ecn=on",
             "marks in place of drops of no CoDel in ecn=on: add queue=codel, or write ecn=5ms",
         ),

@@ -14,6 +14,7 @@ mod netem;
 mod packets;
 mod policer;
 mod queue;
+mod replay;
 mod round_trip;
 mod statistics;
 mod timeline;

@@ -79,6 +79,7 @@ fn word() -> impl Strategy<Value = String> {
         ),
         (duration(), share()).prop_map(|(d, v)| format!("delay={d} reorder={v}")),
         nat.prop_map(|v| format!("nat={v}")),
+        (1_u32.., duration()).prop_map(|(packets, after)| format!("replay={packets}p/{after}")),
         (68_u16..).prop_map(|v| format!("mtu={v}")),
         prop::sample::select(vec!["netem", "line"]).prop_map(|v| format!("order={v}")),
         any::<u64>().prop_map(|v| format!("seed={v}")),

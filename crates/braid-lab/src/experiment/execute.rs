@@ -1,14 +1,16 @@
 //! One run: builds the network, starts the programs, waits for the workload, stops everything and reads the results.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use braid_measure::machine::load_averages;
+use braid_measure::process::cpu_time;
 
 use super::job::ExperimentError;
-use super::links::{self, Changes, RulesByLink, Samples};
+use super::links::{self, Changes, RulesByLink, Sample, Samples};
 use super::measure::Evidence;
 use super::ready::{PATIENCE, wait_until_ready};
 use super::{Job, Plan, Progress, Stop, outputs};
@@ -249,7 +251,8 @@ impl<'a> Workload<'a> {
             if samples.is_due(since) {
                 let links = self.plan.scenario.links.iter();
                 let rules = RulesByLink::read(self.topology, self.plan).unwrap_or_default();
-                samples.push(links.map(|link| rules.counters(self.topology, &link.name)).collect());
+                let links = links.map(|link| rules.counters(self.topology, &link.name)).collect();
+                samples.push(Sample { links, processor: self.processor() });
                 let lead = self.cast.iter().position(|actor| actor.part.leads);
                 let reporter = lead.and_then(|lead| self.cast.get_mut(lead)).map(Started::last_line);
                 watch(Progress::Goes { since, line: reporter });
@@ -267,6 +270,12 @@ impl<'a> Workload<'a> {
             let until = next.unwrap_or(limit).min(limit).saturating_sub(since);
             std::thread::sleep(TICK.min(until));
         }
+    }
+
+    /// Processor time that each running program has used.
+    fn processor(&self) -> BTreeMap<String, Duration> {
+        let used = |actor: &Started<'_>| Some((actor.part.name.clone(), cpu_time(actor.program.id()).ok()?));
+        self.cast.iter().filter_map(used).collect()
     }
 
     /// Whether a program has ended. The end of one that does not lead refuses the run.

@@ -160,11 +160,20 @@ impl Changes {
 
 // === Samples ===
 
-/// Samples of the counters of all links, one per second.
+/// Counters at one time.
+#[derive(Debug)]
+pub(super) struct Sample {
+    /// Packets of each link, up and down.
+    pub(super) links: Vec<[PathCounters; 2]>,
+    /// Processor time that programs have used, by name.
+    pub(super) processor: BTreeMap<String, Duration>,
+}
+
+/// Samples of counters, one per second.
 #[derive(Debug)]
 pub(super) struct Samples {
-    /// By second: counters of each link, up and down.
-    rows: Vec<Vec<[PathCounters; 2]>>,
+    /// By second.
+    rows: Vec<Sample>,
 }
 
 impl Samples {
@@ -177,7 +186,7 @@ impl Samples {
         since.as_secs() >= self.rows.len() as u64
     }
 
-    pub(super) fn push(&mut self, row: Vec<[PathCounters; 2]>) {
+    pub(super) fn push(&mut self, row: Sample) {
         self.rows.push(row);
     }
 
@@ -188,11 +197,19 @@ impl Samples {
         up: bool,
         [from, until]: [Duration; 2],
     ) -> Option<[PathCounters; 2]> {
-        let row = |at: Duration| {
-            let row = self.rows.get(usize::try_from(at.as_secs()).ok()?).or(self.rows.last())?;
-            row.get(link)?.get(usize::from(!up)).copied()
-        };
+        let row = |at: Duration| self.at(at)?.links.get(link)?.get(usize::from(!up)).copied();
         Some([row(from)?, row(until)?])
+    }
+
+    /// Processor time that a program had used at two times, in whole seconds since the start of the run.
+    pub(super) fn processor(&self, program: &str, [from, until]: [Duration; 2]) -> Option<[Duration; 2]> {
+        let used = |at| self.at(at)?.processor.get(program).copied();
+        Some([used(from)?, used(until)?])
+    }
+
+    /// Sample of a time, or the last one.
+    fn at(&self, at: Duration) -> Option<&Sample> {
+        self.rows.get(usize::try_from(at.as_secs()).ok()?).or(self.rows.last())
     }
 
     /// Packets per second by fate; a fate that never occurred has no series.
@@ -201,7 +218,7 @@ impl Samples {
         for (place, link) in links.iter().enumerate() {
             for (way, name) in ["up", "down"].into_iter().enumerate() {
                 for (fate, (what, _)) in fates(&PathCounters::default()).enumerate() {
-                    let counters = self.rows.iter().filter_map(|row| row.get(place)?.get(way));
+                    let counters = self.rows.iter().filter_map(|row| row.links.get(place)?.get(way));
                     let counts: Vec<u64> =
                         counters.filter_map(|counters| Some(fates(counters).nth(fate)?.1)).collect();
                     let steps = counts.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64);
@@ -337,14 +354,18 @@ mod tests {
         counters
     }
 
+    fn sample(links: Vec<[PathCounters; 2]>) -> Sample {
+        Sample { links, processor: BTreeMap::new() }
+    }
+
     #[test]
     fn a_sample_is_due_at_the_start_and_each_second() {
         let mut samples = Samples::new();
         assert!(samples.is_due(Duration::ZERO));
-        samples.push(Vec::new());
+        samples.push(sample(Vec::new()));
         assert!(!samples.is_due(Duration::from_millis(999)));
         assert!(samples.is_due(Duration::from_secs(1)));
-        samples.push(Vec::new());
+        samples.push(sample(Vec::new()));
         assert!(!samples.is_due(Duration::from_secs(1)));
     }
 
@@ -352,8 +373,10 @@ mod tests {
     fn series_are_differences_of_counters_without_those_of_zero() {
         let mut samples = Samples::new();
         for (passed, lost) in [(10, 0), (15, 0), (15, 2), (45, 2)] {
-            samples
-                .push(vec![[counters(passed, lost), counters(0, 0)], [counters(3, 0), counters(passed, 0)]]);
+            samples.push(sample(vec![
+                [counters(passed, lost), counters(0, 0)],
+                [counters(3, 0), counters(passed, 0)],
+            ]));
         }
         let lines = samples.series(&["bad", "good"]);
         let found: Vec<_> = lines.iter().map(|line| (line.name.as_str(), line.values.clone())).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use braid_bench::summary::{self, RunSummary, TopicSummary, Trace};
+use braid_bench::summary::{self, RunSummary, Step, StepSummary, TopicSummary, Trace};
 use braid_measure::quantile_of_all;
 
 use super::links::Samples;
@@ -23,7 +23,7 @@ pub(super) struct Evidence<'a> {
     pub(super) lasts: Duration,
     /// Counters of links, second by second.
     pub(super) samples: &'a Samples,
-    /// The scenario's links, in the order of `samples`.
+    /// Links of the scenario, in the order of `samples`.
     pub(super) link_names: &'a [&'a str],
     pub(super) windows: &'a [Window],
     /// Settings of the profile, then of the variant.
@@ -75,9 +75,10 @@ impl Evidence<'_> {
                 variant.get(name).or_else(|| profile.get(name))?.parse().ok()
             }
             Value::In { value, window } => self.value_in(value, window),
-            Value::Link { link, up, field } => {
+            Value::Link { link, way, field } => {
                 let link = self.links.iter().find(|run| run.name == *link)?;
-                Some(path_value(if *up { &link.up } else { &link.down }, *field))
+                let of = |up: &bool| path_value(if *up { &link.up } else { &link.down }, *field);
+                Some(way.directions().iter().map(of).sum())
             }
         }
     }
@@ -117,6 +118,8 @@ impl Evidence<'_> {
                 let is_end = |event: &&summary::Event| ends.iter().any(|end| event.what.contains(end));
                 summary.events.iter().find(is_end).map(|event| event.at + self.shift(summary))
             }
+            ProgramField::NotAbove => summary.map(|summary| summary.headers.not_above as f64),
+            ProgramField::Skipped => summary.map(|summary| summary.headers.skipped as f64),
             ProgramField::LastReason => {
                 let mut reasons = summary?.events.iter().rev().filter_map(|event| {
                     let (_, reason) = event.what.split_once("disconnected with reason ")?;
@@ -130,6 +133,10 @@ impl Evidence<'_> {
     /// Sum of all entries of a topic; `None` without a summary.
     fn flow(&self, flow: &Flow) -> Option<TopicSummary> {
         let summary = self.summaries.get(&flow.program)?;
+        if let Some(step) = flow.topic.as_deref().and_then(step_named) {
+            let taken = summary.connections.steps.iter().find(|one| one.step == step);
+            return Some(taken.map_or_else(TopicSummary::default, step_topic));
+        }
         let is_meant = |topic: &&TopicSummary| flow.topic.as_ref().is_none_or(|name| *name == topic.topic);
         Some(summary.topics.iter().filter(is_meant).fold(TopicSummary::default(), merged))
     }
@@ -168,6 +175,29 @@ impl Evidence<'_> {
             })
         });
         lines.collect()
+    }
+}
+
+/// Step of a topic name such as `(subscribed)`.
+fn step_named(topic: &str) -> Option<Step> {
+    let name = topic.strip_prefix('(')?.strip_suffix(')')?;
+    match name {
+        "connected" => Some(Step::Connected),
+        "subscribed" => Some(Step::Subscribed),
+        "reconnected" => Some(Step::Reconnected),
+        "resubscribed" => Some(Step::Resubscribed),
+        _ => None,
+    }
+}
+
+/// A step as a topic, whose messages are the clients that took it.
+fn step_topic(step: &StepSummary) -> TopicSummary {
+    TopicSummary {
+        received: step.latency_us.count,
+        per_second: step.per_second.clone(),
+        latency_us: Some(step.latency_us),
+        latency_cdf: step.latency_cdf.clone(),
+        ..TopicSummary::default()
     }
 }
 
@@ -214,6 +244,7 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
         }
         Field::Rate if seconds > 0.0 => (topic.acked + topic.received) as f64 / seconds,
         Field::Rate => return None,
+        Field::LongestGapMs => topic.longest_gap_us? as f64 / 1000.0,
         // Defined for windows only.
         Field::Settled(_) => return None,
         Field::LastSecond => {
@@ -251,11 +282,12 @@ fn path_value(path: &PathRun, field: LinkField) -> f64 {
     let counters = &path.counters;
     match field {
         LinkField::PolicedShare | LinkField::DroppedShare => {
-            share_between(&PathCounters::default(), counters, field).unwrap_or(0.0)
+            between(&PathCounters::default(), counters, field).unwrap_or(0.0)
         }
         LinkField::Packets => counters.sent.packets as f64,
         LinkField::Bytes => counters.sent.bytes as f64,
         LinkField::OfferedBytes => counters.offered.bytes as f64,
+        LinkField::Duplicated => counters.duplicated.packets as f64,
         LinkField::Largest => counters.largest as f64,
     }
 }
@@ -285,10 +317,17 @@ impl Evidence<'_> {
                 let pings = self.summaries.get(program)?.pings.as_ref()?;
                 self.took_in(pings, from, until).map(|(_, ms)| ms).reduce(f64::max)
             }
-            Value::Link { link, up, field } => {
+            Value::Program { program, field: ProgramField::CpuSeconds } => {
+                let [before, after] = self.samples.processor(program, [part.from.0, part.until.0])?;
+                Some(after.saturating_sub(before).as_secs_f64())
+            }
+            Value::Link { link, way, field } => {
                 let at = self.link_names.iter().position(|name| name == link)?;
-                let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
-                share_between(&before, &after, *field)
+                let of = |up: &bool| {
+                    let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
+                    between(&before, &after, *field)
+                };
+                way.directions().iter().map(of).sum()
             }
             // Not defined for windows.
             Value::Program { .. } | Value::Counter { .. } | Value::Set(_) | Value::In { .. } => None,
@@ -385,11 +424,12 @@ fn part_value(part: &Part, field: Field) -> Option<f64> {
         | Field::SecondsBelow(_)
         | Field::RateQuantile(_)
         | Field::Rate
+        | Field::LongestGapMs
         | Field::LastSecond => return None,
     })
 }
 
-fn share_between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Option<f64> {
+fn between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Option<f64> {
     let grown = |count: fn(&PathCounters) -> u64| count(after).saturating_sub(count(before)) as f64;
     let offered = grown(|counters| counters.offered.packets + counters.duplicated.packets).max(1.0);
     match field {
@@ -398,7 +438,11 @@ fn share_between(before: &PathCounters, after: &PathCounters, field: LinkField) 
             let dropped = grown(|counters| counters.drops().iter().map(|(_, drops)| drops.packets).sum());
             Some(dropped / offered)
         }
-        LinkField::Packets | LinkField::Bytes | LinkField::OfferedBytes | LinkField::Largest => None,
+        LinkField::Packets => Some(grown(|counters| counters.sent.packets)),
+        LinkField::Bytes => Some(grown(|counters| counters.sent.bytes)),
+        LinkField::OfferedBytes => Some(grown(|counters| counters.offered.bytes)),
+        LinkField::Duplicated => Some(grown(|counters| counters.duplicated.packets)),
+        LinkField::Largest => None,
     }
 }
 
@@ -407,6 +451,7 @@ pub(super) mod tests {
     use braid_bench::summary::{ConnectionsSummary, HeadersSummary, Role, SCHEMA, StreamSummary};
     use braid_measure::Quantiles;
 
+    use super::super::links::Sample;
     use super::*;
 
     /// Summary of a subscriber: 50 of 100 messages arrived, half of them within 10 ms and all within 20.
@@ -583,9 +628,15 @@ pub(super) mod tests {
         for second in 0..5_u64 {
             let mut counters = PathCounters::default();
             counters.offered.packets = second * second * 10;
+            counters.offered.bytes = second * second * 1000;
             counters.policed.packets = second;
+            let mut down = PathCounters::default();
+            down.offered.bytes = second * 250;
             counters.lost.packets = second * 3;
-            rows.push(vec![[counters, PathCounters::default()]]);
+            rows.push(Sample {
+                links: vec![[counters, down]],
+                processor: BTreeMap::from([("broker".to_owned(), Duration::from_millis(second * 300))]),
+            });
         }
         let windows = windows();
         let limit = BTreeMap::from([("limit".to_owned(), "50".to_owned())]);
@@ -629,6 +680,29 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn steps_of_clients_are_read_as_topics() {
+        let mut client = consumer();
+        let latency_us = Quantiles { p50: 7_000.0, max: 9_000.0, count: 3, ..Quantiles::default() };
+        let latency_cdf = vec![(7_000, 0.5), (9_000, 1.0)];
+        let step = StepSummary { step: Step::Subscribed, per_second: vec![3], latency_us, latency_cdf };
+        client.connections.steps.push(step);
+        client.headers = HeadersSummary { skipped: 2, not_above: 1, ..HeadersSummary::default() };
+        client.topics[0].longest_gap_us = Some(1_500);
+        let programs = [ProgramRun { name: "client".into(), ..ProgramRun::default() }];
+        let summaries = BTreeMap::from([("client".to_owned(), client)]);
+        let evidence = Evidence { programs: &programs, ..of_programs(summaries) };
+        let value = |text: &str| evidence.value(&text.parse().expect("a value"));
+        assert_eq!(value("client:(subscribed):p50_ms"), Some(7.0));
+        assert_eq!(value("client:(subscribed):p95_ms"), Some(9.0));
+        assert_eq!(value("client:(subscribed):received"), Some(3.0));
+        assert_eq!(value("client:(reconnected):received"), Some(0.0), "no client took it");
+        assert_eq!(value("client:(reconnected):p50_ms"), None);
+        assert_eq!(value("client:*:received"), Some(50.0), "steps are no topics");
+        assert_eq!((value("client::skipped"), value("client::not_above")), (Some(2.0), Some(1.0)));
+        assert_eq!(value("client:t:longest_gap_ms"), Some(1.5));
+    }
+
+    #[test]
     fn convergence_ends_with_the_last_late_message() {
         let settled = value_in_window("consumer:t:settled_100ms@steady", None).expect("messages came");
         assert!((settled - 0.4).abs() < 1e-9, "{settled}");
@@ -655,6 +729,10 @@ pub(super) mod tests {
         // From the first second to the third: 10 to 90 were offered.
         assert_eq!(value_in_window("link:bad:up:policed_share@steady", None), Some(2.0 / 80.0));
         assert_eq!(value_in_window("link:bad:up:dropped_share@steady", None), Some(8.0 / 80.0));
+        assert_eq!(value_in_window("link:bad:up:offered_bytes@steady", None), Some(8_000.0));
+        assert_eq!(value_in_window("link:bad:both:offered_bytes@steady", None), Some(8_500.0));
+        assert_eq!(value_in_window("broker::cpu_seconds@steady", None), Some(0.6));
+        assert_eq!(value_in_window("other::cpu_seconds@steady", None), None);
         assert_eq!(value_in_window("set:limit", None), Some(50.0));
         assert_eq!(value_in_window("set:other", None), None);
     }

@@ -88,6 +88,7 @@ fn of_http(http: HttpSummary) -> RunSummary {
         wanted: counts.connections,
         established: counts.connections,
         connect_us: http.connect_quantiles_us,
+        ..ConnectionsSummary::default()
     };
     let event = |error: braid_bench::http::ClientError| summary::Event {
         at: http.seconds,

@@ -15,7 +15,7 @@ use braid_emulator::LinkSpec;
 pub(crate) use field::Placeholders;
 pub use field::{Ready, Rule, Span};
 pub use source::{Builtin, ScenarioError, builtin};
-pub use value::{Field, Flow, LinkField, ProgramField, Value, Window};
+pub use value::{Field, Flow, LinkField, ProgramField, Value, Way, Window};
 
 /// Scenario, as its TOML file describes it.
 #[derive(Clone, Debug, Deserialize)]

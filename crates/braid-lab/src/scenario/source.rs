@@ -45,6 +45,11 @@ pub fn builtin() -> &'static [Builtin] {
         "h1-or-h3",
         "h1-or-h3-symmetric",
         "autoquic",
+        "connect-latency",
+        "zero-rtt",
+        "storm",
+        "migrate",
+        "weak-network",
         "interop-cells"
     ]
 }

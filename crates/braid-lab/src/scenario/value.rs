@@ -14,7 +14,8 @@ from_text!(Value, Flow);
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Value {
-    /// `consumer:Topic1:received`: field of a topic of a program, summed over its streams.
+    /// `consumer:Topic1:received`: field of a topic of a program, summed over its streams. The topics `(connected)`,
+    /// `(subscribed)`, `(reconnected)` and `(resubscribed)` are the steps of its clients.
     Topic(Flow, Field),
     /// `producer:pub`: counter of a program.
     Counter {
@@ -51,15 +52,38 @@ pub enum Value {
         /// [`Window::name`](super::Window::name).
         window: String,
     },
-    /// `link:bad:up:policed_share`: field of one direction of a link.
+    /// `link:bad:up:policed_share`: field of one direction of a link; `link:bad:both:bytes` is the sum of both, for
+    /// counts.
     Link {
         /// Name of the link.
         link: String,
-        /// Whether the direction is from left to right.
-        up: bool,
+        /// Directions.
+        way: Way,
         /// Field.
         field: LinkField,
     },
+}
+
+/// Directions of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From left to right.
+    Up,
+    /// From right to left.
+    Down,
+    /// Sum of both.
+    Both,
+}
+
+impl Way {
+    /// Directions, `true` for up.
+    pub(crate) fn directions(self) -> &'static [bool] {
+        match self {
+            Self::Up => &[true],
+            Self::Down => &[false],
+            Self::Both => &[true, false],
+        }
+    }
 }
 
 /// Subject of a value.
@@ -112,6 +136,8 @@ pub enum Field {
     Rate,
     /// Last second in which a message came, from 1.
     LastSecond,
+    /// Longest time between two messages of one topic to one subscriber, milliseconds.
+    LongestGapMs,
     /// Convergence time in seconds: from the beginning of a window to the due time of its last message with a latency
     /// above this many milliseconds.
     Settled(u32),
@@ -141,6 +167,10 @@ pub enum ProgramField {
     FirstLossAt,
     /// Reason Code of the last DISCONNECT that it received.
     LastReason,
+    /// Received messages whose counter (`cnt64`) did not rise: repeated, or overtaken.
+    NotAbove,
+    /// Counters that were skipped: lost, or overtaken.
+    Skipped,
 }
 
 /// Field of one direction of a link.
@@ -157,12 +187,21 @@ pub enum LinkField {
     Bytes,
     /// Bytes that arrived at the link.
     OfferedBytes,
+    /// Copies that the link made: duplicates and replays.
+    Duplicated,
     /// Largest packet, bytes.
     Largest,
 }
 
+impl LinkField {
+    /// Whether the field counts, so that directions can be added.
+    fn is_count(self) -> bool {
+        matches!(self, Self::Packets | Self::Bytes | Self::OfferedBytes | Self::Duplicated)
+    }
+}
+
 const FIELDS: &str = "sent, acked, received, due, bytes, p50_ms (p90, p95, p99, p999), max_ms, mean_ms, within_250ms, \
-                      seconds_below_9, rate, rate_min (p5, p50, max), last_second, settled_250ms";
+                      seconds_below_9, rate, rate_min (p5, p50, max), last_second, longest_gap_ms, settled_250ms";
 
 impl FromStr for Value {
     type Err = String;
@@ -174,10 +213,17 @@ impl FromStr for Value {
         }
         let parts: Vec<&str> = text.split(':').collect();
         match parts[..] {
-            ["link", link, way @ ("up" | "down"), field] => {
-                Ok(Self::Link { link: link.into(), up: way == "up", field: field_of("link", field)? })
+            ["link", link, way @ ("up" | "down" | "both"), field] => {
+                let field: LinkField = field_of("link", field)?;
+                let way = match way {
+                    "up" => Way::Up,
+                    "down" => Way::Down,
+                    _ if field.is_count() => Way::Both,
+                    _ => return Err(format!("{text:?}: only counts have a sum: write up or down")),
+                };
+                Ok(Self::Link { link: link.into(), way, field })
             }
-            ["link", ..] => Err(format!("{text:?}: write link:NAME:up:FIELD or link:NAME:down:FIELD")),
+            ["link", ..] => Err(format!("{text:?}: write link:NAME:up:FIELD, with up, down or both")),
             ["set", name] => Ok(Self::Set(name.into())),
             [program, "stream", number, field @ ("rate" | "bytes")] => {
                 let plain = number.strip_suffix('+');
@@ -212,7 +258,7 @@ impl FromStr for Value {
 }
 
 /// Fields of a topic without a number in their names.
-const PLAIN_FIELDS: [(&str, Field); 18] = [
+const PLAIN_FIELDS: [(&str, Field); 19] = [
     ("sent", Field::Sent),
     ("acked", Field::Acked),
     ("received", Field::Received),
@@ -231,6 +277,7 @@ const PLAIN_FIELDS: [(&str, Field); 18] = [
     ("rate_p50", Field::RateQuantile(500)),
     ("rate_max", Field::RateQuantile(1000)),
     ("last_second", Field::LastSecond),
+    ("longest_gap_ms", Field::LongestGapMs),
 ];
 
 fn topic_field(text: &str) -> Result<Field, String> {
@@ -288,14 +335,14 @@ impl Value {
                 | Field::SecondsBelow(_)
                 | Field::RateQuantile(_)
                 | Field::Rate
+                | Field::LongestGapMs
                 | Field::LastSecond => false,
             },
             Self::Stream { .. } => true,
-            Self::Program { field, .. } => *field == ProgramField::PingrespMaxMs,
-            Self::Link { field, .. } => match field {
-                LinkField::PolicedShare | LinkField::DroppedShare => true,
-                LinkField::Packets | LinkField::Bytes | LinkField::OfferedBytes | LinkField::Largest => false,
-            },
+            Self::Program { field, .. } => {
+                matches!(field, ProgramField::PingrespMaxMs | ProgramField::CpuSeconds)
+            }
+            Self::Link { field, .. } => *field != LinkField::Largest,
             Self::Counter { .. } | Self::Set(_) | Self::In { .. } => false,
         };
         if exists {
@@ -303,7 +350,8 @@ impl Value {
         }
         Err(format!(
             "only due, received, p50_ms and other quantiles, max_ms, mean_ms, within_250ms, settled_250ms of a topic, the \
-             rate of a stream, pingresp_max_ms of a program, policed_share and dropped_share of a link exist for a window (@{window})"
+             rate of a stream, pingresp_max_ms and cpu_seconds of a program, and all fields of a link but the largest exist for \
+             a window (@{window})"
         ))
     }
 }

@@ -1,6 +1,6 @@
 //! Scenarios: the built-in ones, and invalid ones.
 
-use braid_lab::scenario::{Builtin, Field, Flow, Scenario, Value, builtin};
+use braid_lab::scenario::{Builtin, Field, Flow, LinkField, Scenario, Value, Way, builtin};
 
 const SMALL: &str = r#"
 name = "small"
@@ -161,6 +161,14 @@ fn values_are_parsed_by_position() {
     let part = Value::In { value: Box::new(stream(2, false)), window: "steady".into() };
     assert_eq!("sub:stream:2:rate@steady".parse(), Ok(part));
     assert_eq!(topic("sub:t:settled_50ms").1, Field::Settled(50));
+    assert_eq!(topic("sub:(subscribed):p95_ms"), (flow("sub", Some("(subscribed)")), Field::Quantile(950)));
+    assert_eq!(topic("sub:t:longest_gap_ms").1, Field::LongestGapMs);
+    let link = |way, field| Value::Link { link: "x".into(), way, field };
+    assert_eq!("link:x:down:largest".parse(), Ok(link(Way::Down, LinkField::Largest)));
+    assert_eq!("link:x:both:duplicated".parse(), Ok(link(Way::Both, LinkField::Duplicated)));
+    for exists in ["sub::cpu_seconds@steady", "link:x:both:bytes@steady"] {
+        assert!(exists.parse::<Value>().is_ok(), "{exists}");
+    }
     for wrong in [
         "",
         "a",
@@ -172,8 +180,10 @@ fn values_are_parsed_by_position() {
         "link:x",
         "sub:stream:two:rate",
         "sub:t:rate_min@steady",
-        "sub::cpu_seconds@steady",
-        "link:x:up:bytes@steady",
+        "sub::peak_mb@steady",
+        "link:x:up:largest@steady",
+        "link:x:both:dropped_share",
+        "sub:t:longest_gap_ms@steady",
     ] {
         let error = wrong.parse::<Value>().unwrap_err();
         assert_eq!(error.lines().count(), 1, "{error}");

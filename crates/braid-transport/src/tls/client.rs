@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
@@ -43,6 +43,9 @@ pub struct ClientTlsOptions {
     pub key_log: Option<PathBuf>,
 }
 
+/// Tickets of [`ClientTls::with_own_sessions`], enough for one server.
+const OWN_SESSIONS: usize = 8;
+
 /// A client's TLS configuration. Clones share it, and with it the sessions to resume.
 ///
 /// Files are read on the first secure connection, so a plain one needs none of them.
@@ -54,6 +57,8 @@ pub struct ClientTls {
 #[derive(Debug, Default)]
 struct Shared {
     options: ClientTlsOptions,
+    /// Configuration whose files this one uses; `None` if it reads them itself.
+    base: Option<ClientTls>,
     mqtt: OnceLock<Arc<ClientConfig>>,
     http: OnceLock<Arc<ClientConfig>>,
     quic: OnceLock<Arc<ClientConfig>>,
@@ -71,6 +76,13 @@ impl ClientTls {
         Self { shared: Arc::new(Shared { options, ..Shared::default() }) }
     }
 
+    /// Configuration with these files and options, and sessions of its own: another client of the same program.
+    #[must_use]
+    pub fn with_own_sessions(&self) -> Self {
+        let (options, base) = (self.shared.options.clone(), Some(self.clone()));
+        Self { shared: Arc::new(Shared { options, base, ..Shared::default() }) }
+    }
+
     /// Reads the files now, so that a wrong one is known before anything is connected.
     ///
     /// # Errors
@@ -81,7 +93,7 @@ impl ClientTls {
 
     /// The configuration for QUIC: TLS 1.3, and nothing but MQTT unless options say otherwise.
     pub(crate) fn quic(&self) -> Result<Arc<ClientConfig>, CertificateError> {
-        self.config(&self.shared.quic, &[&rustls::version::TLS13], Some(ALPN_MQTT))
+        self.config(|shared| &shared.quic, &[&rustls::version::TLS13], Some(ALPN_MQTT))
     }
 
     /// As [`quic`](Self::quic), with early data if there is a session to resume.
@@ -127,10 +139,10 @@ impl ClientTls {
         host: &str,
         transport: Transport,
     ) -> Result<TlsStream<T>, ConnectError> {
-        let (slot, alpn) = if transport.is_websocket() {
-            (&self.shared.http, Some(ALPN_HTTP))
+        let (slot, alpn): (Slot, _) = if transport.is_websocket() {
+            (|shared| &shared.http, Some(ALPN_HTTP))
         } else {
-            (&self.shared.mqtt, None)
+            (|shared| &shared.mqtt, None)
         };
         let config = self.config(slot, rustls::ALL_VERSIONS, alpn)?;
         self.warn_if_insecure(host);
@@ -154,12 +166,18 @@ impl ClientTls {
 
     fn config(
         &self,
-        slot: &OnceLock<Arc<ClientConfig>>,
+        slot: Slot,
         versions: &[&'static SupportedProtocolVersion],
         alpn: Option<&str>,
     ) -> Result<Arc<ClientConfig>, CertificateError> {
-        if let Some(config) = slot.get() {
+        let own = slot(&self.shared);
+        if let Some(config) = own.get() {
             return Ok(Arc::clone(config));
+        }
+        if let Some(base) = &self.shared.base {
+            let mut config = ClientConfig::clone(&*base.config(slot, versions, alpn)?);
+            config.resumption = Resumption::in_memory_sessions(OWN_SESSIONS);
+            return Ok(Arc::clone(own.get_or_init(|| Arc::new(config))));
         }
         let options = &self.shared.options;
         let mut config = client_config(options, versions)?;
@@ -172,9 +190,12 @@ impl ClientTls {
         } else {
             options.alpn.iter().map(|name| name.as_bytes().to_vec()).collect()
         };
-        Ok(Arc::clone(slot.get_or_init(|| Arc::new(config))))
+        Ok(Arc::clone(own.get_or_init(|| Arc::new(config))))
     }
 }
+
+/// Place of one of the configurations.
+type Slot = fn(&Shared) -> &OnceLock<Arc<ClientConfig>>;
 
 fn client_config(
     options: &ClientTlsOptions,

@@ -94,6 +94,19 @@ async fn a_client_that_comes_back_has_its_answer_after_one_round_trip() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_client_of_a_program_resumes_its_own_sessions_only() {
+    let mut scene = Scene::new(|_| {});
+    let tls = scene.pki.client_with(|tls| tls.identity = Some(scene.pki.issue("device", &["device"])));
+    let connector =
+        |tls| scene.device.connector(address(&scene.listener), tls, QuicOptions::client()).zero_rtt(true);
+    let [shared, own] = [tls.clone(), tls.with_own_sessions()].map(connector);
+    assert!(scene.visit(&shared).await.0 >= ROUND_TRIP);
+    assert_eq!(scene.visit(&shared).await.0, Duration::ZERO);
+    assert!(scene.visit(&own).await.0 >= ROUND_TRIP, "the tickets are those of another client");
+    assert_eq!(scene.visit(&own).await.0, Duration::ZERO, "now it has some");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_knows_what_came_early_and_when_it_counts() {
     let mut scene = Scene::new(|_| {});
     let connector = scene.connector();

@@ -92,6 +92,7 @@ pub(super) fn subscribe(options: &SubOptions) -> Result<Job, Failure> {
         filters: filters.collect::<Result<_, Failure>>()?,
         headers: options.payload_hdrs.clone(),
         timestamp: options.timestamp_field.clone(),
+        is_pipelined: options.pipeline,
     });
     let (common, notes) = (&options.common, options.common.notes(transport));
     job(common, transport, work, options.shortids, ending(common), notes)
@@ -153,12 +154,14 @@ fn clients(options: &CommonOptions, role: Role, shortids: bool) -> Clients {
         ids: ClientIds { role, prefix: clients.prefix.clone(), short: shortids, host },
         start: match clients.connrate {
             0 => Start::Every(clients.interval()),
+            rate if clients.poisson => Start::Poisson(rate),
             rate => Start::PerSecond(rate),
         },
         retries: Retries {
             connect: clients.num_retry_connect,
             reconnect: clients.reconnect,
             pause: RETRY_PAUSE,
+            planned: clients.planned_end(),
         },
         version: session.version,
         clean_start: session.clean,

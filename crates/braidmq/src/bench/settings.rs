@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use braid_bench::emqtt::{Identity, Pages, PayloadHeaders};
 use braid_bench::generator::{
-    Clients, Payload, Plan, PublishPlan, PublishedTopic, Start, SubscribedFilter, Work,
+    Clients, Payload, Plan, PlannedEnd, PublishPlan, PublishedTopic, Start, SubscribedFilter, Work,
 };
 use braid_transport::quic::{Congestion, QuicOptions};
 use braid_transport::{Target, Transport};
@@ -22,7 +22,12 @@ pub(super) fn settings(options: &CommonOptions, plan: &Plan, targets: &[Target])
     let Plan { clients, work, ending } = plan;
     let (interval, rate) = match clients.start {
         Start::Every(interval) => (Some(millis(interval)), None),
-        Start::PerSecond(rate) => (None, Some(rate)),
+        Start::PerSecond(rate) | Start::Poisson(rate) => (None, Some(rate)),
+    };
+    let (lifetime, drop_at) = match clients.retries.planned {
+        PlannedEnd::After(lifetime) => (Some(lifetime.as_secs_f64()), None),
+        PlannedEnd::At(time) => (None, Some(time.as_secs_f64())),
+        PlannedEnd::Never => (None, None),
     };
     let mut settings = json!({
         // URLs; the clients take them in turn.
@@ -48,7 +53,13 @@ pub(super) fn settings(options: &CommonOptions, plan: &Plan, targets: &[Target])
         "connect_interval_ms": interval,
         "connect_per_second": rate,
         "num_retry_connect": clients.retries.connect,
+        // True: at random times with this mean rate.
+        "poisson": matches!(clients.start, Start::Poisson(_)),
         "reconnect": clients.retries.reconnect,
+        // Until the client disconnects; null: it does not.
+        "lifetime_s": lifetime,
+        // Time of the run at which all connections are closed; null: none.
+        "drop_at_s": drop_at,
         "duration_s": ending.after.map(|after| after.as_secs_f64()),
     });
     if let Work::Publish(publish) = work {
@@ -60,6 +71,10 @@ pub(super) fn settings(options: &CommonOptions, plan: &Plan, targets: &[Target])
         // The least and the most.
         settings["random_wait_ms"] = json!([millis(publish.random_wait.0), millis(publish.random_wait.1)]);
         settings["keep_connected"] = ending.keep_connected.into();
+    }
+    if let Work::Subscribe(subscribe) = work {
+        // True: SUBSCRIBE follows CONNECT at once.
+        settings["pipeline"] = subscribe.is_pipelined.into();
     }
     let (headers, topics) = match work {
         Work::Publish(publish) => (publish.headers.to_string(), published(publish, clients)),

@@ -100,6 +100,11 @@ fn each_scenario_is_listed_on_a_line() {
         "adaptive ",
         "h1-or-h3 ",
         "autoquic ",
+        "connect-latency ",
+        "zero-rtt ",
+        "storm ",
+        "migrate ",
+        "weak-network ",
         "interop-cells ",
     ] {
         assert_eq!(text.lines().filter(|line| line.starts_with(name)).count(), 1, "{name} in {text}");

@@ -7,6 +7,7 @@ use super::{Client, Worker};
 use crate::connection::Connection;
 use crate::emqtt::{Counter, failure_line};
 use crate::generator::shared::{Phase, reached};
+use crate::summary::Step;
 
 impl Client {
     /// Connects. `None`: the run is over, or every attempt failed.
@@ -46,21 +47,40 @@ impl Client {
 
     /// Tries once; the error is a text.
     async fn attempt(&mut self) -> Result<(Connection, ConnectTimes), String> {
-        let Self { shared, identity, session, .. } = self;
+        match self.attempt_with(None).await {
+            Err((_, true)) => self.attempt_with(Some(false)).await.map_err(|(cause, _)| cause),
+            outcome => outcome.map_err(|(cause, _)| cause),
+        }
+    }
+
+    /// Tries once, `early` as in [`Dialer::attempt`](crate::Dialer). The error says whether the server has refused the
+    /// early data, so that nothing of the attempt has reached it.
+    async fn attempt_with(
+        &mut self,
+        early: Option<bool>,
+    ) -> Result<(Connection, ConnectTimes), (String, bool)> {
+        let Self { shared, identity, session, own, worker, .. } = self;
         let clients = &shared.plan.clients;
-        let (link, times) = shared.dialer.dial(identity.number).await.map_err(|error| {
+        let link = shared.dialer.dial_resuming(identity.number, own.as_ref(), early).await;
+        let (link, times) = link.map_err(|error| {
             let is_quic = shared.dialer.transport(identity.number).is_quic();
             if let Some(counter) = error.quic_counter().filter(|_| is_quic) {
                 shared.statistics.shard().count(counter, 1);
             }
-            error.to_string()
+            (error.to_string(), false)
         })?;
         if !clients.clean_start {
             // A session that the server kept from an earlier run is continued.
             session.get_or_insert_default();
         }
-        let connected = Connection::resume(link, identity.connect(clients), session).await;
-        let mut connection = connected.map_err(|failure| failure.to_string())?;
+        let early = match worker {
+            Worker::Subscriber(subscriber) => subscriber.early(),
+            Worker::Publisher(_) | Worker::Idle => Vec::new(),
+        };
+        let connect = identity.connect(clients);
+        let connected = Connection::resume_subscribing(link, connect, session, early).await;
+        let mut connection =
+            connected.map_err(|failure| (failure.to_string(), failure.is_early_data_rejected()))?;
         if let Some(interval) = clients.ping {
             connection.ping_every(interval);
         }
@@ -96,6 +116,8 @@ impl Client {
         shard.connected(after, times, self.shared.dialer.transport(self.identity.number));
         let counter = if self.lives == 0 { Counter::ConnectSucc } else { Counter::ReconnectSucc };
         shard.count(counter, 1);
+        let step = if self.lives == 0 { Step::Connected } else { Step::Reconnected };
+        shard.stepped(step, self.shared.statistics.second(Instant::now()), after);
         drop(shard);
         self.lives += 1;
         match &mut self.worker {

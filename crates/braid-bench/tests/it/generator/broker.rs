@@ -48,6 +48,11 @@ impl Target {
         Dialer::from(self.rig.far.clone())
     }
 
+    /// Over QUIC, with early data for clients that come again.
+    pub(super) fn far_early(&self) -> Dialer {
+        Dialer::from(self.rig.far.clone().zero_rtt(true))
+    }
+
     /// Starts a run; the task ends when the run does.
     pub(super) fn go(&self, plan: Plan, dialer: Dialer) -> Going {
         let statistics = RunStatistics::new(self.clock);

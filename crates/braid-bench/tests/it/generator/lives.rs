@@ -20,7 +20,7 @@ async fn a_client_that_comes_again_goes_on_with_its_session_and_its_schedule() {
         let mut who = clients(Role::Pub, 1);
         (who.keep_alive, who.clean_start) = (5, !keeps_session);
         who.session_expiry = keeps_session.then_some(600);
-        who.retries = Retries { connect: 100, reconnect: 1, pause: SECOND };
+        who.retries = Retries { connect: 100, reconnect: 1, pause: SECOND, ..Retries::default() };
         let publish = one_topic("a", Duration::from_millis(100), QoS::AtLeastOnce);
         let going = target.go(plan(who, Work::Publish(publish), 90_050 * SECOND / 1000), target.far());
         tokio::time::sleep(3 * SECOND).await;
@@ -106,7 +106,7 @@ async fn a_reconnect_that_fails_is_followed_by_the_next_one() {
         let target = Target::start();
         let mut who = clients(Role::Pub, 1);
         who.keep_alive = 5;
-        who.retries = Retries { connect: 0, reconnect, pause: SECOND };
+        who.retries = Retries { reconnect, pause: SECOND, ..Retries::default() };
         let publish = one_topic("a", Duration::from_millis(100), QoS::AtLeastOnce);
         let going = target.go(plan(who, Work::Publish(publish), 150 * SECOND), target.far());
         tokio::time::sleep(3 * SECOND).await;

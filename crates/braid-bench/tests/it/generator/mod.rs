@@ -10,6 +10,7 @@ mod looking;
 mod memory;
 mod publishing;
 mod self_measure;
+mod steps;
 mod streams;
 mod subscribing;
 mod timestamps;

@@ -107,6 +107,7 @@ impl CommonOptions {
         self.foreign.refuse()?;
         let transport = self.connection.transport(self.tls.is_wanted())?;
         self.connection.check(transport)?;
+        self.clients.check()?;
         self.quic.check(transport)?;
         self.tls.check(transport)?;
         Ok(transport)

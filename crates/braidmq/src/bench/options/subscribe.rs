@@ -50,6 +50,9 @@ pub(in crate::bench) struct SubOptions {
     /// us or ns), such as timestamp=ms.
     #[arg(long, value_name = "NAME=UNIT", help_heading = LOAD)]
     pub(in crate::bench) timestamp_field: Option<TimestampField>,
+    /// Send SUBSCRIBE with CONNECT, without waiting for CONNACK: one round trip less. Not together with --stream.
+    #[arg(long, conflicts_with = "stream", help_heading = LOAD)]
+    pub(in crate::bench) pipeline: bool,
     #[command(flatten)]
     pub(in crate::bench) common: CommonOptions,
     /// Let the messages come on a stream of their own, named by this number; 0 is the stream of everything else. Once

@@ -1,6 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use braid_bench::generator::PlannedEnd;
 use braid_client::{Congestion, Priority, ProtocolVersion, QoS};
 use braid_transport::Transport;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
@@ -225,6 +226,11 @@ fn options_that_do_not_go_together_are_one_line() {
         ("-t a --ws --quic", "--ws and --quic are two transports: leave one of them out"),
         ("-t a --quic --tcp-cc bbr", "--tcp-cc is for TCP: with --quic use --quic-cc"),
         ("-t a --quic-cc bbr3", "--quic-cc is for QUIC: add --quic, or use --tcp-cc"),
+        ("-t a --poisson", "--poisson needs a rate: add -R, or leave it out"),
+        (
+            "-t a --lifetime 1s",
+            "--lifetime and --drop-at need --reconnect: say how often the clients come again",
+        ),
         ("-t a --zero-rtt -S", "--zero-rtt needs QUIC: add --quic, or leave it out"),
         ("-t a --link-rate 5", "--link-rate needs QUIC: add --quic, or leave it out"),
         ("-t a --no-gate", "--no-gate needs QUIC: add --quic, or leave it out"),
@@ -400,4 +406,19 @@ fn options_beyond_emqtt_bench_are_accepted() {
     assert_eq!(options.transport().unwrap(), Transport::Quic);
     let field = subscriber("-t a --timestamp-field a=b=us").timestamp_field;
     assert_eq!(field, Some("a=b=us".parse().unwrap()));
+}
+
+#[test]
+fn connections_end_and_begin_as_planned() {
+    let planned = |line: &str| {
+        let options = publisher(&format!("-t a --reconnect 3 {line}"));
+        options.transport().unwrap();
+        options.common.clients.planned_end()
+    };
+    assert_eq!(planned(""), PlannedEnd::Never);
+    assert_eq!(planned("--lifetime 500ms"), PlannedEnd::After(Duration::from_millis(500)));
+    assert_eq!(planned("--drop-at 20s -R 5 --poisson"), PlannedEnd::At(Duration::from_secs(20)));
+    assert!(parse("pub -t a --reconnect 3 --drop-at 1s --lifetime 1s").is_err(), "one of them");
+    assert!(subscriber("-t a --pipeline").pipeline && !subscriber("-t a").pipeline);
+    assert!(parse("sub -t a --pipeline --stream 1").is_err(), "SUBSCRIBE leaves on the control stream");
 }
