@@ -13,7 +13,10 @@ use crate::connection::mounting::{Mounting, mount_will};
 use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Progress, Timer, Timers};
 use crate::message::Delivery;
-use crate::packet::{ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, Will, id};
+use crate::packet::{
+    ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, RESUME_PROPERTY, UserProperties, Will,
+    id,
+};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{Mountpoint, PacketType, ProtocolVersion, ReasonCode, StreamKey, TopicError, Violation};
 use crate::wire::VARIABLE_BYTE_INTEGER_MAX;
@@ -39,6 +42,8 @@ pub(super) struct Deciding {
     mountpoint: Option<Mountpoint>,
     wants_response_information: bool,
     wants_problem_information: bool,
+    /// Whether the client continues large messages. [BQ-95]
+    resumes: bool,
     /// Session Expiry Interval of the client, before the server's limit.
     session_expiry: SessionExpiry,
     /// Enhanced authentication, if CONNECT named a method.
@@ -113,6 +118,7 @@ impl Server {
             mountpoint: None,
             wants_response_information: properties.request_response_information.unwrap_or(false), // [MQTT-3.1.2-28]
             wants_problem_information: properties.request_problem_information.unwrap_or(true),
+            resumes: connect.resumes_messages(),
             session_expiry: SessionExpiry::requested_by(&connect),
             authentication: properties.authentication_method.clone().map(Authentication::new),
             outbox: Outbox::default(),
@@ -171,6 +177,14 @@ impl Server {
             limit if keep_alive == 0 => limit,
             limit => keep_alive.min(limit),
         };
+        let resumes =
+            deciding.resumes && session.expiry.outlives_connection() && options.spool.is_some();
+        session.partials.begin(resumes, now);
+        let mut user: UserProperties = options.alt_svc.iter().map(|hint| (QuicHint::PROPERTY, &**hint)).collect();
+        // Without Session Present there is none. [BQ-97]
+        for (id, received) in session.partials.iter() {
+            user.push(RESUME_PROPERTY, &format!("{id}:{received}"));
+        }
         let properties = ConnackProperties {
             session_expiry: (session.expiry != deciding.session_expiry).then(|| session.expiry.as_secs()),
             receive_maximum: Some(options.receive_maximum),
@@ -189,7 +203,7 @@ impl Server {
                 .as_ref()
                 .map(|authentication| authentication.method.clone()), // [MQTT-4.12.0-5], [MQTT-4.12.0-6]
             authentication_data: acceptance.authentication_data.clone().filter(|_| authentication.is_some()),
-            user: options.alt_svc.iter().map(|hint| (QuicHint::PROPERTY, &**hint)).collect(),
+            user,
             ..ConnackProperties::default()
         };
         let mut exchange = Exchange::new(session, agreement);
@@ -365,7 +379,10 @@ impl Server {
                 return;
             }
             State::Established(established) => {
-                let Established { mut exchange, will, .. } = *established;
+                let Established { mut exchange, will, last_received, .. } = *established;
+                let Exchange { session, streams, .. } = &mut exchange;
+                let parts = self.decoder.take_partial().into_iter().chain(streams.take_partials());
+                parts.for_each(|part| session.partials.keep(part, last_received)); // [BQ-96]
                 // Only the control stream is still written.
                 (
                     exchange.streams.take_control_outbox(),
