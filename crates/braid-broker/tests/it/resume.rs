@@ -152,7 +152,7 @@ async fn a_message_goes_on_over_another_transport() {
         client.change_transport().await.expect("there is another");
         assert_eq!(acknowledged.await, Ok(ReasonCode::Success));
         let mut over = Vec::new();
-        while let Some(event) = events.try_recv() {
+        while let Ok(Some(event)) = timeout(Duration::ZERO, events.recv()).await {
             if let ConnectionEvent::Connected { transport, .. } = event {
                 over.push(transport);
             }

@@ -9,6 +9,7 @@ mod delivery;
 mod hostile;
 mod requests;
 mod resends;
+mod resume;
 mod scram;
 mod server;
 mod streams;
