@@ -11,9 +11,9 @@ use crate::packet::{Packet, Publish, TopicCache, packet_type_of};
 pub use crate::types::SpoolError;
 use crate::types::{PacketType, ProtocolVersion, Violation};
 use crate::wire::{PACKET_SIZE_MAX, Reader, Source, variable};
-use partial::{PartialHead, has_offset};
 pub(crate) use partial::PartialMessage;
 pub use partial::{OffsetProblem, PartialMessages};
+use partial::{PartialHead, has_offset};
 
 /// Minimum bytes of a packet that arrived in parts of which the payload shares the allocation instead of being copied.
 const SHARE_FROM: usize = 4096;
@@ -229,7 +229,12 @@ impl Decoder {
         Ok(true)
     }
 
-    fn set_spooled(&mut self, header: FixedHeader, packet: Box<dyn SpooledPacket>, head: Option<PartialHead>) {
+    fn set_spooled(
+        &mut self,
+        header: FixedHeader,
+        packet: Box<dyn SpooledPacket>,
+        head: Option<PartialHead>,
+    ) {
         let missing = header.packet_len - self.partial.len();
         self.partial = BytesMut::new();
         self.spooled = Some(Box::new(Spooled { packet, header, missing, head: head.map(Box::new) }));

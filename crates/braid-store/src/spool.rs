@@ -95,7 +95,8 @@ impl FileSpool {
         let quota = self.quota.clone();
         quota.add_file()?;
         // From here on its drop returns the quota.
-        let mut writer = SpoolWriter { file: None, len: 0, taken: 0, reserved: 0, is_quiet, is_kept: false, quota };
+        let mut writer =
+            SpoolWriter { file: None, len: 0, taken: 0, reserved: 0, is_quiet, is_kept: false, quota };
         writer.file = Some(self.create()?);
         Ok(writer)
     }
@@ -321,7 +322,8 @@ impl Quota {
     /// Counts an incomplete packet that is kept without a connection. False: there are too many, or packets of clients
     /// that are connected need the room.
     fn keep(&self) -> bool {
-        let has_room = self.used.load(Ordering::Relaxed) <= self.limit / 2 && !self.is_low.load(Ordering::Relaxed);
+        let has_room =
+            self.used.load(Ordering::Relaxed) <= self.limit / 2 && !self.is_low.load(Ordering::Relaxed);
         if has_room && self.kept.fetch_add(1, Ordering::Relaxed) < KEPT_MAX {
             return true;
         }

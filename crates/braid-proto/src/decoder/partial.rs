@@ -28,7 +28,9 @@ pub enum OffsetProblem {
     #[error("offset and rest are {0} bytes of {1}: send the message from its beginning")]
     Length(usize, usize),
     /// Topic Name, QoS, RETAIN or properties.
-    #[error("topic, QoS, RETAIN or properties are not those of the part: send the message from its beginning")]
+    #[error(
+        "topic, QoS, RETAIN or properties are not those of the part: send the message from its beginning"
+    )]
     Head,
 }
 

@@ -143,7 +143,12 @@ fn arrived(rig: &mut Rig, known: &[&Known]) -> Vec<u16> {
     });
     let check = |(message, id): (&Arc<Message>, u16)| {
         let known = known.iter().find(|known| known.id == id).expect("a message of the model");
-        assert!(message.payload == known.payload, "{} bytes of {}", message.payload.len(), known.payload.len());
+        assert!(
+            message.payload == known.payload,
+            "{} bytes of {}",
+            message.payload.len(),
+            known.payload.len()
+        );
         assert_eq!((message.topic.as_str(), message.qos), (known.topic, known.qos));
         assert_eq!(message.properties.as_ref().unwrap().user, known.user, "without the offset");
         id
@@ -199,7 +204,10 @@ fn a_message_that_is_cut_anywhere_arrives_once_and_whole() {
                 break;
             }
             // What is lost at each cut is less than the part of a packet that is in the heap.
-            assert!(sent <= received + (connection + 1) * 64 * KIB + 1000, "seed {seed}: {sent} of {received}");
+            assert!(
+                sent <= received + (connection + 1) * 64 * KIB + 1000,
+                "seed {seed}: {sent} of {received}"
+            );
         }
         assert_eq!(world.resume().1, BTreeMap::new());
         assert_eq!(world.spool.used(), 0, "seed {seed}");
@@ -443,7 +451,8 @@ fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
             pair.rig.persist(&events);
             assert!(matches!(pair.answer()[..], [ClientEvent::Published(_, ReasonCode::Success)]));
         } else {
-            let is_published = |event: &ClientEvent| matches!(event, ClientEvent::Published(_, ReasonCode::Success));
+            let is_published =
+                |event: &ClientEvent| matches!(event, ClientEvent::Published(_, ReasonCode::Success));
             assert_eq!(answered.iter().filter(|event| is_published(event)).count(), 1, "{answered:?}");
         }
     }

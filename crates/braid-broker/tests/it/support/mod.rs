@@ -40,9 +40,9 @@ pub(crate) use packets::{
 };
 pub(crate) use panics::Seed;
 pub(crate) use quic::{QuicBroker, anyone};
-pub(crate) use relay::Relay;
 pub(crate) use raw::{Raw, bytes};
 pub(crate) use receiver::Receiver;
+pub(crate) use relay::Relay;
 
 /// Upper bound of the time that a stopping broker waits for its clients.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);

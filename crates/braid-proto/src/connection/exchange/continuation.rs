@@ -76,8 +76,9 @@ impl Exchange {
     pub(crate) fn refuse_offset(&mut self, on: StreamKey, publish: &Publish, explanation: Option<String>) {
         let Some(packet_id) = publish.packet_id else { return };
         let kind = if publish.qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };
-        let properties = explanation
-            .map(|text| Box::new(AckProperties { reason_string: Some(text.into()), ..AckProperties::default() }));
+        let properties = explanation.map(|text| {
+            Box::new(AckProperties { reason_string: Some(text.into()), ..AckProperties::default() })
+        });
         let ack = Ack { properties, ..Ack::new(kind, packet_id, ReasonCode::ImplementationSpecificError) };
         self.enqueue_ack_without_effect(on, PendingAck::Ack(ack));
     }

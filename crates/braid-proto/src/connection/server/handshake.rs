@@ -14,8 +14,8 @@ use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Progress, Timer, Timers};
 use crate::message::Delivery;
 use crate::packet::{
-    ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, RESUME_PROPERTY, UserProperties, Will,
-    id,
+    ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, RESUME_PROPERTY, UserProperties,
+    Will, id,
 };
 use crate::session::{Session, SessionExpiry};
 use crate::types::{Mountpoint, PacketType, ProtocolVersion, ReasonCode, StreamKey, TopicError, Violation};
@@ -177,10 +177,10 @@ impl Server {
             limit if keep_alive == 0 => limit,
             limit => keep_alive.min(limit),
         };
-        let resumes =
-            deciding.resumes && session.expiry.outlives_connection() && options.spool.is_some();
+        let resumes = deciding.resumes && session.expiry.outlives_connection() && options.spool.is_some();
         session.partials.begin(resumes, now);
-        let mut user: UserProperties = options.alt_svc.iter().map(|hint| (QuicHint::PROPERTY, &**hint)).collect();
+        let mut user: UserProperties =
+            options.alt_svc.iter().map(|hint| (QuicHint::PROPERTY, &**hint)).collect();
         // Without Session Present there is none. [BQ-97]
         for (id, received) in session.partials.iter() {
             user.push(RESUME_PROPERTY, &format!("{id}:{received}"));
