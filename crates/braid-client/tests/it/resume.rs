@@ -3,16 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_client::{Client, Publication, QoS, Reconnect};
+use braid_client::{Client, Error, Publication, QoS, Reconnect};
 use braid_proto::connection::Event;
 use braid_proto::decoder::{Spool, SpoolError, SpooledPacket};
 use braid_proto::packet::RESUME_PROPERTY;
 use braid_proto::reason::ReasonCode;
+use braid_transport::quic::QuicOptions;
 use braid_transport::sim::{Direction, Host, Shaper};
 use bytes::Bytes;
 use tokio::join;
+use tokio::task::JoinHandle;
 
 use super::server::{Listening, Peer, quic_with};
+
+type Publisher = JoinHandle<Result<ReasonCode, Error>>;
 
 const SIZE: usize = 2_000_000;
 
@@ -62,11 +66,8 @@ fn up(device: &Host) -> usize {
 
 /// A client whose large message is cut after five seconds, in which about a third of it arrives. Returns the next
 /// connection with the session, what CONNECT says about messages, and the publisher.
-async fn cut_once(
-    resumes: bool,
-    qos: QoS,
-) -> (Peer, Vec<String>, Host, Listening, tokio::task::JoinHandle<Result<ReasonCode, braid_client::Error>>) {
-    let (mut listening, builder, device) = quic_with(braid_transport::quic::QuicOptions::server());
+async fn cut_once(resumes: bool, qos: QoS) -> (Peer, Vec<String>, Host, Listening, Publisher) {
+    let (mut listening, builder, device) = quic_with(QuicOptions::server());
     listening.options.spool = Some(Arc::new(MemorySpool));
     device.change_one(Direction::Up, |link| link.shaper = Some(Shaper { rate: 100.0, queue: 30 }));
     let second = Duration::from_secs(1);
@@ -91,30 +92,26 @@ async fn cut_once(
 }
 
 /// Takes the message, and answers until the client has its result.
-async fn complete(
-    mut peer: Peer,
-    publisher: tokio::task::JoinHandle<Result<ReasonCode, braid_client::Error>>,
-) -> Vec<Event> {
+async fn complete(mut peer: Peer, publisher: Publisher) -> Vec<Event> {
     let mut others = Vec::new();
     let serving = async {
         let mut arrived = 0;
-        loop {
-            match peer.event().await {
-                Some(Event::Publish(message, token)) => {
+        while let Some(event) = peer.event().await {
+            match event {
+                Event::Publish(message, token) => {
                     assert!(message.payload == payload(), "{} bytes", message.payload.len());
                     arrived += 1;
                     assert_eq!(arrived, 1, "twice");
                     peer.persisted(token.unwrap()).await;
                 }
-                Some(Event::Release(token)) => peer.persisted(token).await,
-                Some(other) => others.push(other),
-                None => panic!("the client left"),
+                Event::Release(token) => peer.persisted(token).await,
+                other => others.push(other),
             }
         }
     };
     tokio::select! {
         result = publisher => assert!(matches!(result.unwrap(), Ok(ReasonCode::Success))),
-        () = serving => {}
+        () = serving => panic!("the client left"),
     }
     others
 }

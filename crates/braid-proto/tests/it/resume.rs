@@ -224,6 +224,10 @@ fn with_part(world: &mut World, large: &Known) -> usize {
     parts[&large.id]
 }
 
+/// Value of the offset, and the bytes that are left out, for a part of so many bytes.
+type Fields = fn(usize) -> (String, usize);
+type Problem = fn(usize) -> OffsetProblem;
+
 /// [BQ-99]
 #[test]
 fn an_offset_that_lies_is_refused_and_the_whole_message_is_accepted() {
@@ -233,24 +237,23 @@ fn an_offset_that_lies_is_refused_and_the_whole_message_is_accepted() {
     let lower = Known { qos: QoS::AtLeastOnce, ..large.clone() };
     let longer = Known { payload: [&large.payload[..], b"?"].concat().into(), ..large.clone() };
     let unit = Known { user: UserProperties::new(), ..large.clone() };
-    type Lie<'a> = (&'a Known, Box<dyn Fn(usize) -> (String, usize)>, fn(usize) -> OffsetProblem);
-    let honest = || Box::new(|part: usize| (part.to_string(), part));
-    let lies: Vec<Lie<'_>> = vec![
-        (&other, honest(), |_| OffsetProblem::NoPart),
-        (&large, Box::new(|part| ((part + 1).to_string(), part + 1)), |part| {
-            OffsetProblem::Offset(part as u64 + 1, part)
-        }),
-        (&large, Box::new(|part| ("0".to_owned(), part)), |part| OffsetProblem::Offset(0, part)),
-        (&large, Box::new(|part| (u64::MAX.to_string(), part)), |part| OffsetProblem::Offset(u64::MAX, part)),
-        (&large, Box::new(|part| (format!("+{part}"), part)), |_| OffsetProblem::NotANumber),
-        (&large, Box::new(|part| ("9".repeat(30), part)), |_| OffsetProblem::NotANumber),
-        (&large, Box::new(|part| (part.to_string(), part - 5)), |_| {
-            OffsetProblem::Length(400 * KIB + 5, 400 * KIB)
-        }),
-        (&longer, honest(), |_| OffsetProblem::Length(400 * KIB + 1, 400 * KIB)),
-        (&elsewhere, honest(), |_| OffsetProblem::Head),
-        (&lower, honest(), |_| OffsetProblem::Head),
-        (&unit, honest(), |_| OffsetProblem::Head),
+    let honest: Fields = |part| (part.to_string(), part);
+    let lies: Vec<(&Known, Fields, Problem)> = vec![
+        (&other, honest, |_| OffsetProblem::NoPart),
+        (
+            &large,
+            |part| ((part + 1).to_string(), part + 1),
+            |part| OffsetProblem::Offset(part as u64 + 1, part),
+        ),
+        (&large, |part| ("0".to_owned(), part), |part| OffsetProblem::Offset(0, part)),
+        (&large, |part| (u64::MAX.to_string(), part), |part| OffsetProblem::Offset(u64::MAX, part)),
+        (&large, |part| (format!("+{part}"), part), |_| OffsetProblem::NotANumber),
+        (&large, |part| ("9".repeat(30), part), |_| OffsetProblem::NotANumber),
+        (&large, |part| (part.to_string(), part - 5), |_| OffsetProblem::Length(400 * KIB + 5, 400 * KIB)),
+        (&longer, honest, |_| OffsetProblem::Length(400 * KIB + 1, 400 * KIB)),
+        (&elsewhere, honest, |_| OffsetProblem::Head),
+        (&lower, honest, |_| OffsetProblem::Head),
+        (&unit, honest, |_| OffsetProblem::Head),
     ];
     for (lie, fields, problem) in lies {
         // Whole in one read, and in pieces that go through the spool.
@@ -304,7 +307,8 @@ fn nothing_changes_for_other_clients() {
         assert!(parts.is_empty());
         // A User Property like any other.
         rig.read(&large.packet(Some(100 * KIB)));
-        let [Event::Publish(message, _)] = &rig.events()[..] else { panic!("a message") };
+        let events = rig.events();
+        let [Event::Publish(message, _)] = &events[..] else { panic!("{events:?}") };
         assert_eq!(message.payload.len(), 300 * KIB);
         assert_eq!(message.properties.as_ref().unwrap().user.iter().count(), 2);
     }
