@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use braid_proto::connection::{Connected, SendError};
 use braid_proto::message::Delivery;
-use braid_proto::packet::{PacketId, PacketType};
+use braid_proto::packet::{PacketId, PacketType, RESUME_PROPERTY};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::SessionExpiry;
 use braid_proto::stream::LogicalStream;
@@ -122,6 +122,10 @@ impl ClientState {
         let Connected { session_present, properties, lost } = connected;
         let session = if session_present { "the session goes on" } else { "a new session" };
         info!("connected over {transport}: {session}");
+        let parts = properties.user.iter().filter(|(name, _)| *name == RESUME_PROPERTY).count();
+        if parts > 0 {
+            info!(parts, "the server has parts of large messages, which go on from there");
+        }
         self.backoff.reset();
         let connect = &mut self.settings.connect;
         if let Some(id) = &properties.assigned_client_id {
