@@ -56,9 +56,10 @@ impl Relay {
 async fn pump(client: Box<dyn ByteStream>, server: Box<dyn ByteStream>, rate: usize, sent: &AtomicUsize) {
     let (from_client, to_client) = tokio::io::split(client);
     let (from_server, to_server) = tokio::io::split(server);
+    let received = AtomicUsize::new(0);
     tokio::select! {
         () = copy(from_client, to_server, Some(rate), sent) => {}
-        () = copy(from_server, to_client, None, &AtomicUsize::new(0)) => {}
+        () = copy(from_server, to_client, None, &received) => {}
     }
 }
 
