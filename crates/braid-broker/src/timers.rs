@@ -1,4 +1,4 @@
-//! Timers of disconnected sessions: delayed Wills and session expiry.
+//! Timers of disconnected sessions: delayed Wills, parts of messages, and session expiry.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,7 +12,7 @@ use crate::lock_order::{Ordered, Rank};
 use crate::registry::SessionEntry;
 
 /// Timers that are checked for each one that is set. More than become stale with one disconnection, which sets up to
-/// two.
+/// three.
 const CHECKED_AT_ONCE: usize = 4;
 
 /// Position of a timer: time, kind and disconnect epoch, which no two sessions share.
@@ -68,6 +68,8 @@ pub(crate) struct ExpiredTimer {
 pub(crate) enum TimerKind {
     /// The Will Delay Interval. [MQTT-3.1.3-9]
     Will,
+    /// The time for which parts of large messages are kept. [BQ-96]
+    Partials,
     /// The Session Expiry Interval. [MQTT-3.1.2-23]
     SessionEnd,
 }

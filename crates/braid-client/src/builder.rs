@@ -111,7 +111,7 @@ impl Builder {
             test_links: TestLinks::default(),
             state_file: None,
             connect,
-            protocol: ClientOptions::default(),
+            protocol: ClientOptions { resume_large: true, ..ClientOptions::default() },
             tls: ClientTlsOptions::default(),
             key_log: None,
             quic: QuicOptions::client(),
@@ -147,6 +147,14 @@ impl Builder {
     /// default.
     pub fn session_expiry(mut self, interval: Duration) -> Self {
         self.connect.properties.session_expiry = Some(whole_seconds(interval));
+        self
+    }
+
+    /// Whether a large message that was under way when a connection ended goes on where the server has its first part,
+    /// instead of from its beginning. BraidMQ keeps such parts for sessions that outlive the connection (MQTT 5, QoS 1
+    /// and 2); other servers ignore it. True by default.
+    pub fn resume_large(mut self, wanted: bool) -> Self {
+        self.protocol.resume_large = wanted;
         self
     }
 

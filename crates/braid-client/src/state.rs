@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use braid_proto::connection::{Connected, SendError};
 use braid_proto::message::Delivery;
-use braid_proto::packet::{PacketId, PacketType};
+use braid_proto::packet::{PacketId, PacketType, RESUME_PROPERTY};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::SessionExpiry;
 use braid_proto::stream::LogicalStream;
@@ -124,6 +124,10 @@ impl ClientState {
         let Connected { session_present, properties, lost } = connected;
         let session = if session_present { "the session goes on" } else { "a new session" };
         info!("connected over {transport}: {session}");
+        let parts = properties.user.iter().filter(|(name, _)| *name == RESUME_PROPERTY).count();
+        if parts > 0 {
+            info!(parts, "the server has parts of large messages, which go on from there");
+        }
         self.backoff.reset();
         let connect = &mut self.settings.connect;
         if let Some(id) = &properties.assigned_client_id {
@@ -240,8 +244,8 @@ impl ClientState {
         self.inflight.handle_connection_end(&mut self.lanes);
     }
 
-    /// Follows a Server Reference that came with `error`. Returns whether the next attempt may begin at once; `None`: there
-    /// was none, or it is not for this client.
+    /// Follows a Server Reference that came with `error`. Returns whether the next attempt may begin at once; `None`:
+    /// there was none, or it is not for this client.
     pub(crate) fn follow(&mut self, error: &Error, reference: Option<&str>) -> Option<bool> {
         let reason = match error {
             Error::Refused { reason, .. } | Error::Disconnected { reason, .. } => *reason,
@@ -252,8 +256,8 @@ impl ClientState {
         Some(auto.follow(reason, reference?))
     }
 
-    /// Pause before the next attempt after `error`; `None`: there is no further attempt. `has_alternative`: the next one
-    /// goes elsewhere, so that even a refusal is not final.
+    /// Pause before the next attempt after `error`; `None`: there is no further attempt. `has_alternative`: the next
+    /// one goes elsewhere, so that even a refusal is not final.
     pub(crate) fn retry_in(&mut self, error: &Error, has_alternative: bool) -> Option<std::time::Duration> {
         let is_final = !error.is_transient() && !has_alternative;
         if self.first.is_some() || self.channels.received.is_closing() || is_final {

@@ -1,14 +1,19 @@
 //! Incremental decoder of packets, with a limit of their size, and the spool for large ones.
 
+mod partial;
+
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::packet::{Packet, TopicCache, packet_type_of};
+use crate::packet::{Packet, Publish, TopicCache, packet_type_of};
 pub use crate::types::SpoolError;
 use crate::types::{PacketType, ProtocolVersion, Violation};
 use crate::wire::{PACKET_SIZE_MAX, Reader, Source, variable};
+pub(crate) use partial::PartialMessage;
+pub use partial::{OffsetProblem, PartialMessages};
+use partial::{PartialHead, has_offset};
 
 /// Minimum bytes of a packet that arrived in parts of which the payload shares the allocation instead of being copied.
 const SHARE_FROM: usize = 4096;
@@ -54,6 +59,8 @@ struct Spooled {
     header: FixedHeader,
     /// Bytes that have not arrived.
     missing: usize,
+    /// Head of the packet, if it may be continued on another connection.
+    head: Option<Box<PartialHead>>,
 }
 
 impl Decoder {
@@ -101,18 +108,46 @@ impl Decoder {
     /// # Errors
     /// The first [`Violation`]; the stream must not be decoded any further.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
+        self.decode_with(input, &mut PartialMessages::default())
+    }
+
+    /// Decodes the next packet, as [`Decoder::decode`]; a PUBLISH may continue one of `parts`. [BQ-99]
+    pub(crate) fn decode_with(
+        &mut self,
+        input: &mut &[u8],
+        parts: &mut PartialMessages,
+    ) -> Result<Option<Packet>, Violation> {
+        let mut packet = self.decode_next(input, parts)?;
+        if let Some(Packet::Publish(publish)) = &mut packet {
+            parts.complete(publish)?;
+        }
+        Ok(packet)
+    }
+
+    /// Takes the incomplete message in the spool at the end of the connection, if it can be continued on another one.
+    pub(crate) fn take_partial(&mut self) -> Option<PartialMessage> {
+        let Spooled { packet, missing, head, .. } = *self.spooled.take()?;
+        let head = *head?;
+        Some(PartialMessage { received: head.length.saturating_sub(missing), head, packet })
+    }
+
+    fn decode_next(
+        &mut self,
+        input: &mut &[u8],
+        parts: &mut PartialMessages,
+    ) -> Result<Option<Packet>, Violation> {
         if self.spooled.is_some() {
             return self.decode_spooled(input);
         }
         if !self.partial.is_empty() {
-            return self.decode_partial(input);
+            return self.decode_partial(input, parts);
         }
         if let Some(header) = self.fixed_header(input)? {
             if let Some((whole, rest)) = input.split_at_checked(header.packet_len) {
                 *input = rest;
                 return self.decode_whole(header, whole, Source::Borrowed).map(Some);
             }
-            if self.spool.is_some() && self.begin_spooled(header, input)? {
+            if self.begin_spooled(header, input, parts)? {
                 return self.decode_spooled(input);
             }
         }
@@ -122,7 +157,11 @@ impl Decoder {
     }
 
     /// Continues the packet whose first part is kept.
-    fn decode_partial(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
+    fn decode_partial(
+        &mut self,
+        input: &mut &[u8],
+        parts: &mut PartialMessages,
+    ) -> Result<Option<Packet>, Violation> {
         let header = loop {
             if let Some(header) = self.fixed_header(&self.partial)? {
                 break header;
@@ -131,7 +170,7 @@ impl Decoder {
             self.partial.extend_from_slice(&[next]);
             *input = rest;
         };
-        if self.spool.is_some() && self.begin_spooled(header, input)? {
+        if self.begin_spooled(header, input, parts)? {
             return self.decode_spooled(input);
         }
         let missing = header.packet_len - self.partial.len();
@@ -151,19 +190,75 @@ impl Decoder {
         Ok(Some(packet))
     }
 
-    /// Moves an incomplete packet to the spool, if it is a large PUBLISH and enough of it has arrived.
-    fn begin_spooled(&mut self, header: FixedHeader, input: &[u8]) -> Result<bool, Violation> {
+    /// Moves an incomplete packet to the spool, once enough of it has arrived, if it is a large PUBLISH or continues one
+    /// of `parts`.
+    fn begin_spooled(
+        &mut self,
+        header: FixedHeader,
+        input: &mut &[u8],
+        parts: &mut PartialMessages,
+    ) -> Result<bool, Violation> {
         let Some(spool) = &self.spool else { return Ok(false) };
-        let is_large = header.packet_type == PacketType::Publish && header.packet_len > spool.threshold();
-        if !is_large || self.partial.len() + input.len() < SPOOL_FROM {
+        let is_large = header.packet_len > spool.threshold();
+        let is_wanted = header.packet_type == PacketType::Publish && (is_large || !parts.is_empty());
+        // Asked once for each packet: a head of many properties must not be read with each of its bytes.
+        let is_due = self.partial.len() < SPOOL_FROM && self.partial.len() + input.len() >= SPOOL_FROM;
+        if !is_wanted || !is_due {
             return Ok(false);
         }
+        let mut head = if parts.is_enabled() { self.read_head(header, input) } else { None };
+        if let Some(PartialHead { publish, payload_at, length, .. }) = &mut head
+            && let Some(part) = parts.take_continued(publish, *length)
+        {
+            let PartialMessage { head: before, mut packet, .. } = part;
+            packet.append(&self.partial[*payload_at..])?;
+            let publish = publish.clone();
+            let head = PartialHead { publish, is_continued: true, ..before };
+            self.set_spooled(header, packet, Some(head));
+            return Ok(true);
+        }
+        if !is_large {
+            return Ok(false);
+        }
+        let Some(spool) = &self.spool else { return Ok(false) };
         let mut packet = spool.begin()?;
         packet.append(&self.partial)?;
+        // A part is found by its Topic Name, not by an alias, and one that could not be joined cannot be continued.
+        let head = head.filter(|head| head.publish.topic.is_some() && !has_offset(&head.publish));
+        self.set_spooled(header, packet, head);
+        Ok(true)
+    }
+
+    fn set_spooled(
+        &mut self,
+        header: FixedHeader,
+        packet: Box<dyn SpooledPacket>,
+        head: Option<PartialHead>,
+    ) {
         let missing = header.packet_len - self.partial.len();
         self.partial = BytesMut::new();
-        self.spooled = Some(Box::new(Spooled { packet, header, missing }));
-        Ok(true)
+        self.spooled = Some(Box::new(Spooled { packet, header, missing, head: head.map(Box::new) }));
+    }
+
+    /// Reads the head of an incomplete PUBLISH, after all that has arrived of it is in `partial`. `None`: the head is
+    /// not complete or not valid, or there is no Packet Identifier.
+    fn read_head(&mut self, header: FixedHeader, input: &mut &[u8]) -> Option<PartialHead> {
+        let missing = header.packet_len - self.partial.len();
+        let (now, rest) = input.split_at(missing.min(input.len()));
+        self.partial.extend_from_slice(now);
+        *input = rest;
+        let mut reader = Reader::new(self.partial.get(header.len..)?, Source::Borrowed);
+        let first = *self.partial.first()?;
+        let publish = Publish::decode_head(first, &mut reader, self.version, &mut self.topics).ok()?;
+        let payload_at = self.partial.len() - reader.len();
+        Some(PartialHead {
+            packet_id: publish.packet_id?,
+            publish,
+            payload_at,
+            length: header.packet_len - payload_at,
+            is_continued: false,
+            kept_at: None,
+        })
     }
 
     fn decode_spooled(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
@@ -177,6 +272,10 @@ impl Decoder {
             return Ok(None);
         }
         let whole = spooled.packet.finish()?;
+        if let Some(head) = spooled.head.filter(|head| head.is_continued) {
+            let payload = whole.slice(head.payload_at..);
+            return Ok(Some(Packet::Publish(Publish { payload, spooled: true, ..head.publish })));
+        }
         let mut packet = self.decode_whole(spooled.header, &whole, Source::Shared(&whole))?;
         if let Packet::Publish(publish) = &mut packet {
             publish.spooled = true;
@@ -257,6 +356,11 @@ pub trait SpooledPacket: fmt::Debug + Send + Sync {
     /// # Errors
     /// The packet is lost: no other method may be called.
     fn append(&mut self, bytes: &[u8]) -> Result<(), SpoolError>;
+
+    /// Asks whether the incomplete packet may be kept without a connection. A spool bounds their number and bytes.
+    fn keep(&mut self) -> bool {
+        true
+    }
 
     /// Complete packet as one buffer. Its space is freed with the last slice of it.
     ///

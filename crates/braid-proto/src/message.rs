@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::packet::{MessageProperties, Publish, PublishHead, Will, put_publish_head};
+use crate::packet::{MessageProperties, OFFSET_PROPERTY, Publish, PublishHead, Will, put_publish_head};
 use crate::types::{
     Lane, Mountpoint, PacketId, Priority, ProtocolVersion, QoS, StreamKey, TopicFilter, TopicName,
 };
@@ -127,6 +127,16 @@ impl Message {
     pub(crate) fn shared_parts(&self) -> impl Iterator<Item = &Bytes> {
         let first = (!self.is_inline()).then_some(&self.payload);
         first.into_iter().chain(self.rest.as_deref().unwrap_or_default())
+    }
+
+    /// Parts of the payload from this offset on.
+    pub(crate) fn parts_from(&self, mut offset: usize) -> impl Iterator<Item = Bytes> {
+        let all = std::iter::once(&self.payload).chain(self.rest.as_deref().unwrap_or_default());
+        all.filter_map(move |part| {
+            let skipped = offset.min(part.len());
+            offset -= skipped;
+            (skipped < part.len()).then(|| part.slice(skipped..))
+        })
     }
 
     fn is_inline(&self) -> bool {
@@ -327,6 +337,8 @@ pub(crate) struct Transmission<'a> {
     pub(crate) now: Instant,
     /// Mountpoint of the receiver, whose topic names are sent.
     pub(crate) mountpoint: Option<&'a Mountpoint>,
+    /// Bytes of the payload that the peer has, and that are left out. [BQ-98]
+    pub(crate) offset: usize,
 }
 
 /// Writes the PUBLISH of a delivery, without a payload above [`INLINE_PAYLOAD`], which the caller adds by
@@ -342,6 +354,7 @@ pub(crate) fn put_delivery(
     let own_properties = transmission.version.is_v5()
         && (transmission.alias.is_some()
             || message.expires_at.is_some()
+            || transmission.offset > 0
             || delivery.subscription_ids != SubscriptionIds::None);
     // The last reference gains nothing from an encoded form that others could share.
     if own_properties || transmission.mountpoint.is_some() || Arc::strong_count(&delivery.message) == 1 {
@@ -350,6 +363,11 @@ pub(crate) fn put_delivery(
             None => message.topic.as_str(),
         };
         let topic = if transmission.alias.is_some_and(|(_, named)| !named) { "" } else { topic };
+        let continued = (transmission.offset > 0).then(|| {
+            let mut properties = message.properties.as_deref().cloned().unwrap_or_default();
+            properties.user.push(OFFSET_PROPERTY, &transmission.offset.to_string());
+            properties
+        });
         let head = PublishHead {
             dup: transmission.dup,
             retain: delivery.retain,
@@ -359,12 +377,13 @@ pub(crate) fn put_delivery(
             subscription_ids: delivery.subscription_ids.as_slice(),
             message_expiry: message.remaining_expiry(transmission.now),
             mountpoint: transmission.mountpoint,
+            properties: continued.as_ref().or(message.properties.as_deref()),
             ..message.head(delivery.qos)
         };
-        let payload_len = message.payload_len();
+        let payload_len = message.payload_len() - transmission.offset;
         let packet_len =
             put_publish_head(out, transmission.version, &head, payload_len, maximum_packet_size)?;
-        if message.is_inline() {
+        if message.is_inline() && transmission.offset == 0 {
             out.put_slice(&message.payload);
         }
         return Some(packet_len);

@@ -106,6 +106,11 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.rest)
     }
 
+    /// Bytes that are not read.
+    pub(crate) fn len(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Reader of the next `len` bytes.
     pub(crate) fn part(&mut self, len: usize) -> Result<Self, Violation> {
         Ok(Self { rest: self.take(len)?, source: self.source })

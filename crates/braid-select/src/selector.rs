@@ -341,8 +341,8 @@ impl Selector {
         })
     }
 
-    /// Records that QUIC has not answered for too short a time to call it broken: TCP comes first, and QUIC may be tried
-    /// beside it at once.
+    /// Records that QUIC has not answered for too short a time to call it broken: TCP comes first, and QUIC may be
+    /// tried beside it at once.
     pub fn quic_doubtful(&mut self, now: Duration, key: &Key) {
         let entry = self.entry(now, key);
         if entry.backoff.failures() == 0 {

@@ -24,6 +24,9 @@ const FREE_SPACE_INTERVAL: u64 = 16 << 20;
 /// The last 1/4 of `keep_free` is left to the store, which may be on the same file system.
 const RESERVE_DIVISOR: u64 = 4;
 
+/// Incomplete packets without a connection, each of which has an open file.
+const KEPT_MAX: u64 = 256;
+
 /// Limits of a [`FileSpool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoolOptions {
@@ -92,7 +95,8 @@ impl FileSpool {
         let quota = self.quota.clone();
         quota.add_file()?;
         // From here on its drop returns the quota.
-        let mut writer = SpoolWriter { file: None, len: 0, taken: 0, reserved: 0, is_quiet, quota };
+        let mut writer =
+            SpoolWriter { file: None, len: 0, taken: 0, reserved: 0, is_quiet, is_kept: false, quota };
         writer.file = Some(self.create()?);
         Ok(writer)
     }
@@ -162,6 +166,8 @@ struct SpoolWriter {
     /// Part of `taken` that is reserved and not written. Only a payload that cannot be refused has a reservation.
     reserved: u64,
     is_quiet: bool,
+    /// Whether it is one of [`Quota::kept`].
+    is_kept: bool,
     quota: Arc<Quota>,
 }
 
@@ -188,6 +194,12 @@ impl SpoolWriter {
         Ok(())
     }
 
+    fn end_keeping(&mut self) {
+        if std::mem::take(&mut self.is_kept) {
+            self.quota.kept.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     fn error(&self, error: &io::Error) -> SpoolError {
         if self.is_quiet { spool_error(error) } else { self.quota.report(error) }
     }
@@ -198,7 +210,13 @@ impl SpooledPacket for SpoolWriter {
         self.write(bytes).map_err(|error| self.error(&error))
     }
 
+    fn keep(&mut self) -> bool {
+        self.is_kept = self.is_kept || self.quota.keep();
+        self.is_kept
+    }
+
     fn finish(mut self: Box<Self>) -> Result<Bytes, SpoolError> {
+        self.end_keeping();
         let mapped = match self.file.take() {
             Some(file) => map(file, self.len),
             None => Err(ErrorKind::NotFound.into()),
@@ -210,6 +228,7 @@ impl SpooledPacket for SpoolWriter {
 
 impl Drop for SpoolWriter {
     fn drop(&mut self) {
+        self.end_keeping();
         self.quota.end_reservation(self.reserved);
         self.quota.give_back(self.taken);
         self.quota.remove_file();
@@ -266,6 +285,8 @@ struct Quota {
     used: AtomicU64,
     /// Bytes of `used` that are reserved and not written, which the file system therefore counts as free.
     reserved: AtomicU64,
+    /// Incomplete packets that are kept without a connection.
+    kept: AtomicU64,
     /// Packets that were refused because the spool is full.
     refused: AtomicU64,
     /// Bytes taken since the free space was last read.
@@ -296,6 +317,20 @@ impl Quota {
             return Err(ErrorKind::StorageFull.into());
         }
         Ok(())
+    }
+
+    /// Counts an incomplete packet that is kept without a connection. False: there are too many, or packets of clients
+    /// that are connected need the room.
+    fn keep(&self) -> bool {
+        let has_room =
+            self.used.load(Ordering::Relaxed) <= self.limit / 2 && !self.is_low.load(Ordering::Relaxed);
+        if has_room && self.kept.fetch_add(1, Ordering::Relaxed) < KEPT_MAX {
+            return true;
+        }
+        if has_room {
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+        }
+        false
     }
 
     fn remove_file(&self) {
@@ -371,6 +406,25 @@ mod tests {
         let mode = |metadata: fs::Metadata| metadata.permissions().mode() & 0o777;
         assert_eq!(mode(fs::metadata(&directory).unwrap()), 0o700);
         assert_eq!(mode(spool.create().unwrap().metadata().unwrap()), 0o600);
+    }
+
+    /// Each has an open file, and takes room from the clients that are connected.
+    #[test]
+    fn the_number_of_incomplete_packets_without_a_connection_is_limited() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = SpoolOptions { threshold: 0, bytes: 1000, keep_free: 0 };
+        let spool = FileSpool::open(directory.path(), options).unwrap();
+        let mut all: Vec<_> = (0..=KEPT_MAX).map(|_| spool.begin().unwrap()).collect();
+        all.iter_mut().for_each(|packet| packet.append(b"?").unwrap());
+        let mut last = all.pop().unwrap();
+        assert!(all.iter_mut().all(|packet| packet.keep() && packet.keep()) && !last.keep());
+        drop(all.pop());
+        assert!(last.keep());
+        assert!(all.pop().unwrap().finish().is_ok());
+        assert!(all[0].keep() && spool.quota.kept.load(Ordering::Relaxed) == KEPT_MAX - 1);
+        let mut large = spool.begin().unwrap();
+        large.append(&[0; 600]).unwrap();
+        assert!(!large.keep(), "more than half of the spool is used");
     }
 
     /// Beyond the limit of maps the system would refuse memory of any kind to the process.

@@ -201,6 +201,11 @@ impl Driver {
                     is_full = self.handle_subscription(event, &mut batch, &mut filters_left);
                     continue;
                 }
+                Event::OffsetRefused(stream, problem) => {
+                    // [BQ-99]
+                    let (client, peer) = (self.session.client(), peer_name(self.link.peer()));
+                    tracing::info!(client, peer, %stream, "a large message is not continued: {problem}");
+                }
                 Event::StreamViolated(stream, violation) => {
                     self.note_violation(violation);
                     let (client, peer) = (self.session.client(), peer_name(self.link.peer()));

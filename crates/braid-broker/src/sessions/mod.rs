@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use braid_auth::identity::Identity;
 use braid_proto::connection::End;
-use braid_proto::decoder::Spool;
+use braid_proto::decoder::{PartialMessages, Spool};
 use braid_proto::message::Delivery;
 use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
@@ -375,6 +375,10 @@ impl SessionManager {
         }
         let will_due_in = will.as_ref().map(|will| Duration::from_secs(will.delay.into()));
         self.set_timers(entry, will_due_in, session.expiry.interval());
+        if !session.partials.is_empty() {
+            let epoch = entry.disconnect_epoch();
+            self.timers.set(TimerKind::Partials, PartialMessages::KEPT_FOR, epoch, entry);
+        }
         commit
     }
 
@@ -418,12 +422,17 @@ impl SessionManager {
                 }
             }
         };
+        if timer.kind == TimerKind::Partials {
+            parked.session.partials.expire(clock::now()); // [BQ-96]
+            self.hand_over(&entry, stand_in, *parked, |_| {});
+            return None;
+        }
         // The end of the session ends the delay. [MQTT-3.1.3-9]
         if let Some(will) = parked.will.take() {
             self.dispatcher.publish_will(&entry, will);
         }
         match timer.kind {
-            TimerKind::Will => {
+            TimerKind::Will | TimerKind::Partials => {
                 self.hand_over(&entry, stand_in, *parked, |_| {});
                 None
             }

@@ -27,6 +27,7 @@ mod queue_age;
 mod queues;
 mod random;
 mod rates;
+mod resume;
 mod retained;
 mod revoked_certificates;
 mod security;

@@ -376,8 +376,8 @@ impl Auto {
 
     // -- Other servers -----------------------------------------------------------------------------
 
-    /// Follows a Server Reference of CONNACK or DISCONNECT. Returns whether to connect again at once; otherwise the next
-    /// attempt goes to the server of the URL, or to one that was referred to for good.
+    /// Follows a Server Reference of CONNACK or DISCONNECT. Returns whether to connect again at once; otherwise the
+    /// next attempt goes to the server of the URL, or to one that was referred to for good.
     pub(crate) fn follow(&mut self, reason: ReasonCode, reference: &str) -> bool {
         let (most, within) = MOST_REFERENCES;
         self.references.retain(|at| at.elapsed() < within);

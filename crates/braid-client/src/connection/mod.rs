@@ -113,10 +113,9 @@ impl Connection {
 
     /// Runs the connection as far as it goes. Ready when it has ended.
     ///
-    /// One round: (1) acknowledgements of the application, (2) one read and the answer to a challenge, (3) requests, (4)
-    /// the request to close, (5) one write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus share
-    /// a write with the answers to what was read. After requests another link may be there to take the place of this
-    /// one.
+    /// One round: (1) acknowledgements of the application, (2) one read and the answer to a challenge, (3) requests,
+    /// and whether another link takes the place of this one, (4) the request to close, (5) one write, (6) ends of
+    /// streams, (7) the timer. Acknowledgements and requests thus share a write with the answers to what was read.
     pub(crate) fn poll(&mut self, state: &mut ClientState, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..ROUNDS {
             let now = now();

@@ -10,6 +10,7 @@ mod delivery;
 mod hostile;
 mod requests;
 mod resends;
+mod resume;
 mod scram;
 mod server;
 mod streams;

@@ -412,6 +412,12 @@ impl Peer {
         let _ = poll_fn(|cx| self.link.poll_close(cx, close)).await;
     }
 
+    /// Drops the parts of large messages that CONNACK listed.
+    pub(crate) fn drop_parts(&mut self) {
+        let session = self.server.session_mut().expect("the connection is open");
+        session.partials.expire(now() + Duration::from_secs(100_000));
+    }
+
     pub(crate) fn session(&self) -> &Session {
         self.server.session().expect("the connection is open")
     }

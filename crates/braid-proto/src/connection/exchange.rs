@@ -1,6 +1,7 @@
 //! Message exchanges of client and server: QoS 0, 1 and 2 in both directions (MQTT 4.3), the order of acknowledgements
 //! (4.6), flow control (4.9), Topic Aliases and packet size limits.
 
+mod continuation;
 mod resend;
 
 use std::collections::VecDeque;
@@ -18,10 +19,14 @@ use crate::session::{InflightAmount, Phase, Session};
 use crate::types::{Lane, PacketId, ProtocolVersion, QoS, ReasonCode, StreamKey, Violation};
 use crate::wire::PACKET_SIZE_MAX;
 
+use continuation::Continuations;
 use resend::ResendQueue;
 
 /// Maximum number of QoS 2 messages without PUBREL on all streams, from a peer without Receive Maximum.
 const MOST_UNRELEASED: usize = u16::MAX as usize;
+
+/// Payload bytes from which on a client names the topic of a message instead of its alias.
+const NAMED_FROM: usize = 64 * 1024;
 
 /// Received message, and the token of its acknowledgement.
 pub(crate) type Received = (Arc<Message>, Option<Token>);
@@ -31,6 +36,8 @@ pub(crate) type Received = (Arc<Message>, Option<Token>);
 pub(crate) enum Acknowledged {
     /// The exchange of this identifier is over.
     Complete(PacketId, ReasonCode),
+    /// The offset of this message is refused: it is to be sent whole.
+    OffsetRefused(PacketId),
     /// PUBREL of a received message: its identifier is free again.
     Released(Token),
     /// No effect.
@@ -55,6 +62,8 @@ pub(crate) struct Exchange {
     pub(crate) progress: VecDeque<Progress>,
     /// Aliases of the control stream; data streams have none. [BQ-18]
     outbound_aliases: OutboundAliases,
+    /// Messages that the server has in part. Boxed: hardly any connection has one.
+    continuations: Option<Box<Continuations>>,
 }
 
 impl Exchange {
@@ -72,6 +81,7 @@ impl Exchange {
             unplaced: Vec::new(),
             progress: VecDeque::new(),
             outbound_aliases: OutboundAliases::new(agreement.outbound_aliases),
+            continuations: None,
         };
         exchange.add_resend(resend);
         exchange
@@ -219,6 +229,9 @@ impl Exchange {
     /// Handles PUBACK, PUBREC, PUBREL and PUBCOMP on any stream. [BQ-22]
     pub(crate) fn handle_ack(&mut self, on: StreamKey, ack: &Ack) -> Acknowledged {
         let (id, reason) = (ack.packet_id, ack.reason);
+        if self.is_offset_refused(ack) {
+            return Acknowledged::OffsetRefused(id);
+        }
         let outbound = &mut self.session.outbound;
         let complete = match ack.kind {
             // [MQTT-4.3.2-3], [MQTT-4.4.0-2]
@@ -349,7 +362,9 @@ impl Exchange {
         let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return true };
         let on = delivery.stream;
         let version = self.version();
+        let offset = self.continuations.as_mut().filter(|_| dup).map_or(0, |all| all.take(id));
         let transmission = transmission(version, self.mounting.as_deref(), Some(id), dup, now);
+        let transmission = Transmission { offset, ..transmission };
         let fits = put(&mut self.streams, &mut self.outbound_aliases, delivery, transmission);
         if !on.is_control()
             && let Some(outbox) = self.streams.outbox(on)
@@ -405,7 +420,7 @@ fn transmission<'a>(
     now: Instant,
 ) -> Transmission<'a> {
     let mountpoint = mounting.map(Mounting::mountpoint);
-    Transmission { version, dup, packet_id, alias: None, now, mountpoint }
+    Transmission { version, dup, packet_id, alias: None, now, mountpoint, offset: 0 }
 }
 
 fn put(
@@ -418,7 +433,10 @@ fn put(
     let name = transmission.mountpoint.map_or(Some(topic.as_str()), |mountpoint| mountpoint.own_name(topic));
     let Some(name) = name else { return false };
     // Packets of different streams overtake each other: an alias could be used before its definition. [BQ-18]
-    transmission.alias = if delivery.stream.is_control() { aliases.assign(topic, name.len()) } else { None };
+    // The server of a client keeps a part by its Topic Name. [BQ-98]
+    let is_named = streams.agreement().is_client && delivery.message.payload_len() >= NAMED_FROM;
+    let may_alias = delivery.stream.is_control() && !is_named;
+    transmission.alias = if may_alias { aliases.assign(topic, name.len()) } else { None };
     let maximum_packet_size = streams.agreement().peer_maximum_packet_size;
     let Some((outbox, traffic)) = streams.sending_half(delivery.stream) else { return true };
     while put_delivery(outbox.open(), delivery, &transmission, maximum_packet_size).is_none() {
@@ -428,7 +446,10 @@ fn put(
             aliases.revoke(topic);
         }
     }
-    delivery.message.shared_parts().for_each(|part| outbox.push_shared(part.clone()));
+    match transmission.offset {
+        0 => delivery.message.shared_parts().for_each(|part| outbox.push_shared(part.clone())),
+        offset => delivery.message.parts_from(offset).for_each(|part| outbox.push_shared(part)),
+    }
     traffic.note_publish_sent(outbox, transmission.now);
     true
 }

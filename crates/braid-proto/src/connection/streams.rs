@@ -13,7 +13,7 @@ use rustc_hash::FxBuildHasher;
 use super::stream::{InboundAliases, Outbox};
 use super::traffic::{StreamReport, StreamTraffic};
 use super::{Agreement, StreamAction};
-use crate::decoder::{Decoder, Spool};
+use crate::decoder::{Decoder, PartialMessage, PartialMessages, Spool};
 use crate::packet::Packet;
 use crate::types::{ReasonCode, StreamKey, TopicName, Violation};
 use crate::work;
@@ -354,10 +354,16 @@ impl Streams {
     // -- Receiving ---------------------------------------------------------------------------------
 
     /// Decodes the next packet of a data stream. `None`: more bytes are needed, or the stream has ended.
-    pub(crate) fn decode(&mut self, key: StreamKey, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
+    /// A PUBLISH may continue one of `parts`.
+    pub(crate) fn decode(
+        &mut self,
+        key: StreamKey,
+        input: &mut &[u8],
+        parts: &mut PartialMessages,
+    ) -> Result<Option<Packet>, Violation> {
         let Some(data) = self.data.find_mut(key) else { return Ok(None) };
         let (before, len) = (data.decoder.partial_len(), input.len());
-        let packet = data.decoder.decode(input);
+        let packet = data.decoder.decode_with(input, parts);
         data.stream.traffic.note_received(len - input.len());
         let after = data.decoder.partial_len();
         if before != after {
@@ -370,6 +376,11 @@ impl Streams {
             }
         }
         packet
+    }
+
+    /// Takes the incomplete large messages at the end of the connection. Visits all streams.
+    pub(crate) fn take_partials(&mut self) -> impl Iterator<Item = PartialMessage> {
+        self.data.0.values_mut().filter_map(|data| data.decoder.take_partial())
     }
 
     /// Whether a data stream has not ended in both directions.

@@ -85,7 +85,24 @@ mod flag {
     pub(super) const USER_NAME: u8 = 0x80;
 }
 
+/// User Property of CONNECT, with the value 1: the client continues large messages; of CONNACK: identifier and bytes of
+/// one that the server has in part. [BQ-95], [BQ-97]
+pub const RESUME_PROPERTY: &str = "braid-resume";
+
 impl Connect {
+    /// Whether a client could continue large messages: MQTT 5, and a session that outlives the connection. [BQ-95]
+    pub(crate) fn may_resume_messages(&self) -> bool {
+        self.version.is_v5() && self.properties.session_expiry.is_some_and(|seconds| seconds > 0)
+    }
+
+    /// Whether the client continues large messages on its next connection: it may, and says so by the User Property
+    /// `braid-resume` with the value 1. [BQ-95]
+    #[must_use]
+    pub fn resumes_messages(&self) -> bool {
+        self.may_resume_messages()
+            && self.properties.user.iter().any(|property| property == (RESUME_PROPERTY, "1"))
+    }
+
     /// CONNECT without will, credentials or properties.
     pub fn new(version: ProtocolVersion, client_id: impl Into<ClientId>) -> Self {
         Self {

@@ -15,11 +15,11 @@ use crate::types::Violation;
 pub use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, QoS, QuicHint};
 use crate::wire::{Reader, put_measured};
 pub use ack::{Ack, AckKind, AckProperties};
-pub use connect::{Connack, ConnackProperties, Connect, ConnectProperties, Will};
+pub use connect::{Connack, ConnackProperties, Connect, ConnectProperties, RESUME_PROPERTY, Will};
 pub use disconnect::{Auth, Disconnect};
 
 pub(crate) use properties::id;
-pub use publish::{MessageProperties, Publish};
+pub use publish::{MessageProperties, OFFSET_PROPERTY, Publish};
 pub(crate) use publish::{PublishHead, TopicCache, put_publish_head};
 pub use subscribe::{Suback, Subscribe, SubscribeEntry, Unsuback, Unsubscribe};
 pub use user_properties::UserProperties;

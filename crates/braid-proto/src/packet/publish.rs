@@ -54,12 +54,28 @@ pub struct MessageProperties {
     pub user: UserProperties,
 }
 
+/// User Property of a PUBLISH whose payload is only the rest behind this offset. [BQ-98]
+pub const OFFSET_PROPERTY: &str = "braid-offset";
+
 const DUP: u8 = 0x08;
 const RETAIN: u8 = 0x01;
 
 impl Publish {
     /// Decodes the body. `topics` saves the allocation of a Topic Name that the connection has sent before.
     pub(super) fn decode(
+        first: u8,
+        reader: &mut Reader<'_>,
+        version: ProtocolVersion,
+        topics: &mut TopicCache,
+    ) -> Result<Self, Violation> {
+        let mut publish = Self::decode_head(first, reader, version, topics)?;
+        let payload = reader.rest();
+        publish.payload = reader.own(payload);
+        Ok(publish)
+    }
+
+    /// Decodes the body up to its payload.
+    pub(crate) fn decode_head(
         first: u8,
         reader: &mut Reader<'_>,
         version: ProtocolVersion,
@@ -88,8 +104,6 @@ impl Publish {
         if version.is_v5() {
             publish.decode_properties(reader)?;
         }
-        let payload = reader.rest();
-        publish.payload = reader.own(payload);
         Ok(publish)
     }
 

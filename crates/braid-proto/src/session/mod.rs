@@ -8,6 +8,7 @@ mod subscriptions;
 
 use std::time::Duration;
 
+use crate::decoder::PartialMessages;
 use crate::packet::Connect;
 use crate::types::ClientId;
 pub use crate::types::RetainHandling;
@@ -29,6 +30,8 @@ pub struct Session {
     pub inbound: Inbound,
     /// Sent QoS 1 and 2 messages that are not completely acknowledged.
     pub outbound: Outbound,
+    /// Large messages that an earlier connection received in part; on the side of the server.
+    pub partials: PartialMessages,
 }
 
 impl Session {

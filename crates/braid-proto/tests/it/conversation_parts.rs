@@ -47,9 +47,11 @@ fn outcome(pieces: &[&[u8]], version: ProtocolVersion) -> (Vec<String>, Vec<Stri
                 Event::Unsubscribe(on, unsubscribe) => {
                     rig.server.unsuback(on, unsubscribe.packet_id, vec![ReasonCode::Success])
                 }
-                Event::Auth(_) | Event::Complete(..) | Event::StreamViolated(..) | Event::StreamEnded(_) => {
-                    None
-                }
+                Event::Auth(_)
+                | Event::Complete(..)
+                | Event::OffsetRefused(..)
+                | Event::StreamViolated(..)
+                | Event::StreamEnded(_) => None,
             };
             if let Some(token) = token {
                 rig.server.handle_persisted(token);

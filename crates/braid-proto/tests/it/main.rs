@@ -14,6 +14,7 @@ mod durable;
 mod fields;
 mod hex;
 mod pair;
+mod resume;
 mod rig;
 mod round_trip;
 mod secrets;

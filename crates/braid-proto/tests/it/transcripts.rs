@@ -152,6 +152,7 @@ impl Conversation {
                     None
                 }
                 Event::StreamViolated(..) | Event::StreamEnded(_) => panic!("there is one stream: {event:?}"),
+                Event::OffsetRefused(..) => panic!("no client continues messages: {event:?}"),
             };
             let Some(token) = token else { continue };
             if self.holding { self.held.push(token) } else { self.rig.server.handle_persisted(token) }

@@ -11,6 +11,7 @@ mod pump;
 mod quic;
 mod raw;
 mod receiver;
+mod relay;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,13 +42,14 @@ pub(crate) use panics::Seed;
 pub(crate) use quic::{QuicBroker, anyone};
 pub(crate) use raw::{Raw, bytes};
 pub(crate) use receiver::Receiver;
+pub(crate) use relay::Relay;
 
 /// Upper bound of the time that a stopping broker waits for its clients.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
 /// A running broker, reached through in-memory links.
 pub(crate) struct TestBroker {
-    connector: Connector,
+    pub(crate) connector: Connector,
     pub(crate) handle: Handle,
     task: JoinHandle<Result<(), StoreError>>,
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use braid_broker::{Anonymous, Authenticate, Authorize, BrokerConfig, PermitAll};
+use braid_proto::decoder::Spool;
 use braid_proto::packet::{Connect, ProtocolVersion};
 use braid_store::{MemoryStore, Store};
 use braid_transport::quic::QuicOptions;
@@ -30,7 +31,7 @@ pub(crate) struct QuicBroker {
     /// Same broker, for clients of one stream.
     pub(crate) memory: TestBroker,
     pub(crate) server_tls: ServerTls,
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     client_tls: ClientTls,
 }
 
@@ -64,6 +65,18 @@ impl QuicBroker {
         store: Arc<dyn Store>,
     ) -> Self {
         Self::start_listening(config, QuicOptions::server(), rule, authorize, store, Vec::new())
+    }
+
+    /// A broker that receives large packets into `spool`.
+    pub(crate) fn start_with_spool(spool: Arc<dyn Spool>) -> Self {
+        let network = Network::new(1);
+        let server_tls = server_tls();
+        let listener = network.listen(server_tls.clone(), &ListenOptions::default()).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (rules, store) = (Arc::new(PermitAll), Arc::new(MemoryStore::new()));
+        let listeners = vec![listener.into()];
+        let memory = TestBroker::start_on(quiet(), anyone(), rules, store, Some(spool), listeners);
+        Self { network, memory, server_tls, address, client_tls: client_tls() }
     }
 
     /// A broker that also listens with TLS on loopback, at the returned address. Sockets do not follow the paused

@@ -14,7 +14,7 @@ use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Timer, Timers};
 use crate::decoder::Decoder;
 use crate::message::Delivery;
-use crate::packet::{Connack, Connect, Disconnect, Packet, id};
+use crate::packet::{Connack, Connect, Disconnect, Packet, RESUME_PROPERTY, id};
 use crate::session::{Phase, Session, SessionExpiry};
 use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, Violation};
 
@@ -29,6 +29,8 @@ pub struct ClientOptions {
     pub maximum_inflight: u16,
     /// Maximum number of Topic Aliases that the client defines for a server.
     pub outbound_topic_aliases: u16,
+    /// Whether large messages of a session that outlives the connection are continued on the next one. [BQ-95]
+    pub resume_large: bool,
 }
 
 impl Default for ClientOptions {
@@ -38,6 +40,7 @@ impl Default for ClientOptions {
             ping_timeout: Duration::from_secs(10),
             maximum_inflight: 100,
             outbound_topic_aliases: 64,
+            resume_large: false,
         }
     }
 }
@@ -51,6 +54,8 @@ pub(super) struct Connecting {
     /// Clean Start: the Session State ends, and is reported as lost.
     pub(super) clean_start: bool,
     pub(super) version: ProtocolVersion,
+    /// Whether CONNECT says that large messages are continued. [BQ-95]
+    pub(super) resumes: bool,
     pub(super) client_id: ClientId,
     pub(super) keep_alive: u16,
     pub(super) session_expiry: SessionExpiry,
@@ -72,10 +77,13 @@ impl Client {
     /// Clean Start it ends here, and its inflight messages come back as [`Connected::lost`].
     pub fn new(
         options: Arc<ClientOptions>,
-        connect: Connect,
+        mut connect: Connect,
         session: Option<Session>,
         now: Instant,
     ) -> Self {
+        if options.resume_large && connect.may_resume_messages() {
+            connect.properties.user.push(RESUME_PROPERTY, "1");
+        }
         let mut timers = Timers::default();
         timers.set_after(Timer::Handshake, now, options.handshake_timeout);
         let properties = &connect.properties;
@@ -85,6 +93,7 @@ impl Client {
             session,
             clean_start: connect.clean_start,
             version: connect.version,
+            resumes: connect.resumes_messages(),
             client_id: connect.client_id.clone(),
             keep_alive: connect.keep_alive,
             session_expiry: SessionExpiry::requested_by(&connect),
@@ -170,6 +179,9 @@ impl Client {
             is_client: true,
         };
         let mut exchange = Exchange::new(session, agreement);
+        if connecting.resumes && session_present {
+            exchange.note_partials(&properties.user);
+        }
         if connecting.places_resends {
             exchange.place_resends();
         }

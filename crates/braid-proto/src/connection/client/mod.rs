@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::datagram::DatagramDecoder;
 use super::exchange::{Acknowledged, Exchange};
-use super::{Cause, Timer, Timers, Token};
+use super::{Cause, Resent, Timer, Timers, Token};
 use crate::decoder::Decoder;
 use crate::message::{Delivery, Message};
 use crate::packet::{Auth, Connack, ConnackProperties, Disconnect, Packet, Publish, Suback, Unsuback};
@@ -362,6 +362,13 @@ impl Client {
                 }
                 // The release of the identifier is in memory only: PUBCOMP need not wait for a store.
                 Acknowledged::Released(token) => exchange.acks.waive(token),
+                Acknowledged::OffsetRefused(id) => {
+                    let resent = exchange.resend_whole(id, now); // [BQ-99]
+                    established.last_sent = now;
+                    if resent == Resent::TooLarge {
+                        self.events.push_back(ClientEvent::Published(id, ReasonCode::PacketTooLarge));
+                    }
+                }
                 Acknowledged::Nothing => {}
             },
             Packet::Suback(suback) => {

@@ -7,6 +7,7 @@ use super::{Client, ClientEvent, State};
 use crate::connection::StreamAction;
 use crate::connection::stream::Outbox;
 use crate::connection::streams::Streams;
+use crate::decoder::PartialMessages;
 use crate::packet::{AckKind, Packet};
 use crate::types::{QoS, ReasonCode, StreamKey, Violation};
 
@@ -70,7 +71,8 @@ impl Client {
     pub(super) fn handle_data(&mut self, stream: StreamKey, mut input: &[u8], now: Instant) {
         while !input.is_empty() {
             let State::Established(established) = &mut self.state else { return };
-            let handled = match established.exchange.streams.decode(stream, &mut input) {
+            let mut none = PartialMessages::default(); // Only servers keep parts.
+            let handled = match established.exchange.streams.decode(stream, &mut input, &mut none) {
                 Ok(Some(packet)) if is_repeated(&established.exchange.streams, stream, &packet) => continue,
                 Ok(Some(packet)) => {
                     check_packet(&packet).and_then(|()| self.handle_packet(stream, packet, now))

@@ -163,7 +163,7 @@ impl Exchange {
     }
 
     /// Ends an exchange as if it had been completed.
-    fn discard(&mut self, id: PacketId) {
+    pub(super) fn discard(&mut self, id: PacketId) {
         let over = self.session.outbound.discard(id);
         self.note_completed(over.and_then(|phase| phase.queue_lsn()));
     }

@@ -15,7 +15,8 @@ use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Progress, Timer, Timers};
 use crate::message::Delivery;
 use crate::packet::{
-    ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, UserProperties, Will, id,
+    ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, RESUME_PROPERTY, UserProperties,
+    Will, id,
 };
 use crate::session::{Session, SessionExpiry};
 use crate::types::{Mountpoint, PacketType, ProtocolVersion, ReasonCode, StreamKey, TopicError, Violation};
@@ -44,6 +45,8 @@ pub(super) struct Deciding {
     wants_problem_information: bool,
     /// Whether the client asks for datagrams. [BQ-81]
     wants_datagrams: bool,
+    /// Whether the client continues large messages. [BQ-95]
+    resumes: bool,
     /// Session Expiry Interval of the client, before the server's limit.
     session_expiry: SessionExpiry,
     /// Enhanced authentication, if CONNECT named a method.
@@ -119,6 +122,7 @@ impl Server {
             wants_response_information: properties.request_response_information.unwrap_or(false), // [MQTT-3.1.2-28]
             wants_problem_information: properties.request_problem_information.unwrap_or(true),
             wants_datagrams: datagram::is_agreed(&properties.user),
+            resumes: connect.resumes_messages(),
             session_expiry: SessionExpiry::requested_by(&connect),
             authentication: properties.authentication_method.clone().map(Authentication::new),
             outbox: Outbox::default(),
@@ -177,11 +181,17 @@ impl Server {
             limit if keep_alive == 0 => limit,
             limit => keep_alive.min(limit),
         };
+        let resumes = deciding.resumes && session.expiry.outlives_connection() && options.spool.is_some();
+        session.partials.begin(resumes, now);
         let has_datagrams = self.permits_datagrams && deciding.wants_datagrams;
         let mut user: UserProperties =
             options.alt_svc.iter().map(|hint| (QuicHint::PROPERTY, &**hint)).collect();
         if has_datagrams {
             user.push(DATAGRAMS_PROPERTY, DATAGRAMS_VALUE); // [BQ-81]
+        }
+        // Without Session Present there is none. [BQ-97]
+        for (id, received) in session.partials.iter() {
+            user.push(RESUME_PROPERTY, &format!("{id}:{received}"));
         }
         let properties = ConnackProperties {
             session_expiry: (session.expiry != deciding.session_expiry).then(|| session.expiry.as_secs()),
@@ -378,7 +388,10 @@ impl Server {
                 return;
             }
             State::Established(established) => {
-                let Established { mut exchange, will, .. } = *established;
+                let Established { mut exchange, will, last_received, .. } = *established;
+                let Exchange { session, streams, .. } = &mut exchange;
+                let parts = self.decoder.take_partial().into_iter().chain(streams.take_partials());
+                parts.for_each(|part| session.partials.keep(part, last_received)); // [BQ-96]
                 // Only the control stream is still written.
                 (
                     exchange.streams.take_control_outbox(),

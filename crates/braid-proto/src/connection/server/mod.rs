@@ -16,7 +16,7 @@ use bytes::Bytes;
 use super::datagram::{self, DatagramDecoder};
 use super::exchange::{Acknowledged, Exchange, PendingAck};
 use super::{Cause, Progress, Sent, StreamReport, Timer, Timers, Token};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, OffsetProblem, PartialMessages};
 use crate::message::{Delivery, Message};
 use crate::packet::{Auth, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe, UserProperties, Will};
 use crate::session::{Session, SessionExpiry};
@@ -39,6 +39,8 @@ pub enum Event {
     Auth(Box<Auth>),
     /// Message to route. With a token, its acknowledgement waits for [`Server::handle_persisted`].
     Publish(Arc<Message>, Option<Token>),
+    /// PUBLISH whose offset is not that of a part: it is answered with 0x83. [BQ-99]
+    OffsetRefused(StreamKey, OffsetProblem),
     /// PUBREL: an identifier of QoS 2 is free again. Its PUBCOMP waits for [`Server::handle_persisted`].
     Release(Token),
     /// SUBSCRIBE on this stream: answer with [`Server::suback`].
@@ -294,7 +296,12 @@ impl Server {
             if self.is_closed() {
                 return; // Bytes behind a DISCONNECT are ignored. [MQTT-3.14.4-1], [MQTT-3.14.4-2]
             }
-            match self.decoder.decode(&mut input) {
+            let mut none = PartialMessages::default();
+            let parts = match &mut self.state {
+                State::Established(established) => &mut established.exchange.session.partials,
+                _ => &mut none,
+            };
+            match self.decoder.decode_with(&mut input, parts) {
                 Ok(Some(packet)) => {
                     if let Err(violation) = self.handle_packet(StreamKey::CONTROL, packet, now) {
                         self.handle_violation(violation);
@@ -394,6 +401,12 @@ impl Server {
                 if !publish.subscription_ids.is_empty() {
                     return Err(Violation::SubscriptionIdFromClient); // [MQTT-3.3.4-6]
                 }
+                if let Some(problem) = exchange.session.partials.take_problem() {
+                    let explanation = established.wants_problem_information.then(|| problem.to_string());
+                    exchange.refuse_offset(on, &publish, explanation); // [BQ-99]
+                    self.emit(Event::OffsetRefused(on, problem));
+                    return Ok(());
+                }
                 if let Some((message, token)) = exchange.handle_publish(on, publish, now)? {
                     self.emit(Event::Publish(message, token));
                 }
@@ -403,7 +416,7 @@ impl Server {
                     self.emit(Event::Complete(id, reason));
                 }
                 Acknowledged::Released(token) => self.emit(Event::Release(token)),
-                Acknowledged::Nothing => {}
+                Acknowledged::OffsetRefused(_) | Acknowledged::Nothing => {}
             },
             Packet::Subscribe(mut subscribe) => {
                 if let Some(mounting) = exchange.mounting() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Event, Server, State};
+use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
 use crate::connection::streams::Streams;
 use crate::connection::{StreamAction, Timer};
@@ -106,7 +107,8 @@ impl Server {
     pub(super) fn handle_data(&mut self, stream: StreamKey, mut input: &[u8], now: Instant) {
         while !input.is_empty() {
             let State::Established(established) = &mut self.state else { return };
-            let packet = established.exchange.streams.decode(stream, &mut input);
+            let Exchange { streams, session, .. } = &mut established.exchange;
+            let packet = streams.decode(stream, &mut input, &mut session.partials);
             let handled = match packet {
                 Ok(Some(packet)) => {
                     check_packet(stream, &packet).and_then(|()| self.handle_packet(stream, packet, now))

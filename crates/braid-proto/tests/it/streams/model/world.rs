@@ -337,7 +337,7 @@ impl World {
                 assert!(known.contains(&reason), "{reason}");
                 self.down.complete(id, false);
             }
-            Event::Unsubscribe(..) | Event::Auth(_) => panic!("{event:?}"),
+            Event::Unsubscribe(..) | Event::Auth(_) | Event::OffsetRefused(..) => panic!("{event:?}"),
         }
     }
 

@@ -1,0 +1,85 @@
+//! Continuation of large messages that the server received in part on an earlier connection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use super::{Exchange, PendingAck};
+use crate::connection::Resent;
+use crate::packet::{Ack, AckKind, AckProperties, Publish, RESUME_PROPERTY, UserProperties};
+use crate::session::Phase;
+use crate::types::{PacketId, QoS, ReasonCode, StreamKey};
+
+/// Messages of a client that the server has in part.
+#[derive(Debug, Default)]
+pub(super) struct Continuations {
+    /// Offsets of messages that were not sent again yet.
+    offsets: BTreeMap<PacketId, usize>,
+    /// Messages that were sent from an offset and are not acknowledged.
+    sent: BTreeSet<PacketId>,
+}
+
+impl Continuations {
+    /// Takes the offset from which a message is sent, once; 0 for all others: a later repetition is whole. [BQ-98]
+    pub(super) fn take(&mut self, id: PacketId) -> usize {
+        let Some(offset) = self.offsets.remove(&id) else { return 0 };
+        self.sent.insert(id);
+        offset
+    }
+}
+
+impl Exchange {
+    /// Reads the parts that a CONNACK lists, of messages that are still to be sent. Others are ignored. [BQ-97]
+    pub(crate) fn note_partials(&mut self, properties: &UserProperties) {
+        let offsets: BTreeMap<_, _> = properties
+            .iter()
+            .filter(|(name, _)| *name == RESUME_PROPERTY)
+            .filter_map(|(_, value)| {
+                let (id, received) = value.split_once(':')?;
+                let (id, received) = (PacketId::new(id.parse().ok()?)?, received.parse::<usize>().ok()?);
+                let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return None };
+                (1..delivery.message.payload_len()).contains(&received).then_some((id, received))
+            })
+            .collect();
+        if !offsets.is_empty() {
+            self.continuations = Some(Box::new(Continuations { offsets, sent: BTreeSet::new() }));
+        }
+    }
+
+    /// Whether the server refuses the offset of a message, and not the message.
+    pub(super) fn is_offset_refused(&mut self, ack: &Ack) -> bool {
+        let Some(continuations) = &mut self.continuations else { return false };
+        let answered = match ack.kind {
+            AckKind::Puback => QoS::AtLeastOnce,
+            AckKind::Pubrec => QoS::ExactlyOnce,
+            AckKind::Pubrel | AckKind::Pubcomp => return false,
+        };
+        let phase = self.session.outbound.get(ack.packet_id);
+        let is_of_message = matches!(phase, Some(Phase::Sent(delivery)) if delivery.qos == answered);
+        let was_continued = continuations.sent.remove(&ack.packet_id);
+        was_continued && is_of_message && ack.reason == ReasonCode::ImplementationSpecificError
+    }
+
+    /// Sends a message whole whose offset the server refused, on the same stream. [BQ-99]
+    pub(crate) fn resend_whole(&mut self, id: PacketId, now: Instant) -> Resent {
+        let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return Resent::Over };
+        let on = self.streams.resolve(delivery.stream);
+        self.session.outbound.move_to_stream(id, on);
+        if self.put_inflight(id, true, now) {
+            return Resent::Out(on);
+        }
+        self.discard(id);
+        Resent::TooLarge
+    }
+
+    /// Refuses a PUBLISH with an offset that is not that of a part. Its identifier is not noted: the client sends the
+    /// message again. [BQ-99]
+    pub(crate) fn refuse_offset(&mut self, on: StreamKey, publish: &Publish, explanation: Option<String>) {
+        let Some(packet_id) = publish.packet_id else { return };
+        let kind = if publish.qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };
+        let properties = explanation.map(|text| {
+            Box::new(AckProperties { reason_string: Some(text.into()), ..AckProperties::default() })
+        });
+        let ack = Ack { properties, ..Ack::new(kind, packet_id, ReasonCode::ImplementationSpecificError) };
+        self.enqueue_ack_without_effect(on, PendingAck::Ack(ack));
+    }
+}

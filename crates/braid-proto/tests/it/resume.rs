@@ -1,0 +1,463 @@
+//! Large messages that continue on another connection, against a model that knows only their bytes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use braid_proto::connection::{Acceptance, Client, ClientEvent, ClientOptions, Event, ServerOptions};
+use braid_proto::decoder::{OffsetProblem, PartialMessages, Spool};
+use braid_proto::message::Message;
+use braid_proto::packet::{
+    AckKind, Connect, MessageProperties, OFFSET_PROPERTY, Packet, PacketId, ProtocolVersion, Publish, QoS,
+    RESUME_PROPERTY, UserProperties,
+};
+use braid_proto::reason::ReasonCode;
+use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::stream::StreamKey;
+use braid_proto::topic::TopicName;
+use bytes::{Buf, Bytes};
+
+use crate::rig::{Rig, connect, delivery, encoded, options, packets};
+use crate::spool::MemorySpool;
+
+const KIB: usize = 1024;
+const V5: ProtocolVersion = ProtocolVersion::V5;
+
+/// CONNECT of a client that continues messages, or of one that does not.
+fn connect_resuming(resumes: bool) -> Connect {
+    let mut connect = connect(V5);
+    connect.clean_start = false;
+    connect.properties.session_expiry = Some(7200);
+    if resumes {
+        connect.properties.user.push(RESUME_PROPERTY, "1");
+    }
+    connect
+}
+
+/// Parts that a CONNACK lists: identifier and bytes.
+fn listed(connack: &Packet) -> BTreeMap<u16, usize> {
+    let Packet::Connack(connack) = connack else { panic!("{connack:?}") };
+    let part = |value: &str| {
+        let (id, bytes) = value.split_once(':').unwrap();
+        (id.parse().unwrap(), bytes.parse().unwrap())
+    };
+    let user = connack.properties.user.iter().filter(|(name, _)| *name == RESUME_PROPERTY);
+    user.map(|(_, value)| part(value)).collect()
+}
+
+struct World {
+    spool: Arc<MemorySpool>,
+    session: Option<Session>,
+    now: Instant,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { spool: Arc::default(), session: None, now: Instant::now() }
+    }
+
+    /// A connection with the session of the one before, and the parts that CONNACK lists.
+    fn connect(&mut self, connect: Connect) -> (Rig, BTreeMap<u16, usize>) {
+        let spool = Some(self.spool.clone() as Arc<dyn Spool>);
+        let mut rig = Rig::before_connect(ServerOptions {
+            spool,
+            maximum_packet_size: KIB * KIB,
+            receive_maximum: 100,
+            ..options()
+        });
+        rig.now = rig.now.max(self.now);
+        rig.read(&encoded(&Packet::Connect(Box::new(connect)), V5));
+        assert!(matches!(rig.events()[..], [Event::Connect(_)]));
+        let acceptance = Acceptance { session_present: self.session.is_some(), ..Acceptance::default() };
+        let session = self.session.take();
+        let session = session.unwrap_or_else(|| Session::new("c".into(), SessionExpiry::NEVER));
+        rig.server.accept(session, &acceptance, rig.now, |_| true);
+        let parts = listed(&packets(&rig.sent(), V5)[0]);
+        (rig, parts)
+    }
+
+    fn resume(&mut self) -> (Rig, BTreeMap<u16, usize>) {
+        self.connect(connect_resuming(true))
+    }
+
+    fn cut(&mut self, mut rig: Rig) {
+        rig.server.handle_link_closed();
+        self.now = rig.now;
+        self.session = rig.end().unwrap().session;
+    }
+}
+
+/// A message as the model knows it.
+#[derive(Clone)]
+struct Known {
+    id: u16,
+    qos: QoS,
+    topic: &'static str,
+    payload: Bytes,
+    user: UserProperties,
+}
+
+impl Known {
+    fn new(id: u16, qos: QoS, len: usize) -> Self {
+        let bytes = (0..len).map(|at| (at / 256 ^ at ^ usize::from(id)).to_le_bytes()[0]);
+        let user = UserProperties::from([("unit", "mm")]);
+        Self { id, qos, topic: "large/one", payload: bytes.collect(), user }
+    }
+
+    /// PUBLISH from an offset on; `None`: whole.
+    fn packet(&self, offset: Option<usize>) -> Vec<u8> {
+        let text = offset.map(|offset| offset.to_string());
+        self.packet_with(text.as_deref(), offset.unwrap_or(0))
+    }
+
+    fn packet_with(&self, offset: Option<&str>, from: usize) -> Vec<u8> {
+        let mut user = self.user.clone();
+        offset.into_iter().for_each(|offset| user.push(OFFSET_PROPERTY, offset));
+        // The rest of the interval, which is another one each time.
+        let message_expiry = Some(u32::try_from(10_000 - from % 100).unwrap());
+        let properties = MessageProperties { message_expiry, user, ..MessageProperties::default() };
+        let publish = Publish {
+            dup: offset.is_some(),
+            qos: self.qos,
+            retain: false,
+            topic: Some(TopicName::parse(self.topic).unwrap()),
+            packet_id: PacketId::new(self.id),
+            topic_alias: None,
+            subscription_ids: Vec::new(),
+            properties: properties.boxed(),
+            payload: self.payload.slice(from..),
+            spooled: false,
+        };
+        encoded(&Packet::Publish(publish), V5)
+    }
+}
+
+/// The messages among the events, which must all be known. Declares them durable.
+#[track_caller]
+fn arrived(rig: &mut Rig, known: &[&Known]) -> Vec<u16> {
+    let events = rig.events();
+    rig.persist(&events);
+    let messages = events.iter().filter_map(|event| match event {
+        Event::Publish(message, Some(token)) => Some((message, token.packet_id().value())),
+        _ => None,
+    });
+    let check = |(message, id): (&Arc<Message>, u16)| {
+        let known = known.iter().find(|known| known.id == id).expect("a message of the model");
+        assert!(
+            message.payload == known.payload,
+            "{} bytes of {}",
+            message.payload.len(),
+            known.payload.len()
+        );
+        assert_eq!((message.topic.as_str(), message.qos), (known.topic, known.qos));
+        assert_eq!(message.properties.as_ref().unwrap().user, known.user, "without the offset");
+        id
+    };
+    messages.map(check).collect()
+}
+
+fn refusals(rig: &mut Rig) -> Vec<OffsetProblem> {
+    let problem = |event| if let Event::OffsetRefused(_, problem) = event { Some(problem) } else { None };
+    rig.events().into_iter().filter_map(problem).collect()
+}
+
+/// [BQ-96], [BQ-97], [BQ-98], [BQ-99]
+#[test]
+fn a_message_that_is_cut_anywhere_arrives_once_and_whole() {
+    for seed in 0..60 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let qos = if random.bool() { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
+        let large = Known::new(7, qos, random.usize(150 * KIB..700 * KIB));
+        let mut world = World::new();
+        let (mut sent, mut received) = (0, 0);
+        let mut is_done = false;
+        for connection in 0.. {
+            assert!(connection < 100, "seed {seed}: no progress");
+            let (mut rig, parts) = world.resume();
+            assert!(parts.get(&7).is_none_or(|bytes| *bytes <= received), "more than was sent");
+            assert_eq!(parts.len(), usize::from(parts.contains_key(&7)), "seed {seed}");
+            let offset = parts.get(&7).copied();
+            let packet = large.packet(offset);
+            // Over TLS the control stream, over QUIC a stream of its own, in turns.
+            let stream = if random.bool() { StreamKey::CONTROL } else { rig.open(1) };
+            let taken = if random.u8(0..4) == 0 { packet.len() } else { random.usize(0..packet.len()) };
+            let mut rest = &packet[..taken];
+            while !rest.is_empty() {
+                let chunk = random.usize(1..100 * KIB).min(rest.len());
+                rig.read_on(stream, &rest[..chunk]);
+                rest = &rest[chunk..];
+            }
+            sent += taken;
+            received = received.max(offset.unwrap_or(0) + taken);
+            if taken == packet.len() {
+                assert_eq!(arrived(&mut rig, &[&large]), [7], "seed {seed}");
+                is_done = true;
+                // As after a lost acknowledgement.
+                rig.read_on(stream, &large.packet_with(None, 0));
+            } else {
+                assert!(arrived(&mut rig, &[&large]).is_empty(), "seed {seed}");
+            }
+            let expected = usize::from(is_done && qos == QoS::AtLeastOnce);
+            assert_eq!(arrived(&mut rig, &[&large]).len(), expected, "seed {seed}: {qos:?}");
+            world.cut(rig);
+            if is_done {
+                break;
+            }
+            // What is lost at each cut is less than the part of a packet that is in the heap.
+            assert!(
+                sent <= received + (connection + 1) * 64 * KIB + 1000,
+                "seed {seed}: {sent} of {received}"
+            );
+        }
+        assert_eq!(world.resume().1, BTreeMap::new());
+        assert_eq!(world.spool.used(), 0, "seed {seed}");
+    }
+}
+
+/// Part of a message of 400 KiB in the session.
+fn with_part(world: &mut World, large: &Known) -> usize {
+    let (mut rig, _) = world.resume();
+    rig.read(&large.packet(None)[..200 * KIB]);
+    world.cut(rig);
+    let (rig, parts) = world.resume();
+    world.cut(rig);
+    parts[&large.id]
+}
+
+/// Value of the offset, and the bytes that are left out, for a part of so many bytes.
+type Fields = fn(usize) -> (String, usize);
+type Problem = fn(usize) -> OffsetProblem;
+
+/// [BQ-99]
+#[test]
+fn an_offset_that_lies_is_refused_and_the_whole_message_is_accepted() {
+    let large = Known::new(7, QoS::ExactlyOnce, 400 * KIB);
+    let other = Known { id: 8, ..large.clone() };
+    let elsewhere = Known { topic: "large/two", ..large.clone() };
+    let lower = Known { qos: QoS::AtLeastOnce, ..large.clone() };
+    let longer = Known { payload: [&large.payload[..], b"?"].concat().into(), ..large.clone() };
+    let unit = Known { user: UserProperties::new(), ..large.clone() };
+    let honest: Fields = |part| (part.to_string(), part);
+    let lies: Vec<(&Known, Fields, Problem)> = vec![
+        (&other, honest, |_| OffsetProblem::NoPart),
+        (
+            &large,
+            |part| ((part + 1).to_string(), part + 1),
+            |part| OffsetProblem::Offset(part as u64 + 1, part),
+        ),
+        (&large, |part| ("0".to_owned(), part), |part| OffsetProblem::Offset(0, part)),
+        (&large, |part| (u64::MAX.to_string(), part), |part| OffsetProblem::Offset(u64::MAX, part)),
+        (&large, |part| (format!("+{part}"), part), |_| OffsetProblem::NotANumber),
+        (&large, |part| ("9".repeat(30), part), |_| OffsetProblem::NotANumber),
+        (&large, |part| (part.to_string(), part - 5), |_| OffsetProblem::Length(400 * KIB + 5, 400 * KIB)),
+        (&longer, honest, |_| OffsetProblem::Length(400 * KIB + 1, 400 * KIB)),
+        (&elsewhere, honest, |_| OffsetProblem::Head),
+        (&lower, honest, |_| OffsetProblem::Head),
+        (&unit, honest, |_| OffsetProblem::Head),
+    ];
+    for (lie, fields, problem) in lies {
+        // Whole in one read, and in pieces that go through the spool.
+        for step in [KIB * KIB, 10 * KIB] {
+            let mut world = World::new();
+            let part = with_part(&mut world, &large);
+            let (mut rig, _) = world.resume();
+            let (text, from) = fields(part);
+            lie.packet_with(Some(&text), from).chunks(step).for_each(|chunk| rig.read(chunk));
+            assert_eq!(refusals(&mut rig), [problem(part)]);
+            let kind = if lie.qos == QoS::ExactlyOnce { AckKind::Pubrec } else { AckKind::Puback };
+            let sent = packets(&rig.sent(), V5);
+            let [Packet::Ack(ack)] = &sent[..] else { panic!("{sent:?}") };
+            assert_eq!((ack.kind, ack.packet_id.value()), (kind, lie.id));
+            assert_eq!(ack.reason, ReasonCode::ImplementationSpecificError);
+            // The identifier was not noted.
+            rig.read(&lie.packet(None));
+            assert_eq!(arrived(&mut rig, &[lie]), [lie.id]);
+        }
+    }
+}
+
+/// [BQ-99]
+#[test]
+fn a_refusal_has_its_reason_unless_the_client_wants_none() {
+    let large = Known::new(7, QoS::AtLeastOnce, 400 * KIB);
+    for wanted in [true, false] {
+        let mut connect = connect_resuming(true);
+        connect.properties.request_problem_information = Some(wanted);
+        let (mut rig, _) = World::new().connect(connect);
+        rig.read(&large.packet(Some(5)));
+        let sent = packets(&rig.sent(), V5);
+        let [Packet::Ack(ack)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(ack.properties.is_some(), wanted, "{ack:?}");
+    }
+}
+
+/// [BQ-95]
+#[test]
+fn nothing_changes_for_other_clients() {
+    let large = Known::new(7, QoS::AtLeastOnce, 400 * KIB);
+    let mut without_session = connect_resuming(true);
+    without_session.properties.session_expiry = None;
+    for connect in [connect_resuming(false), without_session] {
+        let mut world = World::new();
+        let (mut rig, _) = world.connect(connect.clone());
+        rig.read(&large.packet(None)[..200 * KIB]);
+        world.cut(rig);
+        assert_eq!(world.spool.used(), 0);
+        let (mut rig, parts) = world.connect(connect);
+        assert!(parts.is_empty());
+        // A User Property like any other.
+        rig.read(&large.packet(Some(100 * KIB)));
+        let events = rig.events();
+        let [Event::Publish(message, _)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(message.payload.len(), 300 * KIB);
+        assert_eq!(message.properties.as_ref().unwrap().user.iter().count(), 2);
+    }
+}
+
+/// [BQ-96]
+#[test]
+fn parts_are_few_and_end_with_their_time_their_identifier_and_their_client() {
+    let all: Vec<_> = (1..=6).map(|id| Known::new(id, QoS::AtLeastOnce, 300 * KIB)).collect();
+    let begin = || {
+        let mut world = World::new();
+        let (mut rig, _) = world.resume();
+        for (number, known) in (1..).zip(&all) {
+            let stream = rig.open(number);
+            rig.read_on(stream, &known.packet(None)[..150 * KIB]);
+        }
+        world.cut(rig);
+        world
+    };
+    let mut world = begin();
+    let (mut rig, parts) = world.resume();
+    assert_eq!(parts.len(), 4);
+    let (known, rest): (Vec<_>, Vec<_>) = all.iter().partition(|known| parts.contains_key(&known.id));
+    assert_eq!(rest.len(), 2);
+    // Whole, under its identifier, on another stream.
+    let stream = rig.open(1);
+    rig.read_on(stream, &known[0].packet(None));
+    assert_eq!(arrived(&mut rig, &known), [known[0].id]);
+    world.cut(rig);
+    let (rig, parts) = world.resume();
+    assert_eq!(parts.len(), 3, "those that were not mentioned wait");
+    world.cut(rig);
+    world.now += PartialMessages::KEPT_FOR - Duration::from_secs(300);
+    let (rig, parts) = world.resume();
+    assert_eq!(parts.len(), 3);
+    world.cut(rig);
+    world.now += Duration::from_secs(300);
+    assert!(world.resume().1.is_empty());
+    assert_eq!(world.spool.used(), 0);
+
+    let mut world = begin();
+    let (rig, parts) = world.connect(connect_resuming(false));
+    assert!(parts.is_empty() && world.spool.used() == 0);
+    drop(rig);
+    let world = begin();
+    assert!(world.spool.used() > 0 && world.session.clone().unwrap().partials.is_empty());
+    let spool = world.spool.clone();
+    drop(world);
+    assert_eq!(spool.used(), 0, "with the session");
+}
+
+/// Links a client to a server; what each has sent goes to the other.
+struct Pair {
+    client: Client,
+    rig: Rig,
+}
+
+impl Pair {
+    fn connect(world: &mut World, session: Session) -> Self {
+        let options = ClientOptions { resume_large: true, ..ClientOptions::default() };
+        let client = Client::new(Arc::new(options), connect_resuming(false), Some(session), world.now);
+        let mut pair = Self { client, rig: Rig::before_connect(ServerOptions::default()) };
+        let bytes = pair.take(usize::MAX);
+        let Packet::Connect(connect) = packets(&bytes, V5).remove(0) else { panic!("CONNECT") };
+        pair.rig = world.connect(*connect).0;
+        pair
+    }
+
+    /// Takes bytes that the client sends.
+    fn take(&mut self, limit: usize) -> Vec<u8> {
+        let outbox = self.client.outbox(StreamKey::CONTROL).unwrap();
+        let len = outbox.remaining().min(limit);
+        outbox.copy_to_bytes(len).to_vec()
+    }
+
+    /// Acceptance and acknowledgements of the server.
+    fn answer(&mut self) -> Vec<ClientEvent> {
+        let bytes = self.rig.sent();
+        self.client.handle_bytes(StreamKey::CONTROL, &bytes, self.rig.now);
+        std::iter::from_fn(|| self.client.poll_event()).collect()
+    }
+}
+
+/// [BQ-97], [BQ-98], [BQ-99]
+#[test]
+fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
+    for (qos, is_refused) in [
+        (QoS::AtLeastOnce, false),
+        (QoS::ExactlyOnce, false),
+        (QoS::AtLeastOnce, true),
+        (QoS::ExactlyOnce, true),
+    ] {
+        let large = Known::new(1, qos, 400 * KIB);
+        let connack = |pair: &mut Pair, parts: &str| {
+            let mut connack = braid_proto::packet::Connack {
+                session_present: true,
+                reason: ReasonCode::Success,
+                properties: braid_proto::packet::ConnackProperties::default(),
+            };
+            // Of messages that the client does not have, as a whole, and without sense: ignored.
+            for part in ["9:5", "1:409600", "1:0", "x:1", "1:-4", "", parts] {
+                connack.properties.user.push(RESUME_PROPERTY, part);
+            }
+            let bytes = encoded(&Packet::Connack(Box::new(connack)), V5);
+            pair.client.handle_bytes(StreamKey::CONTROL, &bytes, pair.rig.now);
+        };
+        let mut world = World::new();
+        let mut pair = Pair::connect(&mut world, Session::default());
+        connack(&mut pair, "");
+        let mut delivery = delivery(large.topic, large.payload.clone(), qos);
+        delivery.stream = StreamKey::CONTROL;
+        pair.client.publish(delivery, world.now).unwrap();
+        let bytes = pair.take(200 * KIB);
+        pair.rig.read(&bytes);
+        let session = pair.client.take_session().unwrap();
+        world.cut(pair.rig);
+        let mut pair = Pair::connect(&mut world, session);
+        let part = pair.rig.server.session().unwrap().partials.iter().next().unwrap().1;
+        if is_refused {
+            pair.rig.server.session_mut().unwrap().partials.expire(world.now + Duration::from_secs(9999));
+        }
+        connack(&mut pair, &format!("1:{part}"));
+        let rest = pair.take(usize::MAX);
+        assert!(rest.len() < 400 * KIB - part + 100, "{} bytes", rest.len());
+        pair.rig.read(&rest);
+        if is_refused {
+            assert_eq!(refusals(&mut pair.rig), [OffsetProblem::NoPart]);
+            assert!(pair.answer().iter().all(|event| !matches!(event, ClientEvent::Published(..))));
+            let whole = pair.take(usize::MAX);
+            assert!(whole.len() > 400 * KIB, "{} bytes", whole.len());
+            pair.rig.read(&whole);
+        }
+        let events = pair.rig.events();
+        let [Event::Publish(message, _)] = &events[..] else { panic!("{events:?}") };
+        assert!(message.payload == large.payload);
+        assert!(message.properties.is_none(), "without the offset");
+        pair.rig.persist(&events);
+        let answered = pair.answer();
+        if qos == QoS::ExactlyOnce {
+            let bytes = pair.take(usize::MAX);
+            pair.rig.read(&bytes);
+            let events = pair.rig.events();
+            assert!(matches!(events[..], [Event::Release(_)]));
+            pair.rig.persist(&events);
+            assert!(matches!(pair.answer()[..], [ClientEvent::Published(_, ReasonCode::Success)]));
+        } else {
+            let is_published =
+                |event: &ClientEvent| matches!(event, ClientEvent::Published(_, ReasonCode::Success));
+            assert_eq!(answered.iter().filter(|event| is_published(event)).count(), 1, "{answered:?}");
+        }
+    }
+}
