@@ -716,8 +716,14 @@ mod tests {
                 let mut input = &[0x30, 0x80, 0x80, 8][..];
                 let mut rest = &vec![0; random.usize(0..100_000)][..];
                 if naive.get(&key).is_some_and(|own| !own.has_partial) {
-                    assert!(matches!(streams.decode(key, &mut input), Ok(None)));
-                    assert!(matches!(streams.decode(key, &mut rest), Ok(None)));
+                    assert!(matches!(
+                        streams.decode(key, &mut input, &mut PartialMessages::default()),
+                        Ok(None)
+                    ));
+                    assert!(matches!(
+                        streams.decode(key, &mut rest, &mut PartialMessages::default()),
+                        Ok(None)
+                    ));
                     naive.get_mut(&key).into_iter().for_each(|own| own.has_partial = true);
                 }
             }
