@@ -57,7 +57,7 @@ impl SpooledPacket for Packet {
 }
 
 fn payload() -> Vec<u8> {
-    (0..SIZE).map(|at| (at ^ at / 251).to_le_bytes()[0]).collect()
+    (0..SIZE).map(|at| (at ^ (at / 251)).to_le_bytes()[0]).collect()
 }
 
 fn up(device: &Host) -> usize {
