@@ -190,8 +190,8 @@ impl Decoder {
         Ok(Some(packet))
     }
 
-    /// Moves an incomplete packet to the spool, once enough of it has arrived, if it is a large PUBLISH or continues one
-    /// of `parts`.
+    /// Moves an incomplete packet to the spool, once enough of it has arrived, if it is a large PUBLISH or continues
+    /// one of `parts`.
     fn begin_spooled(
         &mut self,
         header: FixedHeader,

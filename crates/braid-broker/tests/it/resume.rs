@@ -45,9 +45,9 @@ fn large(len: usize) -> Publication {
 /// Cuts what `cut` cuts after `up`, and restores it after `down`, for ever.
 async fn breaking(cut: impl Fn(bool), up: Duration, down: Duration) {
     loop {
-        tokio::time::sleep(up).await;
+        wait(up).await;
         cut(true);
-        tokio::time::sleep(down).await;
+        wait(down).await;
         cut(false);
     }
 }

@@ -203,7 +203,7 @@ fn a_message_that_is_cut_anywhere_arrives_once_and_whole() {
             if is_done {
                 break;
             }
-            // What is lost at each cut is less than the part of a packet that is in the heap.
+            // Each cut loses less than the part of a packet that is in the heap.
             assert!(
                 sent <= received + (connection + 1) * 64 * KIB + 1000,
                 "seed {seed}: {sent} of {received}"
@@ -408,7 +408,7 @@ fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
                 reason: ReasonCode::Success,
                 properties: braid_proto::packet::ConnackProperties::default(),
             };
-            // Of messages that the client does not have, as a whole, and without sense: ignored.
+            // Parts of messages that the client does not have, of whole ones, and without sense are ignored.
             for part in ["9:5", "1:409600", "1:0", "x:1", "1:-4", "", parts] {
                 connack.properties.user.push(RESUME_PROPERTY, part);
             }

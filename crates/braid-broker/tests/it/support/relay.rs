@@ -8,9 +8,8 @@ use braid_transport::ByteStream;
 use braid_transport::mem::{self, Connector};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
-use tokio::time::sleep;
 
-use super::only_stream;
+use super::{only_stream, wait};
 
 /// Relay between clients and a listener in memory.
 pub(crate) struct Relay {
@@ -73,7 +72,7 @@ async fn copy(
     while let Ok(len @ 1..) = from.read(&mut buffer).await {
         sent.fetch_add(len, Ordering::Relaxed);
         if let Some(rate) = rate {
-            sleep(Duration::from_micros(len as u64 * 1_000_000 / rate as u64)).await;
+            wait(Duration::from_micros(len as u64 * 1_000_000 / rate as u64)).await;
         }
         if to.write_all(&buffer[..len]).await.is_err() {
             return;
