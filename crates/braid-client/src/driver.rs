@@ -61,9 +61,13 @@ impl Driver {
                     self.state.handle_connection_end();
                     continue;
                 }
-                // The server of the URL, or the link that was left for this one, may take the client.
+                // The server of the URL may take the client.
                 Ok(Outcome::Referred(error)) => (error, true),
-                Err(error) => (error, is_moving),
+                // So may that of the link which was left for this one.
+                Err(error) => {
+                    let has_alternative = is_moving && matches!(error, Error::Refused { .. });
+                    (error, has_alternative)
+                }
             };
             info!("no connection: {error}");
             self.state.handle_connection_end();

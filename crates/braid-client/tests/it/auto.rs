@@ -357,3 +357,23 @@ async fn a_session_that_another_client_takes_during_a_move_is_not_taken_back() {
     let event = tls.incoming().await.event().await;
     assert!(event.is_none(), "the link is closed without CONNECT: {event:?}");
 }
+
+/// The other server may have other rules: the client goes back to the one that took it.
+#[tokio::test(start_paused = true)]
+async fn a_move_that_is_refused_is_undone() {
+    let (mut quic, mut tls, builder, _device) = both();
+    let (mut peer, client, _messages, mut events) = over_quic(&mut quic, builder).await;
+    client.change_transport().await.unwrap();
+    let refusing = async {
+        let (mut after, ()) = join!(tls.incoming(), peer.run(Duration::from_millis(200)));
+        after.connect().await;
+        after.reject(ReasonCode::NotAuthorized).await;
+        quic.accept_with(Some(peer.cut())).await.0
+    };
+    let (mut peer, over) = join!(refusing, connected(&mut events));
+    assert_eq!(over, Transport::Quic);
+    // Refused without a move before it, it is the end.
+    peer.disconnect(ReasonCode::NotAuthorized).await;
+    let event = next(&mut events).await;
+    assert!(matches!(event, ConnectionEvent::Disconnected { retry_in: None, .. }), "{event:?}");
+}

@@ -99,7 +99,7 @@ struct Known {
 
 impl Known {
     fn new(id: u16, qos: QoS, len: usize) -> Self {
-        let bytes = (0..len).map(|at| (at / 256 ^ at ^ usize::from(id)).to_le_bytes()[0]);
+        let bytes = (0..len).map(|at| ((at / 256) ^ at ^ usize::from(id)).to_le_bytes()[0]);
         let user = UserProperties::from([("unit", "mm")]);
         Self { id, qos, topic: "large/one", payload: bytes.collect(), user }
     }
