@@ -63,7 +63,7 @@ impl Driver {
                 }
                 // The server of the URL may take the client.
                 Ok(Outcome::Referred(error)) => (error, true),
-                // So may that of the link which was left for this one.
+                // The server of the link which was left for this one may, too.
                 Err(error) => {
                     let has_alternative = is_moving && matches!(error, Error::Refused { .. });
                     (error, has_alternative)
