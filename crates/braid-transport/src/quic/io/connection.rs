@@ -682,7 +682,10 @@ impl Connection {
 
     /// Takes in DATAGRAM frames, and sends them, from now on.
     pub(in crate::quic) fn permit_datagrams(&mut self) {
-        self.datagrams = Some(Box::new(DatagramFrames::new(&mut self.library)));
+        let mut datagrams = Box::new(DatagramFrames::new(&mut self.library));
+        // Those that came before are read first, and not behind what was sent after them.
+        datagrams.take_received(&mut self.library);
+        self.datagrams = Some(datagrams);
     }
 
     /// Largest datagram that the path takes now; `None` if either end permits none.
