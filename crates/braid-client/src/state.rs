@@ -13,7 +13,7 @@ use braid_proto::session::SessionExpiry;
 use braid_proto::stream::LogicalStream;
 use braid_transport::Transport;
 use tokio::sync::oneshot;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::datagrams::DatagramCounters;
 use crate::error::Error;
@@ -122,6 +122,7 @@ impl ClientState {
     /// Handles CONNACK with Success. `is_multi`: the link can have data streams.
     pub(crate) fn handle_connected(&mut self, connected: Connected, transport: Transport, is_multi: bool) {
         let Connected { session_present, properties, lost } = connected;
+        debug!(session_present, "received CONNACK");
         let session = if session_present { "the session goes on" } else { "a new session" };
         info!("connected over {transport}: {session}");
         let parts = properties.user.iter().filter(|(name, _)| *name == RESUME_PROPERTY).count();

@@ -366,11 +366,8 @@ impl Auto {
                 Ok(()) => self.watch.moved(),
                 Err(error) => warn!("the QUIC connection cannot move to {route}: {error}"),
             },
-            Protocol::Tcp => {
-                let quic_first = matches!(self.memory.first(), First::Quic { .. }) && self.dialers.has_quic();
-                let to = if quic_first && self.may_choose { Protocol::Quic } else { Protocol::Tcp };
-                self.attempt(Cause::Network, to);
-            }
+            // Known to work, unlike QUIC here. That may follow when its turn comes.
+            Protocol::Tcp => self.attempt(Cause::Network, Protocol::Tcp),
         }
     }
 

@@ -180,7 +180,7 @@ const ADDRESS_CHANGE: &str = r#"
 unshare -n "$B" serve --tcp 127.0.0.1:1883 --tls 0.0.0.0:8883 --quic 0.0.0.0:14567 --allow-anonymous --data-dir data > banner.txt 2> serve.txt &
 BROKER=$!
 trap 'kill $BROKER' EXIT
-until grep -q 'quic://' banner.txt; do :; done
+until grep -q 'quic://' banner.txt; do sleep 0.05; done
 ip link set lo up
 ip link add va type veth peer name vb
 ip link set vb netns $BROKER
@@ -189,10 +189,10 @@ ip addr add 10.9.0.2/24 dev va
 ip link set va up
 "$B" sub -L "auto://10.9.0.1?quic=$QUIC" --insecure -t t -q 1 -C 1 -d > messages.txt 2> events.txt &
 SUBSCRIBER=$!
-until grep -q 'received SUBACK' events.txt; do :; done
+until grep -q 'received SUBACK' events.txt; do sleep 0.05; done
 ip addr del 10.9.0.2/24 dev va
 ip addr add 10.9.0.3/24 dev va
-until grep -q 'this machine sends from 10.9.0.3 now' events.txt; do :; done
+until grep -q 'this machine sends from 10.9.0.3 now' events.txt; do sleep 0.05; done
 nsenter -t $BROKER -n "$B" pub -h 127.0.0.1 -t t -m moved -q 1
 wait $SUBSCRIBER
 cat messages.txt events.txt
@@ -203,7 +203,7 @@ fn quic_moves_along_with_the_address_of_the_machine_and_tls_is_replaced() {
     for (quic, moves) in [("14567", 0), ("9", 1)] {
         let dir = tempfile::tempdir().unwrap();
         let output = std::process::Command::new("timeout")
-            .args(["60", "unshare", "-Urn", "sh", "-ec", ADDRESS_CHANGE])
+            .args(["120", "unshare", "-Urn", "sh", "-ec", ADDRESS_CHANGE])
             .env("B", env!("CARGO_BIN_EXE_braidmq"))
             .env("QUIC", quic)
             .current_dir(dir.path())
