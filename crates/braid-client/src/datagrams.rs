@@ -32,11 +32,11 @@ pub(crate) struct DatagramCounters {
 
 impl DatagramCounters {
     /// Adds the growth of the counts of a link.
-    pub(crate) fn add(&self, before: DatagramCounts, now: DatagramCounts) {
-        let dropped = |counts: DatagramCounts| counts.dropped_unsent + counts.dropped_unread;
-        self.sent.fetch_add(now.sent - before.sent, Ordering::Relaxed);
-        self.received.fetch_add(now.received - before.received, Ordering::Relaxed);
-        self.dropped.fetch_add(dropped(now) - dropped(before), Ordering::Relaxed);
+    pub(crate) fn add(&self, growth: DatagramCounts) {
+        let DatagramCounts { sent, received, dropped_unsent, dropped_unread } = growth;
+        self.sent.fetch_add(sent, Ordering::Relaxed);
+        self.received.fetch_add(received, Ordering::Relaxed);
+        self.dropped.fetch_add(dropped_unsent + dropped_unread, Ordering::Relaxed);
     }
 
     pub(crate) fn note_refused(&self) {

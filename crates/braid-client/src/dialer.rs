@@ -3,16 +3,27 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_transport::quic::RoundTrips;
 use braid_transport::{ClientTls, ConnectOptions, Link, Target, Transport, connect_timed, mem, sim};
 use percent_encoding::percent_decode_str;
+use tokio::time::timeout;
 use url::Url;
 
 use crate::error::{Error, OptionsError};
 
 /// Path of MQTT over WebSocket where the URL names none.
 const WEBSOCKET_PATH: &str = "/mqtt";
+
+/// Result of an attempt to connect within a time limit.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    attempt: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
+    timeout(limit, attempt).await.unwrap_or(Err(too_late))
+}
 
 /// Kind of link to establish.
 #[derive(Clone, Debug)]
@@ -80,11 +91,10 @@ impl Dialer {
         }
     }
 
-    /// Sets the port. True: it is another one.
-    pub(crate) fn set_port(&mut self, port: u16) -> bool {
-        match self {
-            Self::Network(network) => std::mem::replace(&mut network.0.port, port) != port,
-            Self::Memory(_) | Self::Simulated(_) => false,
+    /// Sets the port.
+    pub(crate) fn set_port(&mut self, port: u16) {
+        if let Self::Network(network) = self {
+            network.0.port = port;
         }
     }
 }

@@ -6,10 +6,9 @@ use std::time::Duration;
 use braid_proto::connection::ClientOptions;
 use braid_proto::packet::Connect;
 use braid_transport::Link;
-use tokio::time::timeout;
 
 use crate::auto::Auto;
-use crate::dialer::Dialer;
+use crate::dialer::{Dialer, within};
 use crate::error::Error;
 use crate::reconnect::Reconnect;
 use crate::scram::ScramCredentials;
@@ -60,10 +59,8 @@ impl Route {
 impl Settings {
     /// Establishes a link within the connect timeout.
     pub(crate) async fn dial(&mut self, may_be_early: bool) -> Result<Link, Error> {
-        let limit = self.timeouts.connect;
-        let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
         match &mut self.route {
-            Route::Fixed(dialer) => timeout(limit, dialer.dial(may_be_early)).await.unwrap_or(Err(too_late)),
+            Route::Fixed(dialer) => within(self.timeouts.connect, dialer.dial(may_be_early)).await,
             // Each of its attempts has the limit, so that their errors are not lost.
             Route::Auto(auto) => auto.dial(may_be_early).await,
         }

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use braid_select::reading::{DeliveryRate, QuicCounters, TcpReading};
 use tokio::net::TcpStream;
 
 /// Measurements of the path of a connection, of HTTP or of MQTT.
@@ -80,6 +82,43 @@ pub struct TcpMetrics {
     pub delivery_rate: u64,
     /// True if the application, not the path, limited that rate.
     pub is_app_limited: bool,
+}
+
+/// The measurements as the selection between QUIC and TCP takes them.
+impl From<&TcpMetrics> for TcpReading {
+    fn from(metrics: &TcpMetrics) -> Self {
+        Self {
+            srtt: metrics.srtt,
+            rttvar: metrics.rttvar,
+            min_rtt: metrics.min_rtt,
+            retransmits: metrics.retransmits.into(),
+            retrans: metrics.retrans,
+            lost: metrics.lost,
+            total_retrans: metrics.total_retrans.into(),
+            segments_out: metrics.data_segments_sent.into(),
+            delivered: metrics.delivered.into(),
+            dsack_dups: metrics.dsack_dups.into(),
+            snd_ssthresh: metrics.snd_ssthresh,
+            delivery_rate: NonZeroU64::new(metrics.delivery_rate).map(|bytes_per_second| DeliveryRate {
+                bytes_per_second,
+                app_limited: metrics.is_app_limited,
+            }),
+        }
+    }
+}
+
+/// The measurements as the selection between QUIC and TCP takes them.
+impl From<&PathStats> for QuicCounters {
+    fn from(stats: &PathStats) -> Self {
+        Self {
+            srtt: stats.srtt,
+            sent: stats.sent_packets,
+            lost: stats.lost_packets,
+            received: stats.received_datagrams,
+            rate: stats.rate.and_then(NonZeroU64::new),
+            mtu: stats.mtu,
+        }
+    }
 }
 
 /// Reads the measurements of a connection whose socket belongs to another value.

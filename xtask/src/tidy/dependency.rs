@@ -15,7 +15,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("auth", &["proto"]),
     ("store", &["proto"]),
     ("emulator", &[]),
-    ("transport", &["proto::stream", "emulator"]),
+    ("transport", &["proto::stream", "emulator", "select::reading"]),
     ("client", &["proto", "auth::scram", "transport", "select"]),
     ("broker", &["proto", "router", "auth", "store", "transport"]),
     ("access", &["proto", "auth", "transport", "broker"]),

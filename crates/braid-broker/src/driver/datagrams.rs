@@ -45,11 +45,10 @@ impl DatagramTraffic {
             return 0;
         }
         let Some(now) = link.datagram_counts() else { return 0 };
-        let before = std::mem::replace(&mut self.counted, now);
-        let unsent = now.dropped_unsent - before.dropped_unsent;
-        statistics.add(Counter::DatagramsSent, now.sent - before.sent);
-        statistics.add(Counter::DatagramsReceived, now.received - before.received);
-        statistics.add(Counter::DatagramsDropped, unsent + now.dropped_unread - before.dropped_unread);
-        unsent
+        let growth = now.since(std::mem::replace(&mut self.counted, now));
+        statistics.add(Counter::DatagramsSent, growth.sent);
+        statistics.add(Counter::DatagramsReceived, growth.received);
+        statistics.add(Counter::DatagramsDropped, growth.dropped_unsent + growth.dropped_unread);
+        growth.dropped_unsent
     }
 }

@@ -12,7 +12,9 @@ use braid_transport::sim::{Direction, Host, Shaper};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use crate::support::{QuicBroker, Relay, TestBroker, bytes, lasting, publish_packet, quiet, settle, wait};
+use crate::support::{
+    self, QuicBroker, Relay, TestBroker, bytes, lasting, publish_packet, quiet, settle, wait,
+};
 
 const SIZE: usize = 20_000_000;
 /// Bytes per second of the links, about.
@@ -102,16 +104,23 @@ fn narrow(device: &Host) {
     device.change(|link| link.latency = Duration::from_millis(20));
 }
 
+/// A broker over QUIC, a subscriber of the large message, and a device behind a narrow link. The directory of the spool
+/// lives with them.
+async fn quic() -> (QuicBroker, support::Client, Host, TempDir) {
+    let (spool, directory) = spool();
+    let broker = QuicBroker::start_with_spool(spool);
+    let mut subscriber = broker.memory.v5("subscriber").await;
+    subscriber.subscribe("large", QoS::ExactlyOnce).await;
+    let device = broker.host("device");
+    narrow(&device);
+    (broker, subscriber, device, directory)
+}
+
 /// Each message is on a stream of its own. [BQ-96], [BQ-97], [BQ-98]
 #[tokio::test(start_paused = true)]
 async fn a_message_over_quic_goes_on_where_it_was_cut() {
     for resumes in [true, false] {
-        let (spool, _directory) = spool();
-        let broker = QuicBroker::start_with_spool(spool.clone());
-        let mut subscriber = broker.memory.v5("subscriber").await;
-        subscriber.subscribe("large", QoS::ExactlyOnce).await;
-        let device = broker.host("device");
-        narrow(&device);
+        let (broker, mut subscriber, device, _directory) = quic().await;
         let builder = builder("quic://localhost", resumes).in_simulation(device.clone(), broker.address);
         let (client, _messages) = builder.connect().await.expect("the broker is there");
         // Long enough for both ends to give the connection up.
@@ -135,12 +144,7 @@ async fn a_message_over_quic_goes_on_where_it_was_cut() {
 async fn a_message_goes_on_over_another_transport() {
     const LEN: usize = 4_000_000;
     for first in [Transport::Quic, Transport::Mem] {
-        let (spool, _directory) = spool();
-        let broker = QuicBroker::start_with_spool(spool.clone());
-        let mut subscriber = broker.memory.v5("subscriber").await;
-        subscriber.subscribe("large", QoS::ExactlyOnce).await;
-        let device = broker.host("device");
-        narrow(&device);
+        let (broker, mut subscriber, device, _directory) = quic().await;
         let relay = Relay::start(broker.memory.connector.clone(), RATE);
         let is_blocked = first == Transport::Mem;
         device.change(|link| link.cut = is_blocked);

@@ -9,11 +9,11 @@ use std::time::Duration;
 use braid_proto::packet::QuicHint;
 use braid_select::Protocol;
 use braid_transport::{ConnectOptions, Link};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tracing::info;
 
 use super::hint::ServerReference;
-use crate::dialer::Dialer;
+use crate::dialer::{Dialer, within};
 use crate::error::Error;
 
 /// Attempt to establish a link.
@@ -75,9 +75,7 @@ impl Dialers {
 
     /// Resolves the host, once for both protocols.
     pub(super) async fn resolve(&mut self) -> Result<(), Error> {
-        let too_late = Error::ConnectTimeout { seconds: self.limit.as_secs() };
-        let resolved = timeout(self.limit, self.tls.resolve()).await.unwrap_or(Err(too_late));
-        self.addresses = resolved?;
+        self.addresses = within(self.limit, self.tls.resolve()).await?;
         Ok(())
     }
 
@@ -93,20 +91,13 @@ impl Dialers {
     /// Begins an attempt of a connect, to the addresses that were resolved for it.
     pub(super) fn attempt(&self, over: Protocol, may_be_early: bool) -> Attempt {
         let (dialer, addresses, limit) = (self.dialer(over), self.addresses.clone(), self.limit);
-        Box::pin(async move {
-            let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
-            let dialled = dialer.dial_addresses(&addresses, may_be_early);
-            timeout(limit, dialled).await.unwrap_or(Err(too_late))
-        })
+        Box::pin(async move { within(limit, dialer.dial_addresses(&addresses, may_be_early)).await })
     }
 
     /// Begins an attempt beside a connection. The host is resolved again: the network may be another one by now.
     pub(super) fn attempt_beside(&self, over: Protocol) -> Attempt {
         let (dialer, limit) = (self.dialer(over), self.limit);
-        Box::pin(async move {
-            let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
-            timeout(limit, dialer.dial(false)).await.unwrap_or(Err(too_late))
-        })
+        Box::pin(async move { within(limit, dialer.dial(false)).await })
     }
 
     fn dialer(&self, over: Protocol) -> Dialer {
@@ -143,10 +134,11 @@ impl Dialers {
         let before = (self.quic.clone(), self.tls.clone());
         self.quic.set_host(&server.host);
         self.tls.set_host(&server.host);
-        match (over, server.port) {
-            (Protocol::Quic, Some(port)) => _ = self.quic.set_port(port),
-            (Protocol::Tcp, Some(port)) => _ = self.tls.set_port(port),
-            (_, None) => {}
+        if let Some(port) = server.port {
+            match over {
+                Protocol::Quic => self.quic.set_port(port),
+                Protocol::Tcp => self.tls.set_port(port),
+            }
         }
         (self.hint, self.is_referred) = (None, true);
         match is_permanent {

@@ -103,9 +103,9 @@ impl Memory {
     }
 
     /// Notes that QUIC failed in the network of a key. Returns the time until it may be tried again.
-    pub(super) fn quic_failed(&mut self, key: &Key, failure: Failure) -> Duration {
+    pub(super) fn quic_failed(&mut self, key: &Key) -> Duration {
         let now = self.now();
-        self.selector.quic_failed(now, key, failure);
+        self.selector.quic_failed(now, key, Failure::Handshake);
         self.save();
         self.selector.known(now, key).map_or(Duration::ZERO, |known| known.retry_in)
     }
@@ -127,8 +127,9 @@ impl Memory {
 
     /// Writes the state file, if there is one.
     pub(super) fn save(&mut self) {
+        let now = self.now();
         if let Some(file) = &mut self.file {
-            file.write(self.selector.remember(START + self.epoch.elapsed()));
+            file.write(self.selector.remember(now));
         }
     }
 }

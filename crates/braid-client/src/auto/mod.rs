@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use braid_proto::packet::ConnackProperties;
 use braid_proto::reason::ReasonCode;
-use braid_select::{Failure, First, Key, Protocol};
+use braid_select::{First, Key, Protocol};
 use braid_transport::Link;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -26,7 +26,7 @@ use self::hint::{ServerReference, quic_hint};
 use self::memory::Memory;
 use self::network::NetworkChanges;
 use self::watch::{Beside, Cause, Watch};
-use crate::dialer::Dialer;
+use crate::dialer::{Dialer, within};
 use crate::error::Error;
 
 /// Time for QUIC to be established after TLS was: as long as the whole race took, so many times, and at least.
@@ -197,13 +197,13 @@ impl Auto {
         }
         self.late = rest.filter(|_| protocol == Protocol::Tcp).map(|(attempt, elapsed)| {
             let (times, least) = LATE;
-            limited(attempt, (elapsed * times).max(least))
+            Box::pin(within((elapsed * times).max(least), attempt)) as Attempt
         });
         link
     }
 
     fn quic_failed(&mut self, key: &Key, error: &Error) {
-        let wait = self.memory.quic_failed(key, Failure::Handshake);
+        let wait = self.memory.quic_failed(key);
         warn!("QUIC does not work here, next try in {} s at the earliest: {error}", wait.as_secs());
     }
 
@@ -348,7 +348,7 @@ impl Auto {
         };
         if cause == Cause::Silence && (from, to) == (Protocol::Quic, Protocol::Tcp) {
             // Is it UDP, or only the old connection, that the server or a NAT has forgotten?
-            self.late = Some(limited(self.dialers.attempt_beside(Protocol::Quic), LATE.1));
+            self.late = Some(Box::pin(within(LATE.1, self.dialers.attempt_beside(Protocol::Quic))));
         }
         let settle = if is_silent || !is_established { Duration::ZERO } else { self.watch.settle_limit() };
         Some(Replacement { link: next, reason, settle })
@@ -408,14 +408,6 @@ impl Auto {
         }
         self.memory.save();
     }
-}
-
-/// Attempt with a time limit of its own.
-fn limited(attempt: Attempt, limit: Duration) -> Attempt {
-    Box::pin(async move {
-        let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
-        timeout(limit, attempt).await.unwrap_or(Err(too_late))
-    })
 }
 
 /// Name of a protocol for the log.

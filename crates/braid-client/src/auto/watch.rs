@@ -1,13 +1,12 @@
 //! Watch over the link of a connection: readings of its path, silence, and attempts of other links beside it.
 
 use std::fmt;
-use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use braid_select::{
-    Decision, DeliveryRate, First, Key, Protocol, QuicCounters, QuicMeter, QuicSampler, TcpMeter, TcpReading,
+    Decision, First, Key, Protocol, QuicCounters, QuicMeter, QuicReading, QuicSampler, TcpMeter, TcpReading,
 };
 use braid_transport::http::{PathSample, PathStats, TcpMetrics};
 use braid_transport::{Link, Transport};
@@ -255,21 +254,13 @@ impl Watch {
     }
 
     fn take_quic(&mut self, stats: &PathStats, memory: &mut Memory) -> Option<Decision> {
-        let counters = QuicCounters {
-            srtt: stats.srtt,
-            sent: stats.sent_packets,
-            lost: stats.lost_packets,
-            received: stats.received_datagrams,
-            rate: stats.rate.and_then(NonZeroU64::new),
-            mtu: stats.mtu,
-        };
         let (meter, sampler) = &mut self.quic;
-        let reading = sampler.sample(memory.now(), &counters);
+        let reading = sampler.sample(memory.now(), &QuicCounters::from(stats));
         let probe_timeout = reading.srtt + 4 * reading.rttvar + MAX_ACK_DELAY;
-        self.answers.take(stats.sent_bytes, counters.received, probe_timeout);
+        self.answers.take(stats.sent_bytes, stats.received_datagrams, probe_timeout);
         self.answers.srtt = reading.srtt;
         // Silence is this watch's to find: the selector would need a connection over TCP beside this one.
-        let reading = braid_select::QuicReading { pto_count: 0, ..reading };
+        let reading = QuicReading { pto_count: 0, ..reading };
         memory.observe_quic(meter, &reading)
     }
 
@@ -278,24 +269,7 @@ impl Watch {
         self.answers.received = metrics.delivered.into();
         self.answers.srtt = metrics.srtt;
         self.answers.is_tcp_silent = metrics.retransmits >= TCP_TIMEOUTS;
-        let reading = TcpReading {
-            srtt: metrics.srtt,
-            rttvar: metrics.rttvar,
-            min_rtt: metrics.min_rtt,
-            retransmits: metrics.retransmits.into(),
-            retrans: metrics.retrans,
-            lost: metrics.lost,
-            total_retrans: metrics.total_retrans.into(),
-            segments_out: metrics.data_segments_sent.into(),
-            delivered: metrics.delivered.into(),
-            dsack_dups: metrics.dsack_dups.into(),
-            snd_ssthresh: metrics.snd_ssthresh,
-            delivery_rate: NonZeroU64::new(metrics.delivery_rate).map(|bytes_per_second| DeliveryRate {
-                bytes_per_second,
-                app_limited: metrics.is_app_limited,
-            }),
-        };
-        memory.observe_tcp(&mut self.tcp, &reading)
+        memory.observe_tcp(&mut self.tcp, &TcpReading::from(metrics))
     }
 
     /// Whether the path does not answer. `is_early`: the server has not confirmed early data.

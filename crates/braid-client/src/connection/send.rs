@@ -250,7 +250,7 @@ impl Connection {
         let Some(now) = self.link.datagram_counts().filter(|now| *now != DatagramCounts::default()) else {
             return;
         };
-        state.channels.datagrams.add(self.writer.replace_counted(now), now);
+        state.channels.datagrams.add(now.since(self.writer.replace_counted(now)));
     }
 
     // -- Requests ----------------------------------------------------------------------------------

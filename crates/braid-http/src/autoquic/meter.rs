@@ -1,9 +1,8 @@
 //! Measurements of one connection, in the form that the selector takes.
 
-use std::num::NonZeroU64;
 use std::time::Duration;
 
-use braid_select::{DeliveryRate, QuicCounters, QuicMeter, QuicReading, QuicSampler, TcpMeter, TcpReading};
+use braid_select::{QuicCounters, QuicMeter, QuicReading, QuicSampler, TcpMeter, TcpReading};
 use braid_transport::http::{PathStats, TcpMetrics};
 
 use crate::upgrade::Sent;
@@ -56,24 +55,7 @@ impl TcpConnection {
         let completion = (periods > 0 && bytes > 0)
             .then(|| Completion { bytes: bytes / u64::from(periods), elapsed: elapsed / periods });
         self.srtt = metrics.srtt;
-        let reading = TcpReading {
-            srtt: metrics.srtt,
-            rttvar: metrics.rttvar,
-            min_rtt: metrics.min_rtt,
-            retransmits: metrics.retransmits.into(),
-            retrans: metrics.retrans,
-            lost: metrics.lost,
-            total_retrans: metrics.total_retrans.into(),
-            segments_out: metrics.data_segments_sent.into(),
-            delivered: metrics.delivered.into(),
-            dsack_dups: metrics.dsack_dups.into(),
-            snd_ssthresh: metrics.snd_ssthresh,
-            delivery_rate: NonZeroU64::new(metrics.delivery_rate).map(|bytes_per_second| DeliveryRate {
-                bytes_per_second,
-                app_limited: metrics.is_app_limited,
-            }),
-        };
-        (reading, completion)
+        (TcpReading::from(metrics), completion)
     }
 }
 
@@ -137,15 +119,7 @@ impl QuicConnection {
     }
 
     pub(super) fn sample(&mut self, now: Duration, stats: &PathStats) -> QuicReading {
-        let counters = QuicCounters {
-            srtt: stats.srtt,
-            sent: stats.sent_packets,
-            lost: stats.lost_packets,
-            received: stats.received_datagrams,
-            rate: stats.rate.and_then(NonZeroU64::new),
-            mtu: stats.mtu,
-        };
-        self.sampler.sample(now, &counters)
+        self.sampler.sample(now, &QuicCounters::from(stats))
     }
 }
 

@@ -54,6 +54,19 @@ pub struct DatagramCounts {
     pub dropped_unread: u64,
 }
 
+impl DatagramCounts {
+    /// Growth since earlier counts of the same link.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            sent: self.sent - before.sent,
+            received: self.received - before.received,
+            dropped_unsent: self.dropped_unsent - before.dropped_unsent,
+            dropped_unread: self.dropped_unread - before.dropped_unread,
+        }
+    }
+}
+
 // === Queue ===
 
 /// Queue of datagrams by priority. The oldest of the lowest priority is dropped if another needs its room.
