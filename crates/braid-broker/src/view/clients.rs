@@ -3,23 +3,25 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_proto::session::{SessionExpiry, Subscription};
 use braid_proto::topic::TopicFilter;
 use braid_transport::Transport;
 use ipnet::IpNet;
 use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
 
 use super::answer::ask;
 use super::connection::{ClientName, ConnectionSummary, PendingDetail};
-use super::inquiry::{Inquiry, ViewError};
+use super::inquiry::{ANSWER_TIMEOUT, Inquiry, ViewError};
 use super::{ENTRIES_IN_PAGE, ENTRIES_IN_PIECE, Page, subscriptions};
 use crate::core::Core;
 use crate::registry::{Presence, Registry, SessionEntry, SessionKey, SessionOwner};
 
-/// Times that a view looks for the owner of a session, which may change while it is asked.
-const ATTEMPTS: usize = 3;
+/// Pause before a view asks the next owner of a session whose connection ends. Where threads are busy, the end takes
+/// longer than some turns of a task.
+const HANDOVER_PAUSE: Duration = Duration::from_millis(2);
 
 /// Row of the list of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,20 +229,24 @@ pub(super) async fn most_queued(
 /// # Errors
 /// The client has no session, or its connection does not answer.
 pub(super) async fn detail(core: &Core, name: &ClientName) -> Result<ClientDetail, ViewError> {
-    for _ in 0..ATTEMPTS {
-        let entry = core.sessions.registry.find(name.session_id()).ok_or(ViewError::NotFound)?;
-        match pending(&entry).await {
-            // The session was handed over, parked or ended meanwhile.
-            Err(ViewError::Vanished | ViewError::NotConnected) => yield_now().await,
-            Err(error) => return Err(error),
-            Ok(pending) => {
-                let subscriptions = subscriptions::piece_of(&entry, None).await?;
-                let row = ClientQuery::default().row(&entry).ok_or(ViewError::NotFound)?;
-                return Ok(ClientDetail { row, pending, subscriptions });
+    let ask_owners = async {
+        loop {
+            match detail_of_owner(core, name).await {
+                // The session is handed over, parked or ended.
+                Err(ViewError::Vanished | ViewError::NotConnected) => sleep(HANDOVER_PAUSE).await,
+                answer => return answer,
             }
         }
-    }
-    Err(ViewError::NoAnswer)
+    };
+    timeout(ANSWER_TIMEOUT, ask_owners).await.unwrap_or(Err(ViewError::NoAnswer))
+}
+
+async fn detail_of_owner(core: &Core, name: &ClientName) -> Result<ClientDetail, ViewError> {
+    let entry = core.sessions.registry.find(name.session_id()).ok_or(ViewError::NotFound)?;
+    let pending = pending(&entry).await?;
+    let subscriptions = subscriptions::piece_of(&entry, None).await?;
+    let row = ClientQuery::default().row(&entry).ok_or(ViewError::NotFound)?;
+    Ok(ClientDetail { row, pending, subscriptions })
 }
 
 async fn pending(entry: &Arc<SessionEntry>) -> Result<PendingDetail, ViewError> {
