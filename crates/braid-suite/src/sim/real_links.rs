@@ -66,6 +66,8 @@ struct Set {
     limit: String,
     /// Bytes of a bulk message.
     bulk: Option<usize>,
+    /// Messages per second without a priority, in place of urgent ones and bulk.
+    alone: Option<u32>,
 }
 
 impl Link {
@@ -244,6 +246,10 @@ async fn measure(
     load.urgent_messages = seconds * 10;
     // More than the link can carry, but not without limit: a broker acknowledges what it drops.
     load.bulk_rate = Some(OFFERED * link.limit()? / bulk as f64);
+    if let Some(rate) = link.set.alone {
+        load = UrgentLoad::new(0, bulk, Lanes::Equal);
+        (load.urgent_rate, load.urgent_messages) = (rate.into(), seconds * rate);
+    }
     let set_up = async {
         let (publisher, subscriber) = testbed.connect(way).await?;
         load.set_up(publisher, subscriber).await
