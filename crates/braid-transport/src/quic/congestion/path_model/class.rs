@@ -188,10 +188,12 @@ impl Gate {
         (self.model, self.reason) = (model, reason);
     }
 
-    /// Sends a window from now on. `rate`: packets per second; otherwise those that are in flight in a round trip.
+    /// Sends a window from now on. `rate`: packets per second; otherwise those that are in flight in a round trip, and
+    /// at startup those that may be.
     fn enter_windowed(&mut self, rate: Option<f64>, reason: Reason, now: f64) {
         let smoothed = self.rtt.smoothed.unwrap_or(NO_RTT);
-        let rate = rate.unwrap_or_else(|| self.sent.in_flight() as f64 / smoothed.max(1e-4));
+        let permitted = if let Model::Startup(startup) = &self.model { startup.window() } else { 0 };
+        let rate = rate.unwrap_or_else(|| self.sent.in_flight().max(permitted) as f64 / smoothed.max(1e-4));
         let base = self.rtt.min.rtt.unwrap_or(smoothed);
         self.enter(Model::Windowed(WindowModel::new(rate, base, self.ignore_loss_until, now)), reason, now);
     }

@@ -8,8 +8,9 @@ use super::startup::random_losses;
 /// Packets of an interval.
 const INTERVAL: f64 = 32.0;
 
-/// Standard deviations above which losses are more than random.
-const DEVIATIONS: f64 = 1.5;
+/// Probability of random losses, and standard deviations above which losses are more.
+const RANDOM_LOSS: f64 = 0.1;
+const DEVIATIONS: f64 = 2.0;
 
 /// Share within which delivery rates are the same.
 const EQUAL: f64 = 0.125;
@@ -51,7 +52,7 @@ impl LossIntervals {
         }
         let Self { before, delivered, lost, time } = std::mem::take(self);
         let rate = delivered / time;
-        if lost <= random_losses(all, DEVIATIONS) {
+        if lost <= random_losses(all, RANDOM_LOSS, DEVIATIONS) {
             return Losses::Few;
         }
         match before {

@@ -9,13 +9,14 @@ const FIRST: f64 = 4.0;
 const DROPS_SPAN: f64 = 0.15;
 const DROPS_SHARE: f64 = 0.15;
 
-/// Random losses with this probability stay below so many standard deviations.
-const RANDOM_LOSS: f64 = 0.1;
-const DEVIATIONS: f64 = 3.0;
+/// Random losses with this probability stay below so many standard deviations. A policer that is sent more than it
+/// passes soon drops a third and more, as what it drops is sent again.
+const RANDOM_LOSS: f64 = 0.2;
+const DEVIATIONS: f64 = 4.0;
 
-/// Losses of so many packets that are random with the highest probability, and so many standard deviations more.
-pub(super) fn random_losses(packets: f64, deviations: f64) -> f64 {
-    RANDOM_LOSS.mul_add(packets, deviations * (packets * RANDOM_LOSS * (1.0 - RANDOM_LOSS)).sqrt())
+/// Losses of so many packets that are random with this probability, and so many standard deviations more.
+pub(super) fn random_losses(packets: f64, probability: f64, deviations: f64) -> f64 {
+    probability.mul_add(packets, deviations * (packets * probability * (1.0 - probability)).sqrt())
 }
 
 /// Packets that a policer passes between two drops, unless it has dropped fewer than an outage would.
@@ -99,7 +100,10 @@ impl Startup {
     /// True if losses go on and are too few for a policer: they are random, or packets were reordered.
     pub(super) fn is_random_loss(&self) -> bool {
         let (passed, lost) = self.fates;
-        passed + lost >= ENOUGH && lost >= FEW && f64::from(lost) < f64::from(passed + lost) * DROPS_SHARE
+        let all = f64::from(passed + lost);
+        passed + lost >= ENOUGH
+            && lost >= FEW
+            && f64::from(lost) < random_losses(all, RANDOM_LOSS, DEVIATIONS)
     }
 
     /// Notes a queue: its drops are no policer's.
@@ -137,7 +141,7 @@ impl Startup {
             (self.first_drop, self.passed, self.dropped, self.ack_only) = (Some(sent), 0, 0, ack_only);
             return None;
         }
-        if dropped < random_losses(all, DEVIATIONS) {
+        if dropped < random_losses(all, RANDOM_LOSS, DEVIATIONS) {
             return None;
         }
         let passed = f64::from(self.passed) + ack_only.saturating_sub(self.ack_only) as f64;

@@ -441,6 +441,34 @@ fn random_losses_are_seldom_taken_for_a_policer() {
     assert!(wrong <= 4, "{wrong} of 100");
 }
 
+/// A policer with its rate would drop as many.
+#[test]
+fn losses_of_a_sender_of_few_packets_are_not_taken_for_a_policer() {
+    for (loss, most) in [(0.1, 0), (0.2, 5)] {
+        let mut policed = 0;
+        for chance in 1..50 {
+            let mut path = Path::new(860.0, 20, 1);
+            path.limit = Limit::Queue { most: 100.0 };
+            (path.loss, path.chance, path.pause) = (loss, chance * 7919, 0..u64::MAX);
+            for _ in 0..30 {
+                path.run(1);
+                let gate = &path.senders[0].gate;
+                if gate.class() == Class::Policed {
+                    policed += 1;
+                    continue;
+                }
+                // The window of startup, four packets a round trip, is no limit that the path has shown.
+                let rate = gate.model.rate();
+                assert!(
+                    rate.is_none_or(|rate| rate > 60.0),
+                    "{rate:?} packets a second: {loss} lost, {chance}"
+                );
+            }
+        }
+        assert!(policed <= most, "{policed} of 1,470 seconds, {loss} lost");
+    }
+}
+
 #[test]
 fn late_acknowledgements_starve_no_packet() {
     for lateness in [100, 500, 1000] {

@@ -266,7 +266,9 @@ impl WindowModel {
         if round.loses(MANY, MANY_SHARE) {
             self.queue.handle_losses();
         }
-        let may_be_policed = depth == Depth::Empty
+        // Losses of few packets say nothing about a limit: all that there was to send has left.
+        let may_be_policed = round.is_full
+            && depth == Depth::Empty
             && self.spread < FLAT + sample.service * FLAT_SHARE
             && now >= self.no_policer_until;
         let losses = match self.losses.handle_round(round.delivered, round.lost, time) {
@@ -279,7 +281,7 @@ impl WindowModel {
         let shown = if round.is_full { rate } else { rate.max(self.rate() * AFTER_MARKS) };
         let lower = match losses {
             _ if round.is_marked => Some(shown * AFTER_MARKS),
-            Losses::Many => Some(rate.max(self.rate() * AFTER_LOSSES)),
+            Losses::Many if round.is_full => Some(rate.max(self.rate() * AFTER_LOSSES)),
             _ if depth != Depth::Empty && round.loses(OVERFLOW, OVERFLOW_SHARE) => Some(shown),
             _ => None,
         };
