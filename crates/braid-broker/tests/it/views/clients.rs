@@ -242,3 +242,21 @@ async fn a_question_without_an_answer_has_an_end() {
     settle().await;
     assert_eq!(broker.handle.streams(&name("client")).await.unwrap_err(), ViewError::NotConnected);
 }
+
+// On several threads the question can come between any two steps of the end of a connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_client_that_leaves_has_details_or_no_session() {
+    let broker = TestBroker::start();
+    for round in 0..300 {
+        let client = broker.v5("client").await;
+        let handle = broker.handle.clone();
+        let asking = tokio::spawn(async move {
+            for _ in 0..20 {
+                let answer = handle.client(&name("client")).await;
+                assert!(matches!(answer, Ok(_) | Err(ViewError::NotFound)), "{answer:?} in round {round}");
+            }
+        });
+        drop(client);
+        asking.await.expect("each question is answered");
+    }
+}

@@ -12,7 +12,7 @@ const DROPS_SHARE: f64 = 0.15;
 /// Random losses with this probability stay below so many standard deviations. A policer that is sent more than it
 /// passes soon drops a third and more, as what it drops is sent again.
 const RANDOM_LOSS: f64 = 0.2;
-const DEVIATIONS: f64 = 4.0;
+const DEVIATIONS: f64 = 3.0;
 
 /// Losses of so many packets that are random with this probability, and so many standard deviations more.
 pub(super) fn random_losses(packets: f64, probability: f64, deviations: f64) -> f64 {
