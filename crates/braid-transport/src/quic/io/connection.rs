@@ -757,6 +757,13 @@ impl Connection {
         self.library.ping_path(PathId::ZERO).is_ok()
     }
 
+    /// Has the library validate the address of a client again.
+    pub(in crate::quic) fn validate_again(&self) {
+        if let (Source::Shared { endpoint, .. }, Some(address)) = (&self.source, self.remote_address()) {
+            endpoint.validate_again(address);
+        }
+    }
+
     /// Moves a client to another socket; the old one receives until something comes in on the new one. `open` makes it
     /// of the old one.
     pub(in crate::quic) fn rebind(

@@ -1,6 +1,6 @@
 //! Endpoint of a server: one socket, whose datagrams one task routes to the connections.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,6 +48,8 @@ struct State {
     count: usize,
     /// First packets of clients that wait to be accepted.
     incoming: VecDeque<Incoming>,
+    /// Addresses that are to be validated again.
+    doubtful: HashSet<SocketAddr>,
     /// No client is accepted any more.
     is_closed: bool,
     /// The task has ended.
@@ -77,6 +79,7 @@ impl Endpoint {
                 active: 0,
                 count: 0,
                 incoming: VecDeque::new(),
+                doubtful: HashSet::new(),
                 is_closed: false,
                 is_lost: false,
             }),
@@ -180,6 +183,16 @@ impl Endpoint {
         self.task.wake();
     }
 
+    /// Has the library validate an address again, which it does only where a client has moved: the next datagram from
+    /// there seems to come from port 0, and the one after it from the address again. Nothing leaves for port 0.
+    pub(super) fn validate_again(&self, address: SocketAddr) {
+        let mut state = self.lock();
+        // Each is the address of a connection, unless that has just ended.
+        if state.doubtful.len() < state.count {
+            state.doubtful.insert(address);
+        }
+    }
+
     /// Waits until each connection is closed or lost.
     pub(in crate::quic) async fn wait_quiet(&self) {
         loop {
@@ -248,6 +261,7 @@ impl Endpoint {
         self.limit.handle_received(from, &bytes);
         let mut answer = Vec::new();
         let mut state = self.lock();
+        let from = state.seen_from(from);
         match state.library.handle(now(), FourTuple::new(from, to), ecn, bytes, &mut answer) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let entry = state.connections.get(handle.0).and_then(Option::as_ref);
@@ -299,6 +313,12 @@ impl State {
             self.count += 1;
         }
         queue
+    }
+
+    /// The address that the library is told for a datagram.
+    fn seen_from(&mut self, from: SocketAddr) -> SocketAddr {
+        let is_doubtful = !self.doubtful.is_empty() && self.doubtful.remove(&from);
+        if is_doubtful { SocketAddr::new(from.ip(), 0) } else { from }
     }
 
     fn deactivate(&mut self, handle: ConnectionHandle) {

@@ -83,6 +83,10 @@ impl Sender {
     }
 
     fn leave(&mut self, batch: &Transmit<'_>) {
+        // An address that is validated again.
+        if batch.destination.port() == 0 {
+            return;
+        }
         let passed = match &self.limit {
             Some(limit) => limit.pass(&mut self.validated, batch),
             None => Some(batch.clone()),

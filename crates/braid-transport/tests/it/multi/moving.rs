@@ -49,6 +49,34 @@ async fn an_address_that_does_not_answer_is_not_believed() {
 
 // [BQ-70]
 #[tokio::test(start_paused = true)]
+async fn an_address_that_answers_late_is_believed_then() {
+    let mut scene = Scene::new().await;
+    let before = scene.server.peer().address;
+    let (key, mut send, mut recv) = scene.open().await;
+    scene.device.rebind_nat();
+    // Longer than the library's validation takes.
+    scene.device.change_one(Direction::Down, |link| link.cut = true);
+    let mut told = Vec::new();
+    for round in 0..400 {
+        send.write_all(&[b'?'; 400]).await.expect("write");
+        sleep(Duration::from_millis(50)).await;
+        while let Some((read, _)) = next(&mut scene.server).now_or_never() {
+            told.extend((!matches!(read, Read::Bytes(_))).then_some(read));
+        }
+        if round == 64 {
+            assert_eq!(told, [], "nothing comes from there");
+            scene.device.change_one(Direction::Down, |link| link.cut = false);
+        }
+    }
+    let after = scene.server.peer().address.expect("known");
+    assert_ne!(before, Some(after));
+    assert_eq!(told, [Read::Moved(after)]);
+    write(&mut scene.server, key, b"found").await;
+    recv.read_exact(&mut [0; 5]).await.expect("read");
+}
+
+// [BQ-70]
+#[tokio::test(start_paused = true)]
 async fn a_client_moves_to_another_socket_and_its_streams_with_it() {
     let (pki, network) = (Pki::new(), Network::new(3));
     let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
