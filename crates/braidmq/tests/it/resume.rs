@@ -88,7 +88,7 @@ fn relay(client: &TcpStream, server: &TcpStream, limit: u64) -> io::Result<()> {
     thread::spawn(move || io::copy(&mut from, &mut to));
     let (mut from, mut to) = (client.take(limit), server);
     let copied = io::copy(&mut from, &mut to);
-    // What has arrived at the broker is read by it.
+    // Without a reset the broker reads all that has arrived.
     let _ = server.shutdown(Shutdown::Write);
     let _ = client.shutdown(Shutdown::Both);
     copied.map(drop)
