@@ -53,8 +53,8 @@ struct Connections {
 }
 
 /// Runs the load. Alarms have QoS 1 and a payload `{"timestamp": MICROSECONDS, "number": N}`; their latency is that
-/// from the due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it; their latency
-/// is that from their beginning, whatever happens to connections in between.
+/// from the due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it; their
+/// latency is that from their beginning, whatever happens to connections in between.
 ///
 /// # Errors
 /// The options of the client are invalid, or it is closed by an error that no reconnect cures.

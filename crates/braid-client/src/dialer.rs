@@ -136,7 +136,7 @@ impl Address {
     /// Parses a URL.
     ///
     /// # Errors
-    /// It is none, or names no server.
+    /// No URL, or one without a server.
     pub fn parse(text: &str) -> Result<Self, OptionsError> {
         let no_url = |reason: String| OptionsError::Url { url: without_credentials(text), reason };
         let (scheme, rest) =

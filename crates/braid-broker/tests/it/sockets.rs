@@ -1,5 +1,5 @@
-//! Clients over TLS and QUIC on sockets of loopback, on the real clock: large messages that are cut, and references from
-//! one server to another.
+//! Clients over TLS and QUIC on sockets of loopback, on the real clock: large messages that are cut, and references
+//! from one server to another.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -32,7 +32,7 @@ pub(super) struct Job {
     pub(super) role: Role,
     pub(super) plan: Plan,
     pub(super) targets: Vec<Target>,
-    /// Their URLs.
+    /// URLs of the targets.
     pub(super) servers: Vec<String>,
     pub(super) dialer: Dialer,
     pub(super) start_line: StartLine,
