@@ -15,6 +15,7 @@ use braid_transport::{ByteStream, Listener};
 use bytes::BytesMut;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 use crate::support::{Seed, SocketRelay, Sockets, only_stream, tls_listener};
@@ -160,7 +161,7 @@ async fn send(link: &mut Box<dyn ByteStream>, packet: Packet) {
 
 /// A port of UDP at which nothing answers.
 async fn closed_port() -> SocketAddr {
-    let socket = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
     socket.local_addr().expect("an address")
 }
 
@@ -206,5 +207,30 @@ async fn a_client_goes_to_the_server_that_another_one_names_and_returns_or_not()
                 assert_eq!(relay.counts().0, 2, "{said}");
             }
         }
+    }
+}
+
+/// Neither is followed: QUIC is tried at the port of the URL. [BQ-90]
+#[tokio::test]
+async fn hints_about_quic_that_contradict_each_other_are_ignored() {
+    for hints in [["mqtt-quic=\":7\"", "clear"], ["mqtt-quic=\":7\"", "mqtt-quic=\":8\""]] {
+        // QUIC without an answer: each attempt is known by its address.
+        let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let quic = silent.local_addr().expect("an address").port();
+        let mut origin = Origin(tls_listener());
+        let tls = origin.0.local_addr().expect("an address").port();
+        let builder = builder(&format!("auto://127.0.0.1?quic={quic}&tls={tls}"));
+        let (client, _none) = builder.keep_alive(Duration::ZERO).start().expect("valid options");
+        let mut events = client.events();
+        let mut link = origin.accept().await;
+        let mut datagram = [0; 2048];
+        let (_, first) = silent.recv_from(&mut datagram).await.expect("QUIC was tried first");
+        let mut properties = ConnackProperties::default();
+        hints.iter().for_each(|hint| properties.user.push("alt-svc", hint));
+        send(&mut link, Packet::Connack(Box::new(connack(ReasonCode::Success, properties)))).await;
+        assert_eq!(connected(&mut events).await, Transport::Tls);
+        client.change_transport().await.expect("there is another");
+        let again = async { while silent.recv_from(&mut datagram).await.expect("a socket").1 == first {} };
+        timeout(PATIENCE, again).await.expect("QUIC is tried again");
     }
 }
