@@ -19,7 +19,7 @@ fn each_client_of_an_auto_url_takes_the_transport_that_answers() {
         let ca = server.ca();
         let common = ["-c", "3", "--url", &url, "--cafile", &ca, "--json", file];
         for load in [
-            &["pub", "-t", "a", "-q", "1", "-I", "0", "-L", "3"][..],
+            &["pub", "-t", "a", "-q", "1", "-I", "0", "-L", "3", "-w"][..],
             &["sub", "-t", "a", "--duration", "2s"],
             &["conn", "--duration", "2s"],
         ] {
