@@ -85,7 +85,7 @@ impl Dialer {
     /// Lets each client take this target if the first one of its own does not answer within 250 ms and this one answers
     /// sooner, or alone: a transport beside another, of the same host.
     #[must_use]
-    pub fn with_alternative(mut self, alternative: Target) -> Self {
+    pub fn with_alternative(mut self, alternative: &Target) -> Self {
         if let Route::Network { places, .. } = &mut self.route {
             places.iter_mut().for_each(|place| place.alternative = Some(alternative.clone()));
         }

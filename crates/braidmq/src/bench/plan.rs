@@ -218,7 +218,7 @@ fn dialer(options: &CommonOptions, targets: Vec<Target>) -> Result<Dialer, Failu
     };
     let dialer = Dialer::new(targets, tls, connect, connection.local().to_vec())?;
     Ok(match connection.address()?.and_then(|address| address.tls) {
-        Some(tls) => dialer.with_alternative(tls),
+        Some(tls) => dialer.with_alternative(&tls),
         None => dialer,
     })
 }
