@@ -18,7 +18,7 @@ use braid_proto::session::Session;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use braid_transport::quic::codes;
-use braid_transport::{Close, Dir, Link, Read};
+use braid_transport::{Close, Dir, Link, Read, Transport};
 use bytes::Buf;
 use tokio::io::ReadBuf;
 use tokio::time::{Sleep, sleep_until};
@@ -187,6 +187,12 @@ impl Connection {
     }
 
     // -- Getters -----------------------------------------------------------------------------------
+
+    /// Transport of the link.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.link.peer().transport
+    }
 
     /// True if the link has data streams.
     #[must_use]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use braid_client::{Builder, Client, ConnectionEvent, Error, Priority, Publication, QoS, Reconnect};
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::clock::Clock;
@@ -33,6 +33,8 @@ pub struct DeviceLoad {
     pub rate: f64,
     /// Bytes of a recording; `None`: there are none.
     pub recording: Option<usize>,
+    /// Recordings after which the run ends; `None`: it lasts for its duration.
+    pub recordings: Option<u64>,
     /// Duration of the run.
     pub duration: Duration,
     /// Time after it in which what was published may still be acknowledged.
@@ -51,7 +53,8 @@ struct Connections {
 }
 
 /// Runs the load. Alarms have QoS 1 and a payload `{"timestamp": MICROSECONDS, "number": N}`; their latency is that
-/// from the due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it.
+/// from the due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it; their
+/// latency is that from their beginning, whatever happens to connections in between.
 ///
 /// # Errors
 /// The options of the client are invalid, or it is closed by an error that no reconnect cures.
@@ -70,16 +73,23 @@ pub async fn run(load: &DeviceLoad, builder: Builder) -> Result<RunSummary, Fail
     let mut connections = Connections::default();
     let (acknowledged, mut answers) = mpsc::unbounded_channel();
     let device = &client;
+    let (over, mut is_over) = watch::channel(false);
     let recordings = async {
-        let Some(size) = load.recording else { return Ok(0) };
-        publish_recordings(device, &format!("{}/recording", load.topic), size, end).await
+        let recorded = publish_recordings(device, load, &clock, end).await;
+        if load.recordings.is_some() {
+            over.send_replace(true);
+        }
+        recorded
     };
     let rate = load.rate;
     let alarms = async move {
         let mut pace = Pace::new(clock.start(), rate, &TimerService::coarse());
         let mut number = 0_u64;
         loop {
-            let due = poll_fn(|cx| pace.poll_step(cx)).await;
+            let due = tokio::select! {
+                due = poll_fn(|cx| pace.poll_step(cx)) => due,
+                _ = is_over.wait_for(|is_over| *is_over) => end,
+            };
             if due >= end {
                 return Ok::<_, Failure>(number);
             }
@@ -108,7 +118,7 @@ pub async fn run(load: &DeviceLoad, builder: Builder) -> Result<RunSummary, Fail
             longest = longest.max(at.saturating_duration_since(last));
             last = at;
         }
-        longest.max(end.saturating_duration_since(last))
+        longest.max(end.min(Instant::now()).saturating_duration_since(last))
     };
     let publish = async {
         let (sent, recorded) = tokio::join!(alarms, recordings);
@@ -134,31 +144,51 @@ pub async fn run(load: &DeviceLoad, builder: Builder) -> Result<RunSummary, Fail
     tally.counts.sent = sent;
     tally.latencies.record_missing(sent.saturating_sub(tally.latencies.arrived()));
     let mut counters = connections.counters;
-    counters.insert("recordings".to_owned(), recorded);
+    counters.insert("recordings".to_owned(), recorded.as_ref().map_or(0, |tally| tally.counts.acked));
     counters.insert("longest_gap_ms".to_owned(), u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
     let established = counters.get("connected").copied().unwrap_or_default();
     Ok(RunSummary {
         counters,
         connections: ConnectionsSummary { wanted: 1, established, ..ConnectionsSummary::default() },
-        topics: vec![tally.summary(load.topic.clone(), 0, None)],
+        topics: std::iter::once(tally.summary(load.topic.clone(), 0, None))
+            .chain(recorded.map(|tally| tally.summary(recording_topic(load), 0, None)))
+            .collect(),
         events: connections.events,
         ..RunSummary::new(Role::Pub, &clock, clock.start().elapsed().as_secs_f64())
     })
 }
 
-/// Publishes recordings one after the other, until `end`. Returns how many were acknowledged.
-async fn publish_recordings(client: &Client, topic: &str, size: usize, end: Instant) -> Result<u64, Failure> {
-    let recording = Publication::new(topic_name(topic)?, vec![0xB5; size]).qos(QoS::AtLeastOnce);
-    let mut count = 0;
-    loop {
+/// Publishes recordings one after the other, until `end`, or as many as the load has.
+async fn publish_recordings(
+    client: &Client,
+    load: &DeviceLoad,
+    clock: &Clock,
+    end: Instant,
+) -> Result<Option<Tally>, Failure> {
+    let Some(size) = load.recording else { return Ok(None) };
+    let topic = topic_name(&recording_topic(load))?;
+    let recording = Publication::new(topic, vec![0xB5; size]).qos(QoS::AtLeastOnce);
+    let mut tally = Tally::default();
+    while load.recordings.is_none_or(|most| tally.counts.acked < most) {
+        let begun = Instant::now();
+        tally.counts.sent += 1;
         tokio::select! {
-            () = sleep_until(end) => return Ok(count),
+            () = sleep_until(end) => {
+                tally.latencies.record_missing(1);
+                break;
+            }
             outcome = client.publish(recording.clone()) => {
                 outcome?;
-                count += 1;
+                tally.acknowledged(clock.second(Instant::now()), 1, size as u64);
+                tally.latencies.record(begun.elapsed());
             }
         }
     }
+    Ok(Some(tally))
+}
+
+fn recording_topic(load: &DeviceLoad) -> String {
+    format!("{}/recording", load.topic)
 }
 
 impl Connections {
@@ -170,6 +200,9 @@ impl Connections {
                 ConnectionEvent::Connected { transport, session_present, .. } => {
                     *self.counters.entry(format!("over_{transport}")).or_default() += 1;
                     ("connected", format!("connected over {transport}, session present: {session_present}"))
+                }
+                ConnectionEvent::Continued { topic, offset, size } => {
+                    ("continued", format!("the message to {topic} goes on at byte {offset} of {size}"))
                 }
                 ConnectionEvent::Moving { to, reason } => ("moves", format!("moving to {to}: {reason}")),
                 ConnectionEvent::Disconnected { error, .. } => {

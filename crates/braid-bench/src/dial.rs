@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use braid_transport::{
-    ClientTls, ConnectError, ConnectOptions, ConnectTimes, Link, Target, Transport, connect_timed, mem, sim,
+    ClientTls, ConnectError, ConnectOptions, ConnectTimes, Link, Target, connect_timed, mem, sim,
 };
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
@@ -12,6 +12,8 @@ use crate::emqtt::Counter;
 
 /// Time limit of an attempt until there is a link. TCP would try for two minutes.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Head start over an alternative, that of a client of `auto://` which knows nothing of the network.
+const HEAD_START: Duration = Duration::from_millis(250);
 
 /// Transport and address of the server.
 #[derive(Debug)]
@@ -30,7 +32,9 @@ enum Route {
 #[derive(Debug)]
 struct Place {
     target: Target,
-    /// Addresses of its host: looked up by the first client, for all clients.
+    /// Target that a link is tried to as well, if the first one does not answer soon.
+    alternative: Option<Target>,
+    /// Addresses of their host: looked up by the first client, for all clients.
     addresses: OnceCell<Vec<SocketAddr>>,
 }
 
@@ -73,18 +77,33 @@ impl Dialer {
         if targets.iter().any(|target| target.transport.is_encrypted()) {
             tls.check().map_err(ConnectError::from)?;
         }
-        let places = targets.into_iter().map(|target| Place { target, addresses: OnceCell::new() }).collect();
+        let place = |target| Place { target, alternative: None, addresses: OnceCell::new() };
+        let places = targets.into_iter().map(place).collect();
         Ok(Self { route: Route::Network { places, tls, options: Box::new(options), addresses } })
     }
 
-    /// Transport of a client.
-    pub(crate) fn transport(&self, client: u64) -> Transport {
+    /// Lets each client take this target if the first one of its own does not answer within 250 ms and this one answers
+    /// sooner, or alone: a transport beside another, of the same host.
+    #[must_use]
+    pub fn with_alternative(mut self, alternative: &Target) -> Self {
+        if let Route::Network { places, .. } = &mut self.route {
+            places.iter_mut().for_each(|place| place.alternative = Some(alternative.clone()));
+        }
+        self
+    }
+
+    /// Whether clients choose between two targets.
+    pub(crate) fn has_alternative(&self) -> bool {
+        matches!(&self.route, Route::Network { places, .. } if places.iter().any(|place| place.alternative.is_some()))
+    }
+
+    /// Whether a client connects over QUIC alone.
+    pub(crate) fn is_quic(&self, client: u64) -> bool {
         match &self.route {
-            Route::Network { places, .. } => {
-                nth(places, client).map_or(Transport::Mem, |place| place.target.transport)
-            }
-            Route::Memory(_) => Transport::Mem,
-            Route::Simulation(_) => Transport::Quic,
+            Route::Network { places, .. } => nth(places, client)
+                .is_some_and(|place| place.alternative.is_none() && place.target.transport.is_quic()),
+            Route::Memory(_) => false,
+            Route::Simulation(_) => true,
         }
     }
 
@@ -145,12 +164,17 @@ impl Dialer {
         match &self.route {
             Route::Network { places, tls, options, addresses } => {
                 let tls = own.unwrap_or(tls);
-                let Place { target, addresses: known } = nth(places, client).ok_or(DialError::NoHost)?;
+                let Place { target, alternative, addresses: known } =
+                    nth(places, client).ok_or(DialError::NoHost)?;
                 let known = known.get_or_try_init(|| target.resolve()).await?;
                 let mut options = ConnectOptions::clone(options);
                 options.local = nth(addresses, client).copied().or(options.local);
                 options.quic.zero_rtt = early.unwrap_or(options.quic.zero_rtt);
-                Ok(connect_timed(target, known, tls, &options).await?)
+                let first = connect_timed(target, known, tls, &options);
+                let Some(alternative) = alternative else { return Ok(first.await?) };
+                let mut other = known.clone();
+                other.iter_mut().for_each(|address| address.set_port(alternative.port));
+                Ok(race(first, connect_timed(alternative, &other, tls, &options)).await?)
             }
             Route::Memory(connector) => Ok((connector.connect().await?, ConnectTimes::default())),
             Route::Simulation(connector) => {
@@ -196,6 +220,30 @@ impl DialError {
     }
 }
 
+/// The first success of two attempts, of which the second begins when the first has failed, or not ended soon. If both
+/// fail, the error of the one that ended last.
+async fn race<T, E>(
+    first: impl Future<Output = Result<T, E>>,
+    second: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    tokio::pin!(first, second);
+    match timeout(HEAD_START, &mut first).await {
+        Ok(Ok(found)) => return Ok(found),
+        Ok(Err(_)) => return second.await,
+        Err(_) => {}
+    }
+    tokio::select! {
+        outcome = &mut first => match outcome {
+            Ok(found) => Ok(found),
+            Err(_) => second.await,
+        },
+        outcome = &mut second => match outcome {
+            Ok(found) => Ok(found),
+            Err(_) => first.await,
+        },
+    }
+}
+
 /// Element of a list for a client, in turn; clients are counted from 1.
 fn nth<T>(of: &[T], client: u64) -> Option<&T> {
     let at = client.saturating_sub(1).checked_rem(of.len() as u64)?;
@@ -204,6 +252,8 @@ fn nth<T>(of: &[T], client: u64) -> Option<&T> {
 
 #[cfg(test)]
 mod tests {
+    use braid_transport::Transport;
+
     use super::*;
 
     #[test]
@@ -239,6 +289,28 @@ mod tests {
         assert_eq!(unreachable(io::ErrorKind::NetworkUnreachable), Some(Counter::Unreachable));
         assert_eq!(DialError::Timeout.quic_counter(), Some(Counter::ConnectionTimeout));
         assert_eq!(DialError::NoHost.quic_counter(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_answer_of_two_transports_is_taken_after_a_head_start() {
+        let attempt = |name: &'static str, after: u64, works: bool| async move {
+            tokio::time::sleep(Duration::from_millis(after)).await;
+            if works { Ok(name) } else { Err(name) }
+        };
+        let [quic, tls] = ["quic", "tls"];
+        for ((at, works), (other_at, other_works), expected, total) in [
+            ((200, true), (1, true), Ok(quic), 200),
+            ((400, true), (50, true), Ok(tls), 300),
+            ((400, true), (300, true), Ok(quic), 400),
+            ((20, false), (30, true), Ok(tls), 50),
+            ((400, false), (500, true), Ok(tls), 750),
+            ((900, true), (100, false), Ok(quic), 900),
+            ((20, false), (30, false), Err(tls), 50),
+        ] {
+            let start = Instant::now();
+            let outcome = race(attempt(quic, at, works), attempt(tls, other_at, other_works)).await;
+            assert_eq!((outcome, start.elapsed().as_millis()), (expected, total));
+        }
     }
 
     #[tokio::test]

@@ -45,7 +45,7 @@ pub struct Builder {
     key_log: Option<PathBuf>,
     quic: QuicOptions,
     placement: Placement,
-    reconnect: Reconnect,
+    lifetime: Lifetime,
     timeouts: Timeouts,
     queues: Queues,
 }
@@ -77,6 +77,14 @@ const MOVING_WILL_DELAY: u32 = 5;
 struct Placement {
     policy: StreamPolicy,
     default_priority: Option<Priority>,
+}
+
+/// Reconnects, and the end of the session.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lifetime {
+    reconnect: Reconnect,
+    /// Whether the session ends with the client, although it outlives a connection.
+    ends_session: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +124,7 @@ impl Builder {
             key_log: None,
             quic: QuicOptions::client(),
             placement: Placement::default(),
-            reconnect: Reconnect::default(),
+            lifetime: Lifetime::default(),
             timeouts: Timeouts { connect: Duration::from_secs(10), disconnect: Duration::from_secs(5) },
             queues: Queues { send: 1024, receive: 1024, is_acknowledged_manually: false },
         }
@@ -147,6 +155,13 @@ impl Builder {
     /// default.
     pub fn session_expiry(mut self, interval: Duration) -> Self {
         self.connect.properties.session_expiry = Some(whole_seconds(interval));
+        self
+    }
+
+    /// Whether [`Client::disconnect`] ends the session (MQTT 5): for a session that is to outlive connections which are
+    /// lost, and not the client. False by default.
+    pub fn end_session(mut self, wanted: bool) -> Self {
+        self.lifetime.ends_session = wanted;
         self
     }
 
@@ -245,7 +260,7 @@ impl Builder {
 
     /// Reconnection after a lost connection: by default after 1 s, then after pauses that double up to 60 s.
     pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
-        self.reconnect = reconnect;
+        self.lifetime.reconnect = reconnect;
         self
     }
 
@@ -462,7 +477,7 @@ impl Builder {
                 let limit = self.timeouts.connect;
                 // A client that connects once, or whose session ends with a connection, is not moved without need.
                 let has_session = connect.version.is_v5() || !connect.clean_start;
-                let may_choose = has_session && self.reconnect != Reconnect::Never;
+                let may_choose = has_session && self.lifetime.reconnect != Reconnect::Never;
                 Route::Auto(Box::new(Auto::new(quic, tls, limit, self.state_file, may_choose)))
             }
             None if self.state_file.is_some() => return Err(OptionsError::StateFile),
@@ -478,7 +493,8 @@ impl Builder {
                 (None, None) => network(address.target),
             }),
         };
-        let ends_session = is_auto && prepare_for_moves(&mut connect);
+        let is_for_moves = is_auto && prepare_for_moves(&mut connect);
+        let ends_session = is_for_moves || (self.lifetime.ends_session && connect.version.is_v5());
         check(&connect)?;
         let uses_scram = connect.properties.authentication_method.is_some();
         let scram = uses_scram.then(|| take_scram(&mut connect)).transpose()?;
@@ -498,7 +514,7 @@ impl Builder {
             connect,
             scram,
             protocol: Arc::new(self.protocol),
-            reconnect: self.reconnect,
+            reconnect: self.lifetime.reconnect,
             timeouts: self.timeouts,
             ends_session,
         };

@@ -99,14 +99,17 @@ impl Dialer {
     }
 }
 
-/// Parts of a URL.
+/// Server that a URL names, as [`Client::builder`](crate::Client::builder) takes it.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) target: Target,
+pub struct Address {
+    /// Destination.
+    pub target: Target,
     /// Destination of TLS beside `target`, which is that of QUIC then; `None`: there is no choice.
-    pub(crate) tls: Option<Target>,
-    pub(crate) user_name: Option<String>,
-    pub(crate) password: Option<Vec<u8>>,
+    pub tls: Option<Target>,
+    /// User name in the URL.
+    pub user_name: Option<String>,
+    /// Password in the URL.
+    pub password: Option<Vec<u8>>,
 }
 
 impl fmt::Debug for Address {
@@ -130,7 +133,11 @@ pub fn without_credentials(text: &str) -> String {
 }
 
 impl Address {
-    pub(crate) fn parse(text: &str) -> Result<Self, OptionsError> {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// No URL, or one without a server.
+    pub fn parse(text: &str) -> Result<Self, OptionsError> {
         let no_url = |reason: String| OptionsError::Url { url: without_credentials(text), reason };
         let (scheme, rest) =
             text.split_once("://").ok_or_else(|| no_url("a scheme is missing".to_owned()))?;

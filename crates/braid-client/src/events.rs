@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_proto::packet::ConnackProperties;
 use braid_proto::reason::ReasonCode;
-use braid_proto::topic::TopicFilter;
+use braid_proto::topic::{TopicFilter, TopicName};
 use braid_transport::Transport;
 use tokio::sync::broadcast;
 
@@ -27,6 +27,17 @@ pub enum ConnectionEvent {
         session_present: bool,
         /// Properties of CONNACK; empty before MQTT 5.
         server: Arc<ConnackProperties>,
+    },
+    /// A large message that was under way when the last connection ended goes on where the server has its first part.
+    /// Follows [`Connected`](Self::Connected).
+    Continued {
+        /// Topic of the message.
+        topic: TopicName,
+        /// Bytes of the payload that the server has, and that are not sent again. 0: it lacks the part that it had
+        /// listed, and the message is sent from its beginning.
+        offset: usize,
+        /// Bytes of the payload.
+        size: usize,
     },
     /// The connection moves to another link, which is established already; [`Connected`](Self::Connected) follows.
     /// Requests that are not answered go on there.
@@ -52,7 +63,7 @@ pub enum ConnectionEvent {
     },
 }
 
-/// Sending end of the broadcast. Keeps the last event for receivers that subscribe later.
+/// Sending end of the broadcast. Keeps the last event that is not about one message for receivers that subscribe later.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     last: Mutex<Option<ConnectionEvent>>,
@@ -66,7 +77,10 @@ impl EventLog {
 
     pub(crate) fn push(&self, event: ConnectionEvent) {
         let mut last = lock(&self.last);
-        *last = Some(event.clone());
+        // A later receiver is told of the connection.
+        if !matches!(event, ConnectionEvent::Continued { .. }) {
+            *last = Some(event.clone());
+        }
         // Under the lock, so that a concurrent `subscribe` gets the event exactly once. There may be no receiver.
         let _ = self.sender.send(event);
     }
@@ -77,7 +91,8 @@ impl EventLog {
     }
 }
 
-/// Receiving end of the broadcast: the last event before its creation, if any, then all later ones.
+/// Receiving end of the broadcast: the last event before its creation that is not about one message, if any, then all
+/// later ones.
 #[derive(Debug)]
 pub struct Events {
     first: Option<ConnectionEvent>,

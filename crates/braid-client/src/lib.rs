@@ -70,7 +70,7 @@ pub use braid_transport::{CertificateFiles, ClientTlsOptions, ConnectError, Tran
 pub use builder::Builder;
 pub use client::{Acknowledgement, Client, Messages};
 pub use datagrams::DatagramStatistics;
-pub use dialer::{is_auto, without_credentials};
+pub use dialer::{Address, is_auto, without_credentials};
 pub use error::{Error, OptionsError};
 pub use events::{ConnectionEvent, Events};
 pub use publication::Publication;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Context;
 use std::time::Instant;
 
-use braid_proto::connection::{Connected, SendError};
+use braid_proto::connection::{Connected, Continued, SendError};
 use braid_proto::message::Delivery;
-use braid_proto::packet::{PacketId, PacketType, RESUME_PROPERTY};
+use braid_proto::packet::{PacketId, PacketType};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::SessionExpiry;
 use braid_proto::stream::LogicalStream;
@@ -125,10 +125,6 @@ impl ClientState {
         debug!(session_present, "received CONNACK");
         let session = if session_present { "the session goes on" } else { "a new session" };
         info!("connected over {transport}: {session}");
-        let parts = properties.user.iter().filter(|(name, _)| *name == RESUME_PROPERTY).count();
-        if parts > 0 {
-            info!(parts, "the server has parts of large messages, which go on from there");
-        }
         self.backoff.reset();
         let connect = &mut self.settings.connect;
         if let Some(id) = &properties.assigned_client_id {
@@ -159,6 +155,16 @@ impl ClientState {
             session_present,
             server: Arc::new(properties),
         });
+    }
+
+    /// Tells that a large message goes on, or begins again.
+    pub(crate) fn handle_continued(&self, continued: Continued) {
+        let Continued { topic, offset, size } = continued;
+        match offset {
+            0 => info!("the server lacks its part of the message to {topic}, which begins again"),
+            _ => info!("the message to {topic} goes on at byte {offset} of {size}"),
+        }
+        self.channels.events.push(ConnectionEvent::Continued { topic, offset, size });
     }
 
     /// Handles the SUBACK for `id`: one code per filter.

@@ -31,6 +31,9 @@ pub enum NatKind {
     Move,
     /// As `Rebind`, but TCP segments are answered with RST, from both sides.
     Reset,
+    /// Flows of earlier bindings end silently, those of UDP too: what comes from a port that had a binding is dropped,
+    /// but for a SYN. Whatever connects anew passes.
+    Cut,
 }
 
 /// The times of the rebinds, since the start of the link.
@@ -54,7 +57,8 @@ impl Nat {
     }
 
     pub(crate) fn parse(value: &str) -> Result<Self, Fault> {
-        let remedy = "write rebind:30s for every 30 s, rebind@30s,75s for these times; also rst and move";
+        let remedy =
+            "write rebind:30s for every 30 s, rebind@30s,75s for these times; also rst, move and cut";
         let (name, rest, every) = match (value.split_once(':'), value.split_once('@')) {
             (Some((name, rest)), None) => (name, rest, true),
             (None, Some((name, rest))) => (name, rest, false),
@@ -64,6 +68,7 @@ impl Nat {
             "rebind" => NatKind::Rebind,
             "move" => NatKind::Move,
             "rst" => NatKind::Reset,
+            "cut" => NatKind::Cut,
             other => return Err(Fault::new(format!("unknown kind of NAT \"{}\"", quoted(other)), remedy)),
         };
         let times = rest.split(',').map(parse_duration).collect::<Result<Vec<_>, _>>()?;
@@ -83,6 +88,7 @@ impl fmt::Display for Nat {
             NatKind::Rebind => "rebind",
             NatKind::Move => "move",
             NatKind::Reset => "rst",
+            NatKind::Cut => "cut",
         })?;
         match &self.times {
             NatTimes::Every(period) => write!(f, ":{}", duration_text(*period)),
@@ -184,7 +190,10 @@ impl Inside {
         let mut binding = self.inside[protocol][usize::from(port)];
         if !binding.is_of(epoch) {
             // A segment in the middle of a connection does not make a binding, but for connections older than the link.
-            let opens = view.protocol == UDP || view.tcp_flags(packet) & (SYN | ACK) == SYN || epoch == 0;
+            let is_old = self.bindings.nat.kind == NatKind::Cut && binding != Binding(0);
+            let opens = (view.protocol == UDP && !is_old)
+                || view.tcp_flags(packet) & (SYN | ACK) == SYN
+                || epoch == 0;
             let bound = if opens { self.bind(protocol, port, epoch) } else { None };
             let Some(bound) = bound else { return self.bindings.forgotten(packet, view) };
             binding = bound;

@@ -1,7 +1,9 @@
 //! `braidmq pub`: publishes messages.
 
+mod transfer;
+
 use std::collections::VecDeque;
-use std::io::{IsTerminal, Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,16 +14,21 @@ use braid_client::{
 };
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tokio::time::sleep;
 
+use self::transfer::Transfer;
 use crate::client::{self, ClientOptions, Connection, Failure, QUIC, parse_priority, parse_qos};
-use crate::output::replace_line;
 
 /// The most unacknowledged lines; further lines are read after that.
 const MAX_UNACKNOWLEDGED: usize = 1000;
-/// Duration from which on progress is shown.
-const PROGRESS_AFTER: Duration = Duration::from_secs(2);
-const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+/// Bytes of a payload from which on it goes on after the connection was lost, unless an option says otherwise:
+/// servers of braidmq keep the first part of such messages.
+const LARGE: usize = 1 << 20;
+/// Time for which a new connection is waited for then.
+const RESUME: Duration = Duration::from_secs(600);
+/// Pauses between attempts to connect again.
+const RECONNECT: Reconnect =
+    Reconnect::Backoff { initial: Duration::from_secs(1), maximum: Duration::from_secs(10) };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,6 +90,12 @@ pub(crate) struct Args {
     /// sent as any other.
     #[arg(long, conflicts_with = "retain", help_heading = QUIC)]
     unreliable: bool,
+    /// Go on with the message on another connection when one is lost, and wait so many seconds for it; 0 ends with code
+    /// 7 then. 600 for messages of 1 MiB and more with QoS 1 or 2, which also sets -V 5 and keeps the session for that
+    /// time unless -V or -x says otherwise: a server of braidmq then has what it received, and other servers get the
+    /// message from its beginning, at most three times in a row.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with = "stdin_line")]
+    resume: Option<Duration>,
     /// Log on standard error how the client is connected, as --events does.
     #[arg(short, long)]
     verbose: bool,
@@ -97,8 +110,14 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 async fn publish(args: &Args) -> Result<(), Failure> {
-    let Connection { builder, properties, version, topic } =
-        args.client.connection(args.unreliable.then_some("--unreliable"))?;
+    if args.client.password_stdin && (args.stdin_file || args.stdin_line) {
+        return Err(Failure::usage(
+            "Error: --password-stdin and -s or -l read the same input: give the password by BRAIDMQ_PASSWORD.",
+        ));
+    }
+    let payload = if args.stdin_line { None } else { Some(args.payload()?) };
+    let resume = args.resume(payload.as_ref().map_or(0, Bytes::len))?;
+    let Connection { builder, properties, version, topic } = args.client.connection(args.needs_v5(resume))?;
     let topic = match (&args.topic, topic) {
         (Some(_), Some(_)) => return Err(Failure::usage("Error: the topic is in the URL: leave -t out.")),
         (Some(topic), None) => topic.clone(),
@@ -109,16 +128,24 @@ async fn publish(args: &Args) -> Result<(), Failure> {
         .map_err(|error| Failure::usage(format!("Error: cannot publish to {topic:?}: {error}.")))?;
     let template = args.placed(Publication::new(topic, Bytes::new()))?;
     let template = template.qos(args.qos).retain(args.retain).properties(properties.publish.clone());
-    let payload = if args.stdin_line { None } else { Some(args.payload()?) };
-    // A single message is not worth waiting for a server that is unreachable.
-    let reconnect = if args.stdin_line { Reconnect::default() } else { Reconnect::Never };
-    let connected = args.with_streams(builder).reconnect(reconnect).connect().await;
+    let builder = args.with_streams(builder);
+    let builder = match resume {
+        Some(patience) => args.client.keep_session(builder, &properties, patience).reconnect(RECONNECT),
+        None if args.stdin_line => builder,
+        // A single message is not worth waiting for a server that is unreachable.
+        None => builder.reconnect(Reconnect::Never),
+    };
+    let connected = builder.connect().await;
     let (client, messages) = connected.map_err(|error| Failure::of(&error, version))?;
     drop(messages);
 
     let mut outcome = Outcome { awaited: VecDeque::new(), version, quiet: args.client.quiet, number: 0 };
     match payload {
-        Some(payload) => args.publish_payload(&client, &template, payload, &mut outcome).await?,
+        Some(payload) => {
+            let mut transfer = Transfer::new(payload.len(), args.client.quiet, resume);
+            let publication = template.payload(payload);
+            args.publish_one(&client, &publication, &mut transfer, &mut outcome).await?;
+        }
         None => publish_lines(&client, &template, &mut outcome).await?,
     }
     outcome.settle(0).await?;
@@ -168,24 +195,48 @@ impl Args {
         Ok(all.into())
     }
 
-    async fn publish_payload(
+    /// Time for which another connection is waited for when one is lost; `None`: it ends the program.
+    fn resume(&self, size: usize) -> Result<Option<Duration>, Failure> {
+        let is_possible = self.qos != QoS::AtMostOnce && self.client.may_keep_session();
+        match self.resume {
+            Some(Duration::ZERO) => Ok(None),
+            Some(_) if self.qos == QoS::AtMostOnce => {
+                Err(Failure::usage("Error: --resume is for QoS 1 and 2: give one with -q."))
+            }
+            Some(_) if !is_possible => {
+                Err(Failure::usage("Error: --resume needs MQTT 5 and a session: leave -V and -x 0 out."))
+            }
+            Some(patience) => Ok(Some(patience)),
+            None => Ok((is_possible && size >= LARGE).then_some(RESUME)),
+        }
+    }
+
+    /// Option that needs MQTT 5.
+    fn needs_v5(&self, resume: Option<Duration>) -> Option<&'static str> {
+        match (self.unreliable, resume) {
+            (true, _) => Some("--unreliable"),
+            (false, Some(_)) => Some("--resume"),
+            (false, None) => None,
+        }
+    }
+
+    /// Publishes the message as often as --repeat says.
+    async fn publish_one(
         &self,
         client: &Client,
-        template: &Publication,
-        payload: Bytes,
+        publication: &Publication,
+        transfer: &mut Transfer,
         outcome: &mut Outcome,
     ) -> Result<(), Failure> {
         for round in 0..self.repeat {
             if round > 0 && !self.repeat_delay.is_zero() {
                 sleep(self.repeat_delay).await;
             }
-            let publication = template.clone().payload(payload.clone());
-            outcome.enqueue(client, publication).await?;
-            if !self.client.quiet && std::io::stderr().is_terminal() {
-                let mut progress = Progress { size: payload.len(), is_shown: false };
+            outcome.enqueue(client, publication.clone()).await?;
+            if transfer.is_followed() {
                 tokio::select! {
                     result = outcome.settle(0) => result?,
-                    () = progress.show(client) => {}
+                    failure = transfer.follow(client) => return Err(failure),
                 }
             }
         }
@@ -232,42 +283,6 @@ async fn publish_lines(
         outcome.enqueue(client, template.clone().payload(line)).await?;
         outcome.settle(MAX_UNACKNOWLEDGED).await?;
     }
-}
-
-/// Progress of a large message, on a line of the terminal that is cleared at the end.
-struct Progress {
-    /// Size in bytes.
-    size: usize,
-    is_shown: bool,
-}
-
-impl Progress {
-    /// Shows it until it is dropped.
-    async fn show(&mut self, client: &Client) {
-        let mut ticks = interval_at(Instant::now() + PROGRESS_AFTER, PROGRESS_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        loop {
-            ticks.tick().await;
-            let sent = self.size.saturating_sub(client.unwritten());
-            let percent = sent * 100 / self.size.max(1);
-            self.is_shown = true;
-            // The terminal may be closed.
-            let _ = write!(std::io::stderr(), "\r{:.1} of {:.1} MB ({percent} %) ", mb(sent), mb(self.size));
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.is_shown {
-            replace_line("");
-        }
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "the result is rounded to a tenth")]
-fn mb(bytes: usize) -> f64 {
-    bytes as f64 / 1e6
 }
 
 /// Unacknowledged messages, and the report of their outcome.

@@ -279,7 +279,7 @@ impl Client {
                 exit_line(number, "connection_idle")
             }
             Failure::Ended(Cause::Lost | Cause::Closed(_)) | Failure::Link(_) => {
-                closed_line(number, self.shared.dialer.transport(number))
+                closed_line(number, connection.transport())
             }
             other => exit_line(number, &other.to_string()),
         });

@@ -161,6 +161,9 @@ pub struct PublishPlan {
     pub workers: u64,
     /// `--min-random-wait` and `--max-random-wait`: range of each client's wait before its schedule begins.
     pub random_wait: (Duration, Duration),
+    /// `--resume`: a large message goes on with the next connection where the server has its first part (MQTT 5, a
+    /// session that outlives its connection).
+    pub resumes: bool,
 }
 
 /// One topic with its schedule: message n (from 0) is due at `first` and n intervals after the client may publish.
@@ -272,9 +275,16 @@ impl PublishPlan {
         if topics.is_empty() {
             return Err(PlanError::NoTopic);
         }
-        let headers = PayloadHeaders::default();
-        let random_wait = (Duration::ZERO, Duration::ZERO);
-        Ok(Self { topics, headers, inflight: 1, limit: 0, wait_for_all: false, workers: 0, random_wait })
+        Ok(Self {
+            topics,
+            headers: PayloadHeaders::default(),
+            inflight: 1,
+            limit: 0,
+            wait_for_all: false,
+            workers: 0,
+            random_wait: (Duration::ZERO, Duration::ZERO),
+            resumes: false,
+        })
     }
 }
 

@@ -198,11 +198,18 @@ impl RunStatistics {
             all.ping_trace.add(&shard.ping_trace);
             all.lateness.add(&shard.lateness);
             all.headers.add(shard.headers);
+            for (name, count) in &shard.transports {
+                *all.transports.entry(name.clone()).or_default() += count;
+            }
             all.steps.iter_mut().zip(&shard.steps).for_each(|(all, one)| all.add(one));
         });
         let counters = self.counters();
         RunSummary {
-            counters: counters.iter().map(|(counter, value)| (counter.name().to_owned(), value)).collect(),
+            counters: counters
+                .iter()
+                .map(|(counter, value)| (counter.name().to_owned(), value))
+                .chain(all.transports)
+                .collect(),
             connections: ConnectionsSummary {
                 wanted: self.wanted(),
                 established: all.connects.arrived(),
@@ -368,6 +375,8 @@ pub(super) struct Shard {
     is_traced: bool,
     /// Time from the start of an attempt to CONNACK.
     connects: Latencies,
+    /// Connections by the name of their transport, if clients choose it.
+    transports: BTreeMap<String, u64>,
     /// By [`Step::ALL`]: clients by second, and times.
     steps: [Tally; 4],
     /// Delay of messages that waited for nothing but their due time.
@@ -445,6 +454,11 @@ impl Shard {
         if let Some(qoe) = &mut self.qoe {
             qoe.observe(which, took);
         }
+    }
+
+    /// Counts a connection whose client has chosen this transport.
+    pub(super) fn chosen(&mut self, transport: Transport) {
+        *self.transports.entry(format!("over_{transport}")).or_default() += 1;
     }
 
     /// Records the durations of an established connection.

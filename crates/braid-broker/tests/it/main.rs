@@ -36,6 +36,7 @@ mod security_retained;
 mod sessions;
 mod shared;
 mod slow;
+mod sockets;
 mod spooled;
 mod stopping;
 mod stored_queues;

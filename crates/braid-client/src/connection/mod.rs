@@ -419,6 +419,7 @@ impl Connection {
                     state.handle_connected(*connected, transport, self.link.is_multi());
                     state.enqueue_resends(self.protocol.take_resends());
                 }
+                ClientEvent::Continued(continued) => state.handle_continued(continued),
                 ClientEvent::Refused(connack) => {
                     let text = connack.properties.reason_string.as_deref().map(Into::into);
                     self.ending.reported = Some(Error::Refused { reason: connack.reason, text });

@@ -70,6 +70,28 @@ fn a_rebind_silences_tcp_until_a_syn() {
 }
 
 #[test]
+fn a_cut_ends_flows_silently_and_lets_new_ones_pass() {
+    for version in [4, 6] {
+        let (mut up, mut down) = Pipeline::pair(&link("nat=cut:30s"), 1);
+        let old = [udp(version, 5000, 14_567, b"hello"), tcp(version, 5001, 1883, ACK, b"publish")];
+        for packet in &old {
+            assert_eq!(through(&mut up, ms(S), packet).as_ref(), Some(packet));
+        }
+        for at in [31, 61] {
+            for packet in &old {
+                assert_eq!(through(&mut up, ms(at * S), packet), None);
+                assert_eq!(through(&mut down, ms(at * S), &answer(packet)), None);
+            }
+        }
+        assert_eq!((up.take_reply(), down.take_reply()), (None, None));
+        for new in [udp(version, 5002, 14_567, b"hello"), tcp(version, 5001, 1883, SYN, b"")] {
+            let sent = through(&mut up, ms(62 * S), &new).unwrap();
+            assert_eq!(through(&mut down, ms(62 * S), &answer(&sent)), Some(answer(&new)));
+        }
+    }
+}
+
+#[test]
 fn rst_answers_tcp_from_both_sides() {
     for version in [4, 6] {
         let (mut up, mut down) = Pipeline::pair(&link("nat=rst@30s"), 1);

@@ -42,6 +42,7 @@ pub fn builtin() -> &'static [Builtin] {
         "zenoh",
         "one-or-ten",
         "adaptive",
+        "resume-large",
         "h1-or-h3",
         "h1-or-h3-symmetric",
         "autoquic",

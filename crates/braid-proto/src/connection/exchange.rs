@@ -20,6 +20,7 @@ use crate::types::{Lane, PacketId, ProtocolVersion, QoS, ReasonCode, StreamKey, 
 use crate::wire::PACKET_SIZE_MAX;
 
 use continuation::Continuations;
+pub use continuation::Continued;
 use resend::ResendQueue;
 
 /// Maximum number of QoS 2 messages without PUBREL on all streams, from a peer without Receive Maximum.

@@ -27,6 +27,7 @@ use crate::types::{PacketId, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, SendError, ServerProof};
 pub use datagram::{DATAGRAMS_PROPERTY, DATAGRAMS_VALUE};
+pub use exchange::Continued;
 pub use server::{Acceptance, EarlyPublish, End, Event, ReadObstacle, Server, ServerOptions};
 pub use stream::Outbox;
 pub use traffic::StreamReport;

@@ -392,6 +392,15 @@ impl Pair {
     }
 }
 
+/// Offsets and sizes of the messages that are told to go on.
+fn offsets(events: &[ClientEvent]) -> Vec<(usize, usize)> {
+    let continued = events.iter().filter_map(|event| match event {
+        ClientEvent::Continued(continued) => Some((continued.offset, continued.size)),
+        _ => None,
+    });
+    continued.collect()
+}
+
 /// [BQ-97], [BQ-98], [BQ-99]
 #[test]
 fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
@@ -431,12 +440,16 @@ fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
             pair.rig.server.session_mut().unwrap().partials.expire(world.now + Duration::from_secs(9999));
         }
         connack(&mut pair, &format!("1:{part}"));
+        let events: Vec<_> = std::iter::from_fn(|| pair.client.poll_event()).collect();
+        assert_eq!(offsets(&events), [(part, 400 * KIB)]);
         let rest = pair.take(usize::MAX);
         assert!(rest.len() < 400 * KIB - part + 100, "{} bytes", rest.len());
         pair.rig.read(&rest);
         if is_refused {
             assert_eq!(refusals(&mut pair.rig), [OffsetProblem::NoPart]);
-            assert!(pair.answer().iter().all(|event| !matches!(event, ClientEvent::Published(..))));
+            let events = pair.answer();
+            assert!(events.iter().all(|event| !matches!(event, ClientEvent::Published(..))));
+            assert_eq!(offsets(&events), [(0, 400 * KIB)]);
             let whole = pair.take(usize::MAX);
             assert!(whole.len() > 400 * KIB, "{} bytes", whole.len());
             pair.rig.read(&whole);

@@ -10,8 +10,11 @@ use braid_client::{Client, ClientTlsOptions};
 use clap::ArgAction;
 
 use super::failure::Failure;
-use super::options::{OptionsError, duration};
+use super::options::{OptionsError, duration, switch};
 use super::output::JsonFile;
+
+/// Session Expiry Interval with recordings.
+const SESSION: Duration = Duration::from_secs(600);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,6 +46,13 @@ pub(super) struct Args {
     /// Publish messages of so many bytes, one after the other.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=268_435_000))]
     recording: Option<u32>,
+    /// End after so many recordings; without it the run lasts for its duration.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), requires = "recording")]
+    recordings: Option<u64>,
+    /// Go on with a recording on the next connection where the server has its first part; false sends it whole again.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value = "true", default_missing_value = "true",
+        value_parser = switch, action = ArgAction::Set)]
+    resume: bool,
     /// Duration of the run.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
     duration: Duration,
@@ -90,7 +100,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             insecure: args.insecure,
             ..Default::default()
         })
-        .disconnect_timeout(args.patience);
+        .disconnect_timeout(args.patience)
+        .resume_large(args.resume);
+    if args.recording.is_some() {
+        // Recordings outlive connections, and their session does not outlive the run.
+        builder = builder.session_expiry(SESSION).end_session(true);
+    }
     if args.zero_rtt {
         builder = builder.zero_rtt(true);
     }
@@ -104,6 +119,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         topic: args.topic.clone(),
         rate: args.rate,
         recording: args.recording.map(|bytes| bytes as usize),
+        recordings: args.recordings,
         duration: args.duration,
         patience: args.patience,
         change_every: args.change_every,
@@ -127,20 +143,20 @@ fn tell(out: &mut impl Write, summary: &RunSummary) -> io::Result<()> {
         writeln!(out, "{:>8.3} s  {}", event.at, event.what)?;
     }
     let count = |name| summary.counters.get(name).copied().unwrap_or_default();
-    for alarms in &summary.topics {
-        writeln!(out, "{} of {} alarms acknowledged in {:.1} s", alarms.acked, alarms.sent, summary.seconds)?;
-        if let Some(of) = &alarms.latency_us {
+    for (topic, what) in summary.topics.iter().zip(["alarms", "recordings"]) {
+        writeln!(out, "{} of {} {what} acknowledged in {:.1} s", topic.acked, topic.sent, summary.seconds)?;
+        if let Some(of) = &topic.latency_us {
             let [p50, p90, p99, max] = [of.p50, of.p90, of.p99, of.max].map(|micros| micros / 1000.0);
             writeln!(out, "  p50 {p50:.1} ms, p90 {p90:.1}, p99 {p99:.1}, slowest {max:.1}")?;
         }
     }
     writeln!(
         out,
-        "  {} connections, {} moves, {} disconnects, longest gap {} ms, {} recordings",
+        "  {} connections, {} moves, {} disconnects, longest gap {} ms, {} recordings went on",
         count("connected"),
         count("moves"),
         count("disconnects"),
         count("longest_gap_ms"),
-        count("recordings"),
+        count("continued"),
     )
 }

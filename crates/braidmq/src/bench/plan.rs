@@ -20,7 +20,7 @@ use super::failure::Failure;
 use super::options::{
     CommonOptions, ConnOptions, OutputOptions, PayloadSource, PubOptions, SubOptions, Subject,
 };
-use super::settings::settings;
+use super::settings::{servers, settings};
 use crate::client::default_path;
 
 /// Pause before another attempt of a client.
@@ -32,6 +32,8 @@ pub(super) struct Job {
     pub(super) role: Role,
     pub(super) plan: Plan,
     pub(super) targets: Vec<Target>,
+    /// URLs of the targets.
+    pub(super) servers: Vec<String>,
     pub(super) dialer: Dialer,
     pub(super) start_line: StartLine,
     /// Lines about options that have no effect.
@@ -70,6 +72,7 @@ pub(super) fn publish(options: &PubOptions) -> Result<Job, Failure> {
         wait_for_all: options.wait_before_publishing,
         workers: start_line(&options.common).workers,
         random_wait: options.first_wait(),
+        resumes: options.resume,
         ..plan
     });
     let ending = Ending { keep_connected: options.keep_connected, ..ending(&options.common) };
@@ -118,15 +121,17 @@ fn job(
         Work::Subscribe(_) => Role::Sub,
         Work::Connect => Role::Conn,
     };
-    let targets = targets(options, transport);
+    let targets = targets(options, transport)?;
     let plan = Plan { clients: clients(options, role, shortids), work, ending };
-    let settings = options.output.json.is_some().then(|| settings(options, &plan, &targets));
+    let servers = servers(options, &targets)?;
+    let settings = options.output.json.is_some().then(|| settings(options, &plan, &targets, &servers));
     Ok(Job {
         role,
         settings,
         plan,
         dialer: dialer(options, targets.clone())?,
         targets,
+        servers,
         start_line: start_line(options),
         notes,
         output: options.output.clone(),
@@ -173,11 +178,14 @@ fn clients(options: &CommonOptions, role: Role, shortids: bool) -> Clients {
     }
 }
 
-fn targets(options: &CommonOptions, transport: Transport) -> Vec<Target> {
+fn targets(options: &CommonOptions, transport: Transport) -> Result<Vec<Target>, Failure> {
+    if let Some(address) = options.connection.address()? {
+        return Ok(vec![address.target]);
+    }
     let port = options.connection.port(transport);
     let path = default_path(transport);
     let target = |host: &str| Target { transport, host: host.to_owned(), port, path: path.to_owned() };
-    options.connection.hosts().map(target).collect()
+    Ok(options.connection.hosts().map(target).collect())
 }
 
 fn dialer(options: &CommonOptions, targets: Vec<Target>) -> Result<Dialer, Failure> {
@@ -208,7 +216,11 @@ fn dialer(options: &CommonOptions, targets: Vec<Target>) -> Result<Dialer, Failu
         tcp: TcpOptions { congestion: connection.tcp_cc.as_deref().map(Into::into) },
         ..ConnectOptions::default()
     };
-    Ok(Dialer::new(targets, tls, connect, connection.local().to_vec())?)
+    let dialer = Dialer::new(targets, tls, connect, connection.local().to_vec())?;
+    Ok(match connection.address()?.and_then(|address| address.tls) {
+        Some(tls) => dialer.with_alternative(&tls),
+        None => dialer,
+    })
 }
 
 fn topic(name: &str, options: &PubOptions, has_username: bool) -> Result<PublishedTopic, Failure> {

@@ -15,7 +15,6 @@ use tokio::runtime::{Builder, Runtime};
 use super::failure::Failure;
 use super::output::{JsonFile, Metrics, Screen, table};
 use super::plan::Job;
-use super::settings::url;
 use crate::client::{key_log, stopped};
 use crate::printable::printable;
 
@@ -51,7 +50,7 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
     if !job.output.quiet {
         say(&job.notes.iter().map(|note| format!("Note: {note}\n")).collect::<String>());
     }
-    let server = job.targets.iter().map(url).collect::<Vec<_>>().join(", ");
+    let server = job.servers.join(", ");
     let timers = TimerService::exact().map_err(Failure::Runtime)?;
     let statistics = RunStatistics::new(Clock::now());
     if job.output.trace {

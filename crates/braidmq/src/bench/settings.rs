@@ -7,17 +7,23 @@ use braid_bench::emqtt::{Identity, Pages, PayloadHeaders};
 use braid_bench::generator::{
     Clients, Payload, Plan, PlannedEnd, PublishPlan, PublishedTopic, Start, SubscribedFilter, Work,
 };
+use braid_client::Address;
 use braid_transport::quic::{Congestion, QuicOptions};
 use braid_transport::{Target, Transport};
 use serde_json::{Value, json};
 
-use super::options::CommonOptions;
+use super::options::{CommonOptions, OptionsError};
 
 /// File with the kernel's default congestion control of TCP.
 const TCP_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// The field `settings` of `--json`. No secrets.
-pub(super) fn settings(options: &CommonOptions, plan: &Plan, targets: &[Target]) -> Value {
+pub(super) fn settings(
+    options: &CommonOptions,
+    plan: &Plan,
+    targets: &[Target],
+    servers: &[String],
+) -> Value {
     let transport = targets.first().map_or(Transport::Tcp, |target| target.transport);
     let Plan { clients, work, ending } = plan;
     let (interval, rate) = match clients.start {
@@ -31,8 +37,9 @@ pub(super) fn settings(options: &CommonOptions, plan: &Plan, targets: &[Target])
     };
     let mut settings = json!({
         // URLs; the clients take them in turn.
-        "servers": targets.iter().map(url).collect::<Vec<_>>(),
-        "transport": transport.to_string(),
+        "servers": servers,
+        // auto: the counters over_quic and over_tls tell the transports of connections.
+        "transport": if options.connection.is_auto() { "auto".to_owned() } else { transport.to_string() },
         // Congestion control of the clients. Null: unknown.
         "congestion_control": congestion_control(options, transport),
         // True with the congestion gate; null without QUIC.
@@ -70,6 +77,7 @@ pub(super) fn settings(options: &CommonOptions, plan: &Plan, targets: &[Target])
         settings["wait_before_publishing"] = publish.wait_for_all.into();
         // The least and the most.
         settings["random_wait_ms"] = json!([millis(publish.random_wait.0), millis(publish.random_wait.1)]);
+        settings["resume"] = publish.resumes.into();
         settings["keep_connected"] = ending.keep_connected.into();
     }
     if let Work::Subscribe(subscribe) = work {
@@ -164,8 +172,17 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// URL of the server.
-pub(super) fn url(target: &Target) -> String {
+/// URLs of the servers.
+pub(super) fn servers(options: &CommonOptions, targets: &[Target]) -> Result<Vec<String>, OptionsError> {
+    if let Some(Address { target, tls: Some(tls), .. }) = options.connection.address()? {
+        let Target { host, port, .. } = &target;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        return Ok(vec![format!("auto://{host}?quic={port}&tls={}", tls.port)]);
+    }
+    Ok(targets.iter().map(url).collect())
+}
+
+fn url(target: &Target) -> String {
     let Target { transport, host, port, path } = target;
     let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     format!("{}://{host}:{port}{path}", transport.scheme())

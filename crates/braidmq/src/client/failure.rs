@@ -26,6 +26,11 @@ impl Failure {
         Self { code: TIMED_OUT, message: "Timed out".to_owned() }
     }
 
+    /// Lost connection after which there is no other.
+    pub(crate) fn lost(message: impl Into<String>) -> Self {
+        Self { code: CONNECTION_LOST, message: message.into() }
+    }
+
     /// Error of the client, with the exit code of mosquitto's programs.
     pub(crate) fn of(error: &Error, version: ProtocolVersion) -> Self {
         let code = match error {

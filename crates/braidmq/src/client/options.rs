@@ -242,6 +242,26 @@ impl ClientOptions {
         Ok(Connection { builder: properties.connect(builder)?, properties, version, topic })
     }
 
+    /// Whether the session can outlive a connection.
+    pub(crate) fn may_keep_session(&self) -> bool {
+        let is_v5 = self.protocol_version.is_none_or(ProtocolVersion::is_v5);
+        is_v5 && self.session_expiry_interval != Some(0)
+    }
+
+    /// Lets the session outlive a connection for a time, unless an option says for how long. It ends with the client.
+    pub(crate) fn keep_session(
+        &self,
+        builder: Builder,
+        properties: &Properties,
+        interval: Duration,
+    ) -> Builder {
+        let asked = self.session_expiry_interval.or(properties.session_expiry);
+        if asked.is_some() || self.disable_clean_session {
+            return builder;
+        }
+        builder.session_expiry(interval.max(Duration::from_secs(1))).end_session(true)
+    }
+
     /// The URL for the client, without the topic that it may name.
     fn url(&self) -> Result<(String, Option<String>), Failure> {
         let Some(url) = &self.url else {

@@ -22,6 +22,7 @@ mod memory;
 mod nats;
 mod passwd;
 mod refusals;
+mod resume;
 mod secrets;
 mod serve;
 mod spool;

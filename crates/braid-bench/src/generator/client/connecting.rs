@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use braid_proto::packet::RESUME_PROPERTY;
 use braid_transport::ConnectTimes;
 use tokio::time::{Instant, sleep};
 
@@ -7,6 +8,7 @@ use super::{Client, Worker};
 use crate::connection::Connection;
 use crate::emqtt::{Counter, failure_line};
 use crate::generator::shared::{Phase, reached};
+use crate::generator::{PublishPlan, Work};
 use crate::summary::Step;
 
 impl Client {
@@ -63,7 +65,7 @@ impl Client {
         let clients = &shared.plan.clients;
         let link = shared.dialer.dial_resuming(identity.number, own.as_ref(), early).await;
         let (link, times) = link.map_err(|error| {
-            let is_quic = shared.dialer.transport(identity.number).is_quic();
+            let is_quic = shared.dialer.is_quic(identity.number);
             if let Some(counter) = error.quic_counter().filter(|_| is_quic) {
                 shared.statistics.shard().count(counter, 1);
             }
@@ -77,7 +79,10 @@ impl Client {
             Worker::Subscriber(subscriber) => subscriber.early(),
             Worker::Publisher(_) | Worker::Idle => Vec::new(),
         };
-        let connect = identity.connect(clients);
+        let mut connect = identity.connect(clients);
+        if let Work::Publish(PublishPlan { resumes: true, .. }) = &shared.plan.work {
+            connect.properties.user.push(RESUME_PROPERTY, "1"); // [BQ-95]
+        }
         let connected = Connection::resume_subscribing(link, connect, session, early).await;
         let mut connection =
             connected.map_err(|failure| (failure.to_string(), failure.is_early_data_rejected()))?;
@@ -113,7 +118,11 @@ impl Client {
     fn note_established(&mut self, connection: &Connection, start: Instant, times: ConnectTimes) {
         let mut shard = self.shared.statistics.shard();
         let after = start.elapsed();
-        shard.connected(after, times, self.shared.dialer.transport(self.identity.number));
+        let transport = connection.transport();
+        shard.connected(after, times, transport);
+        if self.shared.dialer.has_alternative() {
+            shard.chosen(transport);
+        }
         let counter = if self.lives == 0 { Counter::ConnectSucc } else { Counter::ReconnectSucc };
         shard.count(counter, 1);
         let step = if self.lives == 0 { Step::Connected } else { Step::Reconnected };

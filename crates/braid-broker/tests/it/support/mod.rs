@@ -12,6 +12,7 @@ mod quic;
 mod raw;
 mod receiver;
 mod relay;
+mod socket_relay;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,10 +40,11 @@ pub(crate) use packets::{
     unsubscribe_packet, will,
 };
 pub(crate) use panics::Seed;
-pub(crate) use quic::{QuicBroker, anyone};
+pub(crate) use quic::{QuicBroker, Sockets, anyone, tls_listener};
 pub(crate) use raw::{Raw, bytes};
 pub(crate) use receiver::Receiver;
 pub(crate) use relay::Relay;
+pub(crate) use socket_relay::SocketRelay;
 
 /// Upper bound of the time that a stopping broker waits for its clients.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
@@ -231,7 +233,7 @@ pub(crate) async fn wait(duration: Duration) {
     assert!(nothing.is_err());
 }
 
-fn only_stream(link: Link) -> Box<dyn ByteStream> {
+pub(crate) fn only_stream(link: Link) -> Box<dyn ByteStream> {
     match link {
         Link::Single(single) => single.io,
         Link::Multi(_) => unreachable!("links in memory have one stream"),

@@ -82,9 +82,7 @@ impl QuicBroker {
     /// A broker that also listens with TLS on loopback, at the returned address. Sockets do not follow the paused
     /// clock: this needs the real one.
     pub(crate) fn start_with_tls() -> (Self, SocketAddr) {
-        let loopback = (Ipv4Addr::LOCALHOST, 0).into();
-        let kind = ListenerKind::Tls(server_tls());
-        let listener = Listener::bind(kind, loopback, &ListenOptions::default()).expect("a free port");
+        let listener = tls_listener();
         let address = listener.local_addr().expect("an address");
         let store = Arc::new(MemoryStore::new());
         let (quic, rules) = (QuicOptions::server(), Arc::new(PermitAll));
@@ -170,6 +168,36 @@ impl QuicBroker {
     pub(crate) async fn resume(&self, client_id: &str) -> Lanes {
         self.connect(lasting(client_id)).await
     }
+}
+
+/// A running broker, reached by TLS and QUIC on sockets of loopback and through in-memory links.
+pub(crate) struct Sockets {
+    pub(crate) memory: TestBroker,
+    pub(crate) tls: SocketAddr,
+    pub(crate) quic: SocketAddr,
+}
+
+impl Sockets {
+    /// A broker that receives large packets into `spool`. Needs the real clock.
+    pub(crate) fn start(spool: Arc<dyn Spool>) -> Self {
+        let (tls, quic) = (tls_listener(), listener(ListenerKind::Quic(server_tls())));
+        let [tls_address, quic_address] =
+            [&tls, &quic].map(|listener| listener.local_addr().expect("an address"));
+        let (rules, store) = (Arc::new(PermitAll), Arc::new(MemoryStore::new()));
+        let listeners = vec![tls.into(), quic.into()];
+        let memory = TestBroker::start_on(quiet(), anyone(), rules, store, Some(spool), listeners);
+        Self { memory, tls: tls_address, quic: quic_address }
+    }
+}
+
+/// A listener of TLS on loopback.
+pub(crate) fn tls_listener() -> Listener {
+    listener(ListenerKind::Tls(server_tls()))
+}
+
+fn listener(kind: ListenerKind) -> Listener {
+    let loopback = (Ipv4Addr::LOCALHOST, 0).into();
+    Listener::bind(kind, loopback, &ListenOptions::default()).expect("a free port")
 }
 
 /// The simulated hosts are not loopback.

@@ -179,9 +179,10 @@ impl Client {
             is_client: true,
         };
         let mut exchange = Exchange::new(session, agreement);
-        if connecting.resumes && session_present {
-            exchange.note_partials(&properties.user);
-        }
+        let continued = match connecting.resumes && session_present {
+            true => exchange.note_partials(&properties.user),
+            false => Vec::new(),
+        };
         if connecting.places_resends {
             exchange.place_resends();
         }
@@ -210,6 +211,7 @@ impl Client {
         }));
         let connected = Connected { session_present, properties, lost };
         self.events.push_back(ClientEvent::Connected(Box::new(connected)));
+        self.events.extend(continued.into_iter().map(ClientEvent::Continued));
         self.continue_resend(now); // [MQTT-4.4.0-1]
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::datagram::DatagramDecoder;
-use super::exchange::{Acknowledged, Exchange};
+use super::exchange::{Acknowledged, Continued, Exchange};
 use super::{Cause, Resent, Timer, Timers, Token};
 use crate::decoder::Decoder;
 use crate::message::{Delivery, Message};
@@ -34,6 +34,8 @@ pub enum ClientEvent {
     Connected(Box<Connected>),
     /// The server refused the CONNECT; the connection is closed. [MQTT-3.2.2-7]
     Refused(Box<Connack>),
+    /// Large message that goes on where the server has its first part; follows [`ClientEvent::Connected`]. [BQ-98]
+    Continued(Continued),
     /// Message for the application.
     Message(Incoming),
     /// Last acknowledgement of a message to the server: the exchange of this identifier is over.
@@ -365,6 +367,7 @@ impl Client {
                 Acknowledged::OffsetRefused(id) => {
                     let resent = exchange.resend_whole(id, now); // [BQ-99]
                     established.last_sent = now;
+                    self.events.extend(exchange.continued(id, 0).map(ClientEvent::Continued));
                     if resent == Resent::TooLarge {
                         self.events.push_back(ClientEvent::Published(id, ReasonCode::PacketTooLarge));
                     }

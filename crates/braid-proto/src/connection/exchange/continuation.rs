@@ -7,7 +7,7 @@ use super::{Exchange, PendingAck};
 use crate::connection::Resent;
 use crate::packet::{Ack, AckKind, AckProperties, Publish, RESUME_PROPERTY, UserProperties};
 use crate::session::Phase;
-use crate::types::{PacketId, QoS, ReasonCode, StreamKey};
+use crate::types::{PacketId, QoS, ReasonCode, StreamKey, TopicName};
 
 /// Messages of a client that the server has in part.
 #[derive(Debug, Default)]
@@ -27,10 +27,23 @@ impl Continuations {
     }
 }
 
+/// Message that the server has in part, and that is sent from there. [BQ-98]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Continued {
+    /// Its topic.
+    pub topic: TopicName,
+    /// Bytes of the payload that the server has, and that are not sent again. 0: it lacks the part that it had listed,
+    /// and the message is sent from its beginning. [BQ-99]
+    pub offset: usize,
+    /// Bytes of the payload.
+    pub size: usize,
+}
+
 impl Exchange {
-    /// Reads the parts that a CONNACK lists, of messages that are still to be sent. Others are ignored. [BQ-97]
-    pub(crate) fn note_partials(&mut self, properties: &UserProperties) {
-        let offsets: BTreeMap<_, _> = properties
+    /// Reads the parts that a CONNACK lists, of messages that are still to be sent, and returns these messages. Others
+    /// are ignored. [BQ-97]
+    pub(crate) fn note_partials(&mut self, properties: &UserProperties) -> Vec<Continued> {
+        let offsets: BTreeMap<PacketId, usize> = properties
             .iter()
             .filter(|(name, _)| *name == RESUME_PROPERTY)
             .filter_map(|(_, value)| {
@@ -40,9 +53,18 @@ impl Exchange {
                 (1..delivery.message.payload_len()).contains(&received).then_some((id, received))
             })
             .collect();
+        let continued = offsets.iter().filter_map(|(id, offset)| self.continued(*id, *offset)).collect();
         if !offsets.is_empty() {
             self.continuations = Some(Box::new(Continuations { offsets, sent: BTreeSet::new() }));
         }
+        continued
+    }
+
+    /// Message of this identifier, if it is still to be sent.
+    pub(crate) fn continued(&self, id: PacketId, offset: usize) -> Option<Continued> {
+        let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return None };
+        let message = &delivery.message;
+        Some(Continued { topic: message.topic.clone(), offset, size: message.payload_len() })
     }
 
     /// Whether the server refuses the offset of a message, and not the message.

@@ -30,7 +30,7 @@ use session::SessionOptions;
 use subscribe::Subscription;
 pub(super) use subscribe::{ConnOptions, SubOptions};
 use tls::TlsOptions;
-pub(super) use words::{duration, time};
+pub(super) use words::{duration, switch, time};
 
 const CONNECTION: &str = "Connection";
 const CLIENTS: &str = "Clients";
@@ -109,6 +109,11 @@ impl CommonOptions {
         self.connection.check(transport)?;
         self.clients.check()?;
         self.quic.check(transport)?;
+        if self.connection.is_auto() && self.quic.zero_rtt {
+            return Err(OptionsError::new(
+                "--zero-rtt sends before an answer, and auto:// waits for one to choose: use --url quic://HOST",
+            ));
+        }
         self.tls.check(transport)?;
         Ok(transport)
     }

@@ -84,6 +84,10 @@ pub(in crate::bench) struct PubOptions {
     /// connected, so there it has no effect.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, help_heading = LOAD)]
     retry_interval: u32,
+    /// Go on with a large message on the next connection where the server has its first part. Needs -q 1 or 2, a
+    /// session (-C false -x SECONDS) and --reconnect.
+    #[arg(long, help_heading = LOAD)]
+    pub(in crate::bench) resume: bool,
     #[command(flatten)]
     pub(in crate::bench) common: CommonOptions,
     /// Publish -t on a stream of its own, named by this number: 0 is the stream of everything else.
@@ -144,6 +148,13 @@ impl PubOptions {
         }
         if self.unreliable && (self.qos != QoS::AtMostOnce || self.retain) {
             return Err(OptionsError::new("--unreliable is for messages of QoS 0: leave -q and -r out"));
+        }
+        let session = &self.common.session;
+        let keeps_session = session.version.is_v5() && !session.clean && session.session_expiry > 0;
+        if self.resume && !(keeps_session && self.common.clients.reconnect > 0) {
+            return Err(OptionsError::new(
+                "--resume needs MQTT 5, a session and more than one connection: add -C false, -x and --reconnect",
+            ));
         }
         if self.keep_connected && self.limit == 0 {
             return Err(OptionsError::new(

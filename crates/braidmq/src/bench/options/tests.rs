@@ -243,6 +243,17 @@ fn options_that_do_not_go_together_are_one_line() {
             "--topics-payload f --quic --stream 1",
             "--stream and --priority are for -t: a file of --topics-payload names those of each topic",
         ),
+        ("-t a -h auto://h", "-h takes a name or an address: give a URL with --url"),
+        ("-t a --url mqtt://u:p@h", "--url names only the server here: give the user with -u and -P"),
+        ("-t a --url mqtt://h --quic-cc cubic", "--quic-cc is for QUIC: add --quic, or use --tcp-cc"),
+        (
+            "-t a --url auto://h --zero-rtt",
+            "--zero-rtt sends before an answer, and auto:// waits for one to choose: use --url quic://HOST",
+        ),
+        (
+            "-t a -q 1 --resume --reconnect 5",
+            "--resume needs MQTT 5, a session and more than one connection: add -C false, -x and --reconnect",
+        ),
         ("-t a --keep-connected", "--keep-connected is for what comes after -L: add -L, or leave it out"),
         (
             "-t a -V 4 --retry-interval 3",
@@ -266,6 +277,33 @@ fn options_that_do_not_go_together_are_one_line() {
         ),
     ] {
         assert_eq!(subscriber(line).transport().unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn a_url_is_server_and_transport_at_once() {
+    for (url, transport, port) in [
+        ("mqtt://h", Transport::Tcp, 1883),
+        ("mqtts://h:1", Transport::Tls, 1),
+        ("wss://h", Transport::Wss, 8084),
+        ("quic://h", Transport::Quic, 14_567),
+    ] {
+        let options = publisher(&format!("-t a --url {url}"));
+        assert_eq!(options.transport().unwrap(), transport);
+        let address = options.common.connection.address().unwrap().unwrap();
+        assert_eq!((address.target.port, address.tls), (port, None), "{url}");
+        assert!(!options.common.connection.is_auto());
+    }
+    // Options of both transports go together with a URL that leaves the choice open.
+    let options =
+        publisher("-t a --url auto://h?quic=1&tls=2 --quic-cc cubic --tcp-cc bbr --stream 3 --insecure");
+    assert_eq!(options.transport().unwrap(), Transport::Quic);
+    let address = options.common.connection.address().unwrap().unwrap();
+    assert_eq!((address.target.port, address.tls.map(|tls| tls.port)), (1, Some(2)));
+    assert!(options.common.connection.is_auto());
+    for other in ["-h h", "-p 1", "-S", "--quic", "--ws"] {
+        let error = parse(&format!("pub -t a --url auto://h {other}")).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
     }
 }
 

@@ -7,7 +7,7 @@ use braid_client::ProtocolVersion;
 use jiff::SignedDuration;
 
 /// The words that emqtt_bench takes for true and false.
-pub(super) fn switch(word: &str) -> Result<bool, String> {
+pub(in crate::bench) fn switch(word: &str) -> Result<bool, String> {
     match word.to_ascii_lowercase().as_str() {
         "true" | "t" | "yes" | "y" | "on" | "enabled" | "1" => Ok(true),
         "false" | "f" | "no" | "n" | "off" | "disabled" | "0" => Ok(false),

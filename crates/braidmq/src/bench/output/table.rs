@@ -27,7 +27,18 @@ pub(in crate::bench) fn table(summary: &RunSummary) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    columns(&HEADER, &rows, usize::MAX).join("\n") + "\n"
+    columns(&HEADER, &rows, usize::MAX).join("\n") + "\n" + &transports(summary)
+}
+
+/// Connections by transport, where clients chose it.
+fn transports(summary: &RunSummary) -> String {
+    let over = |transport: &str| summary.counters.get(&format!("over_{transport}")).copied();
+    match (over("quic"), over("tls")) {
+        (None, None) => String::new(),
+        (quic, tls) => {
+            format!("connections over QUIC: {}, over TLS: {}\n", quic.unwrap_or(0), tls.unwrap_or(0))
+        }
+    }
 }
 
 fn row(name: &str, counts: [String; 3], quantiles: Option<&Quantiles>) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
+mod choice;
 mod counts;
 mod endings;
 mod identities;

@@ -98,7 +98,7 @@ fn the_json_says_what_was_run() {
         "clean_start": true, "keep_alive_s": 300, "session_expiry_s": 0, "clients": 2, "connect_interval_ms": null,
         "connect_per_second": 100, "num_retry_connect": 0, "poisson": false, "reconnect": 0, "lifetime_s": null, "drop_at_s": null,
         "duration_s": null, "limit": 4,
-        "inflight": 1, "wait_before_publishing": false, "random_wait_ms": [0, 0], "keep_connected": false,
+        "inflight": 1, "wait_before_publishing": false, "random_wait_ms": [0, 0], "resume": false, "keep_connected": false,
         "payload_hdrs": "cnt64,ts",
         "topics": [{"topic": "a/%i", "qos": 1, "stream": 3, "priority": 7, "interval_ms": 1, "retain": false,
             "payload_bytes": 116}],
