@@ -7,6 +7,7 @@ use braid_proto::packet::ConnackProperties;
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicFilter;
 use braid_transport::Transport;
+use braid_transport::quic::PathChange;
 use tokio::sync::broadcast;
 
 use crate::error::Error;
@@ -35,6 +36,13 @@ pub enum ConnectionEvent {
         to: Transport,
         /// The cause.
         reason: Arc<str>,
+    },
+    /// A path of a client with several has changed ([`Builder::paths`](crate::Builder::paths)). The connection goes on.
+    Path {
+        /// The interface or address.
+        path: Arc<str>,
+        /// The change.
+        change: PathChange,
     },
     /// The connection was lost, or an attempt failed.
     Disconnected {
@@ -66,7 +74,10 @@ impl EventLog {
 
     pub(crate) fn push(&self, event: ConnectionEvent) {
         let mut last = lock(&self.last);
-        *last = Some(event.clone());
+        // A path says nothing about the connection.
+        if !matches!(event, ConnectionEvent::Path { .. }) {
+            *last = Some(event.clone());
+        }
         // Under the lock, so that a concurrent `subscribe` gets the event exactly once. There may be no receiver.
         let _ = self.sender.send(event);
     }

@@ -49,6 +49,7 @@ pub fn builtin() -> &'static [Builtin] {
         "zero-rtt",
         "storm",
         "migrate",
+        "multipath",
         "weak-network",
         "interop-cells"
     ]

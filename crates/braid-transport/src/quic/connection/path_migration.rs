@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use noq_proto::PathId;
 use tokio::time::Instant;
 
 use crate::quic::io::Connection;
@@ -19,13 +20,15 @@ pub(super) struct PathMigration {
     known: SocketAddr,
     /// PATH_RESPONSE frames up to the last change.
     responses: u64,
+    /// The path that carries data.
+    path: PathId,
     /// Time since which an address is in use that is not validated.
     unvalidated: Option<Instant>,
 }
 
 impl PathMigration {
     pub(super) fn new(known: SocketAddr) -> Self {
-        Self { known, responses: 0, unvalidated: None }
+        Self { known, responses: 0, path: PathId::ZERO, unvalidated: None }
     }
 
     /// The peer's new address, once.
@@ -39,7 +42,10 @@ impl PathMigration {
             return None;
         }
         let responses = connection.path_stats()?.frame_rx.path_response;
-        if responses == self.responses {
+        // Another path carries data only once it is validated.
+        let path = connection.primary_path();
+        let is_other = std::mem::replace(&mut self.path, path) != path;
+        if responses == self.responses && !is_other {
             self.unvalidated.get_or_insert_with(Instant::now);
             return None;
         }

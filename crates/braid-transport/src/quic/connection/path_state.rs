@@ -1,5 +1,6 @@
 //! State of the path of a connection, and of what blocks its streams, for reports.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
@@ -7,6 +8,7 @@ use braid_proto::stream::StreamKey;
 use super::state::ConnectionState;
 use crate::path_sample::PathStats;
 use crate::quic::congestion::Class;
+use crate::quic::multipath::PathRole;
 
 /// State of the path of a QUIC connection. Counts are those of this path, since the connection moved to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +31,40 @@ pub struct PathState {
     pub congestion_events: u64,
 }
 
+/// One path of a QUIC connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathReport {
+    /// Number of the path; 0 is that of the handshake.
+    pub number: u32,
+    /// Index of the path in [`Multipath::locals`](crate::quic::Multipath::locals), for a client with several.
+    pub local: Option<usize>,
+    /// Own address; `None` until something was received.
+    pub local_address: Option<IpAddr>,
+    /// Address of the peer.
+    pub remote: SocketAddr,
+    /// Its role.
+    pub role: PathRole,
+    /// Its measurements.
+    pub state: PathState,
+    /// Payload of the datagrams that were received on it, bytes.
+    pub bytes_received: u64,
+}
+
+impl PathState {
+    pub(in crate::quic) fn of(path: &noq_proto::PathStats) -> Self {
+        Self {
+            rtt: path.rtt,
+            congestion_window: path.cwnd,
+            mtu: path.current_mtu,
+            packets_sent: path.sent_packets,
+            packets_lost: path.lost_packets,
+            bytes_sent: path.sent_bytes,
+            bytes_lost: path.lost_bytes,
+            congestion_events: path.congestion_events,
+        }
+    }
+}
+
 /// Reason for which a stream takes no bytes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocked {
@@ -42,17 +78,11 @@ pub enum Blocked {
 
 impl ConnectionState {
     pub(crate) fn path_state(&mut self) -> Option<PathState> {
-        let path = self.connection.path_stats()?;
-        Some(PathState {
-            rtt: path.rtt,
-            congestion_window: path.cwnd,
-            mtu: path.current_mtu,
-            packets_sent: path.sent_packets,
-            packets_lost: path.lost_packets,
-            bytes_sent: path.sent_bytes,
-            bytes_lost: path.lost_bytes,
-            congestion_events: path.congestion_events,
-        })
+        self.connection.path_stats().map(|path| PathState::of(&path))
+    }
+
+    pub(crate) fn paths(&mut self) -> Vec<PathReport> {
+        self.connection.path_reports()
     }
 
     pub(crate) fn path_stats(&mut self) -> Option<PathStats> {
