@@ -11,10 +11,7 @@ use tokio::time::sleep;
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// The first success, or the last failure; `None` if there is no address.
-pub(crate) async fn race<A, T, E, F>(
-    addresses: Vec<A>,
-    attempt: impl Fn(A) -> F,
-) -> Result<T, Option<E>>
+pub(crate) async fn race<A, T, E, F>(addresses: Vec<A>, attempt: impl Fn(A) -> F) -> Result<T, Option<E>>
 where
     F: Future<Output = Result<T, E>>,
 {

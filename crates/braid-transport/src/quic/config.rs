@@ -198,7 +198,14 @@ impl QuicOptions {
     #[must_use]
     pub fn client() -> Self {
         let multipath = Multipath::default();
-        Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, zero_rtt: false, multipath, ..Self::server() }
+        Self {
+            bidi_streams: 0,
+            uni_streams: 0,
+            keep_alive: None,
+            zero_rtt: false,
+            multipath,
+            ..Self::server()
+        }
     }
 
     /// Paths that the library permits: none beyond the first with HTTP/3, whose connections are no links.
@@ -270,10 +277,7 @@ impl Transport {
         let mut factory = congestion.factory(*loss_floor);
         if let Some(gate) = &gate {
             let mut mtu_discovery = MtuDiscoveryConfig::default();
-            mtu_discovery
-                .minimum_change(MTU_STEP)
-                .interval(MTU_INTERVAL)
-                .black_hole_cooldown(MTU_COOLDOWN);
+            mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
             own.mtu_discovery_config(Some(mtu_discovery));
             factory = Arc::new(Gated { inner: factory, gate: Arc::clone(gate) });
         }

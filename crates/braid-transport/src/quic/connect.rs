@@ -229,7 +229,8 @@ impl<'a> Attempt<'a> {
         }
         // All interfaces for an address, before the next address.
         let count = self.transport.options.multipath.locals.len().max(1);
-        let attempts = addresses.into_iter().flat_map(|address| (0..count).map(move |local| (address, local)));
+        let attempts =
+            addresses.into_iter().flat_map(|address| (0..count).map(move |local| (address, local)));
         match race(attempts.collect(), |(address, local)| self.within_limit(address, local, finish)).await {
             Ok(Ok(connected)) => Ok(connected),
             Ok(Err(error)) => Err(error),

@@ -315,9 +315,13 @@ impl QuicIncoming {
         let ConnectionConfig { shared, gate, activities } = transport.connection(None);
         Arc::make_mut(&mut config).transport_config(shared);
         let (offered, options) = (offered_protocols(&first), transport.options);
-        let connection =
-            Connection::accept_client(Arc::clone(&incoming.endpoint), first, config, (gate.clone(), activities))
-                .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        let connection = Connection::accept_client(
+            Arc::clone(&incoming.endpoint),
+            first,
+            config,
+            (gate.clone(), activities),
+        )
+        .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
         Ok(Begun { connection: Box::new(connection), offered, address, tls, options, handshakes, gate })
     }
 

@@ -90,6 +90,12 @@ impl Host {
         Ok(Listener::from_quic(listener))
     }
 
+    /// The network that it is attached to.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        Network { switch: Arc::clone(&self.switch) }
+    }
+
     /// Connector from this host to `server`.
     #[must_use]
     pub fn connector(&self, server: SocketAddr, tls: ClientTls, options: QuicOptions) -> Connector {

@@ -238,7 +238,8 @@ impl Connection {
                 noq_proto::Event::Connected => {
                     self.is_connected = true;
                     self.paths.take_if(|paths| !paths.handle_connected(&mut self.library));
-                    if let Some(gate) = self.gate.as_ref().filter(|_| self.library.is_multipath_negotiated()) {
+                    if let Some(gate) = self.gate.as_ref().filter(|_| self.library.is_multipath_negotiated())
+                    {
                         gate.expect_paths();
                     }
                     Event::Connected
@@ -642,10 +643,11 @@ impl Connection {
 
     /// Congestion window over all paths that carry data.
     pub(in crate::quic) fn congestion_window(&mut self) -> Option<u64> {
+        let primary = self.primary_path();
         let Self { library, paths, .. } = self;
         let used = paths.iter().flat_map(|paths| paths.used());
         let sum = used.filter_map(|id| Some(library.path_stats(id)?.cwnd)).reduce(u64::saturating_add);
-        sum.or_else(|| Some(library.path_stats(PathId::ZERO)?.cwnd))
+        sum.or_else(|| Some(library.path_stats(primary)?.cwnd))
     }
 
     pub(in crate::quic) fn congestion_controller(&self) -> Option<&dyn Controller> {

@@ -10,9 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use noq_proto::{
-    FourTuple, PathError, PathEvent, PathId, PathStatus, TransportErrorCode, VarInt,
-};
+use noq_proto::{FourTuple, PathError, PathEvent, PathId, PathStatus, TransportErrorCode, VarInt};
 
 use super::own_endpoint::OwnEndpoint;
 use super::sender::Sender;
@@ -114,7 +112,12 @@ impl Paths {
     }
 
     /// Paths of a client's connection that begins on `socket`.
-    pub(super) fn client(activities: PathActivities, locals: LocalPaths, socket: &Socket, now: Instant) -> Self {
+    pub(super) fn client(
+        activities: PathActivities,
+        locals: LocalPaths,
+        socket: &Socket,
+        now: Instant,
+    ) -> Self {
         let LocalPaths { options, open, first } = locals;
         let all = (0..options.locals.len()).map(|index| {
             let is_first = index == first;
@@ -146,7 +149,9 @@ impl Paths {
         if self.is_negotiated {
             let rank = self.rank(PathId::ZERO);
             self.watchdog.insert(PathId::ZERO, rank);
-            let _ = self.locals.is_some().then(|| library.set_path_keep_alive_interval(PathId::ZERO, Some(KEEP_ALIVE)));
+            if self.locals.is_some() {
+                let _ = library.set_path_keep_alive_interval(PathId::ZERO, Some(KEEP_ALIVE));
+            }
         } else if let Some(locals) = &self.locals {
             let others = locals.all.iter().enumerate().filter(|(_, local)| local.state.path().is_none());
             let notice = |(local, _)| PathNotice { local, change: PathChange::Unsupported };
@@ -155,7 +160,12 @@ impl Paths {
         self.is_negotiated || !self.notices.is_empty()
     }
 
-    pub(super) fn handle_event(&mut self, event: &PathEvent, library: &mut noq_proto::Connection, now: Instant) {
+    pub(super) fn handle_event(
+        &mut self,
+        event: &PathEvent,
+        library: &mut noq_proto::Connection,
+        now: Instant,
+    ) {
         match event {
             PathEvent::Established { id, .. } => {
                 let rank = self.rank(*id);
@@ -175,7 +185,10 @@ impl Paths {
             }
             PathEvent::Abandoned { id, .. } => {
                 self.watchdog.remove(*id);
-                self.known.iter_mut().filter(|known| known.id == *id).for_each(|known| known.is_closed = true);
+                self.known
+                    .iter_mut()
+                    .filter(|known| known.id == *id)
+                    .for_each(|known| known.is_closed = true);
                 // Closed by the server; what this end closes has no path by now.
                 if let Some((index, local)) = self.local_of(*id) {
                     let was_open = matches!(local.state, LocalState::Open(..));
@@ -240,7 +253,7 @@ impl Paths {
             };
             let _ = library.set_path_status(path, status);
             if let (Order::SetAside { path, carrier }, Some((own, sender))) = (order, &mut ends) {
-                self.rescue(path, carrier, library, (own, sender), now);
+                self.rescue(path, carrier, library, (&**own, &mut **sender), now);
             }
         }
         if let (Some(locals), Some((own, sender))) = (&mut self.locals, &mut ends) {
@@ -280,7 +293,7 @@ impl Paths {
         path: PathId,
         carrier: PathId,
         library: &mut noq_proto::Connection,
-        (own, sender): (&mut OwnEndpoint, &mut Sender),
+        (own, sender): (&OwnEndpoint, &mut Sender),
         now: Instant,
     ) {
         let carrier = self.local(carrier);
@@ -403,7 +416,10 @@ impl Locals {
             other != index && local.ip == Some(ip) && local.state.path().is_some()
         };
         if self.all.iter().enumerate().any(is_taken) {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("another path has the address {ip}")));
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                format!("another path has the address {ip}"),
+            ));
         }
         let remote = own.server();
         let local = &mut self.all[index];

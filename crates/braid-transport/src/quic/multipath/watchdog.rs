@@ -218,6 +218,7 @@ impl Watchdog {
                 self.live().map(|path| path.rank).min().is_some_and(|best| best == path.rank)
             }
             // Without one that it is to use, the library would take those that are set aside as well.
+            // [BQ-72]
             Policy::Follow => !path.is_peers_spare || self.live().all(|path| path.is_peers_spare),
         };
         if is_used { Role::Used } else { Role::Spare }

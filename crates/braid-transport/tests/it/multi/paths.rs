@@ -155,6 +155,7 @@ async fn exchange(phone: &mut Phone, way: Way, large: usize, disturb: impl FnOnc
     tokio::join!(send, receive).1
 }
 
+// [BQ-72]
 #[tokio::test(start_paused = true)]
 async fn messages_go_on_when_one_of_two_links_is_cut() {
     for mode in [PathMode::Standby, PathMode::Both] {
