@@ -359,8 +359,8 @@ impl Builder {
     }
 
     /// Interfaces (such as `wlan0`), or addresses of this machine, with a path of the connection on each, the preferred
-    /// one first; two at least. What becomes of them is told by [`ConnectionEvent::Path`](crate::ConnectionEvent::Path).
-    /// A server without the extension has one path. By default the system chooses one; `quic://` only.
+    /// one first; two at least. [`ConnectionEvent::Path`](crate::ConnectionEvent::Path) tells how they are. With a
+    /// server that does not know the extension there is one path. By default the system chooses it; `quic://` only.
     pub fn paths(mut self, paths: impl IntoIterator<Item = LocalPath>, mode: PathMode) -> Self {
         self.quic.multipath = Multipath { locals: paths.into_iter().collect(), mode, ..Multipath::default() };
         self

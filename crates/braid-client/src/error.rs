@@ -157,7 +157,7 @@ pub enum OptionsError {
     /// One path, where several are meant.
     #[error("{0:?} is the only path: give two or more, or leave it out")]
     OnePath(String),
-    /// The same path twice.
+    /// A path that is given twice.
     #[error("the path {0:?} is given twice: each is another interface")]
     SamePath(String),
     /// Paths of a client that may move to TLS.

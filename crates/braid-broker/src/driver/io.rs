@@ -155,7 +155,7 @@ impl Driver {
                 self.observer().note_move(address);
                 self.end_if_banned();
             }
-            // Of a client only.
+            // A server has none of its own.
             Read::Path(_) => {}
             Read::Closed => self.end_link(None),
         }

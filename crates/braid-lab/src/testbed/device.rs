@@ -86,7 +86,7 @@ pub(super) fn detour(
     (address, peer): (Ipv4Addr, &Device),
 ) -> Result<(), TestbedError> {
     let ([a, b, c, _], name) = (address.octets(), &device.name);
-    // Of the length of the preferred route, which would win otherwise or never.
+    // As long as the preferred route: a longer one would always win, a shorter one never.
     let mut commands = format!("route add {a}.{b}.{c}.0/24 dev {name} src {own} metric {DETOUR}\n");
     if let Some(ethernet) = &peer.ethernet {
         commands += &format!("neigh replace {address} lladdr {ethernet} dev {name} nud permanent\n");

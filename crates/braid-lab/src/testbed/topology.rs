@@ -15,8 +15,8 @@ use braid_emulator::PathCounters;
 /// and namespaces after their last use.
 ///
 /// Link `i` is the network 192.168.(200 + i).0/24; its left end is .2 with the device `lq<i>l`, its right end .1 with
-/// `lq<i>r`. Where several links join the same two ends, each carries packets to the addresses of the others as well, for
-/// sockets that are bound to its device. There are no other routes.
+/// `lq<i>r`. Where several links join the same two ends, each carries packets to the addresses of the others as well,
+/// for sockets that are bound to its device. There are no other routes.
 #[derive(Debug)]
 pub struct Topology {
     links: Vec<Link>,

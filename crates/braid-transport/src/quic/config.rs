@@ -293,7 +293,7 @@ impl Transport {
 pub(super) struct ConnectionConfig {
     pub(super) shared: Arc<TransportConfig>,
     pub(super) gate: Option<Arc<SharedGate>>,
-    /// Of its paths, if there may be several.
+    /// Activities of its paths, if there may be several.
     pub(super) activities: Option<PathActivities>,
 }
 

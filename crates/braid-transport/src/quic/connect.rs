@@ -18,7 +18,6 @@ use super::connection::{Established, MAX_WINDOW, Multi, Rebind, any_port, peer};
 use super::early::{Early, Wait};
 use super::http3::Http3Connection;
 use super::io::{Connection, LocalPaths, OpenSocket, Socket};
-use super::local_socket;
 use super::multipath::Multipath;
 use crate::connect::ConnectOptions;
 use crate::error::{CertificateError, ConnectError};
@@ -99,7 +98,7 @@ fn system_sockets(address: SocketAddr, first: usize, multipath: &Multipath) -> i
     let options = multipath.clone();
     let open: OpenSocket = Arc::new(move |local| {
         let local = options.locals.get(local).ok_or(io::ErrorKind::NotFound)?;
-        Socket::system(local_socket::open(local, address)?)
+        Socket::system(local.open(address)?)
     });
     let socket = open(first)?;
     let locals = Some(LocalPaths { options: multipath.clone(), open, first });

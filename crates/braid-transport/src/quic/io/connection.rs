@@ -35,8 +35,7 @@ use super::unordered::Unordered;
 use crate::quic::codes::{self, code};
 use crate::quic::congestion::controller::SharedGate;
 use crate::quic::congestion::path_activity::PathActivities;
-use crate::quic::connection::{PathReport, PathState};
-use crate::quic::multipath::PathRole;
+use crate::quic::multipath::{PathReport, PathRole, PathState};
 use crate::transport::canonical;
 
 /// Datagrams that are sent before other tasks have a turn.
@@ -299,7 +298,7 @@ impl Connection {
         self.answers.handle_sent(|| Frames::from(&self.library.stats()));
     }
 
-    /// Judges the paths. An event of it, if any, is for the next turn.
+    /// Looks after the paths. A notice of it, if any, is for the next turn.
     fn turn_paths(&mut self, cx: &Context<'_>) {
         let Some(paths) = self.paths.as_mut().filter(|_| self.error.is_none()) else { return };
         let ends = match &mut self.source {

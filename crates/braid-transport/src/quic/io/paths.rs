@@ -1,7 +1,7 @@
 //! Paths of one connection: observes them, gives them their status, and opens those of a client.
 //!
-//! A path that does not answer keeps what is in flight on it: the library repeats that once the path is discarded, three
-//! probe timeouts after the peer has agreed. A client is faster: it moves the path, by RFC 9000, 9, to the socket of
+//! A path that does not answer keeps what is in flight on it: the library repeats that once the path is discarded,
+//! three probe timeouts after the peer has agreed. A client is faster: it moves the path (RFC 9000, 9) to the socket of
 //! another one, where a PING shows at once what is lost, at both ends. Then it closes the path.
 
 use std::collections::VecDeque;
@@ -225,7 +225,7 @@ impl Paths {
 
     // -- Turns -------------------------------------------------------------------------------------
 
-    /// Judges the paths, and makes the changes that follow. `ends`: sockets of a client.
+    /// Looks after the paths, and makes the changes that follow. `ends`: sockets of a client.
     pub(super) fn turn(
         &mut self,
         library: &mut noq_proto::Connection,

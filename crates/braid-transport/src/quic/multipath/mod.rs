@@ -5,13 +5,12 @@
 //! congestion window is full, and then on the next one. It does not leave a path that has gone silent: that is the part
 //! of the [`watchdog`].
 
+mod local_path;
+mod report;
 pub(super) mod watchdog;
 
-use std::fmt;
-use std::io;
-use std::net::IpAddr;
-
-use super::local_socket;
+pub use self::local_path::LocalPath;
+pub use self::report::{PathReport, PathRole, PathState};
 
 /// Paths that a server permits at a time: two interfaces, and one each that takes the place of a path that is closing.
 pub(super) const SERVER_PATHS: u32 = 4;
@@ -38,40 +37,6 @@ impl Multipath {
         let own = u32::try_from(2 * self.locals.len()).unwrap_or(u32::MAX);
         let paths = if self.is_wanted() { own } else { self.permitted };
         if paths > 1 { paths } else { 0 }
-    }
-}
-
-/// Local end of a path of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum LocalPath {
-    /// Name of an interface, as the system has it.
-    Interface(Box<str>),
-    /// Address of this machine. The routes of the system decide about the interface.
-    Address(IpAddr),
-}
-
-impl LocalPath {
-    /// The path of this text: an IP address, or the name of an interface.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        text.parse().map_or_else(|_| Self::Interface(text.into()), Self::Address)
-    }
-
-    /// Tests whether this machine has the interface, or the address.
-    ///
-    /// # Errors
-    /// It does not. The text names the path.
-    pub fn check(&self) -> io::Result<()> {
-        local_socket::check(self)
-    }
-}
-
-impl fmt::Display for LocalPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Interface(name) => f.write_str(name),
-            Self::Address(address) => address.fmt(f),
-        }
     }
 }
 
@@ -111,19 +76,8 @@ pub struct PathNotice {
 pub enum PathChange {
     /// The server answers on it.
     Opened,
-    /// It does not answer: its data has moved to another path. It is opened again later.
+    /// The server does not answer on it: its data has moved to another path. The path is opened again later.
     Silent,
     /// The server knows no paths beyond the first one. Reported once for each other interface.
     Unsupported,
-}
-
-/// Role of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathRole {
-    /// Carries data.
-    InUse,
-    /// Ready, in place of others that do not answer.
-    Standby,
-    /// Not validated yet, or set aside because it does not answer.
-    Unavailable,
 }

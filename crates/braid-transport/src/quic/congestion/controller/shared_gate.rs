@@ -30,7 +30,7 @@ pub(in crate::quic) struct SharedGate {
     is_abandoned: AtomicBool,
     /// The connection may have further paths.
     expects_paths: AtomicBool,
-    /// It has had another one.
+    /// The connection has had another path.
     is_retired: AtomicBool,
     /// A packet was refused since the last try.
     is_refused: AtomicBool,
