@@ -58,7 +58,7 @@ async fn paths_that_cannot_be_are_refused() {
     assert!(error("quic://h", &["127.0.0.1", "127.0.0.1"]).contains("is given twice"));
     assert!(error("mqtts://h", &["127.0.0.1", "127.0.0.2"]).contains("quic://host"));
     assert!(error("auto://h", &["127.0.0.1", "127.0.0.2"]).contains("quic://host"));
-    assert!(error("quic://h", &["127.0.0.1", "192.0.2.1"]).starts_with("path 192.0.2.1: "));
+    assert!(error("quic://h", &["127.0.0.1", "198.51.100.7"]).starts_with("path 198.51.100.7: "));
     let (_listening, builder) = network();
     let paths = ["127.0.0.1", "127.0.0.2"].map(LocalPath::parse);
     assert!(builder.paths(paths, PathMode::Both).start().unwrap_err().to_string().contains("needs QUIC"));

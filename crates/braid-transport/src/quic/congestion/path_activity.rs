@@ -29,32 +29,42 @@ pub(in crate::quic) struct Activity {
     pub(in crate::quic) answered_at: Option<Instant>,
     /// The window does not limit any more: the path is given up, and carries PINGs only.
     is_open: bool,
-    /// Mean of the amounts by which round trips were longer than the smoothed one.
-    excess: Option<Duration>,
+    /// Mean deviation of the round-trip time.
+    deviation: Option<Duration>,
+    /// Smoothed round-trip time at the last acknowledgement.
+    smoothed: Duration,
+    /// The next packet is the first of an acknowledgement.
+    is_first: bool,
 }
 
 impl Activity {
     /// Probe timeout (RFC 9002, 6.2.1) of a path with this smoothed round-trip time, without the delay of an
     /// acknowledgement.
     pub(in crate::quic) fn longest_round_trip(&self, srtt: Duration) -> Duration {
-        srtt + (4 * self.excess.unwrap_or(srtt / 2)).max(GRANULARITY)
+        srtt + (4 * self.deviation.unwrap_or(srtt / 2)).max(GRANULARITY)
     }
 
     fn handle_sent(&mut self, now: Instant) {
         self.unanswered_since.get_or_insert(now);
     }
 
+    /// The library does not tell the deviation, but its smoothed round trip takes an eighth of that of a sample, without
+    /// the delay of the acknowledgement (RFC 9002, 5.3).
     fn handle_rtt(&mut self, rtt: &RttEstimator) {
-        let excess = rtt.conservative().saturating_sub(rtt.get());
-        self.excess = Some(match self.excess {
-            Some(before) => (3 * before + excess) / 4,
-            // Half of the first round trip is its deviation.
-            None => rtt.get() / 8 + excess,
+        if !std::mem::replace(&mut self.is_first, false) {
+            return;
+        }
+        let smoothed = rtt.get();
+        self.deviation = Some(match self.deviation {
+            Some(before) => (3 * before + 8 * smoothed.abs_diff(self.smoothed)) / 4,
+            None => smoothed / 2,
         });
+        self.smoothed = smoothed;
     }
 
     fn handle_acked(&mut self, in_flight: u64, now: Instant) {
         self.answered_at = Some(now);
+        self.is_first = true;
         self.unanswered_since = (in_flight > 0).then_some(now);
     }
 }

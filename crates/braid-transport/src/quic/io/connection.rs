@@ -214,6 +214,12 @@ impl Connection {
 
     /// The next event.
     pub(in crate::quic) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.poll_own_event();
+        event.or_else(|| self.paths.as_mut()?.take_notice().map(Event::Path))
+    }
+
+    /// The next event that is not about a path: those of paths wait for a link.
+    fn poll_own_event(&mut self) -> Option<Event> {
         let taken = self.unordered.as_mut().and_then(|unordered| unordered.pop_event());
         let event = taken.or_else(|| self.next_event());
         if self.is_discarding
@@ -228,9 +234,6 @@ impl Connection {
     fn next_event(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.has_news) {
             return Some(Event::Lost);
-        }
-        if let Some(notice) = self.paths.as_mut().and_then(|paths| paths.take_notice()) {
-            return Some(Event::Path(notice));
         }
         while let Some(event) = self.library.poll() {
             return Some(match event {
@@ -265,8 +268,7 @@ impl Connection {
                 noq_proto::Event::Path(event) => {
                     let Some(paths) = &mut self.paths else { continue };
                     paths.handle_event(&event, &mut self.library, now());
-                    let Some(notice) = paths.take_notice() else { continue };
-                    Event::Path(notice)
+                    continue;
                 }
                 _ => continue,
             });
@@ -305,8 +307,9 @@ impl Connection {
             Source::Own(own) => Some((&mut **own, &mut self.sender)),
             Source::Shared { .. } => None,
         };
+        let before = paths.notices();
         paths.turn(&mut self.library, ends, now());
-        if paths.has_notice() {
+        if paths.notices() > before {
             cx.waker().wake_by_ref();
         }
     }
@@ -374,7 +377,7 @@ impl Connection {
     pub(in crate::quic) async fn drive<T>(&mut self, mut find: impl FnMut(&mut Self) -> Option<T>) -> T {
         poll_fn(|cx| {
             self.receive(cx);
-            while self.poll_event().is_some() {}
+            while self.poll_own_event().is_some() {}
             let found = find(self);
             self.transmit(cx);
             // The end of a connection shows when there is nothing more to send.
@@ -388,7 +391,7 @@ impl Connection {
         poll_fn(|cx| {
             self.receive(cx);
             let mut has_come = false;
-            while let Some(event) = self.poll_event() {
+            while let Some(event) = self.poll_own_event() {
                 has_come |= is_wanted(event);
             }
             self.transmit(cx);

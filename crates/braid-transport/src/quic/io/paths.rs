@@ -318,8 +318,9 @@ impl Paths {
 
     // -- Properties --------------------------------------------------------------------------------
 
-    pub(super) fn has_notice(&self) -> bool {
-        !self.notices.is_empty()
+    /// Number of notices that wait.
+    pub(super) fn notices(&self) -> usize {
+        self.notices.len()
     }
 
     pub(super) fn take_notice(&mut self) -> Option<PathNotice> {

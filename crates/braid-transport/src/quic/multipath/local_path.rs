@@ -149,10 +149,9 @@ mod tests {
         #[cfg(target_os = "linux")]
         {
             assert_eq!(error("nowhere0", "127.0.0.1:9"), "path nowhere0: there is no interface \"nowhere0\"");
-            assert!(error("lo", "192.0.2.1:9").starts_with("path lo: "));
             assert!(LocalPath::parse("lo").check().is_ok());
-            let text = LocalPath::parse("192.0.2.1").check().expect_err("not ours").to_string();
-            assert_eq!(text, "path 192.0.2.1: this machine does not have the address");
+            let text = LocalPath::parse("198.51.100.7").check().expect_err("not ours").to_string();
+            assert_eq!(text, "path 198.51.100.7: this machine does not have the address");
         }
     }
 }

@@ -110,7 +110,10 @@ impl Watchdog {
     pub(in crate::quic) fn handle_reading(&mut self, id: PathId, reading: Reading) {
         if let Some(path) = self.paths.iter_mut().find(|path| path.id == id) {
             path.reading = Some(reading);
-            if path.silent_since.is_some_and(|since| reading.answered_at.is_some_and(|at| at > since)) {
+            // A client closes a path that was silent: until then it answers on the socket of another one.
+            let is_answered =
+                path.silent_since.is_some_and(|since| reading.answered_at.is_some_and(|at| at > since));
+            if is_answered && self.policy == Policy::Follow {
                 path.silent_since = None;
             }
         }
@@ -305,6 +308,8 @@ mod tests {
         assert_eq!(paths.orders(10 + PATIENCE), [Order::Use(id(1)), aside]);
         assert_eq!(paths.watchdog.primary(), Some(id(1)));
         assert_eq!(paths.timeout(), None, "the last path stays, whatever it does");
+        paths.answered(0, 280);
+        assert_eq!(paths.orders(280), [], "it answers in place of the other, until it is closed");
         paths.unanswered(1, 300);
         assert_eq!(paths.orders(5_000), []);
     }

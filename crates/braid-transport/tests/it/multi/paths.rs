@@ -79,6 +79,19 @@ impl Phone {
         self.notices.retain(|notice| *notice != wanted);
     }
 
+    /// Writes a byte, and waits until it is at the server and the client has such an address there.
+    async fn ask(&mut self, is_there: impl Fn(std::net::SocketAddr) -> bool) {
+        write(&mut self.client, StreamKey::CONTROL, b"?").await;
+        let (mut has_come, mut has_moved) = (false, false);
+        while !has_come || !has_moved {
+            match next(&mut self.server).await {
+                (Read::Bytes(StreamKey::CONTROL), bytes) => has_come = bytes == b"?",
+                (Read::Moved(address), _) => has_moved = is_there(address),
+                (read, _) => panic!("{read:?}"),
+            }
+        }
+    }
+
     /// Roles of the paths that are not closed, by the index of their interface.
     fn roles(&mut self) -> Vec<(usize, PathRole)> {
         let mut roles: Vec<_> =
@@ -197,25 +210,15 @@ async fn the_preferred_interface_is_used_again_when_it_comes_back() {
     assert_eq!(phone.roles(), [(WIFI, PathRole::InUse), (CELLULAR, PathRole::Standby)]);
     let at_wifi = phone.server.peer().address.expect("known").ip();
     phone.wifi.change(|link| link.cut = true);
-    write(&mut phone.client, StreamKey::CONTROL, b"?").await;
-    assert_eq!(next(&mut phone.server).await.1, b"?");
+    phone.ask(|address| address.ip() != at_wifi).await;
     phone.until((WIFI, PathChange::Silent)).await;
     assert_eq!(phone.roles().last(), Some(&(CELLULAR, PathRole::InUse)));
-    assert!(matches!(next(&mut phone.server).await.0, Read::Moved(address) if address.ip() != at_wifi));
     sleep(Duration::from_secs(5)).await;
     phone.wifi.change(|link| link.cut = false);
     phone.until((WIFI, PathChange::Opened)).await;
     sleep(A_WHILE).await;
     assert_eq!(phone.roles(), [(WIFI, PathRole::InUse), (CELLULAR, PathRole::Standby)]);
-    write(&mut phone.client, StreamKey::CONTROL, b"?").await;
-    let (mut is_written, mut has_moved) = (false, false);
-    while !is_written || !has_moved {
-        match next(&mut phone.server).await {
-            (Read::Bytes(StreamKey::CONTROL), bytes) => is_written = bytes == b"?",
-            (Read::Moved(address), _) => has_moved = address.ip() == at_wifi,
-            (read, _) => panic!("{read:?}"),
-        }
-    }
+    phone.ask(|address| address.ip() == at_wifi).await;
     // Several times in a row: path numbers are used up, and come back.
     for _ in 0..5 {
         phone.wifi.change(|link| link.cut = true);
