@@ -41,9 +41,9 @@ async fn a_server_without_the_extension_is_told_of() {
     let (mut listening, builder, device) = quic_with(options);
     let cellular = device.network().host("cellular");
     let builder = builder.simulated_interfaces(&[cellular], PathMode::Both);
-    let (mut peer, parts) = join!(listening.accept(), builder.connect());
-    let (client, _messages) = parts.unwrap();
+    let (client, _messages) = builder.start().unwrap();
     let mut events = client.events();
+    let mut peer = listening.accept().await;
     peer.run(Duration::from_secs(1)).await;
     assert_eq!(change(&mut events).await, ("cellular".to_owned(), PathChange::Unsupported));
 }

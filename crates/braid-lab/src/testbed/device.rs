@@ -20,7 +20,7 @@ pub(super) struct Device {
     pub(super) ethernet: Option<String>,
 }
 
-/// Metric of routes over a link to the network of another; that of its own has 0.
+/// Metric of routes over link 0 to the network of another, one more for each later one; that of its own network has 0.
 const DETOUR: u32 = 100;
 
 /// Ethernet address of port `port` of link `link`: locally administered, equal in all runs.
@@ -78,16 +78,17 @@ fn settle(
     batch(device, &commands)
 }
 
-/// Has `device`, with the address `own`, carry packets to an address that the peer has on another link. The other link
+/// Has `device` of link `link`, with the address `own`, carry packets to an address that the peer has on another link. The other link
 /// is preferred by sockets that are not bound to a device.
 pub(super) fn detour(
     device: &Device,
+    link: u8,
     own: Ipv4Addr,
     (address, peer): (Ipv4Addr, &Device),
 ) -> Result<(), TestbedError> {
-    let ([a, b, c, _], name) = (address.octets(), &device.name);
+    let ([a, b, c, _], name, metric) = (address.octets(), &device.name, DETOUR + u32::from(link));
     // As long as the preferred route: a longer one would always win, a shorter one never.
-    let mut commands = format!("route add {a}.{b}.{c}.0/24 dev {name} src {own} metric {DETOUR}\n");
+    let mut commands = format!("route add {a}.{b}.{c}.0/24 dev {name} src {own} metric {metric}\n");
     if let Some(ethernet) = &peer.ethernet {
         commands += &format!("neigh replace {address} lladdr {ethernet} dev {name} nud permanent\n");
     }

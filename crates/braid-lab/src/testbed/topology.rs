@@ -152,8 +152,8 @@ fn add_detours(links: &[(LinkDevices, Wires)], places: &[(u8, usize, usize)]) ->
                 turned if turned == (right, left) => (at_right, at_left),
                 _ => continue,
             };
-            device::detour(&devices.left, plan::addresses(number).0, (peer, &devices.right))?;
-            device::detour(&devices.right, plan::addresses(number).1, (own, &devices.left))?;
+            device::detour(&devices.left, number, plan::addresses(number).0, (peer, &devices.right))?;
+            device::detour(&devices.right, number, plan::addresses(number).1, (own, &devices.left))?;
         }
     }
     Ok(())

@@ -169,7 +169,7 @@ fn a_plain_link_has_no_emulator() {
 fn a_second_link_between_two_ends_carries_packets_to_all_addresses() {
     if inside("testbed_topology::a_second_link_between_two_ends_carries_packets_to_all_addresses") {
         for wire in [WireChoice::Auto, WireChoice::Packet] {
-            let links = vec![plan("one", Some("")), plan("two", Some(""))];
+            let links = ["one", "two", "three"].map(|name| plan(name, Some(""))).into();
             let topology = Topology::build(&names(&["a", "b"]), links, wire).unwrap();
             let b = udp(topology.end("b").unwrap(), topology.address("b", "a").unwrap());
             let at_second = || {

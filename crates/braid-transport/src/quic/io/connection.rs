@@ -239,7 +239,7 @@ impl Connection {
             return Some(match event {
                 noq_proto::Event::Connected => {
                     self.is_connected = true;
-                    self.paths.take_if(|paths| !paths.handle_connected(&mut self.library));
+                    self.paths.take_if(|paths| !paths.handle_connected(&mut self.library, now()));
                     if let Some(gate) = self.gate.as_ref().filter(|_| self.library.is_multipath_negotiated())
                     {
                         gate.expect_paths();

@@ -144,11 +144,11 @@ impl Paths {
     // -- What has happened -------------------------------------------------------------------------
 
     /// The handshake is complete. False: there is nothing more to do.
-    pub(super) fn handle_connected(&mut self, library: &mut noq_proto::Connection) -> bool {
+    pub(super) fn handle_connected(&mut self, library: &mut noq_proto::Connection, now: Instant) -> bool {
         self.is_negotiated = library.is_multipath_negotiated();
         if self.is_negotiated {
             let rank = self.rank(PathId::ZERO);
-            self.watchdog.insert(PathId::ZERO, rank);
+            self.watchdog.insert(PathId::ZERO, rank, now);
             if self.locals.is_some() {
                 let _ = library.set_path_keep_alive_interval(PathId::ZERO, Some(KEEP_ALIVE));
             }
@@ -169,7 +169,7 @@ impl Paths {
         match event {
             PathEvent::Established { id, .. } => {
                 let rank = self.rank(*id);
-                self.watchdog.insert(*id, rank);
+                self.watchdog.insert(*id, rank, now);
                 // Its status may have come before.
                 let is_spare = library.remote_path_status(*id) == Some(PathStatus::Backup);
                 self.watchdog.handle_peer_status(*id, is_spare, now);

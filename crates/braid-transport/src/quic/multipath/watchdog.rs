@@ -66,6 +66,8 @@ struct Watched {
     /// Place in the preference of the client.
     rank: usize,
     reading: Option<Reading>,
+    /// Time of its validation: packets before it may have been sent for long, without an answer.
+    since: Instant,
     /// Time of the verdict that the path is silent.
     silent_since: Option<Instant>,
     /// The peer keeps the path for standby, or has set it aside.
@@ -92,11 +94,17 @@ impl Watchdog {
     // -- What has happened -------------------------------------------------------------------------
 
     /// A path is validated. `rank`: its place in the preference of the client, the smallest first.
-    pub(in crate::quic) fn insert(&mut self, id: PathId, rank: usize) {
+    pub(in crate::quic) fn insert(&mut self, id: PathId, rank: usize, now: Instant) {
         if self.paths.iter().all(|path| path.id != id) {
-            let path =
-                Watched { id, rank, reading: None, silent_since: None, is_peers_spare: false, told: None };
-            self.paths.push(path);
+            self.paths.push(Watched {
+                id,
+                rank,
+                reading: None,
+                since: now,
+                silent_since: None,
+                is_peers_spare: false,
+                told: None,
+            });
             self.paths.sort_by_key(|path| path.id);
         }
     }
@@ -207,7 +215,8 @@ impl Watchdog {
 
     fn deadline(&self, path: &Watched) -> Option<Instant> {
         let reading = path.reading?;
-        let since = reading.unanswered_since?.max(self.grace.unwrap_or(reading.unanswered_since?));
+        let since = reading.unanswered_since?.max(path.since);
+        let since = self.grace.map_or(since, |grace| grace.max(since));
         let (least, most) = SILENCE;
         Some(since + (reading.round_trip * PROBE_TIMEOUTS + MAX_ACK_DELAY).clamp(least, most))
     }
@@ -247,11 +256,11 @@ mod tests {
     impl Paths {
         /// `ranks`: those of the paths 0, 1 and so on.
         fn new(policy: Policy, ranks: &[usize]) -> Self {
-            let mut watchdog = Watchdog::new(policy);
+            let (mut watchdog, begin) = (Watchdog::new(policy), Instant::now());
             for (number, rank) in (0..).zip(ranks) {
-                watchdog.insert(id(number), *rank);
+                watchdog.insert(id(number), *rank, begin);
             }
-            Self { watchdog, begin: Instant::now() }
+            Self { watchdog, begin }
         }
 
         fn at(&self, ms: u32) -> Instant {
@@ -357,8 +366,12 @@ mod tests {
         paths.unanswered(0, 0);
         paths.orders(PATIENCE);
         paths.watchdog.remove(id(0));
-        paths.watchdog.insert(id(2), 0);
+        let now = paths.at(400);
+        paths.watchdog.insert(id(2), 0, now);
+        // Its first packets were sent before the link was there.
+        paths.unanswered(2, 200);
         assert_eq!(paths.orders(400), [Order::Use(id(2)), Order::Spare(id(1))]);
+        assert_eq!(paths.timeout(), Some(u128::from(400 + PATIENCE)));
     }
 
     #[test]

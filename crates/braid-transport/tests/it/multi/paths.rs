@@ -73,7 +73,7 @@ impl Phone {
         while !self.notices.contains(&wanted) {
             match next(&mut self.client).await.0 {
                 Read::Path(PathNotice { local, change }) => self.notices.push((local, change)),
-                read => panic!("{read:?}"),
+                read => unreachable!("{read:?}"),
             }
         }
         self.notices.retain(|notice| *notice != wanted);
@@ -87,7 +87,7 @@ impl Phone {
             match next(&mut self.server).await {
                 (Read::Bytes(StreamKey::CONTROL), bytes) => has_come = bytes == b"?",
                 (Read::Moved(address), _) => has_moved = is_there(address),
-                (read, _) => panic!("{read:?}"),
+                (read, _) => unreachable!("{read:?}"),
             }
         }
     }
@@ -158,7 +158,7 @@ async fn exchange(phone: &mut Phone, way: Way, large: usize, disturb: impl FnOnc
                 }
                 (Read::Bytes(key), bytes) if key == bulk => received.extend(bytes),
                 (Read::Path(_) | Read::Moved(_), _) => {}
-                (read, _) => panic!("{read:?}"),
+                (read, _) => unreachable!("{read:?}"),
             }
         }
         let expected: Vec<u8> = (0..count).flat_map(u32::to_be_bytes).collect();
