@@ -78,8 +78,8 @@ fn settle(
     batch(device, &commands)
 }
 
-/// Has `device` of link `link`, with the address `own`, carry packets to an address that the peer has on another link. The other link
-/// is preferred by sockets that are not bound to a device.
+/// Has `device` of link `link`, with the address `own`, carry packets to an address that the peer has on another link.
+/// Sockets that are not bound to a device prefer the other link.
 pub(super) fn detour(
     device: &Device,
     link: u8,

@@ -27,6 +27,10 @@ pub(in crate::quic) struct Activity {
     pub(in crate::quic) unanswered_since: Option<Instant>,
     /// Time of the last acknowledgement.
     pub(in crate::quic) answered_at: Option<Instant>,
+    /// Packets in flight, without probes of the path MTU: the library does not tell when those are lost.
+    in_flight: u64,
+    /// Number of the last such probe.
+    probe: Option<u64>,
     /// The window does not limit any more: the path is given up, and carries PINGs only.
     is_open: bool,
     /// Mean deviation of the round-trip time.
@@ -44,17 +48,36 @@ impl Activity {
         srtt + (4 * self.deviation.unwrap_or(srtt / 2)).max(GRANULARITY)
     }
 
-    fn handle_sent(&mut self, now: Instant) {
-        self.unanswered_since.get_or_insert(now);
+    /// `is_probe`: the packet is a probe of the path MTU.
+    fn handle_sent(&mut self, number: u64, is_probe: bool, now: Instant) {
+        if is_probe {
+            self.probe = Some(number);
+        } else {
+            self.in_flight += 1;
+            self.unanswered_since.get_or_insert(now);
+        }
     }
 
-    /// The library does not tell the deviation, but its smoothed round trip takes an eighth of that of a sample, without
-    /// the delay of the acknowledgement (RFC 9002, 5.3).
-    fn handle_rtt(&mut self, rtt: &RttEstimator) {
+    fn handle_packet_acked(&mut self, number: u64) {
+        if self.probe != Some(number) {
+            self.in_flight = self.in_flight.saturating_sub(1);
+        }
+    }
+
+    /// A packet that is lost is not waited for: what it held is repeated, on this path or another.
+    fn handle_lost(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if self.in_flight == 0 {
+            self.unanswered_since = None;
+        }
+    }
+
+    /// The library does not tell the deviation, but its smoothed round trip takes an eighth of that of each sample, which
+    /// is without the delay of the acknowledgement (RFC 9002, 5.3).
+    fn handle_rtt(&mut self, smoothed: Duration) {
         if !std::mem::replace(&mut self.is_first, false) {
             return;
         }
-        let smoothed = rtt.get();
         self.deviation = Some(match self.deviation {
             Some(before) => (3 * before + 8 * smoothed.abs_diff(self.smoothed)) / 4,
             None => smoothed / 2,
@@ -62,10 +85,14 @@ impl Activity {
         self.smoothed = smoothed;
     }
 
-    fn handle_acked(&mut self, in_flight: u64, now: Instant) {
+    /// `in_flight`: bytes that the library has in flight. Packets from before a move are not acknowledged one by one.
+    fn handle_end_of_acks(&mut self, in_flight: u64, now: Instant) {
         self.answered_at = Some(now);
         self.is_first = true;
-        self.unanswered_since = (in_flight > 0).then_some(now);
+        if in_flight == 0 {
+            self.in_flight = 0;
+        }
+        self.unanswered_since = (self.in_flight > 0).then_some(now);
     }
 }
 
@@ -128,13 +155,14 @@ impl ControllerFactory for Observed {
         }
         built.push(activity.clone());
         drop(built);
-        Box::new(ObservedController { inner: Arc::clone(&self.inner).build(now, mtu), activity })
+        Box::new(ObservedController { inner: Arc::clone(&self.inner).build(now, mtu), mtu, activity })
     }
 }
 
 #[derive(Debug)]
 struct ObservedController {
     inner: Box<dyn Controller>,
+    mtu: u16,
     activity: SharedActivity,
 }
 
@@ -144,7 +172,7 @@ impl Controller for ObservedController {
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        self.activity.lock().handle_sent(now);
+        self.activity.lock().handle_sent(pn, bytes > self.mtu, now);
         self.inner.on_packet_sent(now, bytes, pn);
     }
 
@@ -161,12 +189,15 @@ impl Controller for ObservedController {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        self.activity.lock().handle_rtt(rtt);
+        let mut activity = self.activity.lock();
+        activity.handle_rtt(rtt.get());
+        activity.handle_packet_acked(pn);
+        drop(activity);
         self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
-        self.activity.lock().handle_acked(in_flight, now);
+        self.activity.lock().handle_end_of_acks(in_flight, now);
         self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
     }
 
@@ -190,6 +221,7 @@ impl Controller for ObservedController {
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
+        self.activity.lock().handle_lost();
         self.inner.on_packet_lost(lost_bytes, pn, now);
     }
 
@@ -198,6 +230,7 @@ impl Controller for ObservedController {
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = new_mtu;
         self.inner.on_mtu_update(new_mtu);
     }
 
@@ -216,7 +249,7 @@ impl Controller for ObservedController {
 
     /// Builds the controller of a path that has moved: what was in flight on it stays unanswered until something is.
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self { inner: self.inner.clone_box(), activity: self.activity.clone() })
+        Box::new(Self { inner: self.inner.clone_box(), mtu: self.mtu, activity: self.activity.clone() })
     }
 
     fn initial_window(&self) -> u64 {
@@ -225,5 +258,60 @@ impl Controller for ObservedController {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self.inner.into_any()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn silence_begins_with_a_packet_and_ends_with_an_acknowledgement_or_a_loss() {
+        let (mut activity, begin) = (Activity::default(), Instant::now());
+        activity.handle_sent(0, false, begin);
+        activity.handle_sent(1, false, begin + MS);
+        assert_eq!(activity.unanswered_since, Some(begin));
+        activity.handle_packet_acked(1);
+        activity.handle_end_of_acks(1200, begin + 9 * MS);
+        assert_eq!(activity.unanswered_since, Some(begin + 9 * MS), "the other one is on its way");
+        assert_eq!(activity.answered_at, Some(begin + 9 * MS));
+        activity.handle_lost();
+        assert_eq!(activity.unanswered_since, None);
+    }
+
+    #[test]
+    fn a_probe_of_the_path_mtu_that_is_lost_is_no_silence() {
+        let (mut activity, begin) = (Activity::default(), Instant::now());
+        activity.handle_sent(0, true, begin);
+        assert_eq!(activity.unanswered_since, None);
+        activity.handle_sent(1, false, begin);
+        activity.handle_packet_acked(1);
+        activity.handle_end_of_acks(1452, begin + MS);
+        assert_eq!(activity.unanswered_since, None, "although the library has it in flight");
+        activity.handle_sent(2, false, begin);
+        activity.handle_packet_acked(0);
+        activity.handle_end_of_acks(1200, begin + 2 * MS);
+        assert_eq!(activity.unanswered_since, Some(begin + 2 * MS));
+    }
+
+    #[test]
+    fn round_trips_that_differ_make_the_longest_one_longer() {
+        let mut activity = Activity::default();
+        assert_eq!(activity.longest_round_trip(40 * MS), 120 * MS, "none is known");
+        let mut acknowledge = |smoothed| {
+            activity.handle_end_of_acks(0, Instant::now());
+            activity.handle_rtt(smoothed);
+            activity.handle_rtt(smoothed);
+            activity.longest_round_trip(smoothed)
+        };
+        assert_eq!(acknowledge(40 * MS), 120 * MS);
+        for _ in 0..20 {
+            acknowledge(40 * MS);
+        }
+        assert!(acknowledge(40 * MS) < 42 * MS);
+        // A sample of 48 ms.
+        assert!(acknowledge(41 * MS) > 48 * MS);
     }
 }
