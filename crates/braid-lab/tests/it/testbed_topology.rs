@@ -186,8 +186,10 @@ fn a_second_link_between_two_ends_carries_packets_to_all_addresses() {
             b.send_to(b"and back", from).unwrap();
             let read = a.recv(&mut buffer).unwrap();
             assert_eq!(&buffer[..read], b"and back");
-            let passed = |link| topology.counters(link).unwrap().map(|way| way.offered.packets);
-            assert_eq!((passed("one"), passed("two")), ([0, 0], [1, 1]));
+            let [one, two, three] = topology.stop().try_into().unwrap();
+            let offered = [one, two, three]
+                .map(|end| [&end.stopped.up, &end.stopped.down].map(|way| way.counters.offered.packets));
+            assert_eq!(offered, [[0, 0], [1, 1], [0, 0]]);
         }
     }
 }
