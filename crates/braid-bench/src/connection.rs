@@ -502,7 +502,7 @@ impl Connection {
                         self.events.push_back((StreamKey::CONTROL, event));
                     }
                 }
-                Read::Opened(_) | Read::Confirmed | Read::Moved(_) => {}
+                Read::Opened(_) | Read::Confirmed | Read::Moved(_) | Read::Path(_) => {}
                 Read::Closed => {
                     protocol.handle_link_closed();
                     return Poll::Ready(Err(Failure::Ended(protocol.cause().unwrap_or(Cause::Lost))));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use braid_proto::connection::{ClientOptions, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE};
 use braid_proto::packet::{Connect, ProtocolVersion};
 use braid_proto::stream::{Priority, StreamPolicy};
-use braid_transport::quic::{Congestion, QuicOptions};
+use braid_transport::quic::{Congestion, LocalPath, Multipath, PathMode, QuicOptions};
 use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Transport, mem, sim};
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
@@ -64,6 +64,8 @@ impl fmt::Debug for Builder {
 struct TestLinks {
     memory: Option<mem::Connector>,
     simulated: Option<(sim::Host, SocketAddr)>,
+    /// Further interfaces of the host.
+    interfaces: Vec<sim::Host>,
 }
 
 /// Session Expiry Interval of a client that may move and asked for none, seconds: time for a move.
@@ -371,6 +373,14 @@ impl Builder {
         self
     }
 
+    /// Interfaces (such as `wlan0`), or addresses of this machine, with a path of the connection on each, the preferred
+    /// one first; two at least. [`ConnectionEvent::Path`](crate::ConnectionEvent::Path) tells how they are. With a
+    /// server that does not know the extension there is one path. By default the system chooses it; `quic://` only.
+    pub fn paths(mut self, paths: impl IntoIterator<Item = LocalPath>, mode: PathMode) -> Self {
+        self.quic.multipath = Multipath { locals: paths.into_iter().collect(), mode, ..Multipath::default() };
+        self
+    }
+
     /// Appends the secrets of all TLS sessions to this file (the format of `SSLKEYLOGFILE`), for Wireshark. The file
     /// decrypts all traffic.
     pub fn key_log(mut self, file: impl Into<PathBuf>) -> Self {
@@ -403,6 +413,13 @@ impl Builder {
     /// the name in the server's certificate.
     pub fn in_simulation(mut self, from: sim::Host, server: SocketAddr) -> Self {
         self.test_links.simulated = Some((from, server));
+        self
+    }
+
+    /// Opens paths from these hosts, too, as if they were interfaces of the one of [`Builder::in_simulation`].
+    pub fn simulated_interfaces(mut self, others: &[sim::Host], mode: PathMode) -> Self {
+        self.test_links.interfaces = others.to_vec();
+        self.quic.multipath.mode = mode;
         self
     }
 
@@ -463,10 +480,15 @@ impl Builder {
         let quic = self.quic.clone();
         let options = ConnectOptions { quic: quic.clone(), measured: is_auto, ..ConnectOptions::default() };
         let network = |target| Dialer::Network(Box::new((target, tls.clone(), options.clone())));
-        let TestLinks { memory, simulated } = self.test_links;
+        let mut paths: Vec<Arc<str>> = check_paths(&quic.multipath, is_auto)?;
+        let TestLinks { memory, simulated, interfaces } = self.test_links;
         let memory = memory.map(Dialer::Memory);
         let simulated = simulated.map(|(from, server)| {
-            let connector = from.connector(server, tls.clone(), quic.clone());
+            let mut connector = from.connector(server, tls.clone(), quic.clone());
+            if !interfaces.is_empty() {
+                paths = std::iter::once(&from).chain(&interfaces).map(|host| host.name().into()).collect();
+                connector = connector.paths(&interfaces, quic.multipath.mode);
+            }
             Dialer::Simulated(Box::new(connector.server_name(&address.target.host)))
         });
         let mut transport = address.target.transport;
@@ -516,6 +538,7 @@ impl Builder {
             protocol: Arc::new(self.protocol),
             reconnect: self.lifetime.reconnect,
             timeouts: self.timeouts,
+            paths,
             ends_session,
         };
         Ok((settings, policy))
@@ -538,6 +561,24 @@ fn prepare_for_moves(connect: &mut Connect) -> bool {
     ends_session
 }
 
+/// Refuses paths that cannot be opened; returns their names.
+fn check_paths(multipath: &Multipath, is_auto: bool) -> Result<Vec<Arc<str>>, OptionsError> {
+    let locals = &multipath.locals;
+    match &locals[..] {
+        [] => return Ok(Vec::new()),
+        [only] => return Err(OptionsError::OnePath(only.to_string())),
+        _ if is_auto => return Err(OptionsError::PathsOfAuto),
+        _ => {}
+    }
+    for (index, local) in locals.iter().enumerate() {
+        if locals[..index].contains(local) {
+            return Err(OptionsError::SamePath(local.to_string()));
+        }
+        local.check().map_err(|error| OptionsError::NoPath(error.to_string()))?;
+    }
+    Ok(locals.iter().map(|local| local.to_string().into()).collect())
+}
+
 /// Refuses options of QUIC on other transports.
 fn check_quic(options: &QuicOptions) -> Result<(), OptionsError> {
     let default = QuicOptions::client();
@@ -546,6 +587,7 @@ fn check_quic(options: &QuicOptions) -> Result<(), OptionsError> {
         ("a congestion control", options.congestion != default.congestion),
         ("a gate", options.gate != default.gate || options.gate_reserve != default.gate_reserve),
         ("a link rate", options.link_rate.is_some()),
+        ("a list of paths", !options.multipath.locals.is_empty()),
         ("a qlog", options.qlog_dir.is_some()),
     ];
     match requested.iter().find(|(_, is_requested)| *is_requested) {

@@ -154,6 +154,18 @@ pub enum OptionsError {
         /// The option.
         option: &'static str,
     },
+    /// One path, where several are meant.
+    #[error("{0:?} is the only path: give two or more, or leave it out")]
+    OnePath(String),
+    /// A path that is given twice.
+    #[error("the path {0:?} is given twice: each is another interface")]
+    SamePath(String),
+    /// Paths of a client that may move to TLS.
+    #[error("several paths need quic://host: auto:// may move to TLS, which has one")]
+    PathsOfAuto,
+    /// No such interface or address.
+    #[error("{0}")]
+    NoPath(String),
     /// A link rate of 0.
     #[error("a link rate of 0 bytes per second sends nothing: give that of the uplink, or leave it out")]
     LinkRate,

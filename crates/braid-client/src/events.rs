@@ -7,6 +7,7 @@ use braid_proto::packet::ConnackProperties;
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_transport::Transport;
+use braid_transport::quic::PathChange;
 use tokio::sync::broadcast;
 
 use crate::error::Error;
@@ -47,6 +48,13 @@ pub enum ConnectionEvent {
         /// The cause.
         reason: Arc<str>,
     },
+    /// A path of a client with several has changed ([`Builder::paths`](crate::Builder::paths)). The connection goes on.
+    Path {
+        /// The interface or address.
+        path: Arc<str>,
+        /// The change.
+        change: PathChange,
+    },
     /// The connection was lost, or an attempt failed.
     Disconnected {
         /// The cause.
@@ -78,7 +86,7 @@ impl EventLog {
     pub(crate) fn push(&self, event: ConnectionEvent) {
         let mut last = lock(&self.last);
         // A later receiver is told of the connection.
-        if !matches!(event, ConnectionEvent::Continued { .. }) {
+        if !matches!(event, ConnectionEvent::Continued { .. } | ConnectionEvent::Path { .. }) {
             *last = Some(event.clone());
         }
         // Under the lock, so that a concurrent `subscribe` gets the event exactly once. There may be no receiver.

@@ -31,6 +31,8 @@
 //! * Over QUIC messages are spread over streams ([`StreamPolicy`]). On every link the queued message with the highest
 //!   priority is sent next ([`Publication::priority`]): it waits for no queue room, no acknowledgement and no stream of
 //!   a message with a lower priority.
+//! * A client with several interfaces keeps a path of one QUIC connection on each ([`Builder::paths`]). When one does
+//!   not answer, messages go on on another within some round trips, and nothing is lost or sent twice.
 //! * Every queue is bounded. A full one makes the application wait ([`Client::publish`]), fails
 //!   ([`Client::try_publish`]) or applies backpressure to the server ([`Messages`]); no message is dropped silently.
 //! * With [`Builder::scram`] the password is not sent, and no message leaves before the server has proved that it knows
@@ -65,7 +67,7 @@ pub use braid_proto::reason::ReasonCode;
 pub use braid_proto::session::RetainHandling;
 pub use braid_proto::stream::{Priority, StreamPolicy};
 pub use braid_proto::topic::{TopicError, TopicFilter, TopicName};
-pub use braid_transport::quic::Congestion;
+pub use braid_transport::quic::{Congestion, LocalPath, PathChange, PathMode};
 pub use braid_transport::{CertificateFiles, ClientTlsOptions, ConnectError, Transport};
 pub use builder::Builder;
 pub use client::{Acknowledgement, Client, Messages};

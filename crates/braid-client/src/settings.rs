@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) protocol: Arc<ClientOptions>,
     pub(crate) reconnect: Reconnect,
     pub(crate) timeouts: Timeouts,
+    /// Interfaces of a client with several paths.
+    pub(crate) paths: Vec<Arc<str>>,
     /// Whether the session ends with the client, although CONNECT has it outlive a connection so that it can move.
     pub(crate) ends_session: bool,
 }

@@ -12,6 +12,7 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::session::SessionExpiry;
 use braid_proto::stream::LogicalStream;
 use braid_transport::Transport;
+use braid_transport::quic::{PathChange, PathNotice};
 use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
 
@@ -115,6 +116,17 @@ impl ClientState {
         let may_be_kept = SessionExpiry::requested_by(&self.settings.connect).outlives_connection();
         let subscribes = self.inflight.resubscribe_early(may_be_kept);
         self.enqueue_resubscribes(subscribes);
+    }
+
+    /// Reports a change of one of several paths.
+    pub(crate) fn handle_path(&self, notice: PathNotice) {
+        let Some(path) = self.settings.paths.get(notice.local) else { return };
+        match notice.change {
+            PathChange::Opened => info!("path {path}: the server answers"),
+            PathChange::Silent => info!("path {path}: no answer; its data goes on elsewhere"),
+            PathChange::Unsupported => info!("path {path}: not used, since the server knows one path only"),
+        }
+        self.channels.events.push(ConnectionEvent::Path { path: Arc::clone(path), change: notice.change });
     }
 
     // -- Answers of the server ---------------------------------------------------------------------

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncWrite, ReadBuf};
 
 use crate::path_sample::{PathSample, TcpMetrics};
-use crate::quic::{Blocked, ConnectionState, DatagramCounts, GateState, Multi, PathState};
+use crate::quic::{Blocked, ConnectionState, DatagramCounts, GateState, Multi, PathReport, PathState};
 use crate::single::{ByteStream, Single};
 use crate::transport::{Close, Dir, Peer, Read};
 
@@ -82,6 +82,11 @@ impl Link {
     /// State of the path. `None` on a single stream, and when the link is lost.
     pub fn path_state(&mut self) -> Option<PathState> {
         self.on_quic(|state| state.path_state()).flatten()
+    }
+
+    /// All paths of a QUIC connection. None on a single stream, and when the link is lost.
+    pub fn paths(&mut self) -> Vec<PathReport> {
+        self.on_quic(ConnectionState::paths).unwrap_or_default()
     }
 
     /// Measurements of the path. `None` in memory, over TCP without

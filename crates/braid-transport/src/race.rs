@@ -1,7 +1,6 @@
 //! Connects to a host with several addresses (RFC 8305): the next one is tried when the last has failed or has had its
 //! head start, and the first that answers wins.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -12,10 +11,7 @@ use tokio::time::sleep;
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// The first success, or the last failure; `None` if there is no address.
-pub(crate) async fn race<T, E, F>(
-    addresses: Vec<SocketAddr>,
-    attempt: impl Fn(SocketAddr) -> F,
-) -> Result<T, Option<E>>
+pub(crate) async fn race<A, T, E, F>(addresses: Vec<A>, attempt: impl Fn(A) -> F) -> Result<T, Option<E>>
 where
     F: Future<Output = Result<T, E>>,
 {
@@ -38,6 +34,7 @@ where
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::net::SocketAddr;
 
     use tokio::time::Instant;
 

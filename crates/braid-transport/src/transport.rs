@@ -7,6 +7,7 @@ use std::sync::Arc;
 use braid_proto::stream::StreamKey;
 
 use crate::certificate;
+use crate::quic::PathNotice;
 
 /// Action of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum Read {
     Confirmed,
     /// The peer has another address now, and it is validated.
     Moved(SocketAddr),
+    /// A path of this client, one of several, has changed.
+    Path(PathNotice),
     /// The peer ended the link in order: EOF of a single stream, FIN of the control stream, CONNECTION_CLOSE 0. All
     /// bytes before it on streams that are wanted were read.
     Closed,

@@ -155,6 +155,8 @@ impl Driver {
                 self.observer().note_move(address);
                 self.end_if_banned();
             }
+            // A server has none of its own.
+            Read::Path(_) => {}
             Read::Closed => self.end_link(None),
         }
     }

@@ -109,6 +109,7 @@ impl Observer<'_> {
         let unacknowledged = self.server.session()?.outbound.unacknowledged();
         let (path, gate, unwritten) =
             (self.link.path_state(), self.link.gate_state(), self.server.unwritten());
+        let paths = self.link.paths();
         let reports = self.server.stream_reports(STREAMS_IN_REPORT);
         let omitted = (self.server.data_streams() + 1).saturating_sub(reports.len());
         let mut streams = self.view_lanes(reports, unwritten, now);
@@ -120,6 +121,7 @@ impl Observer<'_> {
         Some(ConnectionReport {
             connection,
             path,
+            paths,
             gate,
             streams,
             omitted,

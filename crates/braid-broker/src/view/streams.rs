@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_proto::connection::StreamReport;
 use braid_proto::stream::Priority;
-use braid_transport::quic::{Blocked, GateState, PathState};
+use braid_transport::quic::{Blocked, GateState, PathReport, PathState};
 
 use super::connection::ConnectionSummary;
 
@@ -16,6 +16,8 @@ pub struct ConnectionReport {
     pub connection: Arc<ConnectionSummary>,
     /// Path; `None` on a transport without streams.
     pub path: Option<PathState>,
+    /// All paths of a QUIC connection, of which `path` carries data first.
+    pub paths: Vec<PathReport>,
     /// Congestion gate; `None` on a transport without streams, and where it is turned off.
     pub gate: Option<GateState>,
     /// The control stream, then data streams in the order of their keys.

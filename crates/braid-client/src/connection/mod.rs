@@ -298,6 +298,7 @@ impl Connection {
         match read {
             // Opened and Moved are reported to servers only.
             Ok(Read::Bytes(_) | Read::Datagram | Read::Confirmed | Read::Opened(_) | Read::Moved(_)) => {}
+            Ok(Read::Path(notice)) => state.handle_path(notice),
             Ok(Read::Finished(stream)) => self.handle_finished(state, stream, now),
             Ok(Read::Reset(stream, code) | Read::Stopped(stream, code)) => {
                 self.handle_reset(state, stream, code, now);

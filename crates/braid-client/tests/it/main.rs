@@ -8,6 +8,7 @@ mod connection;
 mod datagrams;
 mod delivery;
 mod hostile;
+mod paths;
 mod requests;
 mod resends;
 mod resume;

@@ -246,7 +246,7 @@ impl Peer {
                     assert_eq!(handled, Ok(()), "the client keeps to the contract");
                     self.datagrams += 1;
                 }
-                Ok(Read::Moved(_)) => {}
+                Ok(Read::Moved(_) | Read::Path(_)) => {}
                 Ok(Read::Closed) | Err(_) => self.server.handle_link_closed(),
             }
         }

@@ -6,6 +6,7 @@ import { bytes, bytesPerSecond, clock, count, duration, milliseconds, percent, s
 import { lanes } from './lanes.js'
 
 const DETAIL_INTERVAL = 5000
+const PATH = { in_use: '● in use', standby: '○ standby', unavailable: '✕ does not answer' }
 const GATE = {
 	off: 'off: the congestion control sends as it is',
 	learning: 'learning: measures the path',
@@ -38,6 +39,15 @@ export default function client(view) {
 	const road = lanes(signal)
 	const noStreams = empty('No connection.', 'Lanes appear when the client is connected.')
 	noStreams.hidden = true
+	const paths = table('Paths', [
+		['Path', (one) => one.number],
+		['State', (one) => PATH[one.state] ?? one.state],
+		['Address', (one) => h('code', one.address)],
+		['Round trip', (one) => milliseconds(one.rtt_ms)],
+		['Lost', (one) => `${count(one.lost_packets)} of ${count(one.sent_packets)}`],
+		['To it', (one) => bytes(one.sent_bytes)],
+		['From it', (one) => bytes(one.received_bytes)],
+	], 'One path.')
 	const session = facts(['User', 'MQTT', 'Since', 'Keep Alive', 'Session expiry', 'Clean start', 'Queued', 'Unacknowledged', 'Dropped', 'Tenant'])
 	const will = h('div')
 	const subscriptions = table('Subscriptions', [
@@ -46,12 +56,15 @@ export default function client(view) {
 		['Options', (one) => [one.no_local && 'no local', one.retain_as_published && 'retain as published', `retained: ${['sent', 'sent if new', 'not sent'][one.retain_handling] ?? one.retain_handling}`].filter(Boolean).join(', ')],
 		['Identifier', (one) => one.identifier],
 	], 'No subscriptions.')
+	const pathsCard = card('Paths', h('span.muted', 'Of a client with several interfaces'), paths.element)
+	pathsCard.hidden = true
 	body.append(
 		card('Streams', h('span.muted', 'The most urgent is on top'), road.element, noStreams),
 		h('div.grid.three',
 			card('Path', null, pathFacts.element, noPath),
 			h('div.stack', card('Gate', null, gateState, gateFacts.element), card('Will', null, will)),
 			card('Session', null, session.element)),
+		pathsCard,
 		card('Subscriptions', null, subscriptions.element))
 
 	const showStreams = (now) => {
@@ -65,6 +78,8 @@ export default function client(view) {
 			pathFacts.set([milliseconds(known.rtt_ms), `${percent(known.loss_ratio)} · ${count(known.lost_packets)} of ${count(known.sent_packets)}`,
 				bytes(known.cwnd_bytes), bytes(known.mtu_bytes), known.address, count(known.moves)])
 		}
+		pathsCard.hidden = now.paths.length < 2
+		paths.set(now.paths)
 		setText(gateState, gate ? (GATE[gate.state] ?? gate.state) : 'This transport has no gate.')
 		gateFacts.element.hidden = !gate
 		if (gate) gateFacts.set([bytesPerSecond(gate.rate_per_sec), milliseconds(gate.queue_ms), gate.class])

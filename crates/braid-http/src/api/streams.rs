@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::Response;
 use braid_broker::view::{ClientName, ConnectionReport, Held, StreamView};
 use braid_proto::stream::StreamKey;
-use braid_transport::quic::{GateLevel, GateState, PathClass, PathState};
+use braid_transport::quic::{GateLevel, GateState, PathClass, PathReport, PathRole, PathState};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -31,6 +31,8 @@ pub(super) struct Streams {
     at: f64,
     /// Path of a QUIC connection; null on other transports.
     path: Option<Path>,
+    /// All paths of a QUIC connection: several if the client has opened them on its interfaces.
+    paths: Vec<OnePath>,
     /// Congestion gate of a QUIC connection; null on other transports.
     gate: Option<Gate>,
     /// The control stream first.
@@ -56,6 +58,24 @@ struct Path {
     address: Option<String>,
     /// Times that the client moved to another address.
     moves: u32,
+}
+
+/// One path of a QUIC connection.
+#[derive(Debug, Serialize, ToSchema)]
+struct OnePath {
+    /// Number of the path; 0 is that of the handshake.
+    number: u32,
+    /// `in_use`, `standby`, or `unavailable` if it is not validated or does not answer.
+    state: &'static str,
+    /// Address of the client on it.
+    address: String,
+    rtt_ms: f64,
+    lost_packets: u64,
+    sent_packets: u64,
+    /// Bytes of packets that are acknowledged.
+    sent_bytes: u64,
+    received_bytes: u64,
+    cwnd_bytes: u64,
 }
 
 /// Congestion gate: holds bulk back so that urgent messages do not wait behind it in the network.
@@ -156,6 +176,26 @@ impl Path {
     }
 }
 
+impl From<&PathReport> for OnePath {
+    fn from(path: &PathReport) -> Self {
+        Self {
+            number: path.number,
+            state: match path.role {
+                PathRole::InUse => "in_use",
+                PathRole::Standby => "standby",
+                PathRole::Unavailable => "unavailable",
+            },
+            address: address_text(path.remote),
+            rtt_ms: millis(path.state.rtt),
+            lost_packets: path.state.packets_lost,
+            sent_packets: path.state.packets_sent,
+            sent_bytes: path.state.bytes_sent,
+            received_bytes: path.bytes_received,
+            cwnd_bytes: path.state.congestion_window,
+        }
+    }
+}
+
 impl Gate {
     const OFF: Self = Self { state: "off", rate_per_sec: None, queue_ms: None, class: None };
 }
@@ -243,6 +283,7 @@ impl Streams {
             mountpoint: name.mountpoint().map(str::to_owned),
             at: unix_now(),
             path: report.path.as_ref().map(|path| Path::new(path, report)),
+            paths: report.paths.iter().map(OnePath::from).collect(),
             gate: is_quic.then(|| report.gate.as_ref().map_or(Gate::OFF, Gate::from)),
             streams: report.streams.iter().map(|view| Stream::new(view, &report.streams)).collect(),
             omitted: report.omitted,

@@ -50,6 +50,7 @@ pub fn builtin() -> &'static [Builtin] {
         "zero-rtt",
         "storm",
         "migrate",
+        "multipath",
         "weak-network",
         "interop-cells"
     ]

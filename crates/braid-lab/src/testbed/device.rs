@@ -20,6 +20,9 @@ pub(super) struct Device {
     pub(super) ethernet: Option<String>,
 }
 
+/// Metric of routes over link 0 to the network of another, one more for each later one; that of its own network has 0.
+const DETOUR: u32 = 100;
+
 /// Ethernet address of port `port` of link `link`: locally administered, equal in all runs.
 fn ethernet(link: u8, port: u8) -> String {
     format!("02:62:71:00:{link:02x}:{port:02x}")
@@ -71,6 +74,23 @@ fn settle(
         commands += &format!(
             "route change {a}.{b}.{c}.0/24 dev {name} proto kernel scope link src {own} congctl {congestion}\n"
         );
+    }
+    batch(device, &commands)
+}
+
+/// Has `device` of link `link`, with the address `own`, carry packets to an address that the peer has on another link.
+/// Sockets that are not bound to a device prefer the other link.
+pub(super) fn detour(
+    device: &Device,
+    link: u8,
+    own: Ipv4Addr,
+    (address, peer): (Ipv4Addr, &Device),
+) -> Result<(), TestbedError> {
+    let ([a, b, c, _], name, metric) = (address.octets(), &device.name, DETOUR + u32::from(link));
+    // As long as the preferred route: a longer one would always win, a shorter one never.
+    let mut commands = format!("route add {a}.{b}.{c}.0/24 dev {name} src {own} metric {metric}\n");
+    if let Some(ethernet) = &peer.ethernet {
+        commands += &format!("neigh replace {address} lladdr {ethernet} dev {name} nud permanent\n");
     }
     batch(device, &commands)
 }

@@ -15,7 +15,8 @@ use braid_emulator::PathCounters;
 /// and namespaces after their last use.
 ///
 /// Link `i` is the network 192.168.(200 + i).0/24; its left end is .2 with the device `lq<i>l`, its right end .1 with
-/// `lq<i>r`. There are no other routes.
+/// `lq<i>r`. Where several links join the same two ends, each carries packets to the addresses of the others as well,
+/// for sockets that are bound to its device. There are no other routes.
 #[derive(Debug)]
 pub struct Topology {
     links: Vec<Link>,
@@ -61,6 +62,7 @@ impl Topology {
                 LinkNamespaces { number, left: &ends[left], right: &ends[right], middle: &middle };
             link_devices.push(device::lay(plan, &namespaces, &mut choice)?);
         }
+        add_detours(&link_devices, &places)?;
         let mut topology = Self { links: Vec::new(), ends, kind: "none" };
         for ((plan, (devices, wires)), (number, ..)) in links.into_iter().zip(link_devices).zip(places) {
             topology.links.push(Link::start(plan, devices, wires, number)?);
@@ -137,6 +139,24 @@ impl Topology {
     fn link(&self, name: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.name == name)
     }
+}
+
+/// Adds the routes of links that join the same two ends.
+fn add_detours(links: &[(LinkDevices, Wires)], places: &[(u8, usize, usize)]) -> Result<(), TestbedError> {
+    for ((devices, _), &(number, left, right)) in links.iter().zip(places) {
+        for &(other, other_left, other_right) in places.iter().filter(|(other, ..)| *other != number) {
+            let (at_left, at_right) = plan::addresses(other);
+            // Addresses that the other link has at the left and the right end of this one.
+            let (own, peer) = match (other_left, other_right) {
+                same if same == (left, right) => (at_left, at_right),
+                turned if turned == (right, left) => (at_right, at_left),
+                _ => continue,
+            };
+            device::detour(&devices.left, number, plan::addresses(number).0, (peer, &devices.right))?;
+            device::detour(&devices.right, number, plan::addresses(number).1, (own, &devices.left))?;
+        }
+    }
+    Ok(())
 }
 
 impl Link {

@@ -10,6 +10,7 @@ use braid_emulator::PathCounters;
 use braid_lab::testbed::{LinkPlan, Namespace, PacketRule, Topology, WireChoice};
 use braid_lab::wire;
 use noq_udp::{Transmit, UdpSocketState};
+use socket2::{Domain, Socket, Type};
 
 use crate::testbed_rig::{PATIENCE, inside, inside_after};
 
@@ -161,6 +162,35 @@ fn a_plain_link_has_no_emulator() {
         assert_eq!(topology.offloads(), Vec::<String>::new());
         assert!(topology.rule_counters("link").unwrap().is_none());
         assert_eq!(topology.stop().len(), 0);
+    }
+}
+
+#[test]
+fn a_second_link_between_two_ends_carries_packets_to_all_addresses() {
+    if inside("testbed_topology::a_second_link_between_two_ends_carries_packets_to_all_addresses") {
+        for wire in [WireChoice::Auto, WireChoice::Packet] {
+            let links = ["one", "two", "three"].map(|name| plan(name, Some(""))).into();
+            let topology = Topology::build(&names(&["a", "b"]), links, wire).unwrap();
+            let b = udp(topology.end("b").unwrap(), topology.address("b", "a").unwrap());
+            let at_second = || {
+                let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+                socket.bind_device(Some(b"lq1l")).unwrap();
+                UdpSocket::from(socket)
+            };
+            let a = topology.end("a").unwrap().run(at_second).unwrap();
+            a.set_read_timeout(Some(PATIENCE)).unwrap();
+            a.send_to(b"there", b.local_addr().unwrap()).unwrap();
+            let mut buffer = [0; 64];
+            let (read, from) = b.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..read], from.ip()), (&b"there"[..], Ipv4Addr::new(192, 168, 201, 2).into()));
+            b.send_to(b"and back", from).unwrap();
+            let read = a.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..read], b"and back");
+            let [one, two, three] = topology.stop().try_into().unwrap();
+            let offered = [one, two, three]
+                .map(|end| [&end.stopped.up, &end.stopped.down].map(|way| way.counters.offered.packets));
+            assert_eq!(offered, [[0, 0], [1, 1], [0, 0]]);
+        }
     }
 }
 

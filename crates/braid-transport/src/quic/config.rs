@@ -12,13 +12,15 @@ use tokio::time::Instant;
 use super::cid_generator::{self, RoutableCidGenerator};
 use super::congestion::BbrExtensions;
 use super::congestion::controller::{Gated, SharedGate};
+use super::congestion::path_activity::PathActivities;
 use super::connection::ReceiveBudget;
 use super::io::Connection;
+use super::multipath::{Multipath, SERVER_PATHS};
 use super::qlog::QlogFiles;
 use super::quic_lb::QuicLb;
 use super::round_trips::RoundTrips;
 use crate::sim::Host;
-use crate::tls::ALPN_MQTT;
+use crate::tls::{ALPN_H3, ALPN_MQTT};
 
 /// Receive window of a stream, bytes: as large as that of a connection may become, since the library has none that
 /// grows.
@@ -149,6 +151,8 @@ pub struct QuicOptions {
     /// Takes DATAGRAM frames (RFC 9221), and sends them to a peer that takes them. Otherwise one of the peer ends the
     /// connection. [BQ-80]
     pub datagrams: bool,
+    /// Several paths of one connection.
+    pub multipath: Multipath,
     /// Directory for a file with all events of each connection (qlog).
     pub qlog_dir: Option<PathBuf>,
     /// Connection IDs of a server name it, for balancers that keep clients at their server.
@@ -184,6 +188,7 @@ impl QuicOptions {
             tickets: 100_000,
             retry_above: 256,
             datagrams: false,
+            multipath: Multipath { permitted: SERVER_PATHS, ..Multipath::default() },
             qlog_dir: None,
             quic_lb: None,
         }
@@ -192,7 +197,20 @@ impl QuicOptions {
     /// Options of a client. It grants no streams, since a server opens none.
     #[must_use]
     pub fn client() -> Self {
-        Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, zero_rtt: false, ..Self::server() }
+        let multipath = Multipath::default();
+        Self {
+            bidi_streams: 0,
+            uni_streams: 0,
+            keep_alive: None,
+            zero_rtt: false,
+            multipath,
+            ..Self::server()
+        }
+    }
+
+    /// Paths that the library permits: none beyond the first with HTTP/3, whose connections are no links.
+    fn library_paths(&self) -> u32 {
+        if self.alpn == ALPN_H3 { 0 } else { self.multipath.library_paths() }
     }
 
     /// Round-trip time of an earlier connection to the network of a server.
@@ -224,6 +242,7 @@ impl QuicOptions {
             .datagram_send_buffer_size(DATAGRAM_BUFFER)
             .congestion_controller_factory(self.congestion.factory(self.loss_floor))
             .max_outgoing_bytes_per_second(self.link_rate);
+        config.max_concurrent_multipath_paths(self.library_paths());
         if let Some(directory) = &self.qlog_dir {
             config.qlog_factory(Arc::new(QlogFiles::new(directory)));
         }
@@ -239,12 +258,9 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Configuration of one more connection, and its gate if there are gates. `known`: round trip of an earlier one.
-    /// The library takes it for paths to which the connection moves as well.
-    pub(super) fn connection(
-        &self,
-        known: Option<Duration>,
-    ) -> (Arc<TransportConfig>, Option<Arc<SharedGate>>) {
+    /// Configuration of one more connection. `known`: round trip of an earlier one. The library takes it for paths to
+    /// which the connection moves as well.
+    pub(super) fn connection(&self, known: Option<Duration>) -> ConnectionConfig {
         let QuicOptions { congestion, loss_floor, initial_rtt, gate, gate_reserve, gate_log, .. } =
             &*self.options;
         let mut shared = Arc::clone(&self.shared);
@@ -252,18 +268,33 @@ impl Transport {
             // A longer one was perhaps a queue, and would delay the first repetition.
             Arc::make_mut(&mut shared).initial_rtt(rtt.min(*initial_rtt));
         }
-        if !gate {
-            return (shared, None);
+        let gate = gate.then(|| SharedGate::new(*gate_reserve, gate_log.as_deref().map(Arc::from)));
+        let activities = (self.options.library_paths() > 0).then(PathActivities::default);
+        if gate.is_none() && activities.is_none() {
+            return ConnectionConfig { shared, gate, activities };
         }
-        let gate = SharedGate::new(*gate_reserve, gate_log.as_deref().map(Arc::from));
-        let mut mtu_discovery = MtuDiscoveryConfig::default();
-        mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
-        let inner = congestion.factory(*loss_floor);
-        Arc::make_mut(&mut shared)
-            .congestion_controller_factory(Arc::new(Gated { inner, gate: Arc::clone(&gate) }))
-            .mtu_discovery_config(Some(mtu_discovery));
-        (shared, Some(gate))
+        let own = Arc::make_mut(&mut shared);
+        let mut factory = congestion.factory(*loss_floor);
+        if let Some(gate) = &gate {
+            let mut mtu_discovery = MtuDiscoveryConfig::default();
+            mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
+            own.mtu_discovery_config(Some(mtu_discovery));
+            factory = Arc::new(Gated { inner: factory, gate: Arc::clone(gate) });
+        }
+        if let Some(activities) = &activities {
+            factory = activities.around(factory);
+        }
+        own.congestion_controller_factory(factory);
+        ConnectionConfig { shared, gate, activities }
     }
+}
+
+/// Configuration of one connection.
+pub(super) struct ConnectionConfig {
+    pub(super) shared: Arc<TransportConfig>,
+    pub(super) gate: Option<Arc<SharedGate>>,
+    /// Activities of its paths, if there may be several.
+    pub(super) activities: Option<PathActivities>,
 }
 
 impl Default for QuicOptions {

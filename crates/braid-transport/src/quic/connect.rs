@@ -12,12 +12,13 @@ use noq_proto::{ClientConfig, ConnectionError, Dir, EndpointConfig, TransportErr
 use tokio::time::timeout;
 
 use super::announced_window::AnnouncedWindow;
-use super::config::{self, QuicOptions, Transport};
+use super::config::{self, ConnectionConfig, QuicOptions, Transport};
 use super::congestion::controller::SharedGate;
 use super::connection::{Established, MAX_WINDOW, Multi, Rebind, any_port, peer};
 use super::early::{Early, Wait};
 use super::http3::Http3Connection;
-use super::io::{Connection, Socket};
+use super::io::{Connection, LocalPaths, OpenSocket, Socket};
+use super::multipath::Multipath;
 use crate::connect::ConnectOptions;
 use crate::error::{CertificateError, ConnectError};
 use crate::link::Link;
@@ -34,7 +35,12 @@ pub(crate) async fn connect(
     options: &ConnectOptions,
 ) -> Result<Link, ConnectError> {
     let addresses = tcp::reachable_from(options.local, host, addresses)?;
-    let open = |address| system_socket(address, options.local);
+    if options.quic.multipath.is_wanted() {
+        let multipath = &options.quic.multipath;
+        let open = |address, first| system_sockets(address, first, multipath);
+        return Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses, control_stream).await;
+    }
+    let open = |address, _| system_socket(address, options.local);
     Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses, control_stream).await
 }
 
@@ -46,19 +52,20 @@ pub(crate) async fn connect_http3(
     options: &ConnectOptions,
 ) -> Result<Http3Connection, ConnectError> {
     let addresses = tcp::reachable_from(options.local, host, addresses)?;
-    let open = |address| system_socket(address, options.local);
+    let open = |address, _| system_socket(address, options.local);
     Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses, http3).await
 }
 
-/// Connects from a simulated host to `server`, whose certificate names `host`.
+/// Connects from simulated hosts to `server`, whose certificate names `host`. Those beyond the first are further
+/// interfaces, for paths of their own.
 pub(crate) async fn connect_simulated(
-    from: &Host,
+    from: &[Host],
     server: SocketAddr,
     host: &str,
     tls: &ClientTls,
     options: &QuicOptions,
 ) -> Result<Link, ConnectError> {
-    let open = |_| simulated_socket(from);
+    let open = |_, first| simulated_sockets(from, first, &options.multipath);
     Attempt::new(host, server.port(), tls, options, &open)?.race(vec![server], control_stream).await
 }
 
@@ -67,6 +74,8 @@ struct Opened {
     socket: Socket,
     config: EndpointConfig,
     rebind: Rebind,
+    /// Local paths of a connection that is to have several.
+    locals: Option<LocalPaths>,
 }
 
 /// A socket of the system for a connection to `address`.
@@ -81,15 +90,43 @@ fn system_socket(address: SocketAddr, local: Option<IpAddr>) -> io::Result<Opene
         Some(address) => bind(address),
         None => bind(any_port(before.local_addr()?)),
     });
-    Ok(Opened { socket: bind(any)?, config: config::endpoint(None), rebind })
+    Ok(Opened { socket: bind(any)?, config: config::endpoint(None), rebind, locals: None })
 }
 
-/// A socket of a simulated host, which moves to another port only.
-fn simulated_socket(host: &Host) -> io::Result<Opened> {
-    let (socket, config) = (Socket::simulated(host.attach(None)?), config::endpoint(None));
-    let config = config::seeded(config, host);
-    let host = host.clone();
-    Ok(Opened { socket, config, rebind: Arc::new(move |_, _| Ok(Socket::simulated(host.attach(None)?))) })
+/// A socket at one of the local paths for a connection to `address`.
+fn system_sockets(address: SocketAddr, first: usize, multipath: &Multipath) -> io::Result<Opened> {
+    let options = multipath.clone();
+    let open: OpenSocket = Arc::new(move |local| {
+        let local = options.locals.get(local).ok_or(io::ErrorKind::NotFound)?;
+        Socket::system(local.open(address)?)
+    });
+    let socket = open(first)?;
+    let locals = Some(LocalPaths { options: multipath.clone(), open, first });
+    Ok(Opened { socket, config: config::endpoint(None), rebind: unmoved(), locals })
+}
+
+/// A socket of a simulated host, which moves to another port only, or of one of several.
+fn simulated_sockets(hosts: &[Host], first: usize, multipath: &Multipath) -> io::Result<Opened> {
+    let hosts = hosts.to_vec();
+    let host = hosts.get(first).ok_or(io::ErrorKind::NotFound)?;
+    let config = config::seeded(config::endpoint(None), host);
+    let socket = Socket::simulated(host.attach(None)?);
+    if !multipath.is_wanted() {
+        let host = host.clone();
+        let rebind: Rebind = Arc::new(move |_, _| Ok(Socket::simulated(host.attach(None)?)));
+        return Ok(Opened { socket, config, rebind, locals: None });
+    }
+    let open: OpenSocket = Arc::new(move |local| {
+        let host = hosts.get(local).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Socket::simulated(host.attach(None)?))
+    });
+    let locals = Some(LocalPaths { options: multipath.clone(), open, first });
+    Ok(Opened { socket, config, rebind: unmoved(), locals })
+}
+
+/// A connection with several paths follows its interfaces.
+fn unmoved() -> Rebind {
+    Arc::new(|_, _| Err(io::ErrorKind::Unsupported.into()))
 }
 
 fn no_answer(address: SocketAddr) -> io::Error {
@@ -156,8 +193,8 @@ struct Attempt<'a> {
     open: &'a Open<'a>,
 }
 
-/// Opens the socket for a connection to an address.
-type Open<'a> = dyn Fn(SocketAddr) -> io::Result<Opened> + Sync + 'a;
+/// Opens the socket for a connection to an address, at the local path of this index.
+type Open<'a> = dyn Fn(SocketAddr, usize) -> io::Result<Opened> + Sync + 'a;
 
 impl<'a> Attempt<'a> {
     fn new(
@@ -189,7 +226,11 @@ impl<'a> Attempt<'a> {
         if let Some((early, _)) = &self.early {
             addresses.sort_by_key(|address| address != early);
         }
-        match race(addresses, |address| self.within_limit(address, finish)).await {
+        // All interfaces for an address, before the next address.
+        let count = self.transport.options.multipath.locals.len().max(1);
+        let attempts =
+            addresses.into_iter().flat_map(|address| (0..count).map(move |local| (address, local)));
+        match race(attempts.collect(), |(address, local)| self.within_limit(address, local, finish)).await {
             Ok(Ok(connected)) => Ok(connected),
             Ok(Err(error)) => Err(error),
             Err(last) => Err(ConnectError::unreachable(self.host, self.port, last)),
@@ -201,9 +242,10 @@ impl<'a> Attempt<'a> {
     async fn within_limit<T>(
         &self,
         address: SocketAddr,
+        local: usize,
         finish: Finish<T>,
     ) -> io::Result<Result<T, ConnectError>> {
-        match timeout(self.transport.options.handshake_limit, self.at(address, finish)).await {
+        match timeout(self.transport.options.handshake_limit, self.at(address, local, finish)).await {
             Ok(Ok(connected)) => Ok(Ok(connected)),
             Ok(Err(Failure::Final(error))) => Ok(Err(error)),
             Ok(Err(Failure::Unreachable(error))) => Err(error),
@@ -211,19 +253,21 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn at<T>(&self, address: SocketAddr, finish: Finish<T>) -> Result<T, Failure> {
-        let local = |error: io::Error| {
+    async fn at<T>(&self, address: SocketAddr, local: usize, finish: Finish<T>) -> Result<T, Failure> {
+        let no_socket = |error: io::Error| {
             Failure::Unreachable(io::Error::new(error.kind(), format!("{error} ({address})")))
         };
-        let Opened { socket, config: endpoint, rebind } = (self.open)(address).map_err(local)?;
+        let Opened { socket, config: endpoint, rebind, locals } =
+            (self.open)(address, local).map_err(no_socket)?;
         let early = self.early.as_ref().filter(|(to, _)| *to == address).map(|(_, config)| config);
         let name = self.tls.server_name(self.host);
         let mut config = early.unwrap_or(&self.config).clone();
         let known = self.transport.options.known_round_trip(address.ip());
-        let (transport, gate) = self.transport.connection(known);
-        config.transport_config(transport);
+        let ConnectionConfig { shared, gate, activities } = self.transport.connection(known);
+        config.transport_config(shared);
+        let (socket, server) = (Arc::new(socket), (address, name));
         let connection =
-            Connection::connect(endpoint, config, Arc::new(socket), (address, name), gate.clone());
+            Connection::connect(endpoint, config, socket, server, gate.clone(), locals.zip(activities));
         let mut connection = Box::new(connection.map_err(|error| self.refused(error))?);
         let options = Arc::clone(&self.transport.options);
         let early = if early.is_some() && connection.has_early_keys() {

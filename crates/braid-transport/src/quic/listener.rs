@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::amplification::{AmplificationLimit, ValidatingCrypto};
 use super::announced_window::AnnouncedWindow;
 use super::codes::{self, code};
-use super::config::{self, QuicOptions, Transport};
+use super::config::{self, ConnectionConfig, QuicOptions, Transport};
 use super::congestion::controller::SharedGate;
 use super::connection::{Established, Multi, chain, peer};
 use super::early::Early;
@@ -312,12 +312,16 @@ impl QuicIncoming {
         Arc::make_mut(&mut config).crypto = Arc::new(ValidatingCrypto { inner, connection: limited });
         // Without the round trip of an earlier connection: with it the library would give up validating the path of a
         // client that moves to a slower network. A client that repeats its first packet gets the flight again.
-        let (settings, gate) = transport.connection(None);
-        Arc::make_mut(&mut config).transport_config(settings);
+        let ConnectionConfig { shared, gate, activities } = transport.connection(None);
+        Arc::make_mut(&mut config).transport_config(shared);
         let (offered, options) = (offered_protocols(&first), transport.options);
-        let connection =
-            Connection::accept_client(Arc::clone(&incoming.endpoint), first, config, gate.clone())
-                .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        let connection = Connection::accept_client(
+            Arc::clone(&incoming.endpoint),
+            first,
+            config,
+            (gate.clone(), activities),
+        )
+        .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
         Ok(Begun { connection: Box::new(connection), offered, address, tls, options, handshakes, gate })
     }
 

@@ -17,6 +17,7 @@ mod fault_tests;
 pub(crate) mod http3;
 mod io;
 mod listener;
+mod multipath;
 mod qlog;
 mod quic_lb;
 mod round_trips;
@@ -24,9 +25,12 @@ mod tickets;
 
 pub use config::{Congestion, QuicOptions};
 pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason as PathReason};
-pub use connection::{Blocked, DatagramCounts, Multi, PathState, ReceiveBudget};
+pub use connection::{Blocked, DatagramCounts, Multi, ReceiveBudget};
 pub use early::is_early_data_rejected;
 pub use listener::EndpointHealth;
+pub use multipath::{
+    LocalPath, Multipath, PathChange, PathMode, PathNotice, PathReport, PathRole, PathState,
+};
 pub use quic_lb::{QuicHeader, QuicLb, QuicLbError, QuicLbFormat, QuicLbKey, ServerId};
 pub use round_trips::RoundTrips;
 

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use crate::error::{BindError, ConnectError};
 use crate::link::Link;
 use crate::listener::{ListenOptions, Listener};
-use crate::quic::{QuicListener, QuicOptions};
+use crate::quic::{LocalPath, Multipath, PathMode, QuicListener, QuicOptions};
 use crate::tls::{ClientTls, ServerTls};
 use crate::{Transport, quic};
 
@@ -90,17 +90,24 @@ impl Host {
         Ok(Listener::from_quic(listener))
     }
 
+    /// The network that it is attached to.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        Network { switch: Arc::clone(&self.switch) }
+    }
+
     /// Connector from this host to `server`.
     #[must_use]
     pub fn connector(&self, server: SocketAddr, tls: ClientTls, options: QuicOptions) -> Connector {
-        Connector { host: self.clone(), server, server_name: "localhost".to_owned(), tls, options }
+        Connector { hosts: vec![self.clone()], server, server_name: "localhost".to_owned(), tls, options }
     }
 }
 
 /// Connects from one [`Host`] to one server, each time from a new port.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    host: Host,
+    /// The host, and those that are its further interfaces.
+    hosts: Vec<Host>,
     server: SocketAddr,
     server_name: String,
     tls: ClientTls,
@@ -123,10 +130,20 @@ impl Connector {
         self
     }
 
+    /// Opens paths from these hosts, too, as from further interfaces of the host, each with a link of its own.
+    #[must_use]
+    pub fn paths(mut self, others: &[Host], mode: PathMode) -> Self {
+        self.hosts.truncate(1);
+        self.hosts.extend(others.iter().cloned());
+        let locals = self.hosts.iter().map(|host| LocalPath::Interface(host.name().into())).collect();
+        self.options.multipath = Multipath { locals, mode, ..Multipath::default() };
+        self
+    }
+
     /// The host it connects from.
     #[must_use]
     pub fn host(&self) -> &Host {
-        &self.host
+        &self.hosts[0]
     }
 
     /// A new link, as [`connect`](crate::connect()) makes it for `quic`.
@@ -134,6 +151,6 @@ impl Connector {
     /// # Errors
     /// As [`connect`](crate::connect()).
     pub async fn connect(&self) -> Result<Link, ConnectError> {
-        quic::connect_simulated(&self.host, self.server, &self.server_name, &self.tls, &self.options).await
+        quic::connect_simulated(&self.hosts, self.server, &self.server_name, &self.tls, &self.options).await
     }
 }

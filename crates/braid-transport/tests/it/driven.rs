@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use braid_proto::stream::{Priority, StreamKey};
-use braid_transport::quic::{DatagramCounts, GateState};
+use braid_transport::quic::{DatagramCounts, GateState, PathReport};
 use braid_transport::{Close, Dir, Peer, Read};
 use bytes::Bytes;
 use tokio::io::ReadBuf;
@@ -194,6 +194,10 @@ impl Link {
 
     pub(crate) fn set_trusted(&mut self) {
         self.with(braid_transport::Link::set_trusted);
+    }
+
+    pub(crate) fn paths(&mut self) -> Vec<PathReport> {
+        self.with(braid_transport::Link::paths)
     }
 
     pub(crate) fn rebind(&mut self, address: Option<SocketAddr>) -> io::Result<()> {

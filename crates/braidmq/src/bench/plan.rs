@@ -210,6 +210,7 @@ fn dialer(options: &CommonOptions, targets: Vec<Target>) -> Result<Dialer, Failu
             link_rate: quic.link_rate,
             zero_rtt: quic.zero_rtt,
             datagrams: quic.datagrams,
+            multipath: quic.multipath(),
             qlog_dir: quic.qlog_dir.clone(),
             ..base
         },

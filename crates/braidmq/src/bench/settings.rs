@@ -48,6 +48,7 @@ pub(super) fn settings(
         "datagrams": options.quic.datagrams,
         // Bytes per second of each client (QUIC).
         "link_rate": options.quic.link_rate,
+        "paths": (!options.quic.path.is_empty()).then_some(&options.quic.path),
         // Local addresses, taken in turn; empty leaves the choice to the system.
         "local_addresses": options.connection.local(),
         // As `-V` has it: 3, 4 or 5.

@@ -13,7 +13,7 @@ use braid_transport::Transport;
 pub(crate) use failure::Failure;
 pub(crate) use options::{ClientOptions, Connection, parse_priority, parse_qos};
 pub(crate) use properties::Properties;
-pub(crate) use quic::{HEADING as QUIC, parse_congestion};
+pub(crate) use quic::{HEADING as QUIC, parse_congestion, parse_path_mode};
 pub(crate) use session::{run, stopped};
 
 /// File for the secrets of TLS and QUIC, for Wireshark: `SSLKEYLOGFILE` names it, as in browsers and curl.

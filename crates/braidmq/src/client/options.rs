@@ -482,7 +482,9 @@ mod tests {
     #[test]
     fn options_of_quic_are_refused_on_other_transports() {
         let error = |line: &str| options(line).connection(None).err().map(|failure| failure.to_string());
-        for option in ["--zero-rtt", "--quic-cc cubic", "--no-gate", "--link-rate 33000", "--qlog-dir ."] {
+        for option in
+            ["--zero-rtt", "--quic-cc cubic", "--no-gate", "--link-rate 33000", "--path lo", "--qlog-dir ."]
+        {
             let name = option.split(' ').next().unwrap();
             let expected =
                 format!("Error: {name} needs QUIC: connect with --url quic://HOST, or leave it out.");

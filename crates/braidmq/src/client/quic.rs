@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use braid_client::{Builder, Congestion};
+use braid_client::{Builder, Congestion, LocalPath, PathMode};
 
 use super::Failure;
 
@@ -26,6 +26,20 @@ pub(crate) struct QuicOptions {
     /// urgent ones overtake, and not in queues of the path.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), help_heading = HEADING)]
     link_rate: Option<u64>,
+    /// Keep a path of the connection on this interface, or at this address of this machine. To be given twice or more
+    /// often, the preferred one first: when one does not answer, messages go on on another. -v tells how they are.
+    #[arg(long, value_name = "INTERFACE", help_heading = HEADING)]
+    path: Vec<String>,
+    /// Use of the paths: standby sends on the first one that answers, both on all of them.
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_parser = parse_path_mode,
+        default_value = "standby",
+        requires = "path",
+        help_heading = HEADING
+    )]
+    path_mode: PathMode,
     /// Write a qlog into this directory, for `braidmq explain` or qvis.
     #[arg(long, value_name = "DIR", help_heading = HEADING)]
     qlog_dir: Option<PathBuf>,
@@ -39,6 +53,7 @@ impl QuicOptions {
             ("--quic-cc", self.quic_cc.is_some()),
             ("--no-gate", self.no_gate),
             ("--link-rate", self.link_rate.is_some()),
+            ("--path", !self.path.is_empty()),
             ("--qlog-dir", self.qlog_dir.is_some()),
         ];
         given.iter().find(|(_, is_given)| *is_given).map(|(name, _)| *name)
@@ -53,6 +68,10 @@ impl QuicOptions {
         if let Some(bytes_per_second) = self.link_rate {
             builder = builder.link_rate(bytes_per_second);
         }
+        if !self.path.is_empty() {
+            let paths = self.path.iter().map(|path| LocalPath::parse(path));
+            builder = builder.paths(paths, self.path_mode);
+        }
         if let Some(directory) = &self.qlog_dir {
             std::fs::create_dir_all(directory).map_err(|error| {
                 Failure::usage(format!("Error: cannot make the directory {}: {error}.", directory.display()))
@@ -61,6 +80,10 @@ impl QuicOptions {
         }
         Ok(builder)
     }
+}
+
+pub(crate) fn parse_path_mode(text: &str) -> Result<PathMode, String> {
+    PathMode::from_name(text).ok_or_else(|| "use standby or both".to_owned())
 }
 
 pub(crate) fn parse_congestion(text: &str) -> Result<Congestion, String> {

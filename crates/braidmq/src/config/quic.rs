@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use braid_access::read_file;
 use braid_broker::{EarlyPublishConfig, StreamsConfig};
 use braid_transport::quic::{
-    Congestion, QuicLb, QuicLbError, QuicLbKey, QuicOptions, ReceiveBudget, ServerId,
+    Congestion, Multipath, QuicLb, QuicLbError, QuicLbKey, QuicOptions, ReceiveBudget, ServerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,8 @@ pub(crate) struct QuicConfig {
     pub(crate) zero_rtt: bool,
     /// Whether messages of QoS 0 may be in datagrams.
     pub(crate) datagrams: bool,
+    /// Whether a client may have several paths.
+    pub(crate) multipath: bool,
     /// Directory for a qlog of each connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) qlog_dir: Option<PathBuf>,
@@ -119,6 +121,7 @@ impl Default for QuicConfig {
             tickets: options.tickets,
             zero_rtt: options.zero_rtt,
             datagrams: options.datagrams,
+            multipath: true,
             qlog_dir: None,
             lb: None,
         }
@@ -141,6 +144,10 @@ impl Config {
     /// Those of [`QuicLbConfig::read`].
     pub(crate) fn quic_options(&self) -> Result<QuicOptions, ConfigError> {
         let quic = self.quic.clone();
+        let mut multipath = QuicOptions::server().multipath;
+        if !quic.multipath {
+            multipath = Multipath::default();
+        }
         let quic_lb = quic.lb.as_ref().map(QuicLbConfig::read).transpose()?;
         Ok(QuicOptions {
             quic_lb,
@@ -155,6 +162,7 @@ impl Config {
             tickets: quic.tickets,
             zero_rtt: quic.zero_rtt,
             datagrams: quic.datagrams,
+            multipath,
             qlog_dir: quic.qlog_dir,
             ..QuicOptions::server()
         })
@@ -185,6 +193,7 @@ mod tests {
             tickets = 7
             zero_rtt = false
             datagrams = true
+            multipath = false
             qlog_dir = "q"
         "#;
         let config = Config { quic: toml::from_str(text).unwrap(), ..Config::default() };
@@ -201,6 +210,7 @@ mod tests {
             tickets: 7,
             zero_rtt: false,
             datagrams: true,
+            multipath: Multipath::default(),
             qlog_dir: Some(PathBuf::from("q")),
             ..QuicOptions::server()
         };

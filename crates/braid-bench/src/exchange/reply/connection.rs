@@ -140,7 +140,7 @@ impl<'a> Connection<'a> {
                 link.abort(key, code);
             }
             Read::Closed => self.is_closed = true,
-            Read::Opened(_) | Read::Confirmed | Read::Moved(_) | Read::Datagram => {}
+            Read::Opened(_) | Read::Confirmed | Read::Moved(_) | Read::Path(_) | Read::Datagram => {}
         }
         Ok(true)
     }

@@ -154,7 +154,7 @@ impl Connection {
             }
             Read::Finished(_) | Read::Reset(..) | Read::Stopped(..) => return Err(Failure::Ended),
             Read::Closed => self.is_closed = true,
-            Read::Opened(_) | Read::Confirmed | Read::Moved(_) | Read::Datagram => {}
+            Read::Opened(_) | Read::Confirmed | Read::Moved(_) | Read::Path(_) | Read::Datagram => {}
         }
         Ok(true)
     }

@@ -235,7 +235,7 @@ fn read(link: &mut Link, state: &mut State, cx: &mut Context<'_>) -> Poll<io::Re
             Read::Closed => return Poll::Ready(Ok(())),
             Read::Opened(key) => panic!("the broker opened {key}"), // [BQ-4]
             Read::Datagram => state.datagrams.push_back(buffer.filled().to_vec()),
-            Read::Moved(_) => {}
+            Read::Moved(_) | Read::Path(_) => {}
         }
     }
 }

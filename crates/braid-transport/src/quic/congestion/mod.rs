@@ -5,6 +5,7 @@
 
 mod bbr_extensions;
 pub(super) mod controller;
+pub(super) mod path_activity;
 mod path_model;
 pub(super) mod pto_filter;
 

@@ -43,6 +43,7 @@ impl ConnectionState {
                         self.confirm();
                     }
                 }
+                Event::Path(notice) => self.reads.notices.push_back(Read::Path(notice)),
                 Event::Lost => self.handle_lost(),
                 // A task that waits for a stream polls for it.
                 Event::Available(_) | Event::Finished(_) => {}

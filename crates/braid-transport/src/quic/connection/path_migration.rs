@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use noq_proto::PathId;
 use tokio::time::Instant;
 
 use crate::quic::io::Connection;
@@ -29,6 +30,8 @@ pub(super) struct PathMigration {
     current: SocketAddr,
     /// PATH_RESPONSE frames up to the last change.
     responses: u64,
+    /// The path that carries data.
+    path: PathId,
     unvalidated: Option<Validation>,
 }
 
@@ -42,7 +45,7 @@ struct Validation {
 
 impl PathMigration {
     pub(super) fn new(known: SocketAddr) -> Self {
-        Self { known, current: known, responses: 0, unvalidated: None }
+        Self { known, current: known, responses: 0, path: PathId::ZERO, unvalidated: None }
     }
 
     /// The peer's new address, once. Begins its validation again if the library has given up: it does so after three
@@ -58,6 +61,12 @@ impl PathMigration {
         let stats = connection.path_stats()?;
         let (responses, received) = (stats.frame_rx.path_response, stats.udp_rx.bytes);
         let now = Instant::now();
+        // Another path carries data only once it is validated.
+        let path = connection.primary_path();
+        if std::mem::replace(&mut self.path, path) != path {
+            (self.current, self.responses, self.unvalidated) = (address, responses, None);
+            return self.validated(address);
+        }
         if address != self.current {
             (self.current, self.responses) = (address, responses);
             self.unvalidated = Some(Validation { begun: now, received });
@@ -65,8 +74,7 @@ impl PathMigration {
         }
         if responses > self.responses {
             self.unvalidated = None;
-            let is_new = std::mem::replace(&mut self.known, address) != address;
-            return is_new.then_some(address);
+            return self.validated(address);
         }
         let validation = self.unvalidated?;
         let (round_trips, more) = GIVEN_UP;
@@ -76,6 +84,11 @@ impl PathMigration {
             self.unvalidated = Some(Validation { begun: now, received });
         }
         None
+    }
+
+    /// The address, if it is not the last one that was validated.
+    fn validated(&mut self, address: SocketAddr) -> Option<SocketAddr> {
+        (std::mem::replace(&mut self.known, address) != address).then_some(address)
     }
 
     /// Time of the next poll; the validation itself is no event.

@@ -1,33 +1,11 @@
 //! State of the path of a connection, and of what blocks its streams, for reports.
 
-use std::time::Duration;
-
 use braid_proto::stream::StreamKey;
 
 use super::state::ConnectionState;
 use crate::path_sample::PathStats;
 use crate::quic::congestion::Class;
-
-/// State of the path of a QUIC connection. Counts are those of this path, since the connection moved to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathState {
-    /// Smoothed round-trip time (RFC 9002, 5.3).
-    pub rtt: Duration,
-    /// Congestion window in bytes. Where the gate limits the path it says nothing about it.
-    pub congestion_window: u64,
-    /// Largest UDP payload that the path is known to take, bytes.
-    pub mtu: u16,
-    /// Packets sent, those of acknowledgements alone included.
-    pub packets_sent: u64,
-    /// Packets of them that were declared lost.
-    pub packets_lost: u64,
-    /// Bytes sent in QUIC packets, without those of acknowledgements alone.
-    pub bytes_sent: u64,
-    /// Bytes of them in lost packets.
-    pub bytes_lost: u64,
-    /// Number of times that the congestion controller reduced its window.
-    pub congestion_events: u64,
-}
+use crate::quic::multipath::{PathReport, PathState};
 
 /// Reason for which a stream takes no bytes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,17 +20,11 @@ pub enum Blocked {
 
 impl ConnectionState {
     pub(crate) fn path_state(&mut self) -> Option<PathState> {
-        let path = self.connection.path_stats()?;
-        Some(PathState {
-            rtt: path.rtt,
-            congestion_window: path.cwnd,
-            mtu: path.current_mtu,
-            packets_sent: path.sent_packets,
-            packets_lost: path.lost_packets,
-            bytes_sent: path.sent_bytes,
-            bytes_lost: path.lost_bytes,
-            congestion_events: path.congestion_events,
-        })
+        self.connection.path_stats().map(|path| PathState::of(&path))
+    }
+
+    pub(crate) fn paths(&mut self) -> Vec<PathReport> {
+        self.connection.path_reports()
     }
 
     pub(crate) fn path_stats(&mut self) -> Option<PathStats> {

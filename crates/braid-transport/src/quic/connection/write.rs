@@ -129,7 +129,7 @@ impl ConnectionState {
         };
         let mut outcome = stream.poll_write(connection, slices, max);
         if outcome.is_pending() {
-            let window = || Some(connection.path_stats()?.cwnd.saturating_mul(2).max(MIN_LIMIT));
+            let window = || Some(connection.congestion_window()?.saturating_mul(2).max(MIN_LIMIT));
             let limit = gate.as_ref().and_then(|gate| gate.pending_limit()).or_else(window);
             if limit.is_some_and(|limit| writes.limit.update(connection, limit)) {
                 outcome = stream.poll_write(connection, slices, max);
@@ -335,7 +335,7 @@ impl ConnectionState {
         // Where a gate decides, the window of the congestion controller is open or closed and says nothing about the
         // path: the gate is asked for its own limit.
         let window = self.gate.as_ref().and_then(|gate| gate.pending_limit());
-        let window = window.or_else(|| self.connection.path_stats().map(|path| path.cwnd));
+        let window = window.or_else(|| self.connection.congestion_window());
         match (self.connection.rtt(), window) {
             (Some(rtt), Some(window)) => PathCapacity { rtt: rtt.max(MIN_RTT), window },
             _ => PathCapacity { rtt: DEFAULT_RTT, window: self.writes.limit.bytes() },

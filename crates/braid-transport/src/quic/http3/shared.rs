@@ -57,7 +57,7 @@ impl Wakers {
             Event::Opened(dir) => woken.extend(self.accepting[usize::from(dir == Dir::Uni)].take()),
             Event::Available(dir) => woken.append(&mut self.opening[usize::from(dir == Dir::Uni)]),
             Event::Lost => self.take_all(woken),
-            Event::Connected | Event::Confirmed | Event::Datagram => {}
+            Event::Connected | Event::Confirmed | Event::Datagram | Event::Path(_) => {}
         }
     }
 

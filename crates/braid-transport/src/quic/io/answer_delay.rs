@@ -58,7 +58,7 @@ impl From<&ConnectionStats> for Frames {
     fn from(stats: &ConnectionStats) -> Self {
         let (sent, received) = (&stats.frame_tx, &stats.frame_rx);
         Self {
-            acknowledgements: sent.acks,
+            acknowledgements: sent.acks + sent.path_acks,
             others: sent.stream
                 + sent.datagram
                 + sent.crypto
@@ -78,10 +78,12 @@ impl From<&ConnectionStats> for Frames {
                 + sent.new_token
                 + sent.new_connection_id
                 + sent.retire_connection_id
+                + sent.path_new_connection_id
+                + sent.path_retire_connection_id
                 + u64::from(sent.handshake_done)
                 + sent.path_challenge
                 + sent.path_response,
-            answers: received.acks,
+            answers: received.acks + received.path_acks,
             received: received.stream
                 + received.datagram
                 + received.crypto
@@ -95,7 +97,9 @@ impl From<&ConnectionStats> for Frames {
                 + received.reset_stream
                 + received.ping
                 + received.new_connection_id
-                + received.retire_connection_id,
+                + received.retire_connection_id
+                + received.path_new_connection_id
+                + received.path_retire_connection_id,
             asked: received.immediate_ack + received.path_challenge,
             moved: received.path_response,
             told: received.ack_frequency,

@@ -1,9 +1,11 @@
 //! A QUIC connection, driven by the task that owns it.
 
+mod streams;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -13,11 +15,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use noq_proto::congestion::Controller;
 use noq_proto::{
-    Chunk, ClientConfig, ConnectError, ConnectionError, ConnectionHandle, ConnectionStats, Dir,
-    EndpointConfig, EndpointEvent, FinishError, Incoming, PathId, PathStats, ReadError, ServerConfig, Side,
-    StreamEvent, StreamId, TransportError, TransportErrorCode, VarInt, WriteError,
+    ClientConfig, ConnectError, ConnectionError, ConnectionHandle, ConnectionStats, EndpointConfig,
+    EndpointEvent, Incoming, PathId, PathStats, ServerConfig, Side, StreamEvent, TransportError,
+    TransportErrorCode, VarInt,
 };
-use tokio::io::ReadBuf;
 
 use super::answer_delay::{AnswerDelay, Frames};
 use super::datagram_frames::{DatagramFrames, DatagramSource, SentPackets};
@@ -26,12 +27,16 @@ use super::endpoint::Endpoint;
 use super::event::{Event, Received, Refused};
 use super::first_flight::{FirstFlight, Turn};
 use super::own_endpoint::OwnEndpoint;
+use super::paths::{LocalPaths, Paths};
 use super::sender::Sender;
 use super::socket::Socket;
 use super::timer::{Timer, now};
 use super::unordered::Unordered;
 use crate::quic::codes::{self, code};
 use crate::quic::congestion::controller::SharedGate;
+use crate::quic::congestion::path_activity::PathActivities;
+use crate::quic::multipath::{PathReport, PathRole, PathState};
+use crate::transport::canonical;
 
 /// Datagrams that are sent before other tasks have a turn.
 const MAX_SENT: usize = 20;
@@ -63,6 +68,8 @@ pub(in crate::quic) struct Connection {
     answers: AnswerDelay,
     /// DATAGRAM frames, where this end permits them.
     datagrams: Option<Box<DatagramFrames>>,
+    /// Paths, unless there is one for good.
+    paths: Option<Box<Paths>>,
     /// First packets of a client, until they are over.
     first_flight: Option<Box<FirstFlight>>,
     /// Streams that are read without order.
@@ -95,24 +102,33 @@ impl Connection {
         endpoint: Arc<Endpoint>,
         incoming: Incoming,
         config: Arc<ServerConfig>,
-        gate: Option<Arc<SharedGate>>,
+        (gate, activities): (Option<Arc<SharedGate>>, Option<PathActivities>),
     ) -> Result<Self, ConnectionError> {
         let (library, handle, queue) = endpoint.accept(incoming, config)?;
         let sender = endpoint.sender(gate.clone());
-        Ok(Self::new(library, handle, Source::Shared { endpoint, queue }, sender, gate))
+        let paths = activities.map(|activities| Box::new(Paths::server(activities)));
+        Ok(Self::new(library, handle, Source::Shared { endpoint, queue }, sender, (gate, paths)))
     }
 
-    /// Begins a connection of a client on a socket of its own.
+    /// Begins a connection of a client on a socket of its own. `locals`: its local paths, if there are several.
     pub(in crate::quic) fn connect(
         config: EndpointConfig,
         client: ClientConfig,
         socket: Arc<Socket>,
-        (server, name): (SocketAddr, &str),
+        server: (SocketAddr, &str),
         gate: Option<Arc<SharedGate>>,
+        locals: Option<(LocalPaths, PathActivities)>,
     ) -> Result<Self, ConnectError> {
-        let sender = Sender::new(Arc::clone(&socket), None, gate.clone());
-        let (own, handle, library) = OwnEndpoint::connect(config, client, socket, server, name)?;
-        Ok(Self::new(library, handle, Source::Own(Box::new(own)), sender, gate))
+        let mut sender = Sender::new(Arc::clone(&socket), None, gate.clone());
+        let local = locals.as_ref().map(|(locals, _)| locals.first);
+        let paths = locals.map(|(locals, activities)| {
+            if let Ok(address) = socket.local_addr() {
+                sender.set_route(address.ip(), Arc::clone(&socket));
+            }
+            Box::new(Paths::client(activities, locals, &socket, now()))
+        });
+        let (own, handle, library) = OwnEndpoint::connect(config, client, socket, local, server)?;
+        Ok(Self::new(library, handle, Source::Own(Box::new(own)), sender, (gate, paths)))
     }
 
     fn new(
@@ -120,7 +136,7 @@ impl Connection {
         handle: ConnectionHandle,
         source: Source,
         sender: Sender,
-        gate: Option<Arc<SharedGate>>,
+        (gate, paths): (Option<Arc<SharedGate>>, Option<Box<Paths>>),
     ) -> Self {
         let first_flight = library.side().is_client().then(Box::default);
         Self {
@@ -133,6 +149,7 @@ impl Connection {
             received: 0,
             answers: AnswerDelay::default(),
             datagrams: None,
+            paths,
             first_flight,
             unordered: None,
             is_discarding: false,
@@ -197,6 +214,12 @@ impl Connection {
 
     /// The next event.
     pub(in crate::quic) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.poll_own_event();
+        event.or_else(|| self.paths.as_mut()?.take_notice().map(Event::Path))
+    }
+
+    /// The next event that is not about a path: those of paths wait for a link.
+    fn poll_own_event(&mut self) -> Option<Event> {
         let taken = self.unordered.as_mut().and_then(|unordered| unordered.pop_event());
         let event = taken.or_else(|| self.next_event());
         if self.is_discarding
@@ -216,6 +239,11 @@ impl Connection {
             return Some(match event {
                 noq_proto::Event::Connected => {
                     self.is_connected = true;
+                    self.paths.take_if(|paths| !paths.handle_connected(&mut self.library, now()));
+                    if let Some(gate) = self.gate.as_ref().filter(|_| self.library.is_multipath_negotiated())
+                    {
+                        gate.expect_paths();
+                    }
                     Event::Connected
                 }
                 noq_proto::Event::HandshakeConfirmed => {
@@ -237,6 +265,11 @@ impl Connection {
                     StreamEvent::Finished { id } => Event::Finished(id),
                 },
                 noq_proto::Event::DatagramReceived => Event::Datagram,
+                noq_proto::Event::Path(event) => {
+                    let Some(paths) = &mut self.paths else { continue };
+                    paths.handle_event(&event, &mut self.library, now());
+                    continue;
+                }
                 _ => continue,
             });
         }
@@ -267,7 +300,22 @@ impl Connection {
         self.answers.handle_sent(|| Frames::from(&self.library.stats()));
     }
 
+    /// Looks after the paths. A notice of it, if any, is for the next turn.
+    fn turn_paths(&mut self, cx: &Context<'_>) {
+        let Some(paths) = self.paths.as_mut().filter(|_| self.error.is_none()) else { return };
+        let ends = match &mut self.source {
+            Source::Own(own) => Some((&mut **own, &mut self.sender)),
+            Source::Shared { .. } => None,
+        };
+        let before = paths.notices();
+        paths.turn(&mut self.library, ends, now());
+        if paths.notices() > before {
+            cx.waker().wake_by_ref();
+        }
+    }
+
     fn send(&mut self, cx: &mut Context<'_>, mut source: Option<&mut dyn DatagramSource>) {
+        self.turn_paths(cx);
         let most = self.sender.max_segments();
         let mut sent = 0;
         BUFFER.with_borrow_mut(|buffer| {
@@ -321,15 +369,15 @@ impl Connection {
 
     /// Has the source add datagrams to the next packet. True: the packet has to be built by itself.
     fn fill_packet(&mut self, source: &mut dyn DatagramSource) -> bool {
-        let may_send = self.is_connected && self.error.is_none();
-        self.datagrams.as_ref().is_some_and(|frames| may_send && frames.fill(&mut self.library, source))
+        let (may_send, path) = (self.is_connected && self.error.is_none(), self.primary_path());
+        self.datagrams.as_ref().is_some_and(|frames| may_send && frames.fill(&mut self.library, path, source))
     }
 
     /// Drives the connection until `find` finds something. Events that it does not take are discarded.
     pub(in crate::quic) async fn drive<T>(&mut self, mut find: impl FnMut(&mut Self) -> Option<T>) -> T {
         poll_fn(|cx| {
             self.receive(cx);
-            while self.poll_event().is_some() {}
+            while self.poll_own_event().is_some() {}
             let found = find(self);
             self.transmit(cx);
             // The end of a connection shows when there is nothing more to send.
@@ -343,7 +391,7 @@ impl Connection {
         poll_fn(|cx| {
             self.receive(cx);
             let mut has_come = false;
-            while let Some(event) = self.poll_event() {
+            while let Some(event) = self.poll_own_event() {
                 has_come |= is_wanted(event);
             }
             self.transmit(cx);
@@ -371,7 +419,9 @@ impl Connection {
     fn next_timeout(&self) -> Option<Instant> {
         let gate = self.gate.as_ref().and_then(|gate| gate.next_try());
         let ping = self.first_flight.as_ref().and_then(|first| first.due());
-        self.library_timeout().into_iter().chain(gate).chain(ping).min()
+        let paths = self.paths.as_ref().filter(|_| self.error.is_none());
+        let paths = paths.and_then(|paths| paths.next_timeout(now()));
+        self.library_timeout().into_iter().chain(gate).chain(ping).chain(paths).min()
     }
 
     /// Time of the next timeout of the library, which waits a little where a probe would be dropped or delayed.
@@ -384,7 +434,7 @@ impl Connection {
     /// Notes a turn of a client while packets are the first ones.
     fn note_first_flight(&mut self, now: Instant) {
         self.first_flight.take_if(|first| first.is_over(now));
-        let (Some(rtt), Some(first)) = (self.library.rtt(PathId::ZERO), &mut self.first_flight) else {
+        let (Some(rtt), Some(first)) = (self.rtt(), &mut self.first_flight) else {
             return;
         };
         if self.is_connected {
@@ -398,6 +448,7 @@ impl Connection {
         while self.library_timeout().is_some_and(|at| at <= now) {
             self.library.handle_timeout(now);
         }
+        self.turn_paths(cx);
         if self.first_flight.as_mut().is_some_and(|first| first.take_ping(now)) {
             self.ping();
         }
@@ -481,194 +532,7 @@ impl Connection {
         self.until_confirmed = (!self.is_confirmed && self.error.is_none()).then(|| Box::new(value) as _);
     }
 
-    // -- Streams -----------------------------------------------------------------------------------
-
-    /// The next stream that the peer has opened.
-    pub(in crate::quic) fn accept(&mut self, dir: Dir) -> Option<StreamId> {
-        self.library.streams().accept(dir)
-    }
-
-    /// Opens a stream, if the peer permits one.
-    pub(in crate::quic) fn open(&mut self, dir: Dir) -> Option<StreamId> {
-        self.library.streams().open(dir)
-    }
-
-    /// Reads the next bytes of a stream. Pending: an event tells of more. `handle_piece` gets the length of each piece,
-    /// and whether it was all that the library had of it.
-    pub(in crate::quic) fn read(
-        &mut self,
-        id: StreamId,
-        buffer: &mut ReadBuf<'_>,
-        mut handle_piece: impl FnMut(usize, bool),
-    ) -> Poll<Received> {
-        let before = buffer.filled().len();
-        let mut stream = self.library.recv_stream(id);
-        // The last read has met the end behind its bytes.
-        let Ok(mut chunks) = stream.read(true) else { return Poll::Ready(Received::Finished) };
-        let end = loop {
-            match chunks.next(buffer.remaining()) {
-                Ok(Some(chunk)) => {
-                    handle_piece(chunk.bytes.len(), chunk.bytes.len() < buffer.remaining());
-                    buffer.put_slice(&chunk.bytes);
-                }
-                end => break end,
-            }
-            if buffer.remaining() == 0 {
-                break Err(ReadError::Blocked);
-            }
-        };
-        // Credit leaves with the next packets.
-        let _ = chunks.finalize();
-        match end {
-            _ if buffer.filled().len() > before => Poll::Ready(Received::Bytes),
-            Ok(_) => Poll::Ready(Received::Finished),
-            Err(ReadError::Reset(code)) => Poll::Ready(Received::Reset(code)),
-            Err(ReadError::Blocked) => Poll::Pending,
-        }
-    }
-
-    /// Has a stream read without order from now on: by [`Self::take_pieces`], after events of it.
-    pub(in crate::quic) fn read_unordered(&mut self, id: StreamId) {
-        let mut unordered = self.unordered.take().unwrap_or_default();
-        // Before frames are counted: those were in order.
-        self.collect_events(&mut unordered);
-        unordered.insert(id);
-        self.unordered = Some(unordered);
-        self.empty_unordered();
-    }
-
-    /// Takes the pieces of such a stream that have come, each byte once. Pending: an event tells of more.
-    pub(in crate::quic) fn take_pieces(
-        &mut self,
-        id: StreamId,
-        handle_piece: impl FnMut(Chunk),
-    ) -> Poll<Received> {
-        self.unordered.as_mut().map_or(Poll::Pending, |unordered| unordered.take(id, handle_piece))
-    }
-
-    /// Drops all bytes that come from now on, and gives next to no credit.
-    pub(in crate::quic) fn discard_all(&mut self) {
-        self.is_discarding = true;
-        self.unordered = None;
-        self.set_receive_window(DISCARD_WINDOW);
-    }
-
-    fn discard(&mut self, id: StreamId) {
-        if let Ok(mut chunks) = self.library.recv_stream(id).read(false) {
-            while let Ok(Some(_)) = chunks.next(usize::MAX) {}
-        }
-    }
-
-    /// Writes as much of `slices` as is taken now, at most `max` bytes. Pending: an event tells of room.
-    pub(in crate::quic) fn write(
-        &mut self,
-        id: StreamId,
-        slices: &[IoSlice<'_>],
-        max: usize,
-    ) -> Poll<Result<usize, Refused>> {
-        if let Some(error) = &self.error {
-            return Poll::Ready(Err(Refused::Lost(error.clone())));
-        }
-        let mut stream = self.library.send_stream(id);
-        let mut total = 0;
-        for slice in slices.iter().filter(|slice| !slice.is_empty()) {
-            let slice = &slice[..slice.len().min(max - total)];
-            match stream.write(slice) {
-                Ok(written) => total += written,
-                // Bytes taken so far count; the error comes back with the next write.
-                Err(_) if total > 0 => break,
-                Err(error) => return refused(&error),
-            }
-            if total == max {
-                break;
-            }
-        }
-        self.answers.handle_written(total);
-        Poll::Ready(Ok(total))
-    }
-
-    /// Reads the next chunk of a stream, at most `max` bytes; `None` at its end.
-    pub(in crate::quic) fn read_chunk(
-        &mut self,
-        id: StreamId,
-        max: usize,
-    ) -> Poll<Result<Option<Bytes>, VarInt>> {
-        let mut stream = self.library.recv_stream(id);
-        let Ok(mut chunks) = stream.read(true) else { return Poll::Ready(Ok(None)) };
-        let next = chunks.next(max);
-        let _ = chunks.finalize();
-        match next {
-            Ok(chunk) => Poll::Ready(Ok(chunk.map(|chunk| chunk.bytes))),
-            Err(ReadError::Reset(code)) => Poll::Ready(Err(code)),
-            Err(ReadError::Blocked) => Poll::Pending,
-        }
-    }
-
-    /// Writes from the begin of `chunk`, and removes what was taken.
-    pub(in crate::quic) fn write_chunk(
-        &mut self,
-        id: StreamId,
-        chunk: &mut Bytes,
-    ) -> Poll<Result<usize, Refused>> {
-        if let Some(error) = &self.error {
-            return Poll::Ready(Err(Refused::Lost(error.clone())));
-        }
-        match self.library.send_stream(id).write_chunks(&mut std::slice::from_mut(chunk)) {
-            Ok(written) => {
-                self.answers.handle_written(written);
-                Poll::Ready(Ok(written))
-            }
-            Err(error) => refused(&error),
-        }
-    }
-
-    /// Tells whether there is room for a write, without one: an empty write that is taken would send an empty frame.
-    /// Pending: an event tells of room, unless the connection has ended. To be called while the send window is 0.
-    pub(in crate::quic) fn poll_room(&mut self, id: StreamId) -> Poll<()> {
-        match self.library.send_stream(id).write(&[]) {
-            Err(WriteError::Blocked) if self.error.is_none() => Poll::Pending,
-            _ => Poll::Ready(()),
-        }
-    }
-
-    /// Sends FIN. An error means that the stream has ended.
-    pub(in crate::quic) fn finish(&mut self, id: StreamId) -> Result<(), FinishError> {
-        self.library.send_stream(id).finish()
-    }
-
-    /// Sends RESET_STREAM, if the half is open.
-    pub(in crate::quic) fn reset(&mut self, id: StreamId, code: VarInt) {
-        let _ = self.library.send_stream(id).reset(code);
-    }
-
-    /// Sends STOP_SENDING, if the half is open.
-    pub(in crate::quic) fn stop(&mut self, id: StreamId, code: VarInt) {
-        let _ = self.library.recv_stream(id).stop(code);
-        if let Some(unordered) = &mut self.unordered {
-            unordered.remove(id);
-        }
-    }
-
-    /// True once the peer has acknowledged all of a stream that was finished, or has stopped it, or the connection has
-    /// ended.
-    pub(in crate::quic) fn is_send_over(&mut self, id: StreamId) -> bool {
-        self.error.is_some() || !matches!(self.library.send_stream(id).stopped(), Ok(None))
-    }
-
-    pub(in crate::quic) fn set_priority(&mut self, id: StreamId, priority: i32) {
-        // An error means that the stream has ended, and the next write says so.
-        let _ = self.library.send_stream(id).set_priority(priority);
-    }
-
-    /// Sets the bytes that may be written and unacknowledged over all streams.
-    pub(in crate::quic) fn set_send_window(&mut self, bytes: u64) {
-        self.library.set_send_window(bytes);
-    }
-
-    /// Sets the unread bytes that the peer may send over all streams.
-    pub(in crate::quic) fn set_receive_window(&mut self, bytes: VarInt) {
-        self.library.set_receive_window(bytes);
-    }
+    // -- Datagrams --------------------------------------------------------------------------------
 
     /// Tests whether streams are read without order.
     pub(in crate::quic) fn is_unordered(&self) -> bool {
@@ -731,9 +595,14 @@ impl Connection {
         self.library.crypto_session()
     }
 
-    /// Address of the peer on the first path.
+    /// The path that carries data first.
+    pub(in crate::quic) fn primary_path(&self) -> PathId {
+        self.paths.as_ref().map_or(PathId::ZERO, |paths| paths.primary())
+    }
+
+    /// Address of the peer on this path.
     pub(in crate::quic) fn remote_address(&self) -> Option<SocketAddr> {
-        self.library.network_path(PathId::ZERO).ok().map(|path| path.remote())
+        self.library.network_path(self.primary_path()).ok().map(|path| path.remote())
     }
 
     pub(in crate::quic) fn stats(&mut self) -> ConnectionStats {
@@ -741,20 +610,55 @@ impl Connection {
     }
 
     pub(in crate::quic) fn path_stats(&mut self) -> Option<PathStats> {
-        self.library.path_stats(PathId::ZERO)
+        self.library.path_stats(self.primary_path())
+    }
+
+    /// All paths that are not closed.
+    pub(in crate::quic) fn path_reports(&mut self) -> Vec<PathReport> {
+        let mut reports = Vec::new();
+        for (number, id) in (0..).zip(self.library.paths()) {
+            if self.paths.as_ref().is_some_and(|paths| paths.is_closed(id)) {
+                continue;
+            }
+            let (role, local) = match &self.paths {
+                Some(paths) => (paths.role(id), paths.local(id)),
+                None => (PathRole::InUse, None),
+            };
+            let stats = self.library.path_stats(id);
+            let Some((path, stats)) = self.library.network_path(id).ok().zip(stats) else { continue };
+            reports.push(PathReport {
+                number: id.to_string().parse().unwrap_or(number),
+                local,
+                local_address: path.local_ip().map(|ip| ip.to_canonical()),
+                remote: canonical(path.remote()),
+                role,
+                state: PathState::of(&stats),
+                bytes_received: stats.udp_rx.bytes,
+            });
+        }
+        reports
     }
 
     pub(in crate::quic) fn rtt(&self) -> Option<Duration> {
-        self.library.rtt(PathId::ZERO)
+        self.library.rtt(self.primary_path())
+    }
+
+    /// Congestion window over all paths that carry data.
+    pub(in crate::quic) fn congestion_window(&mut self) -> Option<u64> {
+        let primary = self.primary_path();
+        let Self { library, paths, .. } = self;
+        let used = paths.iter().flat_map(|paths| paths.used());
+        let sum = used.filter_map(|id| Some(library.path_stats(id)?.cwnd)).reduce(u64::saturating_add);
+        sum.or_else(|| Some(library.path_stats(primary)?.cwnd))
     }
 
     pub(in crate::quic) fn congestion_controller(&self) -> Option<&dyn Controller> {
-        self.library.congestion_state(PathId::ZERO)
+        self.library.congestion_state(self.primary_path())
     }
 
     /// Sends a PING.
     pub(in crate::quic) fn ping(&mut self) -> bool {
-        self.library.ping_path(PathId::ZERO).is_ok()
+        self.library.ping_path(self.primary_path()).is_ok()
     }
 
     /// Has the library validate the address of a client again.
@@ -791,13 +695,5 @@ impl Drop for Connection {
             }
         }
         self.forget();
-    }
-}
-
-fn refused(error: &WriteError) -> Poll<Result<usize, Refused>> {
-    match error {
-        WriteError::Blocked => Poll::Pending,
-        WriteError::Stopped(code) => Poll::Ready(Err(Refused::Stopped(*code))),
-        WriteError::ClosedStream => Poll::Ready(Err(Refused::Closed)),
     }
 }

@@ -48,6 +48,8 @@ pub(in crate::quic) struct SentPackets {
 /// Packet that is about to be built.
 pub(in crate::quic) struct NextPacket<'a> {
     library: &'a mut noq_proto::Connection,
+    /// The path that carries data first.
+    path: PathId,
     /// Bytes of DATAGRAM frames for which it has room.
     size: usize,
     /// Those that are left.
@@ -72,7 +74,7 @@ impl NextPacket<'_> {
 
     /// Tests whether the gate, or the window of the congestion controller, permits a packet now.
     pub(in crate::quic) fn may_leave(&mut self) -> bool {
-        let path = self.library.path_stats(PathId::ZERO);
+        let path = self.library.path_stats(self.path);
         path.is_some_and(|path| path.cwnd >= u64::from(path.current_mtu))
     }
 
@@ -153,14 +155,19 @@ impl DatagramFrames {
     }
 
     /// Has the source add datagrams to the next packet. True: the packet has to be built by itself.
-    pub(super) fn fill(&self, library: &mut noq_proto::Connection, source: &mut dyn DatagramSource) -> bool {
+    pub(super) fn fill(
+        &self,
+        library: &mut noq_proto::Connection,
+        path: PathId,
+        source: &mut dyn DatagramSource,
+    ) -> bool {
         if library.datagrams().send_buffer_space() < self.room {
             return true; // Some were added to a packet that the congestion controller has not permitted yet.
         }
         let Some(size) = library.datagrams().max_size().map(|size| size + FRAME_OVERHEAD) else {
             return false;
         };
-        source.fill(&mut NextPacket { library, size, left: size })
+        source.fill(&mut NextPacket { library, path, size, left: size })
     }
 }
 

@@ -2,6 +2,8 @@
 
 use noq_proto::{ConnectionError, Dir, StreamId, VarInt};
 
+use crate::quic::multipath::PathNotice;
+
 /// Event of a connection. A hint about a stream: what it tells has to be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::quic) enum Event {
@@ -23,6 +25,8 @@ pub(in crate::quic) enum Event {
     Datagram,
     /// The peer has acknowledged all of a stream.
     Finished(StreamId),
+    /// A path of a client has changed.
+    Path(PathNotice),
     /// The connection has ended.
     Lost,
 }

@@ -2,7 +2,7 @@
 //!
 //! The task that owns a [`Connection`] drives it: it takes datagrams in, sees to timeouts and sends. A server has one
 //! task more for each [`Endpoint`], which receives the datagrams of all its connections and routes them by connection
-//! ID; a client's connection has a socket of its own.
+//! ID; a client's connection has a socket of its own, or one for each interface.
 
 mod answer_delay;
 mod batch;
@@ -13,6 +13,7 @@ mod endpoint;
 mod event;
 mod first_flight;
 mod own_endpoint;
+mod paths;
 mod sender;
 mod socket;
 mod timer;
@@ -22,5 +23,6 @@ pub(super) use connection::Connection;
 pub(super) use datagram_frames::{DatagramSource, NextPacket, SentPackets};
 pub(super) use endpoint::Endpoint;
 pub(super) use event::{Event, Received, Refused};
+pub(super) use paths::{LocalPaths, OpenSocket};
 pub(super) use socket::Socket;
 pub(super) use timer::now;

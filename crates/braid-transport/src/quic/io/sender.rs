@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +21,9 @@ use crate::quic::congestion::pto_filter;
 
 pub(super) struct Sender {
     socket: Arc<Socket>,
+    /// Sockets of a client with several paths, by the address that the library sends from; `socket` is for packets
+    /// without one, before the first answer.
+    routes: Vec<(IpAddr, Arc<Socket>)>,
     /// Limit of a server.
     limit: Option<AmplificationLimit>,
     /// Address that was validated: packets with short headers go there without a look into the ledger, and to any
@@ -39,12 +42,28 @@ impl Sender {
         limit: Option<AmplificationLimit>,
         gate: Option<Arc<SharedGate>>,
     ) -> Self {
-        Self { socket, limit, validated: None, gate, unsent: VecDeque::new(), sending: None }
+        Self {
+            socket,
+            routes: Vec::new(),
+            limit,
+            validated: None,
+            gate,
+            unsent: VecDeque::new(),
+            sending: None,
+        }
     }
 
     /// Sends from another socket from now on.
     pub(super) fn set_socket(&mut self, socket: Arc<Socket>) {
         self.socket = socket;
+    }
+
+    /// Sends packets of this address from a socket, which is bound to it or to that of another path.
+    pub(super) fn set_route(&mut self, address: IpAddr, socket: Arc<Socket>) {
+        match self.routes.iter_mut().find(|(known, _)| *known == address) {
+            Some((_, known)) => *known = socket,
+            None => self.routes.push((address, socket)),
+        }
     }
 
     /// Datagrams of one batch at most.
@@ -92,9 +111,22 @@ impl Sender {
             None => Some(batch.clone()),
         };
         let Some(batch) = passed else { return };
+        if !self.routes.is_empty() {
+            return self.leave_on_path(&batch);
+        }
         let has_room = self.sending.is_none() && self.unsent.is_empty();
         if !has_room || self.socket.try_send(&batch).is_err() {
             self.unsent.push_back(Batch::of(&batch));
+        }
+    }
+
+    /// Sends a batch on the path of its address. Without room it is lost, as in a network: an interface without a
+    /// carrier may have none for good, and the other paths must not wait for it.
+    fn leave_on_path(&self, batch: &Transmit<'_>) {
+        let route = self.routes.iter().find(|(address, _)| Some(*address) == batch.src_ip);
+        let socket = route.map_or(&self.socket, |(_, socket)| socket);
+        if socket.try_send(&Transmit { src_ip: None, ..batch.clone() }).is_err() {
+            tracing::debug!(bytes = batch.contents.len(), "a path has no room");
         }
     }
 }

@@ -6,6 +6,7 @@ mod closing;
 mod datagrams;
 mod ends;
 mod moving;
+mod paths;
 mod reading;
 mod receive_window;
 mod silence;

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use braid_client::Congestion;
+use braid_client::{Congestion, LocalPath, PathMode};
 use braid_transport::Transport;
+use braid_transport::quic::Multipath;
 use clap::Args;
 
 use super::{OptionsError, QUIC};
-use crate::client::parse_congestion;
+use crate::client::{parse_congestion, parse_path_mode};
 
 /// Options of the connections that only QUIC has.
 #[derive(Debug, Clone, Args)]
@@ -34,6 +35,20 @@ pub(in crate::bench) struct QuicOptions {
     /// (quic.datagrams of braidmq) and a message fits into a packet. With -V 5.
     #[arg(long, help_heading = QUIC)]
     pub(in crate::bench) datagrams: bool,
+    /// Keep a path of each connection on this interface, or at this address of this machine. To be given twice or more
+    /// often, the preferred one first: when one does not answer, messages go on on another.
+    #[arg(long, value_name = "INTERFACE", help_heading = QUIC)]
+    pub(in crate::bench) path: Vec<String>,
+    /// Use of the paths: standby sends on the first one that answers, both on all of them.
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_parser = parse_path_mode,
+        default_value = "standby",
+        requires = "path",
+        help_heading = QUIC
+    )]
+    pub(in crate::bench) path_mode: PathMode,
     /// Write a qlog of each connection into this directory, for `braidmq explain` or qvis.
     #[arg(long, value_name = "DIR", help_heading = QUIC)]
     pub(in crate::bench) qlog_dir: Option<PathBuf>,
@@ -42,7 +57,7 @@ pub(in crate::bench) struct QuicOptions {
 impl QuicOptions {
     pub(super) fn check(&self, transport: Transport) -> Result<(), OptionsError> {
         if transport.is_quic() {
-            return Ok(());
+            return self.check_paths();
         }
         if self.quic_cc.is_some() {
             return Err(OptionsError::new("--quic-cc is for QUIC: add --quic, or use --tcp-cc"));
@@ -53,6 +68,7 @@ impl QuicOptions {
             ("--link-rate", self.link_rate.is_some()),
             ("--zero-rtt", self.zero_rtt),
             ("--datagrams", self.datagrams),
+            ("--path", !self.path.is_empty()),
             ("--qlog-dir", self.qlog_dir.is_some()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {
@@ -61,5 +77,25 @@ impl QuicOptions {
             }
             None => Ok(()),
         }
+    }
+
+    /// Paths of each connection.
+    pub(in crate::bench) fn multipath(&self) -> Multipath {
+        let locals = self.path.iter().map(|path| LocalPath::parse(path)).collect();
+        Multipath { locals, mode: self.path_mode, ..Multipath::default() }
+    }
+
+    fn check_paths(&self) -> Result<(), OptionsError> {
+        if let [only] = &self.path[..] {
+            let what = format!("{only:?} is the only --path: give two or more, or leave it out");
+            return Err(OptionsError::new(what));
+        }
+        for (index, path) in self.path.iter().enumerate() {
+            if self.path[..index].contains(path) {
+                return Err(OptionsError::new(format!("--path {path} is given twice")));
+            }
+            LocalPath::parse(path).check().map_err(|error| OptionsError::new(error.to_string()))?;
+        }
+        Ok(())
     }
 }

@@ -36,8 +36,11 @@ pub(in crate::quic) struct Gated {
 }
 
 impl ControllerFactory for Gated {
-    /// Builds the controller of a new path, with a new gate.
+    /// Builds the controller of a new path, with a new gate, or without one if it is a path beside others.
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
+        if self.gate.retire() {
+            return Arc::clone(&self.inner).build(now, mtu);
+        }
         self.gate.replace(Gate::new(now, mtu, self.gate.reserve()));
         let inner = Arc::clone(&self.inner).build(now, mtu);
         Box::new(GatedController::new(self, inner, mtu))
@@ -166,10 +169,10 @@ impl GatedController {
         }
     }
 
-    /// Follows the class of the path. A gate that has failed is in passthrough.
+    /// Follows the class of the path. A gate that is over is in passthrough.
     fn follow(&mut self, now: Instant) {
         let class = self.gate().class();
-        let class = if self.factory.gate.has_failed() { Class::Passthrough } else { class };
+        let class = if self.factory.gate.is_over() { Class::Passthrough } else { class };
         if class == self.class {
             return;
         }

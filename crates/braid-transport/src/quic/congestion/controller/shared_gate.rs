@@ -28,6 +28,10 @@ pub(in crate::quic) struct SharedGate {
     is_established: AtomicBool,
     /// The connection is at its end, or the gate has failed: the congestion controller decides alone.
     is_abandoned: AtomicBool,
+    /// The connection may have further paths.
+    expects_paths: AtomicBool,
+    /// The connection has had another path.
+    is_retired: AtomicBool,
     /// A packet was refused since the last try.
     is_refused: AtomicBool,
     /// Tokens of a policer's bucket that bulk leaves for urgent packets.
@@ -45,6 +49,8 @@ impl SharedGate {
             is_passthrough: AtomicBool::new(false),
             is_established: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
+            expects_paths: AtomicBool::new(false),
+            is_retired: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             reserve,
             log,
@@ -64,9 +70,24 @@ impl SharedGate {
         })
     }
 
-    /// True once a panic has left the gate half changed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.gate.is_poisoned()
+    /// True once the congestion controllers decide for good: there is another path, or a panic has left the gate half
+    /// changed.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire) || self.gate.is_poisoned()
+    }
+
+    /// Notes that the next controller is for another path: the gate is a model of one.
+    pub(in crate::quic) fn expect_paths(&self) {
+        self.expects_paths.store(true, Ordering::Release);
+    }
+
+    /// Stands aside if a controller is built for another path. Returns whether that is so.
+    pub(super) fn retire(&self) -> bool {
+        let is_retired = self.expects_paths.load(Ordering::Acquire);
+        if is_retired && !self.is_retired.swap(true, Ordering::AcqRel) {
+            self.abandon();
+        }
+        is_retired
     }
 
     /// True while the gate decides, in place of the congestion controller.
