@@ -1,5 +1,6 @@
 //! Relays between sockets on loopback, which cut connections.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,14 +117,16 @@ async fn relay_udp(front: Arc<UdpSocket>, shared: Arc<Shared>) {
     // A closed port is reported to the sender of the next datagram.
     loop {
         let Ok((len, client)) = front.recv_from(&mut datagram).await else { continue };
-        if !flows.contains_key(&client) {
-            let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
-            server.connect(shared.server).await.expect("a route");
-            let server = Arc::new(server);
-            tokio::spawn(answers(Arc::downgrade(&server), Arc::clone(&front), client));
-            flows.insert(client, Some((server, shared.begin())));
-        }
-        let Some(flow) = flows.get_mut(&client) else { continue };
+        let flow = match flows.entry(client) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+                server.connect(shared.server).await.expect("a route");
+                let server = Arc::new(server);
+                tokio::spawn(answers(Arc::downgrade(&server), Arc::clone(&front), client));
+                new.insert(Some((server, shared.begin())))
+            }
+        };
         let Some((server, left)) = flow else { continue };
         shared.latest.fetch_add(len, Ordering::Relaxed);
         *left = left.saturating_sub(len);
