@@ -72,8 +72,8 @@ impl Activity {
         }
     }
 
-    /// The library does not tell the deviation, but its smoothed round trip takes an eighth of that of each sample, which
-    /// is without the delay of the acknowledgement (RFC 9002, 5.3).
+    /// The library does not tell the deviation, but its smoothed round trip takes an eighth of that of each sample,
+    /// which is without the delay of the acknowledgement (RFC 9002, 5.3).
     fn handle_rtt(&mut self, smoothed: Duration) {
         if !std::mem::replace(&mut self.is_first, false) {
             return;

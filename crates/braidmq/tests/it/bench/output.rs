@@ -94,7 +94,7 @@ fn the_json_says_what_was_run() {
     let settings = &json(&path)["settings"];
     let expected = serde_json::json!({
         "servers": [format!("quic://127.0.0.1:{}", server.port("quic"))], "transport": "quic",
-        "congestion_control": "bbr3", "gate": true, "datagrams": false, "link_rate": null, "local_addresses": [], "mqtt_version": 5,
+        "congestion_control": "bbr3", "gate": true, "datagrams": false, "link_rate": null, "paths": null, "local_addresses": [], "mqtt_version": 5,
         "clean_start": true, "keep_alive_s": 300, "session_expiry_s": 0, "clients": 2, "connect_interval_ms": null,
         "connect_per_second": 100, "num_retry_connect": 0, "poisson": false, "reconnect": 0, "lifetime_s": null, "drop_at_s": null,
         "duration_s": null, "limit": 4,
