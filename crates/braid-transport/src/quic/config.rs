@@ -53,6 +53,9 @@ const DATAGRAM_BUFFER: usize = 128 << 10;
 /// Time limit of a client's handshake with one address. UDP gives no other sign that no server is there.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
+/// Longest wait of a client for its handshake: it leaves three of the five seconds of [`HANDSHAKE_LIMIT`] to the rest.
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(2);
+
 /// Congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
@@ -146,6 +149,10 @@ pub struct QuicOptions {
     /// (Retry). The bound of a flood from forged addresses: memory and an answer of three times its bytes for so many,
     /// one small packet each for the rest.
     pub retry_above: usize,
+    /// Longest time for which a client is to wait until a server begins its handshake. One that would have to wait for
+    /// longer is refused at once (CONNECTION_REFUSED), one that has waited for twice as long is not answered. To be
+    /// less than the time after which clients give up.
+    pub handshake_wait: Duration,
     /// Takes DATAGRAM frames (RFC 9221), and sends them to a peer that takes them. Otherwise one of the peer ends the
     /// connection. [BQ-80]
     pub datagrams: bool,
@@ -183,6 +190,7 @@ impl QuicOptions {
             alpn: ALPN_MQTT,
             tickets: 100_000,
             retry_above: 256,
+            handshake_wait: HANDSHAKE_WAIT,
             datagrams: false,
             qlog_dir: None,
             quic_lb: None,

@@ -3,6 +3,7 @@
 //! Everything that names the QUIC library is in this folder, so that another one could take its
 //! place.
 
+mod admission_turns;
 mod amplification;
 mod announced_window;
 mod cid_generator;
@@ -17,6 +18,7 @@ mod fault_tests;
 pub(crate) mod http3;
 mod io;
 mod listener;
+mod offered_protocols;
 mod qlog;
 mod quic_lb;
 mod round_trips;

@@ -1,9 +1,11 @@
 //! A QUIC connection, driven by the task that owns it.
 
+mod streams;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -13,19 +15,19 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use noq_proto::congestion::Controller;
 use noq_proto::{
-    Chunk, ClientConfig, ConnectError, ConnectionError, ConnectionHandle, ConnectionStats, Dir,
-    EndpointConfig, EndpointEvent, FinishError, Incoming, PathId, PathStats, ReadError, ServerConfig, Side,
-    StreamEvent, StreamId, TransportError, TransportErrorCode, VarInt, WriteError,
+    ClientConfig, ConnectError, ConnectionError, ConnectionHandle, ConnectionStats, EndpointConfig,
+    EndpointEvent, Incoming, PathId, PathStats, ServerConfig, Side, StreamEvent, TransportError,
+    TransportErrorCode, VarInt,
 };
-use tokio::io::ReadBuf;
 
 use super::answer_delay::{AnswerDelay, Frames};
 use super::datagram_frames::{DatagramFrames, DatagramSource, SentPackets};
-use super::datagram_queue::{DatagramQueue, Order};
+use super::datagram_queue::{DatagramQueue, Datagrams, Order};
 use super::endpoint::Endpoint;
-use super::event::{Event, Received, Refused};
+use super::event::Event;
 use super::first_flight::{FirstFlight, Turn};
 use super::own_endpoint::OwnEndpoint;
+use super::probe_delay::{Counts, ProbeDelay, Sent};
 use super::sender::Sender;
 use super::socket::Socket;
 use super::timer::{Timer, now};
@@ -61,6 +63,7 @@ pub(in crate::quic) struct Connection {
     /// Datagrams that have come.
     received: u64,
     answers: AnswerDelay,
+    probe_delay: ProbeDelay,
     /// DATAGRAM frames, where this end permits them.
     datagrams: Option<Box<DatagramFrames>>,
     /// First packets of a client, until they are over.
@@ -122,6 +125,11 @@ impl Connection {
         sender: Sender,
         gate: Option<Arc<SharedGate>>,
     ) -> Self {
+        let mut probe_delay = ProbeDelay::default();
+        if gate.is_none() {
+            // Where the library is not asked, its congestion controller does not learn that there was nothing to send.
+            probe_delay.end();
+        }
         let first_flight = library.side().is_client().then(Box::default);
         Self {
             library,
@@ -132,6 +140,7 @@ impl Connection {
             timer: Timer::default(),
             received: 0,
             answers: AnswerDelay::default(),
+            probe_delay,
             datagrams: None,
             first_flight,
             unordered: None,
@@ -150,7 +159,7 @@ impl Connection {
 
     /// Takes in what has come, and registers the task for more.
     pub(in crate::quic) fn receive(&mut self, cx: &mut Context<'_>) {
-        let (datagrams, order) = match &mut self.source {
+        let (Datagrams { events: datagrams, last }, order) = match &mut self.source {
             Source::Shared { queue, .. } => queue.take(cx),
             Source::Own(own) => match own.receive(cx, self.handle) {
                 Ok(datagrams) => (datagrams, None),
@@ -168,6 +177,7 @@ impl Connection {
         }
         if count > 0 {
             self.answers.handle_received(count, now(), || Frames::from(&self.library.stats()));
+            self.note_received(last);
         }
         match order {
             Some(Order::Close(code)) => self.close(code),
@@ -176,11 +186,30 @@ impl Connection {
         }
     }
 
+    /// Has the delay of probes know what has come.
+    fn note_received(&mut self, last: Option<Instant>) {
+        if !self.is_connected {
+            self.probe_delay.handle_change();
+        } else if !self.probe_delay.is_over() {
+            let counts = self.counts();
+            self.probe_delay.handle_received(last.unwrap_or_else(now), counts, self.library.poll_timeout());
+        }
+    }
+
+    /// Counts for the delay of probes.
+    fn counts(&mut self) -> Counts {
+        let stats = self.library.stats();
+        self.probe_delay.count(&stats, || {
+            self.library.path_stats(PathId::ZERO).map_or(0, |path| path.lost_plpmtud_probes)
+        })
+    }
+
     /// Takes the pieces of streams that are read without order out of the library.
     fn empty_unordered(&mut self) {
         let Some(mut unordered) = self.unordered.take() else { return };
         self.collect_events(&mut unordered);
         let is_complete = unordered.empty(&mut self.library);
+        self.probe_delay.handle_change();
         self.unordered = unordered.is_used().then_some(unordered);
         if !is_complete && self.error.is_none() {
             tracing::debug!("a peer has sent too many frames of one stream in a datagram");
@@ -199,6 +228,10 @@ impl Connection {
     pub(in crate::quic) fn poll_event(&mut self) -> Option<Event> {
         let taken = self.unordered.as_mut().and_then(|unordered| unordered.pop_event());
         let event = taken.or_else(|| self.next_event());
+        // The end of a stream gives credit for another one. Of all else that makes a packet this end is the cause.
+        if let Some(Event::Connected | Event::Finished(_) | Event::Stopped(..) | Event::Lost) = event {
+            self.probe_delay.handle_change();
+        }
         if self.is_discarding
             && let Some(Event::Readable(id)) = event
         {
@@ -286,7 +319,7 @@ impl Connection {
                 buffer.clear();
                 let is_alone = source.as_deref_mut().is_some_and(|source| self.fill_packet(source));
                 let segments = if is_alone { NonZeroUsize::MIN } else { most };
-                if let Some(transmit) = self.library.poll_transmit(now, segments, buffer) {
+                if let Some(transmit) = self.next_batch(now, segments, buffer) {
                     sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
                     self.sender.send(&transmit, buffer);
                     if let Some(source) = source.as_deref_mut() {
@@ -319,6 +352,43 @@ impl Connection {
         self.exchange_events();
     }
 
+    /// The next batch of the library, unless it has none for certain.
+    fn next_batch(
+        &mut self,
+        now: Instant,
+        segments: NonZeroUsize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<noq_proto::Transmit> {
+        if self.probe_delay.is_over() || !self.is_connected || self.error.is_some() {
+            return self.library.poll_transmit(now, segments, buffer);
+        }
+        if let Some(gate) = &self.gate {
+            gate.set_idle(self.probe_delay.is_idle());
+            gate.take_limited();
+        }
+        if !self.probe_delay.is_due() {
+            return None;
+        }
+        let mtu = usize::from(self.library.current_mtu());
+        loop {
+            let Some(transmit) = self.library.poll_transmit(now, segments, buffer) else {
+                let is_limited = self.gate.as_ref().is_some_and(|gate| gate.take_limited());
+                self.probe_delay.handle_nothing(is_limited);
+                return None;
+            };
+            let size = transmit.segment_size.unwrap_or(transmit.size).max(1);
+            if size > mtu && self.probe_delay.withhold() {
+                buffer.clear();
+                continue;
+            }
+            let last = transmit.size - (transmit.size.div_ceil(size) - 1) * size;
+            let is_handshake = buffer.first().is_some_and(|first| first & 0x80 != 0);
+            let counts = self.counts();
+            self.probe_delay.handle_sent(Sent { room: mtu.saturating_sub(last), is_handshake }, counts);
+            return Some(transmit);
+        }
+    }
+
     /// Has the source add datagrams to the next packet. True: the packet has to be built by itself.
     fn fill_packet(&mut self, source: &mut dyn DatagramSource) -> bool {
         let may_send = self.is_connected && self.error.is_none();
@@ -336,6 +406,12 @@ impl Connection {
             found.or_else(|| find(self)).map_or(Poll::Pending, Poll::Ready)
         })
         .await
+    }
+
+    /// Does a turn, and discards its events.
+    pub(in crate::quic) async fn take_turn(&mut self) {
+        let mut is_done = false;
+        self.drive(|_| std::mem::replace(&mut is_done, true).then_some(())).await;
     }
 
     /// Drives the connection until an event that `is_wanted`.
@@ -395,6 +471,7 @@ impl Connection {
 
     fn handle_timeouts(&mut self, cx: &Context<'_>) {
         let now = now();
+        self.probe_delay.handle_timeout();
         while self.library_timeout().is_some_and(|at| at <= now) {
             self.library.handle_timeout(now);
         }
@@ -420,6 +497,7 @@ impl Connection {
             if let Some(answer) = answer {
                 has_answer = true;
                 self.library.handle_event(answer);
+                self.probe_delay.handle_change();
             }
         }
         has_answer
@@ -481,231 +559,6 @@ impl Connection {
         self.until_confirmed = (!self.is_confirmed && self.error.is_none()).then(|| Box::new(value) as _);
     }
 
-    // -- Streams -----------------------------------------------------------------------------------
-
-    /// The next stream that the peer has opened.
-    pub(in crate::quic) fn accept(&mut self, dir: Dir) -> Option<StreamId> {
-        self.library.streams().accept(dir)
-    }
-
-    /// Opens a stream, if the peer permits one.
-    pub(in crate::quic) fn open(&mut self, dir: Dir) -> Option<StreamId> {
-        self.library.streams().open(dir)
-    }
-
-    /// Reads the next bytes of a stream. Pending: an event tells of more. `handle_piece` gets the length of each piece,
-    /// and whether it was all that the library had of it.
-    pub(in crate::quic) fn read(
-        &mut self,
-        id: StreamId,
-        buffer: &mut ReadBuf<'_>,
-        mut handle_piece: impl FnMut(usize, bool),
-    ) -> Poll<Received> {
-        let before = buffer.filled().len();
-        let mut stream = self.library.recv_stream(id);
-        // The last read has met the end behind its bytes.
-        let Ok(mut chunks) = stream.read(true) else { return Poll::Ready(Received::Finished) };
-        let end = loop {
-            match chunks.next(buffer.remaining()) {
-                Ok(Some(chunk)) => {
-                    handle_piece(chunk.bytes.len(), chunk.bytes.len() < buffer.remaining());
-                    buffer.put_slice(&chunk.bytes);
-                }
-                end => break end,
-            }
-            if buffer.remaining() == 0 {
-                break Err(ReadError::Blocked);
-            }
-        };
-        // Credit leaves with the next packets.
-        let _ = chunks.finalize();
-        match end {
-            _ if buffer.filled().len() > before => Poll::Ready(Received::Bytes),
-            Ok(_) => Poll::Ready(Received::Finished),
-            Err(ReadError::Reset(code)) => Poll::Ready(Received::Reset(code)),
-            Err(ReadError::Blocked) => Poll::Pending,
-        }
-    }
-
-    /// Has a stream read without order from now on: by [`Self::take_pieces`], after events of it.
-    pub(in crate::quic) fn read_unordered(&mut self, id: StreamId) {
-        let mut unordered = self.unordered.take().unwrap_or_default();
-        // Before frames are counted: those were in order.
-        self.collect_events(&mut unordered);
-        unordered.insert(id);
-        self.unordered = Some(unordered);
-        self.empty_unordered();
-    }
-
-    /// Takes the pieces of such a stream that have come, each byte once. Pending: an event tells of more.
-    pub(in crate::quic) fn take_pieces(
-        &mut self,
-        id: StreamId,
-        handle_piece: impl FnMut(Chunk),
-    ) -> Poll<Received> {
-        self.unordered.as_mut().map_or(Poll::Pending, |unordered| unordered.take(id, handle_piece))
-    }
-
-    /// Drops all bytes that come from now on, and gives next to no credit.
-    pub(in crate::quic) fn discard_all(&mut self) {
-        self.is_discarding = true;
-        self.unordered = None;
-        self.set_receive_window(DISCARD_WINDOW);
-    }
-
-    fn discard(&mut self, id: StreamId) {
-        if let Ok(mut chunks) = self.library.recv_stream(id).read(false) {
-            while let Ok(Some(_)) = chunks.next(usize::MAX) {}
-        }
-    }
-
-    /// Writes as much of `slices` as is taken now, at most `max` bytes. Pending: an event tells of room.
-    pub(in crate::quic) fn write(
-        &mut self,
-        id: StreamId,
-        slices: &[IoSlice<'_>],
-        max: usize,
-    ) -> Poll<Result<usize, Refused>> {
-        if let Some(error) = &self.error {
-            return Poll::Ready(Err(Refused::Lost(error.clone())));
-        }
-        let mut stream = self.library.send_stream(id);
-        let mut total = 0;
-        for slice in slices.iter().filter(|slice| !slice.is_empty()) {
-            let slice = &slice[..slice.len().min(max - total)];
-            match stream.write(slice) {
-                Ok(written) => total += written,
-                // Bytes taken so far count; the error comes back with the next write.
-                Err(_) if total > 0 => break,
-                Err(error) => return refused(&error),
-            }
-            if total == max {
-                break;
-            }
-        }
-        self.answers.handle_written(total);
-        Poll::Ready(Ok(total))
-    }
-
-    /// Reads the next chunk of a stream, at most `max` bytes; `None` at its end.
-    pub(in crate::quic) fn read_chunk(
-        &mut self,
-        id: StreamId,
-        max: usize,
-    ) -> Poll<Result<Option<Bytes>, VarInt>> {
-        let mut stream = self.library.recv_stream(id);
-        let Ok(mut chunks) = stream.read(true) else { return Poll::Ready(Ok(None)) };
-        let next = chunks.next(max);
-        let _ = chunks.finalize();
-        match next {
-            Ok(chunk) => Poll::Ready(Ok(chunk.map(|chunk| chunk.bytes))),
-            Err(ReadError::Reset(code)) => Poll::Ready(Err(code)),
-            Err(ReadError::Blocked) => Poll::Pending,
-        }
-    }
-
-    /// Writes from the begin of `chunk`, and removes what was taken.
-    pub(in crate::quic) fn write_chunk(
-        &mut self,
-        id: StreamId,
-        chunk: &mut Bytes,
-    ) -> Poll<Result<usize, Refused>> {
-        if let Some(error) = &self.error {
-            return Poll::Ready(Err(Refused::Lost(error.clone())));
-        }
-        match self.library.send_stream(id).write_chunks(&mut std::slice::from_mut(chunk)) {
-            Ok(written) => {
-                self.answers.handle_written(written);
-                Poll::Ready(Ok(written))
-            }
-            Err(error) => refused(&error),
-        }
-    }
-
-    /// Tells whether there is room for a write, without one: an empty write that is taken would send an empty frame.
-    /// Pending: an event tells of room, unless the connection has ended. To be called while the send window is 0.
-    pub(in crate::quic) fn poll_room(&mut self, id: StreamId) -> Poll<()> {
-        match self.library.send_stream(id).write(&[]) {
-            Err(WriteError::Blocked) if self.error.is_none() => Poll::Pending,
-            _ => Poll::Ready(()),
-        }
-    }
-
-    /// Sends FIN. An error means that the stream has ended.
-    pub(in crate::quic) fn finish(&mut self, id: StreamId) -> Result<(), FinishError> {
-        self.library.send_stream(id).finish()
-    }
-
-    /// Sends RESET_STREAM, if the half is open.
-    pub(in crate::quic) fn reset(&mut self, id: StreamId, code: VarInt) {
-        let _ = self.library.send_stream(id).reset(code);
-    }
-
-    /// Sends STOP_SENDING, if the half is open.
-    pub(in crate::quic) fn stop(&mut self, id: StreamId, code: VarInt) {
-        let _ = self.library.recv_stream(id).stop(code);
-        if let Some(unordered) = &mut self.unordered {
-            unordered.remove(id);
-        }
-    }
-
-    /// True once the peer has acknowledged all of a stream that was finished, or has stopped it, or the connection has
-    /// ended.
-    pub(in crate::quic) fn is_send_over(&mut self, id: StreamId) -> bool {
-        self.error.is_some() || !matches!(self.library.send_stream(id).stopped(), Ok(None))
-    }
-
-    pub(in crate::quic) fn set_priority(&mut self, id: StreamId, priority: i32) {
-        // An error means that the stream has ended, and the next write says so.
-        let _ = self.library.send_stream(id).set_priority(priority);
-    }
-
-    /// Sets the bytes that may be written and unacknowledged over all streams.
-    pub(in crate::quic) fn set_send_window(&mut self, bytes: u64) {
-        self.library.set_send_window(bytes);
-    }
-
-    /// Sets the unread bytes that the peer may send over all streams.
-    pub(in crate::quic) fn set_receive_window(&mut self, bytes: VarInt) {
-        self.library.set_receive_window(bytes);
-    }
-
-    /// Tests whether streams are read without order.
-    pub(in crate::quic) fn is_unordered(&self) -> bool {
-        self.unordered.is_some()
-    }
-
-    /// Number of datagrams that have come.
-    pub(in crate::quic) fn received(&self) -> u64 {
-        self.received
-    }
-
-    /// Takes in DATAGRAM frames, and sends them, from now on.
-    pub(in crate::quic) fn permit_datagrams(&mut self) {
-        let mut datagrams = Box::new(DatagramFrames::new(&mut self.library));
-        // Those that came before are read first, and not behind what was sent after them.
-        datagrams.take_received(&mut self.library);
-        self.datagrams = Some(datagrams);
-    }
-
-    /// Largest datagram that the path takes now; `None` if either end permits none.
-    pub(in crate::quic) fn datagram_size(&mut self) -> Option<usize> {
-        self.datagrams.as_ref().and_then(|_| self.library.datagrams().max_size())
-    }
-
-    pub(in crate::quic) fn datagrams(&self) -> Option<&DatagramFrames> {
-        self.datagrams.as_deref()
-    }
-
-    pub(in crate::quic) fn datagrams_mut(&mut self) -> Option<&mut DatagramFrames> {
-        self.datagrams.as_deref_mut()
-    }
-
-    /// A datagram is to be sent: acknowledgements do not wait any longer.
-    pub(in crate::quic) fn note_datagram(&mut self, bytes: usize) {
-        self.answers.handle_written(bytes);
-    }
-
     // -- Properties --------------------------------------------------------------------------------
 
     pub(in crate::quic) fn side(&self) -> Side {
@@ -754,6 +607,7 @@ impl Connection {
 
     /// Sends a PING.
     pub(in crate::quic) fn ping(&mut self) -> bool {
+        self.probe_delay.handle_change();
         self.library.ping_path(PathId::ZERO).is_ok()
     }
 
@@ -768,6 +622,7 @@ impl Connection {
         };
         self.sender.set_socket(own.rebind(open)?);
         self.library.handle_network_change(None, now());
+        self.probe_delay.end();
         self.answers = AnswerDelay::default();
         Ok(())
     }
@@ -784,13 +639,5 @@ impl Drop for Connection {
             }
         }
         self.forget();
-    }
-}
-
-fn refused(error: &WriteError) -> Poll<Result<usize, Refused>> {
-    match error {
-        WriteError::Blocked => Poll::Pending,
-        WriteError::Stopped(code) => Poll::Ready(Err(Refused::Stopped(*code))),
-        WriteError::ClosedStream => Poll::Ready(Err(Refused::Closed)),
     }
 }
