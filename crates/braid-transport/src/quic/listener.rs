@@ -38,8 +38,8 @@ const UNTRUSTED_WINDOW: VarInt = VarInt::from_u32(128 << 10);
 /// Unread bytes of a connection with HTTP/3: as large as hyper's for HTTP/2.
 const HTTP_WINDOW: VarInt = VarInt::from_u32(1 << 20);
 
-/// Requested size of the socket's buffers, bytes; the system gives what its limits allow (on Linux `net.core.rmem_max`).
-/// A thousand clients at once send 1.2 MB, which count twice there.
+/// Requested size of the socket's buffers, bytes; the system gives what its limits allow, Linux `net.core.rmem_max`. A
+/// thousand clients at once send 1.2 MB, which count twice there.
 const SOCKET_BUFFER: usize = 8 << 20;
 
 /// Bytes of a client that waits for its handshake, behind its first packet: repetitions of it, and early data. Then of
@@ -176,7 +176,7 @@ impl QuicListener {
     pub(crate) async fn accept(&mut self) -> io::Result<Box<QuicIncoming>> {
         let (incoming, turn) = loop {
             if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.has_waiting()) {
-                // Whatever can run goes first: messages of connections that are up, and handshakes that have begun.
+                // All that can run goes first: messages of connections that are up, and handshakes that have begun.
                 yield_now().await;
             }
             let turn = self.turns.next().await;

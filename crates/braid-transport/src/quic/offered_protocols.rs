@@ -1,7 +1,7 @@
 //! Application protocols that a client offers (ALPN, RFC 7301), for the message when none of them is ours.
 //!
-//! They are looked for in a ClientHello that was refused only: to decrypt and read each one twice costs two of a hundred
-//! parts of a handshake.
+//! They are looked for in a ClientHello that was refused only: to decrypt and read each one twice is a fiftieth of the
+//! processor time of a handshake.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -127,7 +127,7 @@ impl Connection {
     ) -> Self {
         let mut probe_delay = ProbeDelay::default();
         if gate.is_none() {
-            // Where the library is not asked, its congestion controller does not learn that there was nothing to send.
+            // Otherwise its congestion controller does not learn that there was nothing to send.
             probe_delay.end();
         }
         let first_flight = library.side().is_client().then(Box::default);

@@ -63,8 +63,8 @@ struct Entry {
 }
 
 impl Endpoint {
-    /// Spawns the task of an endpoint. `limit`: its anti-amplification limit. `wait`: longest time for which a client is
-    /// to wait until it is accepted.
+    /// Spawns the task of an endpoint. `limit`: its anti-amplification limit. `wait`: longest time for which a client
+    /// is to wait until it is accepted.
     pub(in crate::quic) fn spawn(
         config: EndpointConfig,
         server: ServerConfig,

@@ -81,7 +81,7 @@ fn elicited(frames: &FrameStats) -> u64 {
 pub(super) struct Sent {
     /// Bytes that its last datagram has left, of the path MTU.
     pub(super) room: usize,
-    /// It begins with a packet of the handshake.
+    /// Its first packet is one of the handshake.
     pub(super) is_handshake: bool,
 }
 
