@@ -18,7 +18,7 @@ pub enum Limit {
     AddressConnections,
     /// `limits.connects_per_address_per_second`: connections refused because they came too fast from an address.
     AddressRate,
-    /// QUIC clients that were refused, or not answered, because their handshake would have had to wait for too long.
+    /// QUIC clients that were refused because their handshake waited, or would have had to wait, for too long.
     HandshakeWait,
     /// Refused connections from banned addresses, or of banned clients and users.
     Bans,

@@ -78,8 +78,7 @@ pub struct EndpointHealth {
     pub restarts: u64,
     /// False from a failure until a restart succeeds.
     pub is_available: bool,
-    /// Number of clients that were refused, or dropped without an answer, because they would have had to wait or had
-    /// waited for longer than [`QuicOptions::handshake_wait`].
+    /// Number of clients that were refused because of their wait for the handshake, [`QuicOptions::handshake_wait`].
     pub turned_away: u64,
 }
 

@@ -27,8 +27,7 @@ fn serve(mut listener: Listener) {
         while let Ok(incoming) = listener.accept().await {
             tokio::spawn(async move {
                 let mut link = Link::from(incoming.handshake().await.expect("handshake"));
-                loop {
-                    let (last, _) = read_some(&mut link).await;
+                while let Some((last, _)) = read_some(&mut link).await {
                     let count = if last == MANY { BYTES } else { 1 };
                     if last != SILENT {
                         write(&mut link, &vec![last; count]).await.expect("write");
@@ -39,14 +38,15 @@ fn serve(mut listener: Listener) {
     });
 }
 
-/// Reads what there is. The last byte, and the number of bytes.
-async fn read_some(link: &mut Link) -> (u8, usize) {
+/// Reads what there is: the last byte, and the number of bytes. `None` at the end.
+async fn read_some(link: &mut Link) -> Option<(u8, usize)> {
     let mut bytes = vec![0; 16 << 10];
     loop {
         let mut buffer = ReadBuf::new(&mut bytes);
-        let read = poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut |_| true)).await.expect("read");
-        if let (Read::Bytes(_), Some(last)) = (read, buffer.filled().last()) {
-            return (*last, buffer.filled().len());
+        match poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut |_| true)).await.ok()? {
+            Read::Bytes(_) => return buffer.filled().last().map(|last| (*last, buffer.filled().len())),
+            Read::Closed => return None,
+            _ => {}
         }
     }
 }
@@ -93,7 +93,7 @@ async fn a_connection_with_little_data_sends_no_probe_and_one_with_much_has_larg
             write(&mut link, &[MANY]).await.expect("write");
             let mut count = 0;
             while count < BYTES {
-                count += read_some(&mut link).await.1;
+                count += read_some(&mut link).await.expect("bytes").1;
             }
             let (large, all) = sizes(&recording, Direction::Down);
             assert!(large > 150, "{large} of {all}, {latency} ms");

@@ -46,8 +46,8 @@ impl<T> AdmissionQueue<T> {
         Ok(())
     }
 
-    /// Takes a client that has waited for twice the limit, because admissions came to be slower. It has most likely
-    /// given up, and an answer would only cost.
+    /// Takes a client that has waited for twice the limit, because admissions came to be slower. It is about to give up,
+    /// and a handshake would be in vain.
     pub(super) fn pop_late(&mut self, now: Instant) -> Option<T> {
         let is_late = |(_, since): &mut (T, Instant)| now.saturating_duration_since(*since) > 2 * self.limit;
         self.waiting.pop_front_if(is_late).map(|(client, _)| client)

@@ -49,7 +49,7 @@ struct State {
     count: usize,
     /// First packets of clients that wait to be accepted.
     incoming: AdmissionQueue<Incoming>,
-    /// Clients that were refused, or dropped unanswered, because they waited or would have waited for too long.
+    /// Clients that were refused because they waited, or would have waited, for too long.
     turned_away: u64,
     /// No client is accepted any more.
     is_closed: bool,
@@ -117,9 +117,12 @@ impl Endpoint {
                     return None;
                 }
                 let now = now();
-                while let Some(late) = state.incoming.pop_late(now) {
-                    state.library.ignore(late);
+                if let Some(late) = state.incoming.pop_late(now) {
                     state.turned_away += 1;
+                    drop(state);
+                    // Unanswered it would repeat its first packet, and that would wait as a new one.
+                    self.refuse(late);
+                    continue;
                 }
                 if let Some(incoming) = state.incoming.pop(now) {
                     return Some(incoming);
@@ -134,7 +137,7 @@ impl Endpoint {
         !self.lock().incoming.is_empty()
     }
 
-    /// Number of clients that were refused, or dropped unanswered, for their wait.
+    /// Number of clients that were refused for their wait.
     pub(in crate::quic) fn turned_away(&self) -> u64 {
         self.lock().turned_away
     }
