@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn lost_quic_endpoint_refuses_clients_until_it_is_restarted() {
         let Fixture { monitor, failure: _failure, stop: _stop } = fixture();
-        let endpoint = |restarts, is_available| EndpointHealth { restarts, is_available };
+        let endpoint = |restarts, is_available| EndpointHealth { restarts, is_available, turned_away: 0 };
         monitor.statistics.note_endpoint(endpoint(0, true), endpoint(0, true));
         assert_eq!((monitor.health().status, monitor.health().quic), (HealthStatus::Serving, "ok"));
         monitor.statistics.note_endpoint(endpoint(0, true), endpoint(0, false));

@@ -18,6 +18,8 @@ pub enum Limit {
     AddressConnections,
     /// `limits.connects_per_address_per_second`: connections refused because they came too fast from an address.
     AddressRate,
+    /// QUIC clients that were refused because their handshake waited, or would have had to wait, for too long.
+    HandshakeWait,
     /// Refused connections from banned addresses, or of banned clients and users.
     Bans,
     /// `limits.memory_high`: refused CONNECT packets.
@@ -85,6 +87,7 @@ impl Limit {
         (Self::ListenerRate, "limits/connections_per_second"),
         (Self::AddressConnections, "connections/refused/address"),
         (Self::AddressRate, "connections/refused/rate"),
+        (Self::HandshakeWait, "connections/refused/handshake_wait"),
         (Self::Bans, "connections/refused/banned"),
         (Self::MemoryHigh, "limits/memory_high"),
         (Self::Sessions, "limits/sessions"),

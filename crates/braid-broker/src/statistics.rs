@@ -142,6 +142,9 @@ impl Statistics {
     /// Counts a change of one QUIC endpoint.
     pub(crate) fn note_endpoint(&self, before: EndpointHealth, now: EndpointHealth) {
         self.add(Counter::QuicRestarts, now.restarts - before.restarts);
+        let turned_away = now.turned_away - before.turned_away;
+        self.add(Counter::ConnectionsRefused, turned_away);
+        self.limits[Limit::HandshakeWait as usize].fetch_add(turned_away, Ordering::Relaxed);
         match (before.is_available, now.is_available) {
             (true, false) => _ = self.quic_unavailable.fetch_add(1, Ordering::Relaxed),
             (false, true) => _ = self.quic_unavailable.fetch_sub(1, Ordering::Relaxed),

@@ -287,7 +287,7 @@ impl FrontListener {
     /// Condition of the endpoint.
     pub(crate) fn health(&self) -> EndpointHealth {
         let is_available = !self.is_unavailable.load(Ordering::Relaxed);
-        EndpointHealth { restarts: load(&self.restarts), is_available }
+        EndpointHealth { restarts: load(&self.restarts), is_available, turned_away: 0 }
     }
 }
 

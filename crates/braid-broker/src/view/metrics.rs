@@ -100,6 +100,7 @@ const DESCRIPTIONS: &[(&str, MetricKind, MetricUnit, &str)] = &[
 const REFUSED: &[(&str, MetricKind, MetricUnit, &str)] = &[
     ("connections/refused/address", Counter, Count, "Connections refused because limits.connections_per_address was reached for their address."),
     ("connections/refused/rate", Counter, Count, "Connections refused because limits.connects_per_address_per_second was exceeded by their address."),
+    ("connections/refused/handshake_wait", Counter, Count, "QUIC clients refused because their handshake would have had to wait for too long."),
     ("connections/refused/banned", Counter, Count, "Connections refused because their address, client or user is banned."),
 ];
 

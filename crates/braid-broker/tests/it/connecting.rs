@@ -263,7 +263,7 @@ async fn connack_tells_the_granted_values() {
 async fn failures_of_an_endpoint_are_counted_and_connections_are_accepted_again() {
     let broker = TestBroker::start();
     let fails = async |restarts, is_available| {
-        let health = EndpointHealth { restarts, is_available };
+        let health = EndpointHealth { restarts, is_available, turned_away: 0 };
         broker.fail_accept(health).await;
         // The listener pauses after an accept that failed.
         drop(broker.v5("client").await);

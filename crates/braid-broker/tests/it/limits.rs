@@ -13,7 +13,7 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_transport::proxy::ProxyOptions;
 use braid_transport::quic::QuicOptions;
-use braid_transport::{ListenOptions, Listener, ListenerKind};
+use braid_transport::{EndpointHealth, ListenOptions, Listener, ListenerKind};
 use tokio::net::TcpStream;
 
 use crate::admission::answer;
@@ -60,6 +60,7 @@ async fn reach(limit: Limit) -> Reached {
         | Limit::AddressRate
         | Limit::Bans
         | Limit::Sessions => refuse_connections(limit).await,
+        Limit::HandshakeWait => turn_away().await,
         Limit::ListenerConnections => crowd_a_listener().await,
         Limit::MemoryHigh => refuse_above_the_high_watermark().await,
         Limit::ConnectTimeout => connect_too_late().await,
@@ -137,6 +138,18 @@ async fn refuse_connections(limit: Limit) -> Reached {
 }
 
 /// One connection is the limit of this listener, and not of another.
+/// An endpoint reports two clients that it has turned away.
+async fn turn_away() -> Reached {
+    let broker = TestBroker::start_with(quiet());
+    for turned_away in [1, 2] {
+        broker.fail_accept(EndpointHealth { turned_away, ..EndpointHealth::default() }).await;
+    }
+    // The listener pauses after an accept that failed.
+    drop(broker.v5("client").await);
+    assert_eq!(broker.statistics().get(Counter::ConnectionsRefused), 2);
+    (broker.statistics(), 2)
+}
+
 async fn crowd_a_listener() -> Reached {
     let policy = ListenerPolicy { connections: Some(1), ..ListenerPolicy::default() };
     let (broker, entrance) = TestBroker::start_with_policy(quiet(), policy);

@@ -436,7 +436,8 @@ mod tests {
     #[test]
     fn each_change_of_the_endpoint_is_told_once() {
         let mut failures = Failures::default();
-        let mut note = |restarts, is_available| failures.note(EndpointHealth { restarts, is_available });
+        let mut note =
+            |restarts, is_available| failures.note(EndpointHealth { restarts, is_available, turned_away: 0 });
         assert_eq!(note(0, true), None);
         assert_eq!([note(0, false), note(0, false)], [Some(Condition::Failed), None]);
         assert_eq!([note(1, true), note(1, true)], [Some(Condition::Restarted), None]);

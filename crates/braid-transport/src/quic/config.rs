@@ -55,6 +55,9 @@ const DATAGRAM_BUFFER: usize = 128 << 10;
 /// Time limit of a client's handshake with one address. UDP gives no other sign that no server is there.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
+/// Longest wait of a client for its handshake: it leaves three of the five seconds of [`HANDSHAKE_LIMIT`] to the rest.
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(2);
+
 /// Congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
@@ -148,6 +151,10 @@ pub struct QuicOptions {
     /// (Retry). The bound of a flood from forged addresses: memory and an answer of three times its bytes for so many,
     /// one small packet each for the rest.
     pub retry_above: usize,
+    /// Longest time for which a client is to wait until a server begins its handshake. One that would have to wait for
+    /// longer is refused at once (CONNECTION_REFUSED), as is one that has waited for twice as long. To be less than half
+    /// of the time after which clients give up.
+    pub handshake_wait: Duration,
     /// Takes DATAGRAM frames (RFC 9221), and sends them to a peer that takes them. Otherwise one of the peer ends the
     /// connection. [BQ-80]
     pub datagrams: bool,
@@ -187,6 +194,7 @@ impl QuicOptions {
             alpn: ALPN_MQTT,
             tickets: 100_000,
             retry_above: 256,
+            handshake_wait: HANDSHAKE_WAIT,
             datagrams: false,
             multipath: Multipath { permitted: SERVER_PATHS, ..Multipath::default() },
             qlog_dir: None,

@@ -234,7 +234,7 @@ async fn endpoint_whose_task_ends_is_restarted_on_its_port() {
 
         let error = failure(&mut listener).await;
         assert!(error.contains("was restarted"), "{error}");
-        assert_eq!(listener.health(), EndpointHealth { restarts, is_available: true });
+        assert_eq!(listener.health(), EndpointHealth { restarts, is_available: true, turned_away: 0 });
         assert_eq!(listener.local_addr(), address);
         // The link does not wait for its idle timeout.
         timeout(LIMIT, read(&mut lost)).await.expect("noticed").expect_err("lost");
@@ -313,10 +313,10 @@ async fn endpoint_that_cannot_restart_is_unavailable_until_it_can() {
     for _ in 0..2 {
         let error = failure(&mut listener).await;
         assert!(error.contains("cannot restart"), "{error}");
-        assert_eq!(listener.health(), EndpointHealth { restarts: 0, is_available: false });
+        assert_eq!(listener.health(), EndpointHealth { restarts: 0, is_available: false, turned_away: 0 });
     }
     faults.fails_on_open.store(false, Ordering::Relaxed);
     let error = failure(&mut listener).await;
     assert!(error.contains("was restarted"), "{error}");
-    assert_eq!(listener.health(), EndpointHealth { restarts: 1, is_available: true });
+    assert_eq!(listener.health(), EndpointHealth { restarts: 1, is_available: true, turned_away: 0 });
 }

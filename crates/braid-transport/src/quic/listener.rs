@@ -9,8 +9,10 @@ use noq_proto::crypto::rustls::QuicServerConfig;
 use noq_proto::{ConnectionError, Dir, Incoming, ServerConfig, TransportErrorCode, VarInt};
 use socket2::{Domain, Protocol, Type};
 use tokio::task::coop::consume_budget;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
+use super::admission_turns::{AdmissionTurn, AdmissionTurns};
 use super::amplification::{AmplificationLimit, ValidatingCrypto};
 use super::announced_window::AnnouncedWindow;
 use super::codes::{self, code};
@@ -19,7 +21,8 @@ use super::congestion::controller::SharedGate;
 use super::connection::{Established, Multi, chain, peer};
 use super::early::Early;
 use super::http3::Http3Connection;
-use super::io::{Connection, Endpoint, Socket};
+use super::io::{Connection, Endpoint, MOST_WAITING, Socket};
+use super::offered_protocols::OfferedProtocols;
 use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
 use crate::link::Link;
@@ -35,8 +38,14 @@ const UNTRUSTED_WINDOW: VarInt = VarInt::from_u32(128 << 10);
 /// Unread bytes of a connection with HTTP/3: as large as hyper's for HTTP/2.
 const HTTP_WINDOW: VarInt = VarInt::from_u32(1 << 20);
 
-/// Requested size of the socket's buffers, bytes; the system gives what its limits allow.
-const SOCKET_BUFFER: usize = 4 << 20;
+/// Requested size of the socket's buffers, bytes; the system gives what its limits allow, Linux `net.core.rmem_max`. A
+/// thousand clients at once send 1.2 MB, which count twice there.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// Bytes of a client that waits for its handshake, behind its first packet: repetitions of it, and early data. Then of
+/// all these clients.
+const WAITING_BYTES: u64 = 64 << 10;
+const ALL_WAITING_BYTES: u64 = 32 << 20;
 
 /// Time for the last connections to close.
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
@@ -56,6 +65,7 @@ pub(crate) struct QuicListener {
     config: Arc<ServerConfig>,
     transport: Transport,
     handshakes: Handshakes,
+    turns: AdmissionTurns,
     limit: AmplificationLimit,
 }
 
@@ -68,11 +78,13 @@ pub struct EndpointHealth {
     pub restarts: u64,
     /// False from a failure until a restart succeeds.
     pub is_available: bool,
+    /// Number of clients that were refused because of their wait for the handshake, [`QuicOptions::handshake_wait`].
+    pub turned_away: u64,
 }
 
 impl Default for EndpointHealth {
     fn default() -> Self {
-        Self { restarts: 0, is_available: true }
+        Self { restarts: 0, is_available: true, turned_away: 0 }
     }
 }
 
@@ -93,11 +105,11 @@ impl QuicListener {
         wrap: impl Fn(UdpSocket) -> io::Result<Socket> + Send + Sync + 'static,
     ) -> Result<Self, BindError> {
         let socket = socket(address).map_err(|error| BindError::from_io("UDP", address, &error))?;
-        let endpoint_config = config::endpoint(options.quic_lb.as_ref());
+        let (endpoint_config, wait) = (config::endpoint(options.quic_lb.as_ref()), options.handshake_wait);
         let limit = AmplificationLimit::default();
         Self::with(tls, address, options, limit.clone(), move |config| {
             let socket = Arc::new(wrap(socket.try_clone()?)?);
-            Ok(Endpoint::spawn(endpoint_config.clone(), config, socket, limit.clone()))
+            Ok(Endpoint::spawn(endpoint_config.clone(), config, socket, limit.clone(), wait))
         })
     }
 
@@ -109,13 +121,13 @@ impl QuicListener {
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
         let (host, address, mut first) = (host.clone(), socket.local_addr(), Some(socket));
-        let endpoint_config = config::endpoint(options.quic_lb.as_ref());
+        let (endpoint_config, wait) = (config::endpoint(options.quic_lb.as_ref()), options.handshake_wait);
         let limit = AmplificationLimit::default();
         Self::with(tls, address, options, limit.clone(), move |config| {
             let socket = first.take().map_or_else(|| host.attach(Some(address.port())), Ok)?;
             let endpoint_config = config::seeded(endpoint_config.clone(), &host);
             let socket = Arc::new(Socket::simulated(socket));
-            Ok(Endpoint::spawn(endpoint_config, config, socket, limit.clone()))
+            Ok(Endpoint::spawn(endpoint_config, config, socket, limit.clone(), wait))
         })
     }
 
@@ -129,7 +141,12 @@ impl QuicListener {
         let tls_config = tls.quic();
         let mut config = ServerConfig::with_crypto(crypto(&tls, &tls_config, options)?);
         let transport = options.transport(UNTRUSTED_WINDOW);
-        config.transport_config(Arc::clone(&transport.shared));
+        config
+            .transport_config(Arc::clone(&transport.shared))
+            // The endpoint refuses those above.
+            .max_incoming(MOST_WAITING + 1)
+            .incoming_buffer_size(WAITING_BYTES)
+            .incoming_buffer_size_total(ALL_WAITING_BYTES);
         let endpoint = open(config.clone()).map_err(|error| BindError::from_io("UDP", address, &error))?;
         Ok(Self {
             endpoint: Some(endpoint),
@@ -140,6 +157,7 @@ impl QuicListener {
             config: Arc::new(config),
             transport,
             handshakes: Handshakes::default(),
+            turns: AdmissionTurns::new(),
             limit,
         })
     }
@@ -149,11 +167,18 @@ impl QuicListener {
     }
 
     pub(crate) fn health(&self) -> EndpointHealth {
-        self.health
+        let now = self.endpoint.as_ref().map_or(0, |endpoint| endpoint.turned_away());
+        EndpointHealth { turned_away: self.health.turned_away + now, ..self.health }
     }
 
+    /// The next client, when those before it have been answered.
     pub(crate) async fn accept(&mut self) -> io::Result<Box<QuicIncoming>> {
-        let incoming = loop {
+        let (incoming, turn) = loop {
+            if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.has_waiting()) {
+                // All that can run goes first: messages of connections that are up, and handshakes that have begun.
+                yield_now().await;
+            }
+            let turn = self.turns.next().await;
             let accepted = match &self.endpoint {
                 Some(endpoint) => endpoint.next_incoming().await.map(|incoming| (endpoint, incoming)),
                 None => None,
@@ -164,7 +189,7 @@ impl QuicListener {
             {
                 let address = incoming.remote_address();
                 let endpoint = Arc::clone(endpoint);
-                break Unaccepted { address, incoming: Some(incoming), endpoint };
+                break (Unaccepted { address, incoming: Some(incoming), endpoint }, turn);
             }
             // [BQ-71] No error: an address that is not validated has not been asked yet.
             endpoint.retry(incoming);
@@ -178,6 +203,7 @@ impl QuicListener {
             transport: self.transport.clone(),
             tls: self.tls.clone(),
             handshakes: self.handshakes.clone(),
+            turn,
             limit: self.limit.clone(),
         }))
     }
@@ -185,6 +211,7 @@ impl QuicListener {
     /// Replaces the endpoint, whose task has ended, by one on the same port with the same configuration. Returns the
     /// error that [`accept`](Self::accept) reports.
     fn restart(&mut self) -> io::Error {
+        self.health.turned_away = self.health().turned_away;
         self.endpoint = None;
         self.health.is_available = false;
         match (self.open)(ServerConfig::clone(&self.config)) {
@@ -273,6 +300,7 @@ pub(crate) struct QuicIncoming {
     transport: Transport,
     tls: ServerTls,
     handshakes: Handshakes,
+    turn: AdmissionTurn,
     limit: AmplificationLimit,
 }
 
@@ -290,7 +318,7 @@ impl QuicIncoming {
     pub(crate) async fn handshake_http3(self) -> Result<Http3Connection, HandshakeError> {
         // Counted until the end of the handshake.
         let Begun { mut connection, offered, address, tls, options, handshakes: _held, gate: _ } =
-            self.begin()?;
+            self.begin().await?;
         connection.connected().await.map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
         connection.set_receive_window(HTTP_WINDOW);
         let certificate = chain(&connection).and_then(|chain| client_certificate(Some(&chain), &tls));
@@ -300,21 +328,23 @@ impl QuicIncoming {
     }
 
     /// Answers the first packet.
-    fn begin(self) -> Result<Begun, HandshakeError> {
+    async fn begin(self) -> Result<Begun, HandshakeError> {
         let address = self.peer_address();
-        let Self { mut incoming, mut config, transport, tls, handshakes, limit } = self;
+        let Self { mut incoming, mut config, transport, tls, handshakes, turn, limit } = self;
         let Some(first) = incoming.incoming.take() else {
             return Err(HandshakeError::Quic("the client was answered before".to_owned()));
         };
         let limited = limit.connection(first.remote_address(), first.remote_address_validated());
         let (inner, limited) = (Arc::clone(&config.crypto), Arc::new(limited));
         let inner = Arc::new(AnnouncedWindow(inner));
-        Arc::make_mut(&mut config).crypto = Arc::new(ValidatingCrypto { inner, connection: limited });
+        let offered = Arc::new(OfferedProtocols::default());
+        Arc::make_mut(&mut config).crypto =
+            Arc::new(ValidatingCrypto { inner, connection: limited, offered: Arc::clone(&offered) });
         // Without the round trip of an earlier connection: with it the library would give up validating the path of a
         // client that moves to a slower network. A client that repeats its first packet gets the flight again.
         let ConnectionConfig { shared, gate, activities } = transport.connection(None);
         Arc::make_mut(&mut config).transport_config(shared);
-        let (offered, options) = (offered_protocols(&first), transport.options);
+        let options = transport.options;
         let connection = Connection::accept_client(
             Arc::clone(&incoming.endpoint),
             first,
@@ -322,13 +352,16 @@ impl QuicIncoming {
             (gate.clone(), activities),
         )
         .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
-        Ok(Begun { connection: Box::new(connection), offered, address, tls, options, handshakes, gate })
+        let mut connection = Box::new(connection);
+        connection.take_turn().await;
+        drop(turn);
+        Ok(Begun { connection, offered, address, tls, options, handshakes, gate })
     }
 
     /// Shakes hands and waits for the control stream, which is the first one the client opens. With
     /// early data that may be before the handshake is done.
     pub(crate) async fn handshake(self) -> Result<Link, HandshakeError> {
-        let Begun { mut connection, offered, address, tls, options, handshakes, gate } = self.begin()?;
+        let Begun { mut connection, offered, address, tls, options, handshakes, gate } = self.begin().await?;
         connection.hold_until_confirmed(handshakes);
         // Early data has to wait for a certificate: its sender is known only after the handshake.
         if tls.asks_for_certificates() {
@@ -357,7 +390,7 @@ impl QuicIncoming {
 struct Begun {
     connection: Box<Connection>,
     /// Application protocols of the client, for messages.
-    offered: String,
+    offered: Arc<OfferedProtocols>,
     address: SocketAddr,
     tls: ServerTls,
     options: Arc<QuicOptions>,
@@ -426,29 +459,22 @@ fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// The application protocols in a client's first packet, for the message if none of them is ours.
-fn offered_protocols(incoming: &Incoming) -> String {
-    let names: Vec<String> = incoming
-        .decrypt()
-        .and_then(|initial| initial.alpns())
-        .into_iter()
-        .flatten()
-        .map_while(Result::ok)
-        .map(|name| String::from_utf8_lossy(&name).into_owned())
-        .collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-}
-
 /// `alpn`: the application protocol if `tls` has none of its own.
-fn explain(error: &ConnectionError, offered: &str, tls: &ServerTls, alpn: &str) -> HandshakeError {
+fn explain(
+    error: &ConnectionError,
+    offered: &OfferedProtocols,
+    tls: &ServerTls,
+    alpn: &str,
+) -> HandshakeError {
     match error {
         ConnectionError::TransportError(error)
             if error.code == TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL) =>
         {
             let spoken = tls.own_alpn().filter(|_| alpn != ALPN_H3).unwrap_or_else(|| alpn.to_owned());
             // [BQ-1]
+            let offered = offered.names();
             tracing::info!(offered, spoken, "QUIC client without a common application protocol");
-            HandshakeError::Alpn { offered: offered.to_owned(), spoken }
+            HandshakeError::Alpn { offered, spoken }
         }
         ConnectionError::TransportError(error) => {
             let cause = error.crypto.as_ref().and_then(|error| error.downcast_ref::<rustls::Error>());

@@ -3,6 +3,7 @@
 //! Everything that names the QUIC library is in this folder, so that another one could take its
 //! place.
 
+mod admission_turns;
 mod amplification;
 mod announced_window;
 mod cid_generator;
@@ -18,6 +19,7 @@ pub(crate) mod http3;
 mod io;
 mod listener;
 mod multipath;
+mod offered_protocols;
 mod qlog;
 mod quic_lb;
 mod round_trips;

@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::keylog::KeyFile;
-use super::{ALPN_HTTP, ALPN_MQTT, provider};
+use super::{ALPN_HTTP, ALPN_MQTT, provider, quic_provider};
 use crate::certificate::{CertificateFiles, add_roots, read_certificates, read_private_key};
 use crate::error::{CertificateError, ConnectError};
 use crate::transport::Transport;
@@ -93,7 +93,8 @@ impl ClientTls {
 
     /// The configuration for QUIC: TLS 1.3, and nothing but MQTT unless options say otherwise.
     pub(crate) fn quic(&self) -> Result<Arc<ClientConfig>, CertificateError> {
-        self.config(|shared| &shared.quic, &[&rustls::version::TLS13], Some(ALPN_MQTT))
+        let versions = &[&rustls::version::TLS13];
+        self.config(|shared| &shared.quic, quic_provider, versions, Some(ALPN_MQTT))
     }
 
     /// As [`quic`](Self::quic), with early data if there is a session to resume.
@@ -144,7 +145,7 @@ impl ClientTls {
         } else {
             (|shared| &shared.mqtt, None)
         };
-        let config = self.config(slot, rustls::ALL_VERSIONS, alpn)?;
+        let config = self.config(slot, provider, rustls::ALL_VERSIONS, alpn)?;
         self.warn_if_insecure(host);
         let name = self.server_name(host);
         let name =
@@ -167,6 +168,7 @@ impl ClientTls {
     fn config(
         &self,
         slot: Slot,
+        provider: fn() -> Arc<CryptoProvider>,
         versions: &[&'static SupportedProtocolVersion],
         alpn: Option<&str>,
     ) -> Result<Arc<ClientConfig>, CertificateError> {
@@ -175,12 +177,12 @@ impl ClientTls {
             return Ok(Arc::clone(config));
         }
         if let Some(base) = &self.shared.base {
-            let mut config = ClientConfig::clone(&*base.config(slot, versions, alpn)?);
+            let mut config = ClientConfig::clone(&*base.config(slot, provider, versions, alpn)?);
             config.resumption = Resumption::in_memory_sessions(OWN_SESSIONS);
             return Ok(Arc::clone(own.get_or_init(|| Arc::new(config))));
         }
         let options = &self.shared.options;
-        let mut config = client_config(options, versions)?;
+        let mut config = client_config(options, provider(), versions)?;
         if let Some(path) = &options.key_log {
             let file = self.shared.key_log.get_or_init(|| Arc::new(KeyFile::open(path)));
             config.key_log = Arc::<KeyFile>::clone(file);
@@ -199,15 +201,14 @@ type Slot = fn(&Shared) -> &OnceLock<Arc<ClientConfig>>;
 
 fn client_config(
     options: &ClientTlsOptions,
+    provider: Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],
 ) -> Result<ClientConfig, CertificateError> {
-    let builder = ClientConfig::builder_with_provider(provider())
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions)
         .map_err(|error| CertificateError::config(&error))?;
     let builder = if options.insecure {
-        builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(UnverifiedIssuer { provider: provider() }))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(UnverifiedIssuer { provider }))
     } else {
         builder.with_root_certificates(roots(options)?)
     };

@@ -17,6 +17,7 @@ mod multi;
 mod noq_peer;
 mod peers;
 mod policing;
+mod probes;
 mod proxy;
 #[expect(unreachable_pub, reason = "it is public where it lives, in the fuzz crate")]
 #[path = "../../../../fuzz/src/proxy_header.rs"]
@@ -28,6 +29,7 @@ mod revocation;
 mod sim;
 mod sni;
 mod stall;
+mod storm;
 mod support;
 mod tls;
 mod websocket;

@@ -59,8 +59,8 @@ async fn a_listener_fails_and_reports_health_on_behalf_of_a_test() {
     let (mut listener, connector) = mem::listener();
     let _client = connector.connect().await.expect("connect");
     for health in [
-        EndpointHealth { restarts: 0, is_available: false },
-        EndpointHealth { restarts: 1, is_available: true },
+        EndpointHealth { restarts: 0, is_available: false, turned_away: 0 },
+        EndpointHealth { restarts: 1, is_available: true, turned_away: 0 },
     ] {
         let before = listener.endpoint_health();
         connector.fail_accept(std::io::Error::other("on purpose"), health).await.expect("it is there");

@@ -148,9 +148,11 @@ impl Client {
         Instant::now()
     }
 
-    /// `false`: there is nothing to come back for.
+    /// Waits for half of `pause` to one and a half of it, at random: clients that were refused together do not come
+    /// back together. `false`: there is nothing to come back for.
     pub(super) async fn pause(&mut self, pause: Duration) -> bool {
         let needless = self.needless();
+        let pause = self.identity.between((pause / 2, pause * 3 / 2));
         tokio::select! {
             biased;
             _ = reached(&mut self.phase, needless) => false,

@@ -122,7 +122,7 @@ async fn listeners_count_their_connections_and_tell_of_failures() {
     let (first, _second) = (broker.v5("first").await, broker.v5("second").await);
     let _third = entrance.connect(connect_v5("third")).await;
     first.vanish().await;
-    let health = EndpointHealth { restarts: 1, is_available: false };
+    let health = EndpointHealth { restarts: 1, is_available: false, turned_away: 0 };
     broker.fail_accept(health).await;
     settle().await;
     let all = broker.handle.listeners();

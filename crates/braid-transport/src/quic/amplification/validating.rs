@@ -13,11 +13,14 @@ use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{ConnectionId, PathId, Side, TransportError};
 
 use super::Connection;
+use crate::quic::offered_protocols::OfferedProtocols;
 
 /// Configuration of one connection.
 pub(in crate::quic) struct ValidatingCrypto {
     pub(in crate::quic) inner: Arc<dyn ServerConfig>,
     pub(in crate::quic) connection: Arc<Connection>,
+    /// Told of a ClientHello that was refused.
+    pub(in crate::quic) offered: Arc<OfferedProtocols>,
 }
 
 impl ServerConfig for ValidatingCrypto {
@@ -31,8 +34,8 @@ impl ServerConfig for ValidatingCrypto {
 
     fn start_session(&self, version: u32, params: &TransportParameters) -> Box<dyn Session> {
         let inner = self.inner.start_session(version, params);
-        let connection = Arc::clone(&self.connection);
-        Box::new(ValidatingSession { inner, connection, has_handshake_keys: false })
+        let (connection, offered) = (Arc::clone(&self.connection), Arc::clone(&self.offered));
+        Box::new(ValidatingSession { inner, connection, offered, has_handshake_keys: false })
     }
 }
 
@@ -40,6 +43,7 @@ impl ServerConfig for ValidatingCrypto {
 struct ValidatingSession {
     inner: Box<dyn Session>,
     connection: Arc<Connection>,
+    offered: Arc<OfferedProtocols>,
     has_handshake_keys: bool,
 }
 
@@ -69,7 +73,11 @@ impl Session for ValidatingSession {
     }
 
     fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
-        self.inner.read_handshake(buf)
+        let read = self.inner.read_handshake(buf);
+        if !self.has_handshake_keys {
+            self.offered.handle_hello(buf, read.is_err());
+        }
+        read
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
@@ -81,6 +89,7 @@ impl Session for ValidatingSession {
         let mut keys = self.inner.write_handshake(buf)?;
         if !self.has_handshake_keys {
             self.has_handshake_keys = true;
+            self.offered.forget();
             let connection = Arc::clone(&self.connection);
             keys.packet.remote = Box::new(ValidatingKey { inner: keys.packet.remote, connection });
         }

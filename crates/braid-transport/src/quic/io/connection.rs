@@ -22,12 +22,13 @@ use noq_proto::{
 
 use super::answer_delay::{AnswerDelay, Frames};
 use super::datagram_frames::{DatagramFrames, DatagramSource, SentPackets};
-use super::datagram_queue::{DatagramQueue, Order};
+use super::datagram_queue::{DatagramQueue, Datagrams, Order};
 use super::endpoint::Endpoint;
-use super::event::{Event, Received, Refused};
+use super::event::Event;
 use super::first_flight::{FirstFlight, Turn};
 use super::own_endpoint::OwnEndpoint;
 use super::paths::{LocalPaths, Paths};
+use super::probe_delay::{Counts, ProbeDelay, Sent};
 use super::sender::Sender;
 use super::socket::Socket;
 use super::timer::{Timer, now};
@@ -66,6 +67,7 @@ pub(in crate::quic) struct Connection {
     /// Datagrams that have come.
     received: u64,
     answers: AnswerDelay,
+    probe_delay: ProbeDelay,
     /// DATAGRAM frames, where this end permits them.
     datagrams: Option<Box<DatagramFrames>>,
     /// Paths, unless there is one for good.
@@ -138,6 +140,12 @@ impl Connection {
         sender: Sender,
         (gate, paths): (Option<Arc<SharedGate>>, Option<Box<Paths>>),
     ) -> Self {
+        let mut probe_delay = ProbeDelay::default();
+        if gate.is_none() || paths.is_some() {
+            // Otherwise its congestion controller does not learn that there was nothing to send, and paths are opened
+            // and watched by what is sent.
+            probe_delay.end();
+        }
         let first_flight = library.side().is_client().then(Box::default);
         Self {
             library,
@@ -148,6 +156,7 @@ impl Connection {
             timer: Timer::default(),
             received: 0,
             answers: AnswerDelay::default(),
+            probe_delay,
             datagrams: None,
             paths,
             first_flight,
@@ -167,7 +176,7 @@ impl Connection {
 
     /// Takes in what has come, and registers the task for more.
     pub(in crate::quic) fn receive(&mut self, cx: &mut Context<'_>) {
-        let (datagrams, order) = match &mut self.source {
+        let (Datagrams { events: datagrams, last }, order) = match &mut self.source {
             Source::Shared { queue, .. } => queue.take(cx),
             Source::Own(own) => match own.receive(cx, self.handle) {
                 Ok(datagrams) => (datagrams, None),
@@ -185,6 +194,7 @@ impl Connection {
         }
         if count > 0 {
             self.answers.handle_received(count, now(), || Frames::from(&self.library.stats()));
+            self.note_received(last);
         }
         match order {
             Some(Order::Close(code)) => self.close(code),
@@ -193,11 +203,30 @@ impl Connection {
         }
     }
 
+    /// Has the delay of probes know what has come.
+    fn note_received(&mut self, last: Option<Instant>) {
+        if !self.is_connected {
+            self.probe_delay.handle_change();
+        } else if !self.probe_delay.is_over() {
+            let counts = self.counts();
+            self.probe_delay.handle_received(last.unwrap_or_else(now), counts, self.library.poll_timeout());
+        }
+    }
+
+    /// Counts for the delay of probes.
+    fn counts(&mut self) -> Counts {
+        let stats = self.library.stats();
+        self.probe_delay.count(&stats, || {
+            self.library.path_stats(PathId::ZERO).map_or(0, |path| path.lost_plpmtud_probes)
+        })
+    }
+
     /// Takes the pieces of streams that are read without order out of the library.
     fn empty_unordered(&mut self) {
         let Some(mut unordered) = self.unordered.take() else { return };
         self.collect_events(&mut unordered);
         let is_complete = unordered.empty(&mut self.library);
+        self.probe_delay.handle_change();
         self.unordered = unordered.is_used().then_some(unordered);
         if !is_complete && self.error.is_none() {
             tracing::debug!("a peer has sent too many frames of one stream in a datagram");
@@ -222,6 +251,10 @@ impl Connection {
     fn poll_own_event(&mut self) -> Option<Event> {
         let taken = self.unordered.as_mut().and_then(|unordered| unordered.pop_event());
         let event = taken.or_else(|| self.next_event());
+        // The end of a stream gives credit for another one. Of all else that makes a packet this end is the cause.
+        if let Some(Event::Connected | Event::Finished(_) | Event::Stopped(..) | Event::Lost) = event {
+            self.probe_delay.handle_change();
+        }
         if self.is_discarding
             && let Some(Event::Readable(id)) = event
         {
@@ -334,7 +367,7 @@ impl Connection {
                 buffer.clear();
                 let is_alone = source.as_deref_mut().is_some_and(|source| self.fill_packet(source));
                 let segments = if is_alone { NonZeroUsize::MIN } else { most };
-                if let Some(transmit) = self.library.poll_transmit(now, segments, buffer) {
+                if let Some(transmit) = self.next_batch(now, segments, buffer) {
                     sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
                     self.sender.send(&transmit, buffer);
                     if let Some(source) = source.as_deref_mut() {
@@ -367,6 +400,43 @@ impl Connection {
         self.exchange_events();
     }
 
+    /// The next batch of the library, unless it has none for certain.
+    fn next_batch(
+        &mut self,
+        now: Instant,
+        segments: NonZeroUsize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<noq_proto::Transmit> {
+        if self.probe_delay.is_over() || !self.is_connected || self.error.is_some() {
+            return self.library.poll_transmit(now, segments, buffer);
+        }
+        if let Some(gate) = &self.gate {
+            gate.set_idle(self.probe_delay.is_idle());
+            gate.take_limited();
+        }
+        if !self.probe_delay.is_due() {
+            return None;
+        }
+        let mtu = usize::from(self.library.current_mtu());
+        loop {
+            let Some(transmit) = self.library.poll_transmit(now, segments, buffer) else {
+                let is_limited = self.gate.as_ref().is_some_and(|gate| gate.take_limited());
+                self.probe_delay.handle_nothing(is_limited);
+                return None;
+            };
+            let size = transmit.segment_size.unwrap_or(transmit.size).max(1);
+            if size > mtu && self.probe_delay.withhold() {
+                buffer.clear();
+                continue;
+            }
+            let last = transmit.size - (transmit.size.div_ceil(size) - 1) * size;
+            let is_handshake = buffer.first().is_some_and(|first| first & 0x80 != 0);
+            let counts = self.counts();
+            self.probe_delay.handle_sent(Sent { room: mtu.saturating_sub(last), is_handshake }, counts);
+            return Some(transmit);
+        }
+    }
+
     /// Has the source add datagrams to the next packet. True: the packet has to be built by itself.
     fn fill_packet(&mut self, source: &mut dyn DatagramSource) -> bool {
         let (may_send, path) = (self.is_connected && self.error.is_none(), self.primary_path());
@@ -384,6 +454,12 @@ impl Connection {
             found.or_else(|| find(self)).map_or(Poll::Pending, Poll::Ready)
         })
         .await
+    }
+
+    /// Does a turn, and discards its events.
+    pub(in crate::quic) async fn take_turn(&mut self) {
+        let mut is_done = false;
+        self.drive(|_| std::mem::replace(&mut is_done, true).then_some(())).await;
     }
 
     /// Drives the connection until an event that `is_wanted`.
@@ -445,6 +521,7 @@ impl Connection {
 
     fn handle_timeouts(&mut self, cx: &Context<'_>) {
         let now = now();
+        self.probe_delay.handle_timeout();
         while self.library_timeout().is_some_and(|at| at <= now) {
             self.library.handle_timeout(now);
         }
@@ -471,6 +548,7 @@ impl Connection {
             if let Some(answer) = answer {
                 has_answer = true;
                 self.library.handle_event(answer);
+                self.probe_delay.handle_change();
             }
         }
         has_answer
@@ -530,44 +608,6 @@ impl Connection {
     /// Keeps a value until the handshake is confirmed or the connection has ended.
     pub(in crate::quic) fn hold_until_confirmed(&mut self, value: impl Send + Sync + 'static) {
         self.until_confirmed = (!self.is_confirmed && self.error.is_none()).then(|| Box::new(value) as _);
-    }
-
-    // -- Datagrams --------------------------------------------------------------------------------
-
-    /// Tests whether streams are read without order.
-    pub(in crate::quic) fn is_unordered(&self) -> bool {
-        self.unordered.is_some()
-    }
-
-    /// Number of datagrams that have come.
-    pub(in crate::quic) fn received(&self) -> u64 {
-        self.received
-    }
-
-    /// Takes in DATAGRAM frames, and sends them, from now on.
-    pub(in crate::quic) fn permit_datagrams(&mut self) {
-        let mut datagrams = Box::new(DatagramFrames::new(&mut self.library));
-        // Those that came before are read first, and not behind what was sent after them.
-        datagrams.take_received(&mut self.library);
-        self.datagrams = Some(datagrams);
-    }
-
-    /// Largest datagram that the path takes now; `None` if either end permits none.
-    pub(in crate::quic) fn datagram_size(&mut self) -> Option<usize> {
-        self.datagrams.as_ref().and_then(|_| self.library.datagrams().max_size())
-    }
-
-    pub(in crate::quic) fn datagrams(&self) -> Option<&DatagramFrames> {
-        self.datagrams.as_deref()
-    }
-
-    pub(in crate::quic) fn datagrams_mut(&mut self) -> Option<&mut DatagramFrames> {
-        self.datagrams.as_deref_mut()
-    }
-
-    /// A datagram is to be sent: acknowledgements do not wait any longer.
-    pub(in crate::quic) fn note_datagram(&mut self, bytes: usize) {
-        self.answers.handle_written(bytes);
     }
 
     // -- Properties --------------------------------------------------------------------------------
@@ -658,6 +698,7 @@ impl Connection {
 
     /// Sends a PING.
     pub(in crate::quic) fn ping(&mut self) -> bool {
+        self.probe_delay.handle_change();
         self.library.ping_path(self.primary_path()).is_ok()
     }
 
@@ -679,6 +720,7 @@ impl Connection {
         };
         self.sender.set_socket(own.rebind(open)?);
         self.library.handle_network_change(None, now());
+        self.probe_delay.end();
         self.answers = AnswerDelay::default();
         Ok(())
     }

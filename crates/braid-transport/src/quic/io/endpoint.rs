@@ -1,10 +1,11 @@
 //! Endpoint of a server: one socket, whose datagrams one task routes to the connections.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use noq_proto::{
@@ -14,6 +15,7 @@ use noq_proto::{
 use noq_udp::BATCH_SIZE;
 use tokio::sync::Notify;
 
+use super::admission::AdmissionQueue;
 use super::batch;
 use super::datagram_queue::{DatagramQueue, Order};
 use super::sender::Sender;
@@ -47,7 +49,9 @@ struct State {
     /// Connections in `connections`.
     count: usize,
     /// First packets of clients that wait to be accepted.
-    incoming: VecDeque<Incoming>,
+    incoming: AdmissionQueue<Incoming>,
+    /// Clients that were refused because they waited, or would have waited, for too long.
+    turned_away: u64,
     /// Addresses that are to be validated again.
     doubtful: HashSet<SocketAddr>,
     /// No client is accepted any more.
@@ -62,12 +66,14 @@ struct Entry {
 }
 
 impl Endpoint {
-    /// Spawns the task of an endpoint. `limit`: its anti-amplification limit.
+    /// Spawns the task of an endpoint. `limit`: its anti-amplification limit. `wait`: longest time for which a client
+    /// is to wait until it is accepted.
     pub(in crate::quic) fn spawn(
         config: EndpointConfig,
         server: ServerConfig,
         socket: Arc<Socket>,
         limit: AmplificationLimit,
+        wait: Duration,
     ) -> Arc<Self> {
         limit.set_socket(&socket);
         let library =
@@ -78,7 +84,8 @@ impl Endpoint {
                 connections: Vec::new(),
                 active: 0,
                 count: 0,
-                incoming: VecDeque::new(),
+                incoming: AdmissionQueue::new(wait),
+                turned_away: 0,
                 doubtful: HashSet::new(),
                 is_closed: false,
                 is_lost: false,
@@ -113,12 +120,30 @@ impl Endpoint {
                 if state.is_lost {
                     return None;
                 }
-                if let Some(incoming) = state.incoming.pop_front() {
+                let now = now();
+                if let Some(late) = state.incoming.pop_late(now) {
+                    state.turned_away += 1;
+                    drop(state);
+                    // Unanswered it would repeat its first packet, and that would wait as a new one.
+                    self.refuse(late);
+                    continue;
+                }
+                if let Some(incoming) = state.incoming.pop(now) {
                     return Some(incoming);
                 }
             }
             notified.await;
         }
+    }
+
+    /// Tests whether clients wait to be accepted.
+    pub(in crate::quic) fn has_waiting(&self) -> bool {
+        !self.lock().incoming.is_empty()
+    }
+
+    /// Number of clients that were refused for their wait.
+    pub(in crate::quic) fn turned_away(&self) -> u64 {
+        self.lock().turned_away
     }
 
     /// Accepts a client. Returns the connection of the library with its handle and the queue of its datagrams.
@@ -177,9 +202,9 @@ impl Endpoint {
             let mut state = self.lock();
             state.is_closed = true;
             state.library.set_server_config(Some(Arc::new(refusing)));
-            std::mem::take(&mut state.incoming)
+            state.incoming.take_all()
         };
-        incoming.into_iter().for_each(|incoming| self.refuse(incoming));
+        incoming.for_each(|incoming| self.refuse(incoming));
         self.task.wake();
     }
 
@@ -259,22 +284,26 @@ impl Endpoint {
     fn route(&self, datagram: Datagram, woken: &mut Vec<Waker>) {
         let Datagram { from, to, ecn, bytes } = datagram;
         self.limit.handle_received(from, &bytes);
-        let mut answer = Vec::new();
+        let (mut answer, now) = (Vec::new(), now());
         let mut state = self.lock();
         let from = state.seen_from(from);
-        match state.library.handle(now(), FourTuple::new(from, to), ecn, bytes, &mut answer) {
+        match state.library.handle(now, FourTuple::new(from, to), ecn, bytes, &mut answer) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let entry = state.connections.get(handle.0).and_then(Option::as_ref);
-                woken.extend(entry.and_then(|entry| entry.queue.push(event)));
+                woken.extend(entry.and_then(|entry| entry.queue.push(event, now)));
             }
             Some(DatagramEvent::NewConnection(incoming)) if state.is_closed => {
                 drop(state);
                 self.refuse(incoming);
             }
-            Some(DatagramEvent::NewConnection(incoming)) => {
-                state.incoming.push_back(incoming);
-                self.incoming.notify_one();
-            }
+            Some(DatagramEvent::NewConnection(incoming)) => match state.incoming.push(incoming, now) {
+                Ok(()) => self.incoming.notify_one(),
+                Err(incoming) => {
+                    state.turned_away += 1;
+                    drop(state);
+                    self.refuse(incoming);
+                }
+            },
             Some(DatagramEvent::Response(transmit)) => {
                 drop(state);
                 self.respond(&transmit, &answer);
@@ -355,10 +384,10 @@ impl Drop for LostGuard {
             let mut state = self.0.lock();
             state.is_lost = true;
             state.active = 0;
-            let incoming = std::mem::take(&mut state.incoming);
+            let incoming = state.incoming.take_all();
             // A library that has panicked is asked for nothing more: another panic would end the process.
             if !self.0.state.is_poisoned() {
-                incoming.into_iter().for_each(|incoming| state.library.ignore(incoming));
+                incoming.for_each(|incoming| state.library.ignore(incoming));
             }
             state.queues()
         };

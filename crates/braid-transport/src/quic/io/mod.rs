@@ -4,6 +4,7 @@
 //! task more for each [`Endpoint`], which receives the datagrams of all its connections and routes them by connection
 //! ID; a client's connection has a socket of its own, or one for each interface.
 
+mod admission;
 mod answer_delay;
 mod batch;
 mod connection;
@@ -14,11 +15,13 @@ mod event;
 mod first_flight;
 mod own_endpoint;
 mod paths;
+mod probe_delay;
 mod sender;
 mod socket;
 mod timer;
 mod unordered;
 
+pub(super) use admission::MOST as MOST_WAITING;
 pub(super) use connection::Connection;
 pub(super) use datagram_frames::{DatagramSource, NextPacket, SentPackets};
 pub(super) use endpoint::Endpoint;

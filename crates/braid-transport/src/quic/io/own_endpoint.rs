@@ -11,6 +11,7 @@ use noq_proto::{
 };
 
 use super::batch;
+use super::datagram_queue::Datagrams;
 use super::socket::{Datagram, Socket};
 use super::timer::now;
 
@@ -111,12 +112,12 @@ impl OwnEndpoint {
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionHandle,
-    ) -> io::Result<Vec<ConnectionEvent>> {
-        let mut datagrams = Vec::new();
+    ) -> io::Result<Datagrams> {
+        let mut datagrams = Datagrams::default();
         let library = &mut self.library;
         if let Some(previous) = self.previous.take()
             && receive(&previous, None, library, cx, connection, &mut datagrams).is_ok()
-            && datagrams.is_empty()
+            && datagrams.events.is_empty()
         {
             self.previous = Some(previous);
         }
@@ -144,16 +145,17 @@ fn receive(
     endpoint: &mut noq_proto::Endpoint,
     cx: &mut Context<'_>,
     connection: ConnectionHandle,
-    datagrams: &mut Vec<ConnectionEvent>,
+    datagrams: &mut Datagrams,
 ) -> io::Result<()> {
     let mut count = 0;
     while count < MAX_RECEIVED {
         let received = socket.poll_receive(cx, MAX_BATCH, |Datagram { from, to, ecn, bytes }| {
             count += 1;
-            let mut answer = Vec::new();
-            match endpoint.handle(now(), FourTuple::new(from, ip.or(to)), ecn, bytes, &mut answer) {
+            let (mut answer, now) = (Vec::new(), now());
+            match endpoint.handle(now, FourTuple::new(from, ip.or(to)), ecn, bytes, &mut answer) {
                 Some(DatagramEvent::ConnectionEvent(handle, event)) if handle == connection => {
-                    datagrams.push(event);
+                    datagrams.events.push(event);
+                    datagrams.last = Some(now);
                 }
                 Some(DatagramEvent::Response(transmit)) => {
                     let _ = socket.try_send(&batch::of(&transmit, &answer));

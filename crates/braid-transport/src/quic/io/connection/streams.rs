@@ -1,4 +1,4 @@
-//! Streams of a connection.
+//! Streams and datagrams of a connection.
 
 use std::io::IoSlice;
 use std::task::Poll;
@@ -7,7 +7,9 @@ use bytes::Bytes;
 use noq_proto::{Chunk, Dir, FinishError, ReadError, StreamId, VarInt, WriteError};
 use tokio::io::ReadBuf;
 
-use super::{Connection, DISCARD_WINDOW, Received, Refused};
+use super::{Connection, DISCARD_WINDOW};
+use crate::quic::io::datagram_frames::DatagramFrames;
+use crate::quic::io::event::{Received, Refused};
 
 impl Connection {
     /// The next stream that the peer has opened.
@@ -45,7 +47,9 @@ impl Connection {
             }
         };
         // Credit leaves with the next packets.
-        let _ = chunks.finalize();
+        if chunks.finalize().should_transmit() {
+            self.probe_delay.handle_change();
+        }
         match end {
             _ if buffer.filled().len() > before => Poll::Ready(Received::Bytes),
             Ok(_) => Poll::Ready(Received::Finished),
@@ -70,11 +74,13 @@ impl Connection {
         id: StreamId,
         handle_piece: impl FnMut(Chunk),
     ) -> Poll<Received> {
+        self.probe_delay.handle_change();
         self.unordered.as_mut().map_or(Poll::Pending, |unordered| unordered.take(id, handle_piece))
     }
 
     /// Drops all bytes that come from now on, and gives next to no credit.
     pub(in crate::quic) fn discard_all(&mut self) {
+        self.probe_delay.handle_change();
         self.is_discarding = true;
         self.unordered = None;
         self.set_receive_window(DISCARD_WINDOW);
@@ -84,6 +90,7 @@ impl Connection {
         if let Ok(mut chunks) = self.library.recv_stream(id).read(false) {
             while let Ok(Some(_)) = chunks.next(usize::MAX) {}
         }
+        self.probe_delay.handle_change();
     }
 
     /// Writes as much of `slices` as is taken now, at most `max` bytes. Pending: an event tells of room.
@@ -110,7 +117,7 @@ impl Connection {
                 break;
             }
         }
-        self.answers.handle_written(total);
+        self.handle_written(total);
         Poll::Ready(Ok(total))
     }
 
@@ -123,7 +130,9 @@ impl Connection {
         let mut stream = self.library.recv_stream(id);
         let Ok(mut chunks) = stream.read(true) else { return Poll::Ready(Ok(None)) };
         let next = chunks.next(max);
-        let _ = chunks.finalize();
+        if chunks.finalize().should_transmit() {
+            self.probe_delay.handle_change();
+        }
         match next {
             Ok(chunk) => Poll::Ready(Ok(chunk.map(|chunk| chunk.bytes))),
             Err(ReadError::Reset(code)) => Poll::Ready(Err(code)),
@@ -142,7 +151,7 @@ impl Connection {
         }
         match self.library.send_stream(id).write_chunks(&mut std::slice::from_mut(chunk)) {
             Ok(written) => {
-                self.answers.handle_written(written);
+                self.handle_written(written);
                 Poll::Ready(Ok(written))
             }
             Err(error) => refused(&error),
@@ -160,16 +169,19 @@ impl Connection {
 
     /// Sends FIN. An error means that the stream has ended.
     pub(in crate::quic) fn finish(&mut self, id: StreamId) -> Result<(), FinishError> {
+        self.probe_delay.handle_change();
         self.library.send_stream(id).finish()
     }
 
     /// Sends RESET_STREAM, if the half is open.
     pub(in crate::quic) fn reset(&mut self, id: StreamId, code: VarInt) {
+        self.probe_delay.handle_change();
         let _ = self.library.send_stream(id).reset(code);
     }
 
     /// Sends STOP_SENDING, if the half is open.
     pub(in crate::quic) fn stop(&mut self, id: StreamId, code: VarInt) {
+        self.probe_delay.handle_change();
         let _ = self.library.recv_stream(id).stop(code);
         if let Some(unordered) = &mut self.unordered {
             unordered.remove(id);
@@ -194,7 +206,54 @@ impl Connection {
 
     /// Sets the unread bytes that the peer may send over all streams.
     pub(in crate::quic) fn set_receive_window(&mut self, bytes: VarInt) {
+        self.probe_delay.handle_change();
         self.library.set_receive_window(bytes);
+    }
+
+    /// Tests whether streams are read without order.
+    pub(in crate::quic) fn is_unordered(&self) -> bool {
+        self.unordered.is_some()
+    }
+
+    /// Number of datagrams that have come.
+    pub(in crate::quic) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Takes in DATAGRAM frames, and sends them, from now on.
+    pub(in crate::quic) fn permit_datagrams(&mut self) {
+        let mut datagrams = Box::new(DatagramFrames::new(&mut self.library));
+        // Those that came before are read first, and not behind what was sent after them.
+        datagrams.take_received(&mut self.library);
+        self.datagrams = Some(datagrams);
+        // One that has no room in a packet waits for the next.
+        self.probe_delay.end();
+    }
+
+    /// Largest datagram that the path takes now; `None` if either end permits none.
+    pub(in crate::quic) fn datagram_size(&mut self) -> Option<usize> {
+        self.datagrams.as_ref().and_then(|_| self.library.datagrams().max_size())
+    }
+
+    pub(in crate::quic) fn datagrams(&self) -> Option<&DatagramFrames> {
+        self.datagrams.as_deref()
+    }
+
+    pub(in crate::quic) fn datagrams_mut(&mut self) -> Option<&mut DatagramFrames> {
+        self.datagrams.as_deref_mut()
+    }
+
+    /// A datagram is to be sent: acknowledgements do not wait any longer.
+    pub(in crate::quic) fn note_datagram(&mut self, bytes: usize) {
+        self.handle_written(bytes);
+    }
+
+    /// Bytes are to be sent.
+    fn handle_written(&mut self, bytes: usize) {
+        self.answers.handle_written(bytes);
+        if bytes > 0 {
+            self.probe_delay.handle_written(bytes);
+        }
     }
 }
 
