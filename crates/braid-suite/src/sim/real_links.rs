@@ -116,7 +116,7 @@ struct Reading {
     urgent_arrived: u64,
     /// Without the first three seconds.
     latency_ms: Percentiles,
-    /// Of bulk, or of the messages that are alone.
+    /// Throughput of bulk, or of the messages that are alone.
     bulk_megabits: f64,
     /// Share of all datagrams that the link dropped, 0 to 1.
     dropped: f64,
