@@ -37,6 +37,9 @@ const LATE_HANDSHAKES: u32 = 8;
 const TLS_HEAD_START: Duration = Duration::from_millis(250);
 /// Time for which the transport that the application asked for is kept, unless it falls silent.
 const ASKED: Duration = Duration::from_secs(60);
+/// Bytes that wait for the link, from which on a cheaper TLS is no reason to leave QUIC: urgent messages would wait
+/// behind them.
+const MUCH_UNSENT: usize = 64 * 1024;
 /// Most Server References that are followed within a time: servers may refer to each other.
 const MOST_REFERENCES: (usize, Duration) = (5, Duration::from_secs(60));
 
@@ -229,10 +232,12 @@ impl Auto {
     }
 
     /// Ready when another link is to take the place of the present one. `is_established`: CONNACK has arrived.
+    /// `unsent`: bytes of packets that wait for the present link.
     pub(crate) fn poll_replacement(
         &mut self,
         link: &mut Link,
         is_established: bool,
+        unsent: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Replacement> {
         if self.changes.poll(cx).is_ready() {
@@ -248,7 +253,7 @@ impl Auto {
             if self.watch.poll_tick(cx).is_pending() {
                 return Poll::Pending;
             }
-            self.tick(link);
+            self.tick(link, unsent);
         }
     }
 
@@ -282,22 +287,22 @@ impl Auto {
     }
 
     /// Takes a reading of the path, and begins an attempt if another link would be better.
-    fn tick(&mut self, link: &mut Link) {
+    fn tick(&mut self, link: &mut Link, unsent: usize) {
         let is_silent = self.read(link);
         if !self.watch.may_attempt(is_silent) {
             return;
         }
-        let protocol = self.watch.protocol();
         let is_kept = !self.may_choose || self.asked_until.is_some_and(|until| until > Instant::now());
-        let (to, cause) = match (protocol, self.memory.first()) {
-            _ if is_silent && !self.dialers.has_quic() => (Protocol::Tcp, Cause::Silence),
-            _ if is_silent => (self.watch.next_protocol(), Cause::Silence),
+        let (to, cause) = match self.dialers.has_quic() {
+            false if is_silent => (Protocol::Tcp, Cause::Silence),
+            true if is_silent => (self.watch.next_protocol(), Cause::Silence),
             _ if is_kept => return,
-            (Protocol::Quic, _) if self.memory.chosen() == Protocol::Tcp => (Protocol::Tcp, Cause::Choice),
-            (Protocol::Tcp, _) if !self.dialers.has_quic() => return,
-            (Protocol::Tcp, First::Quic { .. }) => (Protocol::Quic, Cause::Choice),
-            (Protocol::Tcp, First::Tcp { probe_quic: true }) => (Protocol::Quic, Cause::Probe),
-            _ => return,
+            has_quic => {
+                let (chosen, first) = (self.memory.chosen(), self.memory.first());
+                let better = better_link(self.watch.protocol(), chosen, first, has_quic, unsent);
+                let Some(better) = better else { return };
+                better
+            }
         };
         self.attempt(cause, to);
     }
@@ -410,10 +415,50 @@ impl Auto {
     }
 }
 
+/// Link that would be better than the present one, which works, and why. `unsent`: bytes that wait for the present one.
+fn better_link(
+    present: Protocol,
+    chosen: Protocol,
+    first: First,
+    has_quic: bool,
+    unsent: usize,
+) -> Option<(Protocol, Cause)> {
+    match (present, first) {
+        (Protocol::Quic, _) => {
+            let is_cheaper = chosen == Protocol::Tcp && unsent <= MUCH_UNSENT;
+            is_cheaper.then_some((Protocol::Tcp, Cause::Choice))
+        }
+        (Protocol::Tcp, _) if !has_quic => None,
+        (Protocol::Tcp, First::Quic { .. }) => Some((Protocol::Quic, Cause::Choice)),
+        (Protocol::Tcp, First::Tcp { probe_quic }) => probe_quic.then_some((Protocol::Quic, Cause::Probe)),
+    }
+}
+
 /// Name of a protocol for the log.
 fn name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Quic => "QUIC",
         Protocol::Tcp => "TLS",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_works_is_left_for_a_better_one() {
+        let (quic, tcp) = (Protocol::Quic, Protocol::Tcp);
+        let first = First::Quic { tcp_after: Duration::ZERO };
+        let probe = |probe_quic| First::Tcp { probe_quic };
+        assert_eq!(better_link(quic, quic, first, true, 0), None);
+        assert_eq!(better_link(quic, tcp, probe(false), true, 0), Some((tcp, Cause::Choice)));
+        assert_eq!(better_link(quic, tcp, probe(false), true, MUCH_UNSENT), Some((tcp, Cause::Choice)));
+        // Urgent messages would wait behind a large one.
+        assert_eq!(better_link(quic, tcp, probe(false), true, MUCH_UNSENT + 1), None);
+        assert_eq!(better_link(tcp, quic, first, true, MUCH_UNSENT + 1), Some((quic, Cause::Choice)));
+        assert_eq!(better_link(tcp, quic, first, false, 0), None);
+        assert_eq!(better_link(tcp, tcp, probe(true), true, 0), Some((quic, Cause::Probe)));
+        assert_eq!(better_link(tcp, tcp, probe(false), true, 0), None);
     }
 }

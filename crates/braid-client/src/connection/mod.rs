@@ -183,8 +183,8 @@ impl Connection {
             && !self.protocol.is_closed()
             && !state.channels.received.is_closing();
         let Some(auto) = state.settings.route.auto().filter(|_| is_wanted) else { return };
-        let is_established = self.protocol.is_established();
-        if let Poll::Ready(replacement) = auto.poll_replacement(&mut self.link, is_established, cx) {
+        let (is_established, unsent) = (self.protocol.is_established(), self.protocol.unwritten());
+        if let Poll::Ready(replacement) = auto.poll_replacement(&mut self.link, is_established, unsent, cx) {
             debug!(reason = replacement.reason, "leaving the link");
             let until = now() + replacement.settle;
             self.ending.replacement = Some((replacement, until));
