@@ -152,8 +152,8 @@ pub struct QuicOptions {
     /// one small packet each for the rest.
     pub retry_above: usize,
     /// Longest time for which a client is to wait until a server begins its handshake. One that would have to wait for
-    /// longer is refused at once (CONNECTION_REFUSED), as is one that has waited for twice as long. To be less than half
-    /// of the time after which clients give up.
+    /// longer is refused at once (CONNECTION_REFUSED), as is one that has waited for twice as long. To be less than
+    /// half of the time after which clients give up.
     pub handshake_wait: Duration,
     /// Takes DATAGRAM frames (RFC 9221), and sends them to a peer that takes them. Otherwise one of the peer ends the
     /// connection. [BQ-80]

@@ -46,11 +46,12 @@ impl<T> AdmissionQueue<T> {
         Ok(())
     }
 
-    /// Takes a client that has waited for twice the limit, because admissions came to be slower. It is about to give up,
-    /// and a handshake would be in vain.
+    /// Takes a client that has waited for twice the limit, because admissions came to be slower. It is about to give
+    /// up, and a handshake would be in vain.
     pub(super) fn pop_late(&mut self, now: Instant) -> Option<T> {
-        let is_late = |(_, since): &mut (T, Instant)| now.saturating_duration_since(*since) > 2 * self.limit;
-        self.waiting.pop_front_if(is_late).map(|(client, _)| client)
+        let (_, since) = self.waiting.front()?;
+        let is_late = now.saturating_duration_since(*since) > 2 * self.limit;
+        if is_late { self.waiting.pop_front().map(|(client, _)| client) } else { None }
     }
 
     /// Takes the client that has waited the longest.

@@ -213,6 +213,15 @@ impl Connection {
         }
     }
 
+    /// Number of path MTU probes that were lost, while they are delayed.
+    fn lost_probes(&mut self) -> u64 {
+        if self.probe_delay.has_withheld() {
+            self.library.path_stats(PathId::ZERO).map_or(0, |path| path.lost_plpmtud_probes)
+        } else {
+            0
+        }
+    }
+
     /// Counts for the delay of probes.
     fn counts(&mut self) -> Counts {
         let stats = self.library.stats();
@@ -521,10 +530,12 @@ impl Connection {
 
     fn handle_timeouts(&mut self, cx: &Context<'_>) {
         let now = now();
-        self.probe_delay.handle_timeout();
+        let lost = self.lost_probes();
         while self.library_timeout().is_some_and(|at| at <= now) {
             self.library.handle_timeout(now);
         }
+        let is_probe = self.lost_probes() > lost;
+        self.probe_delay.handle_timeout(is_probe);
         self.turn_paths(cx);
         if self.first_flight.as_mut().is_some_and(|first| first.take_ping(now)) {
             self.ping();

@@ -94,6 +94,8 @@ pub(super) struct ProbeDelay {
     is_pending: bool,
     /// The library has to be asked.
     is_due: bool,
+    /// Something has come since the last batch that is to be acknowledged.
+    is_unacknowledged: bool,
     /// Counts at the end of the last turn.
     counts: Counts,
     /// Packets that were lost, and probes among them.
@@ -107,6 +109,7 @@ impl Default for ProbeDelay {
             written: 0,
             is_pending: true,
             is_due: true,
+            is_unacknowledged: false,
             counts: Counts::default(),
             lost: (0, 0),
             withheld: 0,
@@ -153,9 +156,14 @@ impl ProbeDelay {
         self.handle_change();
     }
 
-    /// A timeout of the library has passed.
-    pub(super) fn handle_timeout(&mut self) {
-        self.is_due = true;
+    /// A timeout of the library has passed. `is_probe`: it was that of a probe that did not leave.
+    pub(super) fn handle_timeout(&mut self, is_probe: bool) {
+        self.is_due |= !is_probe || self.is_pending || self.is_unacknowledged;
+    }
+
+    /// Tests whether probes that did not leave may be on their way for the library.
+    pub(super) fn has_withheld(&self) -> bool {
+        self.withheld > 0 && !self.is_over()
     }
 
     /// Datagrams have come at `at`, and the library has them. `timeout`: its next one.
@@ -164,6 +172,7 @@ impl ProbeDelay {
         if counts.asked > before.asked {
             return self.end();
         }
+        self.is_unacknowledged |= counts.received > before.received;
         let is_acknowledged_later = timeout == Some(at + ACK_DELAY);
         self.is_pending |= counts.lost > before.lost;
         self.is_due |= self.is_pending || (counts.received > before.received && !is_acknowledged_later);
@@ -172,6 +181,7 @@ impl ProbeDelay {
     /// The library has built a batch.
     pub(super) fn handle_sent(&mut self, sent: Sent, counts: Counts) {
         let before = std::mem::replace(&mut self.counts, counts);
+        self.is_unacknowledged = false;
         if sent.is_handshake || sent.room < ROOM {
             return;
         }
@@ -250,10 +260,15 @@ mod tests {
         let mut delay = idle();
         delay.handle_received(at, counts(1, 1), Some(at + ACK_DELAY));
         assert!(!delay.is_due());
-        delay.handle_timeout();
+        delay.handle_timeout(true);
+        assert!(delay.is_due(), "an acknowledgement may be due as well");
+        delay.is_due = false;
+        delay.handle_timeout(false);
         assert!(delay.is_due());
         delay.handle_sent(SMALL, counts(1, 1));
         assert!(!delay.is_due());
+        delay.handle_timeout(true);
+        assert!(!delay.is_due(), "the loss of a probe that did not leave");
         delay.handle_received(at, counts(1, 2), Some(at + ACK_DELAY / 2));
         assert!(delay.is_due(), "or at once");
     }
