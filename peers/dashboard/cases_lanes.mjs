@@ -56,6 +56,7 @@ scenario('lanes/rates', FAST, async (stage) => {
   await stage.text(lane(20), '← in\\s+0 B/s')
   await stage.text('main', 'holding: bulk waits')
   await stage.text('main', 'Kind of path\\s+policed at 10 Mbit/s')
+  await stage.text('main', '203\\.0\\.113\\.9:50123')
   await stage.text('main', 'plant/hamburg/edge-07/offline')
 })
 

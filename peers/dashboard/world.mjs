@@ -136,7 +136,7 @@ export class World {
 
   streams({ client_id, connected, transport, index, address }) {
     const at = Date.now() / 1000
-    if (!connected) return { client_id, at, path: null, gate: null, streams: [] }
+    if (!connected) return { client_id, at, path: null, paths: [], gate: null, streams: [] }
     const isQuic = transport === 'quic'
     const wave = Math.sin(at / 4)
     const one = (given) => {
@@ -144,6 +144,7 @@ export class World {
       return { stream: given.stream, kind: given.kind, direction: given.direction, priority: given.priority, bytes_in: given.bytes_in, bytes_out: given.bytes_out, messages_in: Math.round(given.bytes_in / 310), messages_out: Math.round(given.bytes_out / 310),
         backlog_messages: Math.ceil(backlog / 2300), backlog_bytes: backlog, oldest_ms: backlog ? Math.round((backlog / (given.rate_out + 1)) * 1000) : null, unsent_bytes: given.kind === 'control' ? 0 : 2048, waits_for: given.waits_for, behind: given.behind }
     }
+    const onePath = (number, state, address, rtt_ms) => ({ number, state, address, rtt_ms, lost_packets: 12, sent_packets: 31_022, sent_bytes: 4_200_000, received_bytes: 810_000, cwnd_bytes: 64_000 })
     const plain = () => {
       const bytes = Math.round((at - this.begun) * (40 + (index % 30) * 20))
       return [{ stream: 0, kind: 'control', direction: 'both', priority: 65535, rate_out: 500, bytes_in: bytes, bytes_out: bytes * 2, backlog: 0, waits_for: null, behind: null }]
@@ -151,6 +152,7 @@ export class World {
     return {
       client_id, at,
       path: { rtt_ms: 38 + 6 * wave, loss_ratio: 0.0042, lost_packets: 1312, sent_packets: 310_220, cwnd_bytes: 240_000 + Math.round(40_000 * wave), mtu_bytes: 1452, address, moves: isQuic ? 2 : 0 },
+      paths: client_id === EDGE ? [onePath(0, 'in_use', address, 38), onePath(1, 'standby', '203.0.113.9:50123', 64)] : [],
       gate: isQuic ? { state: 'holding', rate_per_sec: 1_310_000, queue_ms: 3.1, class: 'policed at 10 Mbit/s' } : null,
       streams: client_id === EDGE ? this.edge.map(one) : plain().map(one),
     }

@@ -17,7 +17,6 @@ mod multi;
 mod noq_peer;
 mod peers;
 mod policing;
-mod probes;
 mod proxy;
 #[expect(unreachable_pub, reason = "it is public where it lives, in the fuzz crate")]
 #[path = "../../../../fuzz/src/proxy_header.rs"]

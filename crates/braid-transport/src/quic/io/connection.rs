@@ -22,13 +22,12 @@ use noq_proto::{
 
 use super::answer_delay::{AnswerDelay, Frames};
 use super::datagram_frames::{DatagramFrames, DatagramSource, SentPackets};
-use super::datagram_queue::{DatagramQueue, Datagrams, Order};
+use super::datagram_queue::{DatagramQueue, Order};
 use super::endpoint::Endpoint;
 use super::event::Event;
 use super::first_flight::{FirstFlight, Turn};
 use super::own_endpoint::OwnEndpoint;
 use super::paths::{LocalPaths, Paths};
-use super::probe_delay::{Counts, ProbeDelay, Sent};
 use super::sender::Sender;
 use super::socket::Socket;
 use super::timer::{Timer, now};
@@ -67,7 +66,6 @@ pub(in crate::quic) struct Connection {
     /// Datagrams that have come.
     received: u64,
     answers: AnswerDelay,
-    probe_delay: ProbeDelay,
     /// DATAGRAM frames, where this end permits them.
     datagrams: Option<Box<DatagramFrames>>,
     /// Paths, unless there is one for good.
@@ -140,12 +138,6 @@ impl Connection {
         sender: Sender,
         (gate, paths): (Option<Arc<SharedGate>>, Option<Box<Paths>>),
     ) -> Self {
-        let mut probe_delay = ProbeDelay::default();
-        if gate.is_none() || paths.is_some() {
-            // Otherwise its congestion controller does not learn that there was nothing to send, and paths are opened
-            // and watched by what is sent.
-            probe_delay.end();
-        }
         let first_flight = library.side().is_client().then(Box::default);
         Self {
             library,
@@ -156,7 +148,6 @@ impl Connection {
             timer: Timer::default(),
             received: 0,
             answers: AnswerDelay::default(),
-            probe_delay,
             datagrams: None,
             paths,
             first_flight,
@@ -176,7 +167,7 @@ impl Connection {
 
     /// Takes in what has come, and registers the task for more.
     pub(in crate::quic) fn receive(&mut self, cx: &mut Context<'_>) {
-        let (Datagrams { events: datagrams, last }, order) = match &mut self.source {
+        let (datagrams, order) = match &mut self.source {
             Source::Shared { queue, .. } => queue.take(cx),
             Source::Own(own) => match own.receive(cx, self.handle) {
                 Ok(datagrams) => (datagrams, None),
@@ -194,7 +185,6 @@ impl Connection {
         }
         if count > 0 {
             self.answers.handle_received(count, now(), || Frames::from(&self.library.stats()));
-            self.note_received(last);
         }
         match order {
             Some(Order::Close(code)) => self.close(code),
@@ -203,39 +193,11 @@ impl Connection {
         }
     }
 
-    /// Has the delay of probes know what has come.
-    fn note_received(&mut self, last: Option<Instant>) {
-        if !self.is_connected {
-            self.probe_delay.handle_change();
-        } else if !self.probe_delay.is_over() {
-            let counts = self.counts();
-            self.probe_delay.handle_received(last.unwrap_or_else(now), counts, self.library.poll_timeout());
-        }
-    }
-
-    /// Number of path MTU probes that were lost, while they are delayed.
-    fn lost_probes(&mut self) -> u64 {
-        if self.probe_delay.has_withheld() {
-            self.library.path_stats(PathId::ZERO).map_or(0, |path| path.lost_plpmtud_probes)
-        } else {
-            0
-        }
-    }
-
-    /// Counts for the delay of probes.
-    fn counts(&mut self) -> Counts {
-        let stats = self.library.stats();
-        self.probe_delay.count(&stats, || {
-            self.library.path_stats(PathId::ZERO).map_or(0, |path| path.lost_plpmtud_probes)
-        })
-    }
-
     /// Takes the pieces of streams that are read without order out of the library.
     fn empty_unordered(&mut self) {
         let Some(mut unordered) = self.unordered.take() else { return };
         self.collect_events(&mut unordered);
         let is_complete = unordered.empty(&mut self.library);
-        self.probe_delay.handle_change();
         self.unordered = unordered.is_used().then_some(unordered);
         if !is_complete && self.error.is_none() {
             tracing::debug!("a peer has sent too many frames of one stream in a datagram");
@@ -260,10 +222,6 @@ impl Connection {
     fn poll_own_event(&mut self) -> Option<Event> {
         let taken = self.unordered.as_mut().and_then(|unordered| unordered.pop_event());
         let event = taken.or_else(|| self.next_event());
-        // The end of a stream gives credit for another one. Of all else that makes a packet this end is the cause.
-        if let Some(Event::Connected | Event::Finished(_) | Event::Stopped(..) | Event::Lost) = event {
-            self.probe_delay.handle_change();
-        }
         if self.is_discarding
             && let Some(Event::Readable(id)) = event
         {
@@ -376,7 +334,7 @@ impl Connection {
                 buffer.clear();
                 let is_alone = source.as_deref_mut().is_some_and(|source| self.fill_packet(source));
                 let segments = if is_alone { NonZeroUsize::MIN } else { most };
-                if let Some(transmit) = self.next_batch(now, segments, buffer) {
+                if let Some(transmit) = self.library.poll_transmit(now, segments, buffer) {
                     sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
                     self.sender.send(&transmit, buffer);
                     if let Some(source) = source.as_deref_mut() {
@@ -407,43 +365,6 @@ impl Connection {
             }
         });
         self.exchange_events();
-    }
-
-    /// The next batch of the library, unless it has none for certain.
-    fn next_batch(
-        &mut self,
-        now: Instant,
-        segments: NonZeroUsize,
-        buffer: &mut Vec<u8>,
-    ) -> Option<noq_proto::Transmit> {
-        if self.probe_delay.is_over() || !self.is_connected || self.error.is_some() {
-            return self.library.poll_transmit(now, segments, buffer);
-        }
-        if let Some(gate) = &self.gate {
-            gate.set_idle(self.probe_delay.is_idle());
-            gate.take_limited();
-        }
-        if !self.probe_delay.is_due() {
-            return None;
-        }
-        let mtu = usize::from(self.library.current_mtu());
-        loop {
-            let Some(transmit) = self.library.poll_transmit(now, segments, buffer) else {
-                let is_limited = self.gate.as_ref().is_some_and(|gate| gate.take_limited());
-                self.probe_delay.handle_nothing(is_limited);
-                return None;
-            };
-            let size = transmit.segment_size.unwrap_or(transmit.size).max(1);
-            if size > mtu && self.probe_delay.withhold() {
-                buffer.clear();
-                continue;
-            }
-            let last = transmit.size - (transmit.size.div_ceil(size) - 1) * size;
-            let is_handshake = buffer.first().is_some_and(|first| first & 0x80 != 0);
-            let counts = self.counts();
-            self.probe_delay.handle_sent(Sent { room: mtu.saturating_sub(last), is_handshake }, counts);
-            return Some(transmit);
-        }
     }
 
     /// Has the source add datagrams to the next packet. True: the packet has to be built by itself.
@@ -530,12 +451,9 @@ impl Connection {
 
     fn handle_timeouts(&mut self, cx: &Context<'_>) {
         let now = now();
-        let lost = self.lost_probes();
         while self.library_timeout().is_some_and(|at| at <= now) {
             self.library.handle_timeout(now);
         }
-        let is_probe = self.lost_probes() > lost;
-        self.probe_delay.handle_timeout(is_probe);
         self.turn_paths(cx);
         if self.first_flight.as_mut().is_some_and(|first| first.take_ping(now)) {
             self.ping();
@@ -559,7 +477,6 @@ impl Connection {
             if let Some(answer) = answer {
                 has_answer = true;
                 self.library.handle_event(answer);
-                self.probe_delay.handle_change();
             }
         }
         has_answer
@@ -709,7 +626,6 @@ impl Connection {
 
     /// Sends a PING.
     pub(in crate::quic) fn ping(&mut self) -> bool {
-        self.probe_delay.handle_change();
         self.library.ping_path(self.primary_path()).is_ok()
     }
 
@@ -731,7 +647,6 @@ impl Connection {
         };
         self.sender.set_socket(own.rebind(open)?);
         self.library.handle_network_change(None, now());
-        self.probe_delay.end();
         self.answers = AnswerDelay::default();
         Ok(())
     }

@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
-use std::time::Instant;
 
 use noq_proto::{ConnectionEvent, VarInt};
 
@@ -18,17 +17,9 @@ pub(super) struct DatagramQueue {
     state: Mutex<State>,
 }
 
-/// Datagrams for a connection, in order.
-#[derive(Default)]
-pub(super) struct Datagrams {
-    pub(super) events: Vec<ConnectionEvent>,
-    /// Time at which the endpoint had the last one.
-    pub(super) last: Option<Instant>,
-}
-
 #[derive(Default)]
 struct State {
-    datagrams: Datagrams,
+    datagrams: Vec<ConnectionEvent>,
     order: Option<Order>,
     waker: Option<Waker>,
 }
@@ -43,13 +34,11 @@ pub(super) enum Order {
 }
 
 impl DatagramQueue {
-    /// Adds a datagram that the endpoint had at `now`. Returns the waker of the connection if it has to be woken; that
-    /// of the whole batch is one.
-    pub(super) fn push(&self, datagram: ConnectionEvent, now: Instant) -> Option<Waker> {
+    /// Adds a datagram. Returns the waker of the connection if it has to be woken; that of the whole batch is one.
+    pub(super) fn push(&self, datagram: ConnectionEvent) -> Option<Waker> {
         let mut state = self.lock();
-        if state.datagrams.events.len() < MAX_WAITING {
-            state.datagrams.events.push(datagram);
-            state.datagrams.last = Some(now);
+        if state.datagrams.len() < MAX_WAITING {
+            state.datagrams.push(datagram);
         }
         state.waker.take()
     }
@@ -67,16 +56,15 @@ impl DatagramQueue {
     }
 
     /// Takes what has come, and registers the task for what comes next.
-    pub(super) fn take(&self, cx: &Context<'_>) -> (Datagrams, Option<Order>) {
+    pub(super) fn take(&self, cx: &Context<'_>) -> (Vec<ConnectionEvent>, Option<Order>) {
         let mut state = self.lock();
         match &mut state.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
         }
         let mut datagrams = std::mem::take(&mut state.datagrams);
-        if datagrams.events.len() > MAX_TAKEN {
-            let events = datagrams.events.split_off(MAX_TAKEN);
-            state.datagrams = Datagrams { events, last: datagrams.last };
+        if datagrams.len() > MAX_TAKEN {
+            state.datagrams = datagrams.split_off(MAX_TAKEN);
             cx.waker().wake_by_ref();
             // An order comes behind them.
             return (datagrams, None);

@@ -290,7 +290,7 @@ impl Endpoint {
         match state.library.handle(now, FourTuple::new(from, to), ecn, bytes, &mut answer) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let entry = state.connections.get(handle.0).and_then(Option::as_ref);
-                woken.extend(entry.and_then(|entry| entry.queue.push(event, now)));
+                woken.extend(entry.and_then(|entry| entry.queue.push(event)));
             }
             Some(DatagramEvent::NewConnection(incoming)) if state.is_closed => {
                 drop(state);

@@ -15,7 +15,6 @@ mod event;
 mod first_flight;
 mod own_endpoint;
 mod paths;
-mod probe_delay;
 mod sender;
 mod socket;
 mod timer;

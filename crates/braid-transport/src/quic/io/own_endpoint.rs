@@ -11,7 +11,6 @@ use noq_proto::{
 };
 
 use super::batch;
-use super::datagram_queue::Datagrams;
 use super::socket::{Datagram, Socket};
 use super::timer::now;
 
@@ -112,12 +111,12 @@ impl OwnEndpoint {
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionHandle,
-    ) -> io::Result<Datagrams> {
-        let mut datagrams = Datagrams::default();
+    ) -> io::Result<Vec<ConnectionEvent>> {
+        let mut datagrams = Vec::new();
         let library = &mut self.library;
         if let Some(previous) = self.previous.take()
             && receive(&previous, None, library, cx, connection, &mut datagrams).is_ok()
-            && datagrams.events.is_empty()
+            && datagrams.is_empty()
         {
             self.previous = Some(previous);
         }
@@ -145,17 +144,16 @@ fn receive(
     endpoint: &mut noq_proto::Endpoint,
     cx: &mut Context<'_>,
     connection: ConnectionHandle,
-    datagrams: &mut Datagrams,
+    datagrams: &mut Vec<ConnectionEvent>,
 ) -> io::Result<()> {
     let mut count = 0;
     while count < MAX_RECEIVED {
         let received = socket.poll_receive(cx, MAX_BATCH, |Datagram { from, to, ecn, bytes }| {
             count += 1;
-            let (mut answer, now) = (Vec::new(), now());
-            match endpoint.handle(now, FourTuple::new(from, ip.or(to)), ecn, bytes, &mut answer) {
+            let mut answer = Vec::new();
+            match endpoint.handle(now(), FourTuple::new(from, ip.or(to)), ecn, bytes, &mut answer) {
                 Some(DatagramEvent::ConnectionEvent(handle, event)) if handle == connection => {
-                    datagrams.events.push(event);
-                    datagrams.last = Some(now);
+                    datagrams.push(event);
                 }
                 Some(DatagramEvent::Response(transmit)) => {
                     let _ = socket.try_send(&batch::of(&transmit, &answer));

@@ -218,7 +218,6 @@ impl Controller for GatedController {
     }
 
     fn on_cwnd_limited(&mut self) {
-        self.factory.gate.note_limited();
         if !self.is_active() {
             self.inner.on_cwnd_limited();
         }
@@ -233,7 +232,6 @@ impl Controller for GatedController {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        let app_limited = self.factory.gate.is_app_limited(app_limited);
         let smoothed = rtt.get().as_secs_f64();
         if self.is_passthrough() {
             self.unreported.acked += 1;
@@ -247,7 +245,6 @@ impl Controller for GatedController {
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
-        let app_limited = self.factory.gate.is_app_limited(app_limited);
         if self.is_passthrough() {
             let Unreported { acked, lost, smoothed } = std::mem::take(&mut self.unreported);
             self.gate().handle_passthrough(acked, lost, smoothed, app_limited, now);

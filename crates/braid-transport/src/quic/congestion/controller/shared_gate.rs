@@ -34,10 +34,6 @@ pub(in crate::quic) struct SharedGate {
     is_retired: AtomicBool,
     /// A packet was refused since the last try.
     is_refused: AtomicBool,
-    /// The library is not asked for packets, because it has none.
-    is_idle: AtomicBool,
-    /// The window was too small for a packet since it was asked about.
-    is_limited: AtomicBool,
     /// Tokens of a policer's bucket that bulk leaves for urgent packets.
     reserve: u8,
     /// File of the gate log.
@@ -56,8 +52,6 @@ impl SharedGate {
             expects_paths: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
-            is_idle: AtomicBool::new(false),
-            is_limited: AtomicBool::new(false),
             reserve,
             log,
             filter: Mutex::default(),
@@ -181,27 +175,6 @@ impl SharedGate {
     /// Notes that a packet was refused.
     pub(super) fn refuse(&self) {
         self.is_refused.store(true, Ordering::Release);
-    }
-
-    /// Notes whether the library has nothing to send, and is not asked therefore.
-    pub(in crate::quic) fn set_idle(&self, is_idle: bool) {
-        self.is_idle.store(is_idle, Ordering::Release);
-    }
-
-    /// Notes that the window is too small for a packet.
-    pub(super) fn note_limited(&self) {
-        self.is_limited.store(true, Ordering::Release);
-    }
-
-    /// Takes whether the window was too small for a packet since the last call.
-    pub(in crate::quic) fn take_limited(&self) -> bool {
-        self.is_limited.swap(false, Ordering::AcqRel)
-    }
-
-    /// Tests whether the application limits what is sent. `last`: whether the library had nothing when it was asked
-    /// last.
-    pub(super) fn is_app_limited(&self, last: bool) -> bool {
-        last || self.is_idle.load(Ordering::Acquire)
     }
 
     /// Time until which timeouts of the library wait.

@@ -47,9 +47,7 @@ impl Connection {
             }
         };
         // Credit leaves with the next packets.
-        if chunks.finalize().should_transmit() {
-            self.probe_delay.handle_change();
-        }
+        let _ = chunks.finalize();
         match end {
             _ if buffer.filled().len() > before => Poll::Ready(Received::Bytes),
             Ok(_) => Poll::Ready(Received::Finished),
@@ -74,13 +72,11 @@ impl Connection {
         id: StreamId,
         handle_piece: impl FnMut(Chunk),
     ) -> Poll<Received> {
-        self.probe_delay.handle_change();
         self.unordered.as_mut().map_or(Poll::Pending, |unordered| unordered.take(id, handle_piece))
     }
 
     /// Drops all bytes that come from now on, and gives next to no credit.
     pub(in crate::quic) fn discard_all(&mut self) {
-        self.probe_delay.handle_change();
         self.is_discarding = true;
         self.unordered = None;
         self.set_receive_window(DISCARD_WINDOW);
@@ -90,7 +86,6 @@ impl Connection {
         if let Ok(mut chunks) = self.library.recv_stream(id).read(false) {
             while let Ok(Some(_)) = chunks.next(usize::MAX) {}
         }
-        self.probe_delay.handle_change();
     }
 
     /// Writes as much of `slices` as is taken now, at most `max` bytes. Pending: an event tells of room.
@@ -117,7 +112,7 @@ impl Connection {
                 break;
             }
         }
-        self.handle_written(total);
+        self.answers.handle_written(total);
         Poll::Ready(Ok(total))
     }
 
@@ -130,9 +125,7 @@ impl Connection {
         let mut stream = self.library.recv_stream(id);
         let Ok(mut chunks) = stream.read(true) else { return Poll::Ready(Ok(None)) };
         let next = chunks.next(max);
-        if chunks.finalize().should_transmit() {
-            self.probe_delay.handle_change();
-        }
+        let _ = chunks.finalize();
         match next {
             Ok(chunk) => Poll::Ready(Ok(chunk.map(|chunk| chunk.bytes))),
             Err(ReadError::Reset(code)) => Poll::Ready(Err(code)),
@@ -151,7 +144,7 @@ impl Connection {
         }
         match self.library.send_stream(id).write_chunks(&mut std::slice::from_mut(chunk)) {
             Ok(written) => {
-                self.handle_written(written);
+                self.answers.handle_written(written);
                 Poll::Ready(Ok(written))
             }
             Err(error) => refused(&error),
@@ -169,19 +162,16 @@ impl Connection {
 
     /// Sends FIN. An error means that the stream has ended.
     pub(in crate::quic) fn finish(&mut self, id: StreamId) -> Result<(), FinishError> {
-        self.probe_delay.handle_change();
         self.library.send_stream(id).finish()
     }
 
     /// Sends RESET_STREAM, if the half is open.
     pub(in crate::quic) fn reset(&mut self, id: StreamId, code: VarInt) {
-        self.probe_delay.handle_change();
         let _ = self.library.send_stream(id).reset(code);
     }
 
     /// Sends STOP_SENDING, if the half is open.
     pub(in crate::quic) fn stop(&mut self, id: StreamId, code: VarInt) {
-        self.probe_delay.handle_change();
         let _ = self.library.recv_stream(id).stop(code);
         if let Some(unordered) = &mut self.unordered {
             unordered.remove(id);
@@ -206,7 +196,6 @@ impl Connection {
 
     /// Sets the unread bytes that the peer may send over all streams.
     pub(in crate::quic) fn set_receive_window(&mut self, bytes: VarInt) {
-        self.probe_delay.handle_change();
         self.library.set_receive_window(bytes);
     }
 
@@ -226,8 +215,6 @@ impl Connection {
         // Those that came before are read first, and not behind what was sent after them.
         datagrams.take_received(&mut self.library);
         self.datagrams = Some(datagrams);
-        // One that has no room in a packet waits for the next.
-        self.probe_delay.end();
     }
 
     /// Largest datagram that the path takes now; `None` if either end permits none.
@@ -245,15 +232,7 @@ impl Connection {
 
     /// A datagram is to be sent: acknowledgements do not wait any longer.
     pub(in crate::quic) fn note_datagram(&mut self, bytes: usize) {
-        self.handle_written(bytes);
-    }
-
-    /// Bytes are to be sent.
-    fn handle_written(&mut self, bytes: usize) {
         self.answers.handle_written(bytes);
-        if bytes > 0 {
-            self.probe_delay.handle_written(bytes);
-        }
     }
 }
 
