@@ -176,15 +176,18 @@ fn millis(time: Duration) -> u64 {
 /// URLs of the servers.
 pub(super) fn servers(options: &CommonOptions, targets: &[Target]) -> Result<Vec<String>, OptionsError> {
     if let Some(Address { target, tls: Some(tls), .. }) = options.connection.address()? {
-        let Target { host, port, .. } = &target;
-        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let (host, port) = (url_host(&target), target.port);
         return Ok(vec![format!("auto://{host}?quic={port}&tls={}", tls.port)]);
     }
     Ok(targets.iter().map(url).collect())
 }
 
 fn url(target: &Target) -> String {
-    let Target { transport, host, port, path } = target;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-    format!("{}://{host}:{port}{path}", transport.scheme())
+    let Target { transport, port, path, .. } = target;
+    format!("{}://{}:{port}{path}", transport.scheme(), url_host(target))
+}
+
+/// The host as URLs have it: an IPv6 address in brackets.
+fn url_host(Target { host, .. }: &Target) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.clone() }
 }
