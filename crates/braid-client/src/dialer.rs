@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_transport::quic::RoundTrips;
+use braid_transport::quic::KnownPaths;
 use braid_transport::{ClientTls, ConnectOptions, Link, Target, Transport, connect_timed, mem, sim};
 use percent_encoding::percent_decode_str;
 use tokio::time::timeout;
@@ -80,8 +80,8 @@ impl Dialer {
     }
 
     /// Round trips that QUIC begins with; `None` in tests.
-    pub(crate) fn round_trips(&self) -> Option<&RoundTrips> {
-        if let Self::Network(network) = self { Some(&network.2.quic.round_trips) } else { None }
+    pub(crate) fn known_paths(&self) -> Option<&KnownPaths> {
+        if let Self::Network(network) = self { Some(&network.2.quic.known_paths) } else { None }
     }
 
     /// Sets the host, which the certificate has to name.

@@ -56,9 +56,9 @@ impl Dialers {
 
     /// Lets attempts of QUIC begin with this round trip.
     pub(super) fn assume_round_trip(&self, round_trip: Duration) {
-        if let Some(round_trips) = self.quic.round_trips() {
+        if let Some(known_paths) = self.quic.known_paths() {
             for address in &self.addresses {
-                round_trips.assume(*address, round_trip);
+                known_paths.assume(*address, round_trip);
             }
         }
     }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{Fallible, LinkDirection, RunOptions, Scenario, Testbed, median, name, or_all};
 
 const HEAD: &str = "\
-path        MiB way  setting   limit s  median s  ratio   worst  dropped";
+path        MiB way  setting    limit s  median s  ratio   worst  dropped";
 
 /// Time of one message on a fresh connection, beside the time that the link alone would need.
 #[derive(clap::Parser)]
@@ -74,6 +74,8 @@ enum Path {
     Shallow50,
     /// 10 Mbit/s, 100 ms.
     Slow100,
+    /// 20 Mbit/s, 600 ms.
+    Geo,
     /// 20 Mbit/s, 40 ms, 1 % lost at random.
     Lossy1,
     /// 20 Mbit/s, 40 ms, 2 % lost at random.
@@ -87,6 +89,8 @@ enum Path {
 enum Setting {
     /// Defaults.
     Defaults,
+    /// Defaults, after a connection that has carried as much.
+    Returning,
     /// Defaults without the gate.
     Ungated,
     /// CUBIC at both ends.
@@ -132,6 +136,7 @@ impl Path {
             Self::Giga200 => (1000, 200, 0.0),
             Self::Fast50 | Self::Shallow50 => (100, 50, 0.0),
             Self::Slow100 => (10, 100, 0.0),
+            Self::Geo => (20, 600, 0.0),
             Self::Lossy1 => (20, 40, 0.01),
             Self::Lossy2 => (20, 40, 0.02),
             Self::Jitter5 => (20, 40, 0.0),
@@ -160,12 +165,19 @@ impl Path {
     }
 }
 
+impl Transfer {
+    async fn connected(&self, testbed: &Testbed) -> Fallible<Bulk> {
+        let (publisher, subscriber) = testbed.connect(self.way).await?;
+        Ok(Bulk::set_up(publisher, subscriber).await?)
+    }
+}
+
 impl Scenario for Transfer {
     type Reading = Reading;
 
     async fn measure(&self, seed: u64) -> Fallible<Reading> {
         let congestion = match self.setting {
-            Setting::Defaults | Setting::Ungated => Congestion::default(),
+            Setting::Defaults | Setting::Returning | Setting::Ungated => Congestion::default(),
             Setting::Cubic => Congestion::Cubic,
             Setting::Newreno => Congestion::NewReno,
         };
@@ -179,10 +191,13 @@ impl Scenario for Transfer {
                 link.jitter = Duration::from_millis(5);
             }
         });
-        let (publisher, subscriber) = testbed.connect(self.way).await?;
-        let mut bulk = Bulk::set_up(publisher, subscriber).await?;
+        let bytes = (self.megabytes as usize) << 20;
+        if self.setting == Setting::Returning {
+            self.connected(&testbed).await?.transfer(bytes).await?;
+        }
+        let mut bulk = self.connected(&testbed).await?;
         let before = testbed.device.counters(direction);
-        let seconds = match timeout(PATIENCE, bulk.transfer((self.megabytes as usize) << 20)).await {
+        let seconds = match timeout(PATIENCE, bulk.transfer(bytes)).await {
             Ok(took) => Some(took?.as_secs_f64()),
             Err(_elapsed) => None,
         };
@@ -196,7 +211,7 @@ impl Scenario for Transfer {
         let worst = rounds.iter().map(|round| round.seconds.unwrap_or(f64::INFINITY)).fold(0.0, f64::max);
         let dropped = median(rounds, |round| Some(round.dropped)).unwrap_or_default();
         format!(
-            "{:11} {megabytes:3} {:4} {:8} {limit:8.3} {middle:9.3} {:6.2} {:7.2} {:6.1} %",
+            "{:11} {megabytes:3} {:4} {:9} {limit:8.3} {middle:9.3} {:6.2} {:7.2} {:6.1} %",
             name(path),
             name(way),
             name(setting),

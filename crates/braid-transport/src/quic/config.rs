@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use noq_proto::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
 use noq_proto::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
-use tokio::time::Instant;
 
 use super::cid_generator::{self, RoutableCidGenerator};
 use super::congestion::BbrExtensions;
 use super::congestion::controller::{Gated, SharedGate};
 use super::congestion::path_activity::PathActivities;
 use super::connection::ReceiveBudget;
-use super::io::Connection;
+use super::io::{Connection, now};
+use super::known_paths::{KnownPath, KnownPaths};
 use super::multipath::{Multipath, SERVER_PATHS};
 use super::qlog::QlogFiles;
 use super::quic_lb::QuicLb;
-use super::round_trips::RoundTrips;
 use crate::sim::Host;
 use crate::tls::{ALPN_H3, ALPN_MQTT};
 
@@ -83,11 +82,15 @@ impl Congestion {
         }
     }
 
-    /// `has_loss_floor`: [`QuicOptions::loss_floor`].
-    fn factory(self, has_loss_floor: bool) -> Arc<dyn ControllerFactory + Send + Sync> {
+    /// `has_loss_floor`: [`QuicOptions::loss_floor`]; `path`: path that may be resumed.
+    fn factory(
+        self,
+        has_loss_floor: bool,
+        path: Option<KnownPath>,
+    ) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
             Self::Bbr3 => {
-                let bbr = BbrExtensions::new(Arc::new(Bbr3Config::default()));
+                let bbr = BbrExtensions::new(Arc::new(Bbr3Config::default()), path);
                 Arc::new(bbr.with_loss_floor(has_loss_floor))
             }
             Self::Cubic => Arc::new(CubicConfig::default()),
@@ -125,8 +128,11 @@ pub struct QuicOptions {
     pub packet_threshold: u32,
     /// Round-trip time that is assumed until one is measured or remembered.
     pub initial_rtt: Duration,
-    /// Round-trip times of earlier connections with clones of these options.
-    pub round_trips: RoundTrips,
+    /// Measurements of earlier connections with clones of these options.
+    pub known_paths: KnownPaths,
+    /// With BBR: a connection sends at half of the rate of an earlier one on the same path as soon as it has shown that
+    /// it is the same (RFC 9959).
+    pub careful_resume: bool,
     /// Time limit of a client's handshake with one address.
     pub handshake_limit: Duration,
     /// Holds bulk back where the path limits, so that urgent messages meet no queue.
@@ -184,7 +190,8 @@ impl QuicOptions {
             loss_floor: false,
             packet_threshold: PACKET_THRESHOLD,
             initial_rtt: INITIAL_RTT,
-            round_trips: RoundTrips::default(),
+            known_paths: KnownPaths::default(),
+            careful_resume: true,
             handshake_limit: HANDSHAKE_LIMIT,
             gate: true,
             gate_reserve: 2,
@@ -223,13 +230,18 @@ impl QuicOptions {
 
     /// Round-trip time of an earlier connection to the network of a server.
     pub(super) fn known_round_trip(&self, peer: IpAddr) -> Option<Duration> {
-        self.round_trips.of(peer, Instant::now())
+        self.known_paths.round_trip(peer, now())
+    }
+
+    /// Path of a connection, among those that were measured. `local`: address of a client.
+    pub(super) fn known_path(&self, peer: IpAddr, local: Option<IpAddr>) -> KnownPath {
+        KnownPath::new(self.known_paths.clone(), peer, local)
     }
 
     /// Notes the round-trip time of a connection to a server whose handshake is over.
     pub(super) fn note_round_trip(&self, connection: &Connection, peer: SocketAddr) {
         if let Some(rtt) = connection.rtt() {
-            self.round_trips.note(peer.ip(), rtt, Instant::now());
+            self.known_paths.note_round_trip(peer.ip(), rtt, now());
         }
     }
 
@@ -248,7 +260,6 @@ impl QuicOptions {
             .packet_threshold(self.packet_threshold)
             .datagram_receive_buffer_size(self.datagrams.then_some(DATAGRAM_BUFFER)) // [BQ-80]
             .datagram_send_buffer_size(DATAGRAM_BUFFER)
-            .congestion_controller_factory(self.congestion.factory(self.loss_floor))
             .max_outgoing_bytes_per_second(self.link_rate);
         config.max_concurrent_multipath_paths(self.library_paths());
         if let Some(directory) = &self.qlog_dir {
@@ -268,9 +279,18 @@ pub(super) struct Transport {
 impl Transport {
     /// Configuration of one more connection. `known`: round trip of an earlier one. The library takes it for paths to
     /// which the connection moves as well.
-    pub(super) fn connection(&self, known: Option<Duration>) -> ConnectionConfig {
-        let QuicOptions { congestion, loss_floor, initial_rtt, gate, gate_reserve, gate_log, .. } =
-            &*self.options;
+    pub(super) fn connection(&self, known: Option<Duration>, path: KnownPath) -> ConnectionConfig {
+        let QuicOptions {
+            congestion,
+            loss_floor,
+            initial_rtt,
+            careful_resume,
+            gate,
+            gate_reserve,
+            gate_log,
+            ..
+        } = &*self.options;
+        let path = careful_resume.then_some(path);
         let mut shared = Arc::clone(&self.shared);
         if let Some(rtt) = known {
             // A longer one was perhaps a queue, and would delay the first repetition.
@@ -278,16 +298,13 @@ impl Transport {
         }
         let gate = gate.then(|| SharedGate::new(*gate_reserve, gate_log.as_deref().map(Arc::from)));
         let activities = (self.options.library_paths() > 0).then(PathActivities::default);
-        if gate.is_none() && activities.is_none() {
-            return ConnectionConfig { shared, gate, activities };
-        }
         let own = Arc::make_mut(&mut shared);
-        let mut factory = congestion.factory(*loss_floor);
+        let mut factory = congestion.factory(*loss_floor, path.clone());
         if let Some(gate) = &gate {
             let mut mtu_discovery = MtuDiscoveryConfig::default();
             mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
             own.mtu_discovery_config(Some(mtu_discovery));
-            factory = Arc::new(Gated { inner: factory, gate: Arc::clone(gate) });
+            factory = Arc::new(Gated { inner: factory, gate: Arc::clone(gate), path });
         }
         if let Some(activities) = &activities {
             factory = activities.around(factory);

@@ -263,7 +263,12 @@ impl<'a> Attempt<'a> {
         let name = self.tls.server_name(self.host);
         let mut config = early.unwrap_or(&self.config).clone();
         let known = self.transport.options.known_round_trip(address.ip());
-        let ConnectionConfig { shared, gate, activities } = self.transport.connection(known);
+        // A socket for any local address has the one from which packets to the server leave.
+        let bound = socket.local_addr().ok().map(|local| local.ip());
+        let local =
+            bound.filter(|ip| !ip.is_unspecified()).or_else(|| ConnectOptions::route_to(address).ok());
+        let path = self.transport.options.known_path(address.ip(), local);
+        let ConnectionConfig { shared, gate, activities } = self.transport.connection(known, path);
         config.transport_config(shared);
         let (socket, server) = (Arc::new(socket), (address, name));
         let connection =

@@ -342,7 +342,8 @@ impl QuicIncoming {
             Arc::new(ValidatingCrypto { inner, connection: limited, offered: Arc::clone(&offered) });
         // Without the round trip of an earlier connection: with it the library would give up validating the path of a
         // client that moves to a slower network. A client that repeats its first packet gets the flight again.
-        let ConnectionConfig { shared, gate, activities } = transport.connection(None);
+        let path = transport.options.known_path(address.ip(), None);
+        let ConnectionConfig { shared, gate, activities } = transport.connection(None, path);
         Arc::make_mut(&mut config).transport_config(shared);
         let options = transport.options;
         let connection = Connection::accept_client(

@@ -17,24 +17,24 @@ mod early;
 mod fault_tests;
 pub(crate) mod http3;
 mod io;
+mod known_paths;
 mod listener;
 mod multipath;
 mod offered_protocols;
 mod qlog;
 mod quic_lb;
-mod round_trips;
 mod tickets;
 
 pub use config::{Congestion, QuicOptions};
 pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason as PathReason};
 pub use connection::{Blocked, DatagramCounts, Multi, ReceiveBudget};
 pub use early::is_early_data_rejected;
+pub use known_paths::KnownPaths;
 pub use listener::EndpointHealth;
 pub use multipath::{
     LocalPath, Multipath, PathChange, PathMode, PathNotice, PathReport, PathRole, PathState,
 };
 pub use quic_lb::{QuicHeader, QuicLb, QuicLbError, QuicLbFormat, QuicLbKey, ServerId};
-pub use round_trips::RoundTrips;
 
 pub(crate) use connect::{connect, connect_http3, connect_simulated};
 pub(crate) use connection::ConnectionState;

@@ -156,7 +156,8 @@ async fn without_a_broker_every_client_is_a_failure_that_is_told() {
     let mut told: Vec<_> = statistics.events(0).into_iter().map(|event| event.what).collect();
     // Pauses differ, so that clients fail in any order.
     told.sort_unstable();
-    let expected = [1, 2, 3].map(|id| format!("client({id}): connect error - the in-memory listener is gone"));
+    let expected =
+        [1, 2, 3].map(|id| format!("client({id}): connect error - the in-memory listener is gone"));
     assert_eq!(told, expected);
     assert_eq!(statistics.summary(Role::Conn).connections.established, 0);
 }

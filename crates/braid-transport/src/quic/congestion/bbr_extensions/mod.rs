@@ -1,6 +1,7 @@
-//! Extensions of BBR version 3: a cap behind policers, a new begin on a path that has become longer, a lower limit on
-//! one that loses without a queue, and a packet beyond the window on a silent one.
+//! Extensions of BBR version 3: a start that remembers the path, a cap behind policers, a new begin on a path that has
+//! become longer, a lower limit on one that loses without a queue, and a packet beyond the window on a silent one.
 
+mod careful_resume;
 mod delivery_rate;
 mod extra_packet;
 mod loss_floor;
@@ -9,12 +10,14 @@ mod rtt_step;
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
+use crate::quic::known_paths::KnownPath;
+use careful_resume::{CarefulResume, PathNow};
 use extra_packet::ExtraPacket;
 use loss_floor::LossFloor;
 use policer_cap::PolicerCap;
@@ -28,6 +31,8 @@ pub(in crate::quic) const PROBE: u16 = 30;
 pub(in crate::quic) struct BbrExtensions {
     inner: Arc<dyn ControllerFactory + Send + Sync>,
     has_loss_floor: bool,
+    /// Path of the first controller. Those of further paths have others.
+    path: Mutex<Option<KnownPath>>,
 }
 
 /// Lower limit of what a controller allows.
@@ -40,8 +45,12 @@ struct Floor {
 }
 
 impl BbrExtensions {
-    pub(in crate::quic) fn new(inner: Arc<dyn ControllerFactory + Send + Sync>) -> Self {
-        Self { inner, has_loss_floor: false }
+    /// `path`: path that may be resumed.
+    pub(in crate::quic) fn new(
+        inner: Arc<dyn ControllerFactory + Send + Sync>,
+        path: Option<KnownPath>,
+    ) -> Self {
+        Self { inner, has_loss_floor: false, path: Mutex::new(path) }
     }
 
     /// Adds the lower limit on a path that loses without a queue.
@@ -56,12 +65,14 @@ impl ControllerFactory for BbrExtensions {
         let inner = Arc::clone(&self.inner).build(now, mtu);
         let (cap, rtt_step) = (PolicerCap::new(now), RttStep::new(now));
         let loss_floor = self.has_loss_floor.then(LossFloor::default);
+        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
         Box::new(ExtendedController {
             factory: self,
             inner,
             cap,
             rtt_step,
             loss_floor,
+            resume: path.map(CarefulResume::new),
             extra: ExtraPacket::default(),
             mtu,
             ack_frequency: None,
@@ -84,6 +95,7 @@ struct ExtendedController {
     cap: PolicerCap,
     rtt_step: RttStep,
     loss_floor: Option<LossFloor>,
+    resume: Option<CarefulResume>,
     extra: ExtraPacket,
     // Settings of the next inner controller.
     mtu: u16,
@@ -103,10 +115,12 @@ impl ExtendedController {
     fn floor(&self) -> Option<Floor> {
         let of_loss = self.loss_floor.as_ref().filter(|_| self.cap.held().is_none());
         let of_loss = of_loss.and_then(|floor| floor.floor(self.mtu, self.inner.initial_window()));
-        match (of_loss, self.rtt_step.floor()) {
-            (Some(a), Some(b)) => Some(Floor { rate: a.rate.max(b.rate), window: a.window.max(b.window) }),
-            (a, b) => a.or(b),
-        }
+        let resumed = self.resume.as_ref().and_then(CarefulResume::floor);
+        let floors = [of_loss, self.rtt_step.floor(), resumed];
+        floors
+            .into_iter()
+            .flatten()
+            .reduce(|a, b| Floor { rate: a.rate.max(b.rate), window: a.window.max(b.window) })
     }
 }
 
@@ -117,6 +131,9 @@ impl Controller for ExtendedController {
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         self.cap.handle_sent(pn);
+        if let Some(resume) = &mut self.resume {
+            resume.handle_sent(pn);
+        }
         self.rtt_step.handle_sent(now);
         self.extra.handle_sent(bytes, now);
         self.inner.on_packet_sent(now, bytes, pn);
@@ -124,6 +141,9 @@ impl Controller for ExtendedController {
 
     fn on_cwnd_limited(&mut self) {
         self.rtt_step.handle_full();
+        if let Some(resume) = &mut self.resume {
+            resume.handle_full();
+        }
         self.inner.on_cwnd_limited();
     }
 
@@ -144,6 +164,9 @@ impl Controller for ExtendedController {
         if let Some(floor) = &mut self.loss_floor {
             floor.handle_acked(sent, bytes, rtt.get(), now);
         }
+        if let Some(resume) = &mut self.resume {
+            resume.handle_acked(pn, bytes, now.saturating_duration_since(sent));
+        }
         self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
     }
 
@@ -158,6 +181,12 @@ impl Controller for ExtendedController {
         }
         self.cap.handle_end_of_acks(app_limited, now);
         self.extra.handle_end_of_acks(in_flight, now);
+        if let Some(resume) = &mut self.resume {
+            if self.cap.held().is_some() {
+                resume.handle_policer();
+            }
+            resume.handle_end_of_acks(&PathNow::of(&*self.inner), now);
+        }
         if self.rtt_step.handle_end_of_acks(app_limited, now) {
             self.begin_anew(now);
         }
@@ -174,6 +203,7 @@ impl Controller for ExtendedController {
     ) {
         if is_persistent_congestion || is_ecn {
             self.rtt_step.handle_lost(now);
+            self.resume.iter_mut().for_each(CarefulResume::handle_lost);
         }
         if is_persistent_congestion {
             self.loss_floor.iter_mut().for_each(LossFloor::handle_collapse);
@@ -192,6 +222,7 @@ impl Controller for ExtendedController {
         if lost_bytes > PROBE {
             self.cap.handle_lost(pn, now);
             self.rtt_step.handle_lost(now);
+            self.resume.iter_mut().for_each(CarefulResume::handle_lost);
         }
         self.extra.handle_lost(lost_bytes);
         self.inner.on_packet_lost(lost_bytes, pn, now);
@@ -228,6 +259,7 @@ impl Controller for ExtendedController {
         metrics
     }
 
+    /// Builds the controller of a path that replaces this one, and whose capacity is not known.
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self {
             factory: Arc::clone(&self.factory),
@@ -235,6 +267,7 @@ impl Controller for ExtendedController {
             cap: self.cap.clone(),
             rtt_step: self.rtt_step.clone(),
             loss_floor: self.loss_floor.clone(),
+            resume: None,
             extra: self.extra.clone(),
             ..*self
         })
@@ -270,7 +303,7 @@ mod tests {
     /// Controller in a trial: the path had 10 ms, now has 100 ms and passes less.
     fn on_trial() -> (Box<ExtendedController>, Instant) {
         let mut now = Instant::now();
-        let factory = Arc::new(BbrExtensions::new(Arc::new(CubicConfig::default())));
+        let factory = Arc::new(BbrExtensions::new(Arc::new(CubicConfig::default()), None));
         let built = ControllerFactory::build(factory, now, MTU).into_any();
         let mut controller = built.downcast::<ExtendedController>().expect("of its kind");
         // Round trip (ms) and packets in it.

@@ -17,6 +17,7 @@ use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use super::bbr_extensions::PROBE;
 use super::path_model::{Class, Gate, SendDecision};
 use crate::quic::io::now;
+use crate::quic::known_paths::KnownPath;
 use datagram_filter::DatagramFilter;
 pub(in crate::quic) use shared_gate::SharedGate;
 
@@ -26,6 +27,9 @@ const UNLIMITED: u64 = 1 << 40;
 /// Bytes that may be in flight beyond the window of the congestion controller.
 const MARGIN: u64 = 64 << 10;
 
+/// Packets that may be in flight at first on a path that replaces another: answers that validate it must not wait.
+const MIGRATED: u64 = 32;
+
 /// Window that holds no packet.
 const CLOSED: u64 = 1;
 
@@ -33,6 +37,19 @@ const CLOSED: u64 = 1;
 pub(in crate::quic) struct Gated {
     pub(in crate::quic) inner: Arc<dyn ControllerFactory + Send + Sync>,
     pub(in crate::quic) gate: Arc<SharedGate>,
+    /// Path that may be resumed.
+    pub(in crate::quic) path: Option<KnownPath>,
+}
+
+impl Gated {
+    /// A gate for the first path: it permits what a resumed connection sends.
+    fn first_gate(&self, now: Instant, mtu: u16) -> Gate {
+        let gate = Gate::new(now, mtu, self.gate.reserve());
+        match self.path.as_ref().and_then(|path| path.capacity(now)) {
+            Some(known) => gate.with_window(known.resumed_window() / u64::from(mtu)),
+            None => gate,
+        }
+    }
 }
 
 impl ControllerFactory for Gated {
@@ -41,7 +58,7 @@ impl ControllerFactory for Gated {
         if self.gate.retire() {
             return Arc::clone(&self.inner).build(now, mtu);
         }
-        self.gate.replace(Gate::new(now, mtu, self.gate.reserve()));
+        self.gate.replace(self.first_gate(now, mtu));
         let inner = Arc::clone(&self.inner).build(now, mtu);
         Box::new(GatedController::new(self, inner, mtu))
     }
@@ -179,6 +196,10 @@ impl GatedController {
         if self.class.is_limited() && !class.is_limited() {
             // The old one saw no packets meanwhile.
             self.inner = Arc::clone(&self.factory.inner).build(now, self.mtu);
+        }
+        if let Some(path) = self.factory.path.as_ref().filter(|_| class.is_limited()) {
+            // Bursts through a bucket or into a queue are no capacity.
+            path.forget_capacity();
         }
         self.class = class;
         self.factory.gate.set_class(class);
@@ -344,7 +365,7 @@ impl Controller for GatedController {
     fn clone_box(&self) -> Box<dyn Controller> {
         let now = now();
         let gate = &self.factory.gate;
-        gate.replace(Gate::migrated(now, self.mtu, gate.reserve()));
+        gate.replace(Gate::new(now, self.mtu, gate.reserve()).with_window(MIGRATED));
         let inner = match self.is_active() {
             true => Arc::clone(&self.factory.inner).build(now, self.mtu),
             false => self.inner.clone_box(),
@@ -385,7 +406,7 @@ mod tests {
     fn questions_before_a_batch_do_not_tell_probes_from_packets() {
         let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
-        let factory = Arc::new(Gated { inner: Arc::clone(&inner) as _, gate: Arc::clone(&gate) });
+        let factory = Arc::new(Gated { inner: Arc::clone(&inner) as _, gate: Arc::clone(&gate), path: None });
         gate.set_established();
         let mut controller = GatedController::new(factory, inner.build(now(), MTU), MTU);
         let ask = |controller: &GatedController, questions: &str| {
@@ -416,7 +437,7 @@ mod tests {
     async fn policed() -> (Arc<SharedGate>, Box<dyn Controller>) {
         let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
-        let factory = Arc::new(Gated { inner, gate: Arc::clone(&gate) });
+        let factory = Arc::new(Gated { inner, gate: Arc::clone(&gate), path: None });
         let mut controller = factory.build(now(), MTU);
         // Half of what is sent is dropped.
         for number in 0..40 {

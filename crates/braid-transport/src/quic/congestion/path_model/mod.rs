@@ -34,9 +34,6 @@ use startup::Startup;
 /// Packets a second above which a path is left to the congestion controller: one of them is soon gone.
 const FAST: f64 = 5000.0;
 
-/// Packets that may be in flight at first on a path that replaces another: answers that validate it must not wait.
-const MIGRATED: f64 = 32.0;
-
 /// Resolution (s) of timers.
 const TICK: f64 = 0.001;
 
@@ -79,9 +76,10 @@ impl Gate {
         }
     }
 
-    /// Gate of a path that replaces another.
-    pub(in crate::quic) fn migrated(now: Instant, mtu: u16, reserve: u8) -> Self {
-        Self { model: Model::Startup(Startup::with_window(MIGRATED, 0.0)), ..Self::new(now, mtu, reserve) }
+    /// Begins with so many packets in flight.
+    #[must_use]
+    pub(in crate::quic) fn with_window(self, packets: u64) -> Self {
+        Self { model: Model::Startup(Startup::with_window(packets as f64, 0.0)), ..self }
     }
 
     fn seconds(&self, at: Instant) -> f64 {

@@ -95,7 +95,7 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
         },
         Step::Late => gate.handle_late(now),
         Step::Mtu(mtu) => gate.handle_mtu(mtu),
-        Step::Move => *gate = Gate::migrated(now, 1200, 2),
+        Step::Move => *gate = Gate::new(now, 1200, 2).with_window(32),
     }
 }
 

@@ -1,0 +1,321 @@
+//! Careful resume (RFC 9959): a start that remembers the capacity of the path.
+//!
+//! Slow start takes ten round trips to fill a gigabit of 200 ms, each time. A connection that has measured its path
+//! notes it in the cache, and the next one on the same path soon sends at half of that rate: once a window was
+//! acknowledged without a loss, in a round trip like the one before, and while more is to be sent. A loss ends it, and
+//! the controller goes on with what was acknowledged.
+//!
+//! RFC 9959 sends half of the known window at once. If the path has become a hundred times slower, that is a queue of
+//! half a hundred round trips, in which alarms wait. So an eighth goes first, and the half when it has arrived on time.
+
+use std::time::{Duration, Instant};
+
+use noq_proto::congestion::Controller;
+
+use super::Floor;
+use crate::quic::known_paths::{Capacity, KnownPath, PARTS};
+
+/// Least initial windows on a path whose capacity is noted: slow start would need two round trips for fewer.
+const LEAST_WINDOWS: u64 = 4;
+
+/// Range of round trips in which the path counts as the same, in percent of the one before. RFC 9959 (4.2) excludes
+/// those of less than half and more than ten times. The upper bound is lower here: where a queue is, alarms would wait
+/// in it behind what is sent now.
+const SAME: [u32; 2] = [50, 150];
+const GRANULARITY: Duration = Duration::from_millis(2);
+
+/// Time and growth of the rate after which it is noted again.
+const INTERVAL: Duration = Duration::from_secs(1);
+const GROWTH: u64 = 4;
+
+/// Present state of a controller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PathNow {
+    /// Estimate of the capacity, bytes per second.
+    rate: Option<u64>,
+    /// Window and initial window, bytes.
+    window: u64,
+    initial_window: u64,
+}
+
+impl PathNow {
+    pub(super) fn of(controller: &dyn Controller) -> Self {
+        let bits = controller.metrics().bandwidth_estimate;
+        let (window, initial_window) = (controller.window(), controller.initial_window());
+        Self { rate: bits.map(|bits| bits / 8), window, initial_window }
+    }
+}
+
+/// Phases of RFC 9959 of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct CarefulResume {
+    path: KnownPath,
+    phase: Phase,
+    /// Number of the last packet that was sent.
+    last: u64,
+    /// Bytes that were acknowledged.
+    acked: u64,
+    /// Round trip of the last acknowledged packet, and the shortest.
+    latest: Duration,
+    shortest: Duration,
+    /// The window was full since the last acknowledgement.
+    is_limited: bool,
+    /// Rate that was noted last, and when.
+    noted: Option<(u64, Instant)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The path has yet to show that it is the same.
+    Reconnaissance,
+    /// More is sent than the controller permits, from this packet on, of which nothing is acknowledged.
+    Unvalidated { step: Step, first: u64 },
+    /// Its first packet was acknowledged, and its last was not.
+    Validating { step: Step, last: u64 },
+    /// The controller decides alone.
+    Normal,
+}
+
+/// Flight beyond what the controller permits, by a capacity that was known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    known: Capacity,
+    /// Part of the known window.
+    part: u64,
+}
+
+impl Step {
+    fn floor(&self) -> Floor {
+        Floor { rate: self.known.rate / PARTS[1], window: self.known.window() / self.part }
+    }
+}
+
+impl CarefulResume {
+    pub(super) fn new(path: KnownPath) -> Self {
+        Self {
+            path,
+            phase: Phase::Reconnaissance,
+            last: 0,
+            acked: 0,
+            latest: Duration::ZERO,
+            shortest: Duration::MAX,
+            is_limited: false,
+            noted: None,
+        }
+    }
+
+    /// Lower limit while more is sent than the controller knows to fit.
+    pub(super) fn floor(&self) -> Option<Floor> {
+        match self.phase {
+            Phase::Unvalidated { step, .. } | Phase::Validating { step, .. } => Some(step.floor()),
+            Phase::Reconnaissance | Phase::Normal => None,
+        }
+    }
+
+    pub(super) fn handle_sent(&mut self, number: u64) {
+        self.last = self.last.max(number);
+    }
+
+    pub(super) fn handle_full(&mut self) {
+        self.is_limited = true;
+    }
+
+    pub(super) fn handle_acked(&mut self, number: u64, bytes: u64, took: Duration) {
+        self.acked = self.acked.saturating_add(bytes);
+        self.latest = took;
+        self.shortest = self.shortest.min(took);
+        match self.phase {
+            Phase::Unvalidated { step, first } if number >= first => {
+                self.phase = Phase::Validating { step, last: self.last };
+            }
+            Phase::Validating { step, last } if number >= last => self.phase = self.after(step),
+            _ => {}
+        }
+    }
+
+    /// Notes a loss or another sign of congestion: what was taken for the capacity is not, or not known to be.
+    pub(super) fn handle_lost(&mut self) {
+        self.phase = Phase::Normal;
+    }
+
+    /// Notes that the path has a policer, whose bucket passes bursts at any rate.
+    pub(super) fn handle_policer(&mut self) {
+        self.phase = Phase::Normal;
+        if self.noted.take().is_some() {
+            self.path.forget_capacity();
+        }
+    }
+
+    /// Ends the packets of one acknowledgement.
+    pub(super) fn handle_end_of_acks(&mut self, path: &PathNow, now: Instant) {
+        let was_limited = std::mem::take(&mut self.is_limited);
+        if self.phase == Phase::Reconnaissance && was_limited && self.acked >= path.initial_window {
+            self.phase = self.jump(path, now);
+        }
+        self.note(path, now);
+    }
+
+    fn jump(&self, path: &PathNow, now: Instant) -> Phase {
+        let Some(known) = self.path.capacity(now).filter(|known| is_same(known.round_trip, self.latest))
+        else {
+            return Phase::Normal;
+        };
+        if known.resumed_window() <= path.window || self.path.take_capacity(now).is_none() {
+            return Phase::Normal;
+        }
+        Phase::Unvalidated { step: Step { known, part: PARTS[0] }, first: self.last + 1 }
+    }
+
+    /// Phase after a flight that was acknowledged.
+    fn after(&self, Step { known, part }: Step) -> Phase {
+        if part == PARTS[1] || !is_same(known.round_trip, self.latest) {
+            return Phase::Normal;
+        }
+        Phase::Unvalidated { step: Step { known, part: PARTS[1] }, first: self.last + 1 }
+    }
+
+    fn note(&mut self, path: &PathNow, now: Instant) {
+        let Some(rate) = path.rate.filter(|_| self.phase == Phase::Normal) else { return };
+        let is_due = self.noted.is_none_or(|(noted, at)| {
+            now.saturating_duration_since(at) >= INTERVAL || rate > noted + noted / GROWTH
+        });
+        let capacity = self.path.measured(rate, self.shortest);
+        if is_due && capacity.window() >= LEAST_WINDOWS * path.initial_window {
+            self.noted = Some((rate, now));
+            self.path.note_capacity(capacity, now);
+        }
+    }
+}
+
+/// Tests whether a round trip may be one of the path that had this one.
+fn is_same(known: Duration, latest: Duration) -> bool {
+    let [least, most] = SAME.map(|percent| known * percent / 100);
+    (least..=most + GRANULARITY).contains(&latest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quic::known_paths::KnownPaths;
+
+    const MS: Duration = Duration::from_millis(1);
+    const IW: u64 = 12_000;
+
+    fn known_path() -> KnownPath {
+        KnownPath::new(KnownPaths::default(), [192, 0, 2, 1].into(), None)
+    }
+
+    const NOW: PathNow = PathNow { rate: None, window: 2 * IW, initial_window: IW };
+
+    /// A connection on a path that had 10 MB/s in 100 ms, whose first ten packets were acknowledged.
+    fn begun(path: &KnownPath, latest: Duration, now: Instant) -> CarefulResume {
+        path.note_capacity(path.measured(10_000_000, 100 * MS), now);
+        let mut resume = CarefulResume::new(path.clone());
+        resume.handle_full();
+        (0..10).for_each(|number| resume.handle_sent(number));
+        resume.handle_acked(9, IW, latest);
+        resume.handle_end_of_acks(&NOW, now);
+        resume
+    }
+
+    #[test]
+    fn an_eighth_and_half_of_the_capacity_are_used_until_they_are_acknowledged() {
+        let (path, now) = (known_path(), Instant::now());
+        for (took, is_late) in [(152, false), (153, true)] {
+            let mut resume = begun(&path, 110 * MS, now);
+            let [eighth, half] = [125_000, 500_000].map(|window| Some(Floor { rate: 5_000_000, window }));
+            assert_eq!((resume.floor(), path.capacity(now)), (eighth, None));
+            (10..100).for_each(|number| resume.handle_sent(number));
+            resume.handle_acked(9, 1200, 100 * MS);
+            resume.handle_acked(10, 1200, 100 * MS);
+            (100..200).for_each(|number| resume.handle_sent(number));
+            assert_eq!(resume.floor(), eighth);
+            resume.handle_acked(99, 1200, took * MS);
+            assert_eq!(resume.floor(), half.filter(|_| !is_late), "{took} ms");
+            (200..600).for_each(|number| resume.handle_sent(number));
+            resume.handle_acked(200, 1200, took * MS);
+            resume.handle_acked(598, 1200, took * MS);
+            assert_eq!(resume.floor(), half.filter(|_| !is_late));
+            resume.handle_acked(599, 1200, 100 * MS);
+            assert_eq!(resume.floor(), None);
+        }
+    }
+
+    #[test]
+    fn a_path_that_may_be_another_is_not_resumed() {
+        let (path, now) = (known_path(), Instant::now());
+        for (latest, is_resumed) in [(49, false), (50, true), (152, true), (153, false)] {
+            assert_eq!(begun(&path, latest * MS, now).floor().is_some(), is_resumed, "{latest} ms");
+        }
+    }
+
+    /// Each case lacks one condition of the first, which lacks none.
+    #[test]
+    fn a_window_has_to_be_acknowledged_without_loss_before_while_more_is_to_be_sent() {
+        let now = Instant::now();
+        for (case, is_resumed) in [
+            ("all", true),
+            ("not limited", false),
+            ("not acknowledged", false),
+            ("lost", false),
+            ("taken", false),
+            ("too old", false),
+            ("larger window", false),
+        ] {
+            let path = known_path();
+            path.note_capacity(path.measured(10_000_000, 100 * MS), now);
+            let mut resume = CarefulResume::new(path.clone());
+            let mut state = NOW;
+            match case {
+                "lost" => resume.handle_lost(),
+                "taken" => drop(path.take_capacity(now)),
+                "larger window" => state.window = 500_000,
+                _ => {}
+            }
+            if case != "not limited" {
+                resume.handle_full();
+            }
+            resume.handle_acked(9, if case == "not acknowledged" { IW - 1 } else { IW }, 100 * MS);
+            let later = if case == "too old" { Duration::from_secs(600) } else { MS };
+            resume.handle_end_of_acks(&state, now + later);
+            assert_eq!(resume.floor().is_some(), is_resumed, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_loss_ends_it_and_the_capacity_is_measured_anew() {
+        let (path, now) = (known_path(), Instant::now());
+        for acked in [None, Some(10)] {
+            let mut resume = begun(&path, 100 * MS, now);
+            (10..400).for_each(|number| resume.handle_sent(number));
+            acked.into_iter().for_each(|number| resume.handle_acked(number, 1200, 100 * MS));
+            assert!(resume.floor().is_some());
+            resume.handle_lost();
+            assert_eq!((resume.floor(), path.capacity(now)), (None, None));
+            resume.handle_end_of_acks(&PathNow { rate: Some(600_000), ..NOW }, now);
+            assert_eq!(path.capacity(now), Some(path.measured(600_000, 100 * MS)));
+        }
+    }
+
+    #[test]
+    fn a_capacity_is_noted_when_it_is_large_and_has_changed_or_is_a_second_old() {
+        let (path, begin) = (known_path(), Instant::now());
+        let mut resume = CarefulResume::new(path.clone());
+        resume.handle_lost();
+        resume.handle_acked(0, 1200, 100 * MS);
+        for (at, rate, noted) in [
+            (0, 479_999, None),
+            (1, 480_000, Some(480_000)),
+            (2, 600_000, Some(480_000)),
+            (3, 600_001, Some(600_001)),
+            (1002, 500_000, Some(600_001)),
+            (1003, 500_000, Some(500_000)),
+        ] {
+            let now = begin + at * MS;
+            resume.handle_end_of_acks(&PathNow { rate: Some(rate), ..NOW }, now);
+            assert_eq!(path.capacity(now).map(|capacity| capacity.rate), noted, "{at} ms");
+        }
+        resume.handle_policer();
+        assert_eq!(path.capacity(begin), None);
+    }
+}

@@ -1,0 +1,234 @@
+//! Cache of measurements of paths by earlier connections.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::io::now;
+
+/// Networks in one generation of the cache. There are two, of some 150 bytes an entry.
+const NETWORKS: usize = 4096;
+
+/// Time for which a measurement counts: clients come back within it while they load a page, or after a connection that
+/// was lost.
+const AGE: Duration = Duration::from_secs(600);
+
+/// Parts of a known window that a connection which resumes sends one after the other. RFC 9959 (4.3) permits a half.
+pub(super) const PARTS: [u64; 2] = [8, 2];
+
+/// Least round trip that is assumed. A flight is repeated after three times this, the next one after twice that, and so
+/// on: a peer that is busy for longer gets a few packets more.
+const LEAST: Duration = Duration::from_millis(3);
+
+/// Measurements of earlier connections, by the network of the peer. An IPv6 network has 64 bits. Clones share the cache.
+///
+/// Round trips of a client are the initial ones of its next connection to the same network, as RFC 9002 (6.2.2)
+/// recommends it for the same network path. Capacities are for RFC 9959, by which a connection to the same network from
+/// the same local address soon sends at half of the rate that an earlier one had.
+#[derive(Clone, Default)]
+pub struct KnownPaths(Arc<Mutex<Generations>>);
+
+impl PartialEq for KnownPaths {
+    /// True: a cache is no setting.
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for KnownPaths {}
+
+impl fmt::Debug for KnownPaths {
+    /// Writes no addresses of peers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KnownPaths").finish_non_exhaustive()
+    }
+}
+
+/// The generation that is filled, and the one before.
+#[derive(Debug, Default)]
+struct Generations {
+    young: HashMap<IpAddr, Measured>,
+    old: HashMap<IpAddr, Measured>,
+}
+
+/// Measurements with their times.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    round_trip: Option<(Duration, Instant)>,
+    capacity: Option<(Capacity, Instant)>,
+}
+
+/// Capacity of a path, as a connection measured it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Capacity {
+    /// Bytes per second.
+    pub(super) rate: u64,
+    /// Shortest round trip.
+    pub(super) round_trip: Duration,
+    /// Local address of the connection; `None` on a server.
+    pub(super) local: Option<IpAddr>,
+}
+
+impl Capacity {
+    /// Bytes on the way at this rate.
+    pub(super) fn window(&self) -> u64 {
+        let micros = u64::try_from(self.round_trip.as_micros()).unwrap_or(u64::MAX);
+        self.rate.saturating_mul(micros) / 1_000_000
+    }
+
+    /// Bytes in flight, at most, of a connection that resumes, while it does not know more.
+    pub(super) fn resumed_window(&self) -> u64 {
+        self.window() / PARTS[1]
+    }
+}
+
+impl KnownPaths {
+    /// Assumes a round-trip time for a peer that an earlier run measured.
+    pub fn assume(&self, peer: IpAddr, rtt: Duration) {
+        self.note_round_trip(peer, rtt, now());
+    }
+
+    /// Notes the round-trip time of a connection that is established.
+    pub(super) fn note_round_trip(&self, peer: IpAddr, rtt: Duration, now: Instant) {
+        self.lock().change(peer, |measured| measured.round_trip = Some((rtt.max(LEAST), now)));
+    }
+
+    /// Round-trip time to assume for a peer; `None` if its network is not known.
+    pub(super) fn round_trip(&self, peer: IpAddr, now: Instant) -> Option<Duration> {
+        let (rtt, at) = self.lock().of(peer).round_trip?;
+        is_young(at, now).then_some(rtt)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Generations> {
+        // Poisoning is harmless: each change is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Generations {
+    fn of(&self, peer: IpAddr) -> Measured {
+        let network = network(peer);
+        self.young.get(&network).or_else(|| self.old.get(&network)).copied().unwrap_or_default()
+    }
+
+    fn change(&mut self, peer: IpAddr, change: impl FnOnce(&mut Measured)) {
+        let mut measured = self.of(peer);
+        change(&mut measured);
+        if self.young.len() >= NETWORKS {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(network(peer), measured);
+    }
+}
+
+/// Place in the cache of the path of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct KnownPath {
+    paths: KnownPaths,
+    peer: IpAddr,
+    local: Option<IpAddr>,
+}
+
+impl KnownPath {
+    /// `local`: local address of a client. A server has one for all.
+    pub(super) fn new(paths: KnownPaths, peer: IpAddr, local: Option<IpAddr>) -> Self {
+        Self { paths, peer, local }
+    }
+
+    /// Capacity that an earlier connection measured.
+    pub(super) fn capacity(&self, now: Instant) -> Option<Capacity> {
+        let (capacity, at) = self.paths.lock().of(self.peer).capacity?;
+        (is_young(at, now) && capacity.local == self.local).then_some(capacity)
+    }
+
+    /// Takes the capacity out of the cache, so that of many connections that begin together one uses it [RFC 9959, 4.3].
+    pub(super) fn take_capacity(&self, now: Instant) -> Option<Capacity> {
+        let capacity = self.capacity(now);
+        self.forget_capacity();
+        capacity
+    }
+
+    /// Capacity of this path by a measurement of its connection.
+    pub(super) fn measured(&self, rate: u64, round_trip: Duration) -> Capacity {
+        Capacity { rate, round_trip, local: self.local }
+    }
+
+    pub(super) fn note_capacity(&self, capacity: Capacity, now: Instant) {
+        self.paths.lock().change(self.peer, |measured| measured.capacity = Some((capacity, now)));
+    }
+
+    pub(super) fn forget_capacity(&self) {
+        let mut cache = self.paths.lock();
+        if cache.of(self.peer).capacity.is_some() {
+            cache.change(self.peer, |measured| measured.capacity = None);
+        }
+    }
+}
+
+fn is_young(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < AGE
+}
+
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_last_measurement_of_a_network_counts_for_ten_minutes() {
+        let (cache, now) = (KnownPaths::default(), Instant::now());
+        let of = |text: &str, at| cache.round_trip(text.parse().unwrap(), at);
+        let note = |text: &str, rtt| cache.note_round_trip(text.parse().unwrap(), rtt, now);
+        assert_eq!(of("192.0.2.1", now), None);
+        note("192.0.2.1", 70 * MS);
+        note("::ffff:192.0.2.1", 80 * MS);
+        note("2001:db8::1", MS);
+        assert_eq!(of("192.0.2.1", now), Some(80 * MS));
+        assert_eq!(of("2001:db8::ffff:2", now), Some(LEAST));
+        assert_eq!((of("2001:db8:0:1::1", now), of("192.0.2.2", now)), (None, None));
+        assert_eq!(of("192.0.2.1", now + AGE - MS), Some(80 * MS));
+        assert_eq!(of("192.0.2.1", now + AGE), None);
+    }
+
+    #[test]
+    fn a_capacity_is_for_one_connection_from_the_same_address() {
+        let (cache, now) = (KnownPaths::default(), Instant::now());
+        let peer = IpAddr::from([192, 0, 2, 1]);
+        let [from, elsewhere] = [7, 8].map(|last| {
+            let local = Some(IpAddr::from([192, 0, 2, last]));
+            KnownPath::new(cache.clone(), peer, local)
+        });
+        cache.note_round_trip(peer, 9 * MS, now);
+        from.note_capacity(from.measured(1_000_000, 50 * MS), now);
+        assert_eq!(from.capacity(now).map(|capacity| capacity.window()), Some(50_000));
+        assert_eq!((elsewhere.capacity(now), from.capacity(now + AGE)), (None, None));
+        assert!(from.take_capacity(now).is_some());
+        assert_eq!(from.take_capacity(now), None);
+        assert_eq!(cache.round_trip(peer, now), Some(9 * MS), "the rest stays");
+    }
+
+    #[test]
+    fn the_cache_is_bounded_and_keeps_the_newest() {
+        let (cache, now) = (KnownPaths::default(), Instant::now());
+        let address = |number: usize| IpAddr::from(u32::try_from(number).unwrap().to_be_bytes());
+        for number in 0..3 * NETWORKS {
+            cache.note_round_trip(address(number), 20 * MS, now);
+            let Generations { young, old } = &*cache.lock();
+            assert!(young.len() <= NETWORKS && old.len() <= NETWORKS);
+        }
+        assert_eq!(cache.round_trip(address(NETWORKS - 1), now), None);
+        for number in 2 * NETWORKS..3 * NETWORKS {
+            assert_eq!(cache.round_trip(address(number), now), Some(20 * MS), "{number}");
+        }
+    }
+}
