@@ -18,6 +18,13 @@ const AGE: Duration = Duration::from_secs(600);
 /// Parts of a known window that a connection which resumes sends one after the other. RFC 9959 (4.3) permits a half.
 pub(super) const PARTS: [u64; 2] = [8, 2];
 
+/// Least window (bytes) that is noted: slow start takes two round trips to it.
+const LEAST_WINDOW: u64 = 48_000;
+
+/// Time and growth of the rate after which a capacity is noted again.
+const INTERVAL: Duration = Duration::from_secs(1);
+const GROWTH: u64 = 4;
+
 /// Least round trip that is assumed. A flight is repeated after three times this, the next one after twice that, and so
 /// on: a peer that is busy for longer gets a few packets more.
 const LEAST: Duration = Duration::from_millis(3);
@@ -129,12 +136,14 @@ pub(super) struct KnownPath {
     paths: KnownPaths,
     peer: IpAddr,
     local: Option<IpAddr>,
+    /// Rate that was noted last, and when.
+    noted: Option<(u64, Instant)>,
 }
 
 impl KnownPath {
     /// `local`: local address of a client. A server has one for all.
     pub(super) fn new(paths: KnownPaths, peer: IpAddr, local: Option<IpAddr>) -> Self {
-        Self { paths, peer, local }
+        Self { paths, peer, local, noted: None }
     }
 
     /// Capacity that an earlier connection measured.
@@ -155,10 +164,19 @@ impl KnownPath {
         Capacity { rate, round_trip, local: self.local }
     }
 
-    pub(super) fn note_capacity(&self, capacity: Capacity, now: Instant) {
-        self.paths.lock().change(self.peer, |measured| measured.capacity = Some((capacity, now)));
+    /// Notes a measurement, if it is time and the path holds enough.
+    pub(super) fn observe(&mut self, rate: u64, round_trip: Duration, now: Instant) {
+        let is_due = self.noted.is_none_or(|(noted, at)| {
+            now.saturating_duration_since(at) >= INTERVAL || rate > noted + noted / GROWTH
+        });
+        let capacity = self.measured(rate, round_trip);
+        if is_due && capacity.window() >= LEAST_WINDOW {
+            self.noted = Some((rate, now));
+            self.paths.lock().change(self.peer, |measured| measured.capacity = Some((capacity, now)));
+        }
     }
 
+    /// Forgets the capacity: it may be that of another path, or a burst through the bucket of a policer.
     pub(super) fn forget_capacity(&self) {
         let mut cache = self.paths.lock();
         if cache.of(self.peer).capacity.is_some() {
@@ -204,17 +222,35 @@ mod tests {
     fn a_capacity_is_for_one_connection_from_the_same_address() {
         let (cache, now) = (KnownPaths::default(), Instant::now());
         let peer = IpAddr::from([192, 0, 2, 1]);
-        let [from, elsewhere] = [7, 8].map(|last| {
+        let [mut from, elsewhere] = [7, 8].map(|last| {
             let local = Some(IpAddr::from([192, 0, 2, last]));
             KnownPath::new(cache.clone(), peer, local)
         });
         cache.note_round_trip(peer, 9 * MS, now);
-        from.note_capacity(from.measured(1_000_000, 50 * MS), now);
+        from.observe(1_000_000, 50 * MS, now);
         assert_eq!(from.capacity(now).map(|capacity| capacity.window()), Some(50_000));
         assert_eq!((elsewhere.capacity(now), from.capacity(now + AGE)), (None, None));
         assert!(from.take_capacity(now).is_some());
         assert_eq!(from.take_capacity(now), None);
         assert_eq!(cache.round_trip(peer, now), Some(9 * MS), "the rest stays");
+    }
+
+    #[test]
+    fn a_capacity_is_noted_when_it_is_large_and_has_grown_or_is_a_second_old() {
+        let (begin, peer) = (Instant::now(), IpAddr::from([192, 0, 2, 1]));
+        let mut path = KnownPath::new(KnownPaths::default(), peer, None);
+        for (at, rate, noted) in [
+            (0, 479_999, None),
+            (1, 480_000, Some(480_000)),
+            (2, 600_000, Some(480_000)),
+            (3, 600_001, Some(600_001)),
+            (1002, 500_000, Some(600_001)),
+            (1003, 500_000, Some(500_000)),
+        ] {
+            let now = begin + at * MS;
+            path.observe(rate, 100 * MS, now);
+            assert_eq!(path.capacity(now).map(|capacity| capacity.rate), noted, "{at} ms");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod amplification;
 mod bind;
+mod careful_resume;
 mod certificates;
 mod driven;
 mod echo;

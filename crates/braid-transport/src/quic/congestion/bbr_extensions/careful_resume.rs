@@ -15,18 +15,11 @@ use noq_proto::congestion::Controller;
 use super::Floor;
 use crate::quic::known_paths::{Capacity, KnownPath, PARTS};
 
-/// Least initial windows on a path whose capacity is noted: slow start would need two round trips for fewer.
-const LEAST_WINDOWS: u64 = 4;
-
 /// Range of round trips in which the path counts as the same, in percent of the one before. RFC 9959 (4.2) excludes
 /// those of less than half and more than ten times. The upper bound is lower here: where a queue is, alarms would wait
 /// in it behind what is sent now.
 const SAME: [u32; 2] = [50, 150];
 const GRANULARITY: Duration = Duration::from_millis(2);
-
-/// Time and growth of the rate after which it is noted again.
-const INTERVAL: Duration = Duration::from_secs(1);
-const GROWTH: u64 = 4;
 
 /// Present state of a controller.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +53,6 @@ pub(super) struct CarefulResume {
     shortest: Duration,
     /// The window was full since the last acknowledgement.
     is_limited: bool,
-    /// Rate that was noted last, and when.
-    noted: Option<(u64, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +91,6 @@ impl CarefulResume {
             latest: Duration::ZERO,
             shortest: Duration::MAX,
             is_limited: false,
-            noted: None,
         }
     }
 
@@ -141,9 +131,7 @@ impl CarefulResume {
     /// Notes that the path has a policer, whose bucket passes bursts at any rate.
     pub(super) fn handle_policer(&mut self) {
         self.phase = Phase::Normal;
-        if self.noted.take().is_some() {
-            self.path.forget_capacity();
-        }
+        self.path.forget_capacity();
     }
 
     /// Ends the packets of one acknowledgement.
@@ -152,7 +140,9 @@ impl CarefulResume {
         if self.phase == Phase::Reconnaissance && was_limited && self.acked >= path.initial_window {
             self.phase = self.jump(path, now);
         }
-        self.note(path, now);
+        if let Some(rate) = path.rate.filter(|_| self.phase == Phase::Normal) {
+            self.path.observe(rate, self.shortest, now);
+        }
     }
 
     fn jump(&self, path: &PathNow, now: Instant) -> Phase {
@@ -172,18 +162,6 @@ impl CarefulResume {
             return Phase::Normal;
         }
         Phase::Unvalidated { step: Step { known, part: PARTS[1] }, first: self.last + 1 }
-    }
-
-    fn note(&mut self, path: &PathNow, now: Instant) {
-        let Some(rate) = path.rate.filter(|_| self.phase == Phase::Normal) else { return };
-        let is_due = self.noted.is_none_or(|(noted, at)| {
-            now.saturating_duration_since(at) >= INTERVAL || rate > noted + noted / GROWTH
-        });
-        let capacity = self.path.measured(rate, self.shortest);
-        if is_due && capacity.window() >= LEAST_WINDOWS * path.initial_window {
-            self.noted = Some((rate, now));
-            self.path.note_capacity(capacity, now);
-        }
     }
 }
 
@@ -209,7 +187,7 @@ mod tests {
 
     /// A connection on a path that had 10 MB/s in 100 ms, whose first ten packets were acknowledged.
     fn begun(path: &KnownPath, latest: Duration, now: Instant) -> CarefulResume {
-        path.note_capacity(path.measured(10_000_000, 100 * MS), now);
+        path.clone().observe(10_000_000, 100 * MS, now);
         let mut resume = CarefulResume::new(path.clone());
         resume.handle_full();
         (0..10).for_each(|number| resume.handle_sent(number));
@@ -263,7 +241,7 @@ mod tests {
             ("larger window", false),
         ] {
             let path = known_path();
-            path.note_capacity(path.measured(10_000_000, 100 * MS), now);
+            path.clone().observe(10_000_000, 100 * MS, now);
             let mut resume = CarefulResume::new(path.clone());
             let mut state = NOW;
             match case {
@@ -298,24 +276,17 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_is_noted_when_it_is_large_and_has_changed_or_is_a_second_old() {
-        let (path, begin) = (known_path(), Instant::now());
+    fn a_controller_that_decides_alone_notes_what_it_measures_unless_there_is_a_policer() {
+        let (path, now) = (known_path(), Instant::now());
         let mut resume = CarefulResume::new(path.clone());
-        resume.handle_lost();
         resume.handle_acked(0, 1200, 100 * MS);
-        for (at, rate, noted) in [
-            (0, 479_999, None),
-            (1, 480_000, Some(480_000)),
-            (2, 600_000, Some(480_000)),
-            (3, 600_001, Some(600_001)),
-            (1002, 500_000, Some(600_001)),
-            (1003, 500_000, Some(500_000)),
-        ] {
-            let now = begin + at * MS;
-            resume.handle_end_of_acks(&PathNow { rate: Some(rate), ..NOW }, now);
-            assert_eq!(path.capacity(now).map(|capacity| capacity.rate), noted, "{at} ms");
-        }
+        let measures = PathNow { rate: Some(10_000_000), ..NOW };
+        resume.handle_end_of_acks(&measures, now);
+        assert_eq!(path.capacity(now), None, "it has yet to begin");
+        resume.handle_lost();
+        resume.handle_end_of_acks(&measures, now);
+        assert_eq!(path.capacity(now), Some(path.measured(10_000_000, 100 * MS)));
         resume.handle_policer();
-        assert_eq!(path.capacity(begin), None);
+        assert_eq!(path.capacity(now), None);
     }
 }

@@ -60,7 +60,8 @@ impl ControllerFactory for Gated {
         }
         self.gate.replace(self.first_gate(now, mtu));
         let inner = Arc::clone(&self.inner).build(now, mtu);
-        Box::new(GatedController::new(self, inner, mtu))
+        let path = self.path.clone();
+        Box::new(GatedController { path, ..GatedController::new(self, inner, mtu) })
     }
 }
 
@@ -71,6 +72,8 @@ struct GatedController {
     class: Class,
     /// Packets in passthrough that were not reported to the gate yet.
     unreported: Unreported,
+    /// Path whose capacity is noted while the gate decides.
+    path: Option<KnownPath>,
     /// Question of the library about the next packet: [`NOTHING`], [`WINDOW`] or [`BOTH`].
     asked: AtomicU8,
     /// Probes of the present batch.
@@ -133,6 +136,7 @@ impl GatedController {
             mtu,
             class: Class::Startup,
             unreported: Unreported::default(),
+            path: None,
             asked,
             probes: Vec::new(),
             batch: 0,
@@ -186,6 +190,14 @@ impl GatedController {
         }
     }
 
+    /// Notes the capacity of the path while a window limits.
+    fn observe(&mut self, now: Instant) {
+        let capacity = if self.class == Class::Windowed { self.gate().capacity() } else { None };
+        if let (Some((rate, round_trip)), Some(path)) = (capacity, &mut self.path) {
+            path.observe(rate, round_trip, now);
+        }
+    }
+
     /// Follows the class of the path. A gate that is over is in passthrough.
     fn follow(&mut self, now: Instant) {
         let class = self.gate().class();
@@ -197,8 +209,7 @@ impl GatedController {
             // The old one saw no packets meanwhile.
             self.inner = Arc::clone(&self.factory.inner).build(now, self.mtu);
         }
-        if let Some(path) = self.factory.path.as_ref().filter(|_| class.is_limited()) {
-            // Bursts through a bucket or into a queue are no capacity.
+        if let Some(path) = self.path.as_ref().filter(|_| matches!(class, Class::Policed | Class::Queued)) {
             path.forget_capacity();
         }
         self.class = class;
@@ -271,6 +282,7 @@ impl Controller for GatedController {
             self.gate().handle_passthrough(acked, lost, smoothed, app_limited, now);
         } else {
             self.gate().handle_end_of_acks();
+            self.observe(now);
         }
         if !self.is_active() {
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);

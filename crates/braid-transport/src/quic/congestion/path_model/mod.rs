@@ -205,6 +205,12 @@ impl Gate {
         self.handle_fates(now);
     }
 
+    /// Bytes per second, and shortest round trip, of a path with a window.
+    pub(in crate::quic) fn capacity(&self) -> Option<(u64, Duration)> {
+        let Model::Windowed(path) = &self.model else { return None };
+        Some((whole(path.rate() * self.sent.mtu as f64), duration(self.rtt.min.rtt?)))
+    }
+
     /// Returns a snapshot for statistics.
     pub(in crate::quic) fn state(&self, now: Instant) -> GateState {
         let now = self.seconds(now);
