@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Policers and queues of 10 to 100 packets a second that change, in place of links as they are found.
     #[arg(long)]
     slow: bool,
+    /// Measure connections that come back to a link which an earlier one has used for ten seconds.
+    #[arg(long)]
+    returning: bool,
     #[command(flatten)]
     rounds: Rounds,
     /// Seconds of a round.
@@ -105,6 +108,9 @@ const SET_UP: Duration = Duration::from_secs(60);
 /// Bulk that is offered, of the rate of the link.
 const OFFERED: f64 = 1.25;
 
+/// Seconds for which an earlier connection uses the link.
+const EARLIER: u32 = 10;
+
 /// Bytes of a bulk message, unless the link has its own.
 const BULK: usize = 250_000;
 
@@ -116,6 +122,8 @@ struct Reading {
     urgent_arrived: u64,
     /// Without the first three seconds.
     latency_ms: Percentiles,
+    /// In the first three seconds.
+    early_ms: Percentiles,
     /// Throughput of bulk, or of the messages that are alone.
     bulk_megabits: f64,
     /// Share of all datagrams that the link dropped, 0 to 1.
@@ -137,7 +145,7 @@ struct Row {
 /// Measures and prints.
 pub(crate) fn run(args: &Args) -> Fallible<()> {
     println!(
-        "link            way  setting     p50     p90     p99  slowest    bulk Mbit/s  of link  dropped   marks"
+        "link            way  setting     p50     p90     p99  slowest  first 3 s    bulk Mbit/s  of link  dropped   marks"
     );
     let (mut rows, mut missed) = (Vec::new(), Vec::new());
     let Scenario { profile: links, bound: bounds } = Scenario::read(args.slow)?;
@@ -164,14 +172,15 @@ pub(crate) fn run(args: &Args) -> Fallible<()> {
 impl Row {
     fn measure(link: &Link, way: LinkDirection, setting: Setting, args: &Args) -> Fallible<Self> {
         let rate = link.rate()?;
-        let round = async |seed| measure(link, way, setting, seed, args.seconds).await;
+        let earlier = args.returning.then_some(EARLIER);
+        let round = async |seed| measure(link, way, setting, seed, (earlier, args.seconds)).await;
         let rounds = args.rounds.measure(round)?;
         let (label, specification) = (link.name.clone(), link.links.bad.clone());
         let row = Self { link: label, specification, way, setting, rounds };
         let millis =
             |value: Option<f64>| value.map_or_else(|| "never".to_owned(), |value| format!("{value:.0}"));
         println!(
-            "{:15} {:4} {:8} {:>6}  {:>6}  {:>6}  {:>7}  {:13.2}  {:5.0} %  {:5.1} %  {:6.0}",
+            "{:15} {:4} {:8} {:>6}  {:>6}  {:>6}  {:>7}  {:>9}  {:13.2}  {:5.0} %  {:5.1} %  {:6.0}",
             row.link,
             name(&way),
             name(&setting),
@@ -179,6 +188,7 @@ impl Row {
             millis(row.median(|reading| reading.latency_ms.p90)),
             millis(row.p99()),
             millis(row.median(|reading| reading.latency_ms.max)),
+            millis(row.median(|reading| reading.early_ms.max)),
             row.bulk(),
             row.bulk() / rate * 100.0,
             row.median(|reading| Some(reading.dropped)).unwrap_or_default() * 100.0,
@@ -227,13 +237,13 @@ fn misses<'a>(rate: f64, bounds: impl Iterator<Item = &'a Bound>, rows: &[Row]) 
     lines
 }
 
-/// One round.
+/// One round. `earlier`: seconds of a connection before the one that is measured.
 async fn measure(
     link: &Link,
     way: LinkDirection,
     setting: Setting,
     seed: u64,
-    seconds: u32,
+    (earlier, seconds): (Option<u32>, u32),
 ) -> Fallible<Reading> {
     let with = |builder: Builder| builder.connect_timeout(SET_UP);
     let testbed = Testbed::build(seed, setting.congestion(), setting == Setting::Gate, with)?;
@@ -251,12 +261,17 @@ async fn measure(
         load = UrgentLoad::new(0, bulk, Lanes::Equal);
         (load.urgent_rate, load.urgent_messages) = (rate.into(), seconds * rate);
     }
-    let set_up = async {
+    let set_up = async |load: UrgentLoad| {
         let (publisher, subscriber) = testbed.connect(way).await?;
         load.set_up(publisher, subscriber).await
     };
+    if let Some(earlier) = earlier {
+        let mut load = load.clone();
+        load.urgent_messages = load.urgent_messages * earlier / seconds;
+        set_up(load).await?.run().await?;
+    }
     let urgent_due = u64::from(load.urgent_messages - load.early_messages());
-    let Ok(ready) = timeout(SET_UP, set_up).await else {
+    let Ok(ready) = timeout(SET_UP, set_up(load.clone())).await else {
         return Ok(Reading { seed, urgent_due, ..Reading::default() });
     };
     let before = testbed.device.counters(way.direction());
@@ -272,6 +287,7 @@ async fn measure(
         urgent_due,
         urgent_arrived: arrived,
         latency_ms: outcome.latencies.percentiles(),
+        early_ms: outcome.early.percentiles(),
         bulk_megabits: bytes as f64 * 8.0 / outcome.elapsed.as_secs_f64() / 1e6,
         dropped,
         marked: testbed.device.path_counters(way.direction()).marked.packets,
@@ -320,7 +336,7 @@ mod tests {
                 None => (&slow[find(&slow).expect("a link")], 60, 3),
             };
             let [gate, without] = [Setting::Gate, Setting::Bbr3].map(|setting| -> Vec<Reading> {
-                let measured = |seed| measure(link, LinkDirection::Up, setting, seed, seconds);
+                let measured = |seed| measure(link, LinkDirection::Up, setting, seed, (None, seconds));
                 (1..=seeds).map(|seed| on_virtual_time(measured(seed)).expect("a reading")).collect()
             });
             let ratio = |of: fn(&Reading) -> f64| {

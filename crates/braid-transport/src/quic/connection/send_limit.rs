@@ -31,6 +31,8 @@ pub(super) struct SendLimit {
     bytes: u64,
     /// Upper bound of `bytes`.
     max: u64,
+    /// Limit that was filled: what was written before the limit became smaller is unacknowledged still.
+    filled: u64,
     watch: Option<Watch>,
 }
 
@@ -46,7 +48,7 @@ impl SendLimit {
     pub(super) fn new(connection: &mut Connection, max: u64) -> Self {
         let bytes = MIN_LIMIT.min(max);
         connection.set_send_window(bytes);
-        Self { bytes, max, watch: None }
+        Self { bytes, max, filled: bytes, watch: None }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -63,9 +65,15 @@ impl SendLimit {
         let has_grown = bytes > self.bytes;
         if has_grown || bytes < self.bytes - self.bytes / 4 {
             self.bytes = bytes;
+            self.filled = self.filled.max(bytes);
             connection.set_send_window(bytes);
         }
         has_grown
+    }
+
+    /// Notes that a write found room: no more than the limit is unacknowledged with it.
+    pub(super) fn handle_room(&mut self) {
+        self.filled = self.bytes;
     }
 
     /// Ends a watch. To be called before every write.
@@ -79,7 +87,7 @@ impl SendLimit {
     /// follows it. Bytes that are taken beyond the limit make the other streams wait the longer. [BQ-56]
     pub(super) fn widen(&self, connection: &mut Connection, lower: usize) {
         let reserves = (lower as u64).min(MAX_RESERVES);
-        connection.set_send_window(self.bytes.saturating_add(reserves * RESERVE));
+        connection.set_send_window(self.filled.saturating_add(reserves * RESERVE));
     }
 
     /// Closes the reserves again.

@@ -136,6 +136,9 @@ impl ConnectionState {
             }
         }
         let lower = if outcome.is_pending() { writes.active.count_below(priority) } else { 0 };
+        if outcome.is_ready() {
+            writes.limit.handle_room();
+        }
         if lower > 0 {
             writes.limit.widen(connection, lower);
             outcome = stream.poll_write(connection, slices, max);

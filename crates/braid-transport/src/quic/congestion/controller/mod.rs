@@ -17,7 +17,7 @@ use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use super::bbr_extensions::PROBE;
 use super::path_model::{Class, Gate, SendDecision};
 use crate::quic::io::now;
-use crate::quic::known_paths::KnownPath;
+use crate::quic::known_paths::{KnownPath, PARTS};
 use datagram_filter::DatagramFilter;
 pub(in crate::quic) use shared_gate::SharedGate;
 
@@ -46,7 +46,7 @@ impl Gated {
     fn first_gate(&self, now: Instant, mtu: u16) -> Gate {
         let gate = Gate::new(now, mtu, self.gate.reserve());
         match self.path.as_ref().and_then(|path| path.capacity(now)) {
-            Some(known) => gate.with_window(known.resumed_window() / u64::from(mtu)),
+            Some(known) => gate.resumed(known.window() / u64::from(mtu), PARTS[1]),
             None => gate,
         }
     }
@@ -352,6 +352,7 @@ impl Controller for GatedController {
         match decision {
             SendDecision::Controller => self.inner.window(),
             SendDecision::Window(packets) => self.inner.window().min(packets.saturating_mul(self.mtu.into())),
+            SendDecision::UrgentWindow(packets) => packets.saturating_mul(self.mtu.into()),
             SendDecision::One => self.inner.window().saturating_add(MARGIN),
             SendDecision::Send => UNLIMITED,
             SendDecision::Wait => {

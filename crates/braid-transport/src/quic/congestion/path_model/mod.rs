@@ -82,6 +82,13 @@ impl Gate {
         Self { model: Model::Startup(Startup::with_window(packets as f64, 0.0)), ..self }
     }
 
+    /// Begins on a path that held so many packets for an earlier connection, and permits one in `part` of them.
+    #[must_use]
+    pub(in crate::quic) fn resumed(self, packets: u64, part: u64) -> Self {
+        let startup = Startup::resumed(packets as f64, 1.0 / part as f64, 0.0);
+        Self { model: Model::Startup(startup), ..self }
+    }
+
     fn seconds(&self, at: Instant) -> f64 {
         at.saturating_duration_since(self.epoch).as_secs_f64()
     }

@@ -31,6 +31,8 @@ pub(in crate::quic) enum SendDecision {
     Controller,
     /// Number of packets that may be in flight, unless the congestion controller permits fewer.
     Window(u64),
+    /// Number of packets that may be in flight in any case.
+    UrgentWindow(u64),
     /// One packet may leave, however many are in flight.
     One,
     Send,
@@ -48,6 +50,8 @@ impl Gate {
         let may = match &mut self.model {
             Model::Passthrough(_) => return SendDecision::Controller,
             Model::Startup(_) if is_silent => return SendDecision::One,
+            // BBR empties a path that is long at startup, to measure it: urgent packets would wait a round trip.
+            Model::Startup(startup) if is_urgent => return SendDecision::UrgentWindow(startup.window()),
             Model::Startup(startup) => return SendDecision::Window(startup.window()),
             _ if is_silent => true,
             _ if is_unanswered => false,

@@ -33,6 +33,9 @@ const INDEPENDENT: f64 = 1.0;
 /// Window below which it quadruples in a long round trip.
 const QUICK: f64 = 200.0;
 
+/// Share by which the window grows in a round trip beyond what the path is known to hold.
+const BEYOND_KNOWN: f64 = 0.25;
+
 /// Packets of a row whose rate is measured.
 const RUN: u32 = 64;
 
@@ -40,6 +43,8 @@ const RUN: u32 = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Startup {
     window: f64,
+    /// Packets that the path held for an earlier connection.
+    known: Option<f64>,
     first_drop: Option<f64>,
     last_drop: f64,
     passed: u32,
@@ -56,6 +61,7 @@ impl Startup {
     pub(super) fn new(now: f64) -> Self {
         Self {
             window: FIRST,
+            known: None,
             first_drop: None,
             last_drop: now,
             passed: 0,
@@ -71,6 +77,11 @@ impl Startup {
         Self { window: packets.max(FIRST), ..Self::new(now) }
     }
 
+    /// Startup on a path that held so many packets for an earlier connection, of which it permits this part at once.
+    pub(super) fn resumed(known: f64, part: f64, now: f64) -> Self {
+        Self { known: Some(known), ..Self::with_window(known * part, now) }
+    }
+
     /// Packets that may be in flight.
     pub(super) fn window(&self) -> u64 {
         whole(self.window)
@@ -81,7 +92,11 @@ impl Startup {
     pub(super) fn passed(&mut self, is_full: bool, is_long: bool, now: f64) -> bool {
         if is_full {
             let may_quadruple = is_long && self.window < QUICK && self.first_drop.is_none();
-            self.window += if may_quadruple { 3.0 } else { 1.0 };
+            self.window += match self.known {
+                Some(known) if self.window >= known => BEYOND_KNOWN,
+                _ if may_quadruple => 3.0,
+                _ => 1.0,
+            };
         }
         if self.first_drop.is_some() {
             self.passed += 1;
