@@ -49,9 +49,10 @@ impl Gate {
         let is_silent = self.is_silent(now);
         let may = match &mut self.model {
             Model::Passthrough(_) => return SendDecision::Controller,
-            Model::Startup(_) if is_silent => return SendDecision::One,
             // BBR empties a path that is long at startup, to measure it: urgent packets would wait a round trip.
+            Model::Startup(_) if is_urgent && is_silent => return SendDecision::Send,
             Model::Startup(startup) if is_urgent => return SendDecision::UrgentWindow(startup.window()),
+            Model::Startup(_) if is_silent => return SendDecision::One,
             Model::Startup(startup) => return SendDecision::Window(startup.window()),
             _ if is_silent => true,
             _ if is_unanswered => false,
