@@ -1,14 +1,17 @@
 //! Connections on a path that an earlier one has measured (RFC 9959).
 
 use std::future::poll_fn;
+use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use braid_proto::stream::{Priority, StreamKey};
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::{Direction, Host, Network, Shaper};
-use braid_transport::{ListenOptions, Read};
+use braid_transport::{Dir, ListenOptions, Read};
 use tokio::io::ReadBuf;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
@@ -50,7 +53,7 @@ impl Sink {
                     loop {
                         let mut buffer = ReadBuf::new(&mut bytes);
                         let next = poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut |_| true)).await;
-                        if !matches!(next, Ok(Read::Bytes(_))) {
+                        if matches!(next, Err(_) | Ok(Read::Closed)) {
                             return;
                         }
                         count.fetch_add(buffer.filled().len() as u64, Ordering::Relaxed);
@@ -95,9 +98,25 @@ impl Sink {
     }
 }
 
-fn shape(device: &Host, rate: f64) {
-    device.change(|link| link.latency = LATENCY);
+/// A rate in datagrams per second.
+fn shape(device: &Host, rate: f64, latency: Duration) {
+    device.change(|link| link.latency = latency);
     device.change_one(Direction::Up, |link| link.shaper = Some(Shaper { rate, queue: 4000 }));
+}
+
+async fn open(link: &mut Link, priority: u16) -> StreamKey {
+    let stream = poll_fn(|cx| link.poll_open(cx, Dir::Bidi)).await.expect("open");
+    link.set_priority(stream, Priority::new(priority));
+    stream
+}
+
+/// Bytes that are taken at once.
+fn write_now(link: &mut Link, stream: StreamKey, bytes: &[u8]) -> usize {
+    let mut cx = Context::from_waker(Waker::noop());
+    match link.poll_write(&mut cx, stream, &[IoSlice::new(bytes)]) {
+        Poll::Ready(written) => written.expect("write"),
+        Poll::Pending => 0,
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,8 +124,8 @@ async fn on_a_known_path_a_connection_is_soon_as_fast_as_the_one_before() {
     let (pki, network) = (Pki::new(), Network::new(1));
     let mut sink = Sink::new(&network, &pki);
     let [device, other] = ["device", "other"].map(|name| network.host(name));
-    shape(&device, FAST);
-    shape(&other, FAST);
+    shape(&device, FAST, LATENCY);
+    shape(&other, FAST, LATENCY);
     for careful_resume in [true, false] {
         for gate in [true, false] {
             let options = QuicOptions { careful_resume, gate, ..QuicOptions::client() };
@@ -127,10 +146,37 @@ async fn on_a_path_that_has_become_slower_an_eighth_of_its_window_is_sent() {
     let mut sink = Sink::new(&network, &pki);
     let device = network.host("device");
     let options = QuicOptions::client();
-    shape(&device, FAST);
+    shape(&device, FAST, LATENCY);
     sink.carry(&device, &pki, &options, LENGTH).await;
-    shape(&device, FAST / 10.0);
+    shape(&device, FAST / 10.0, LATENCY);
     let (_, resumed) = sink.carry(&device, &pki, &options, LENGTH / 8).await;
     let (_, fresh) = sink.carry(&device, &pki, &QuicOptions::client(), LENGTH / 8).await;
     assert!((fresh..fresh * 2).contains(&resumed), "{resumed} {fresh}");
+}
+
+/// The first window of a stream (2.5 MiB) is less than a satellite link of 600 ms holds beside the credit that is due
+/// after 2 MiB: bulk waits for it, and then writes as much as was in flight before.
+#[tokio::test(start_paused = true)]
+async fn urgent_bytes_are_taken_at_once_when_bulk_has_waited_for_credit() {
+    let (pki, network) = (Pki::new(), Network::new(1));
+    let mut sink = Sink::new(&network, &pki);
+    let device = network.host("device");
+    let options = QuicOptions::client();
+    shape(&device, FAST / 5.0, Duration::from_millis(300));
+    sink.carry(&device, &pki, &options, 2 * LENGTH).await;
+    let connector = device.connector(sink.address, pki.client(), options);
+    let mut link = Link::from(connector.connect().await.expect("a connection"));
+    let [bulk, urgent] = [open(&mut link, 100).await, open(&mut link, 60_000).await];
+    let (mut ticks, mut late) = (interval(Duration::from_millis(100)), Vec::new());
+    for tick in 0..60 {
+        ticks.tick().await;
+        // Before the first round trip the server trusts the client with 128 KiB.
+        if write_now(&mut link, urgent, &[1; 100]) < 100 && tick > 10 {
+            late.push(tick);
+        }
+        while write_now(&mut link, bulk, &[7; 60_000]) > 0 {}
+    }
+    let carried = sink.read.load(Ordering::Relaxed) - 2 * LENGTH as u64;
+    assert!(carried > 5_000_000, "{carried}");
+    assert!(late.is_empty(), "{late:?}");
 }

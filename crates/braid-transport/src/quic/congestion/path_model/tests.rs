@@ -61,7 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn permits(gate: &mut Gate, now: Instant) -> bool {
     match gate.decide(now) {
-        SendDecision::Window(packets) => packets > 0,
+        SendDecision::Window(packets) | SendDecision::UrgentWindow(packets) => packets > 0,
         SendDecision::Controller | SendDecision::One | SendDecision::Send => true,
         SendDecision::Wait => false,
     }

@@ -196,7 +196,7 @@ impl Sender {
         for _ in 0..most {
             let in_flight = (self.in_flight.len() + self.lost.len()) as u64;
             let may = match self.gate.decide(at) {
-                SendDecision::Window(packets) => in_flight < packets,
+                SendDecision::Window(packets) | SendDecision::UrgentWindow(packets) => in_flight < packets,
                 SendDecision::Controller | SendDecision::One | SendDecision::Send => true,
                 SendDecision::Wait => false,
             };
