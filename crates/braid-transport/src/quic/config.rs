@@ -304,7 +304,7 @@ impl Transport {
             let mut mtu_discovery = MtuDiscoveryConfig::default();
             mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
             own.mtu_discovery_config(Some(mtu_discovery));
-            factory = Arc::new(Gated { inner: factory, gate: Arc::clone(gate), path });
+            factory = Arc::new(Gated::new(factory, Arc::clone(gate), path));
         }
         if let Some(activities) = &activities {
             factory = activities.around(factory);

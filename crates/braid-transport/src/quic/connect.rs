@@ -268,7 +268,11 @@ impl<'a> Attempt<'a> {
         let local =
             bound.filter(|ip| !ip.is_unspecified()).or_else(|| ConnectOptions::route_to(address).ok());
         let path = self.transport.options.known_path(address.ip(), local);
-        let ConnectionConfig { shared, gate, activities } = self.transport.connection(known, path);
+        let ConnectionConfig { shared, gate, activities } = self.transport.connection(known, path.clone());
+        let rebind: Rebind = Arc::new(move |before, address| {
+            path.leave();
+            rebind(before, address)
+        });
         config.transport_config(shared);
         let (socket, server) = (Arc::new(socket), (address, name));
         let connection =

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,8 @@ const GROWTH: u64 = 4;
 /// on: a peer that is busy for longer gets a few packets more.
 const LEAST: Duration = Duration::from_millis(3);
 
-/// Measurements of earlier connections, by the network of the peer. An IPv6 network has 64 bits. Clones share the cache.
+/// Measurements of earlier connections, by the network of the peer. An IPv6 network has 64 bits. Clones share the
+/// cache.
 ///
 /// Round trips of a client are the initial ones of its next connection to the same network, as RFC 9002 (6.2.2)
 /// recommends it for the same network path. Capacities are for RFC 9959, by which a connection to the same network from
@@ -130,12 +132,13 @@ impl Generations {
     }
 }
 
-/// Place in the cache of the path of one connection.
+/// Place in the cache of the first path of a connection. Clones share whether it was left.
 #[derive(Clone, Debug)]
 pub(super) struct KnownPath {
     paths: KnownPaths,
     peer: IpAddr,
     local: Option<IpAddr>,
+    is_left: Arc<AtomicBool>,
     /// Rate that was noted last, and when.
     noted: Option<(u64, Instant)>,
 }
@@ -143,16 +146,22 @@ pub(super) struct KnownPath {
 impl KnownPath {
     /// `local`: local address of a client. A server has one for all.
     pub(super) fn new(paths: KnownPaths, peer: IpAddr, local: Option<IpAddr>) -> Self {
-        Self { paths, peer, local, noted: None }
+        Self { paths, peer, local, is_left: Arc::default(), noted: None }
+    }
+
+    /// Notes that the connection goes on elsewhere: its measurements are none of this path from now on.
+    pub(super) fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
     }
 
     /// Capacity that an earlier connection measured.
     pub(super) fn capacity(&self, now: Instant) -> Option<Capacity> {
         let (capacity, at) = self.paths.lock().of(self.peer).capacity?;
-        (is_young(at, now) && capacity.local == self.local).then_some(capacity)
+        let is_here = capacity.local == self.local && !self.is_left.load(Ordering::Relaxed);
+        (is_young(at, now) && is_here).then_some(capacity)
     }
 
-    /// Takes the capacity out of the cache, so that of many connections that begin together one uses it [RFC 9959, 4.3].
+    /// Takes the capacity out of the cache, so that of many connections which begin together one uses it.
     pub(super) fn take_capacity(&self, now: Instant) -> Option<Capacity> {
         let capacity = self.capacity(now);
         self.forget_capacity();
@@ -170,7 +179,7 @@ impl KnownPath {
             now.saturating_duration_since(at) >= INTERVAL || rate > noted + noted / GROWTH
         });
         let capacity = self.measured(rate, round_trip);
-        if is_due && capacity.window() >= LEAST_WINDOW {
+        if is_due && capacity.window() >= LEAST_WINDOW && !self.is_left.load(Ordering::Relaxed) {
             self.noted = Some((rate, now));
             self.paths.lock().change(self.peer, |measured| measured.capacity = Some((capacity, now)));
         }
@@ -251,6 +260,11 @@ mod tests {
             path.observe(rate, 100 * MS, now);
             assert_eq!(path.capacity(now).map(|capacity| capacity.rate), noted, "{at} ms");
         }
+        path.clone().leave();
+        path.observe(900_000, 100 * MS, begin + 2000 * MS);
+        let again = KnownPath::new(path.paths.clone(), peer, None);
+        let rate = again.capacity(begin + 2000 * MS).map(|capacity| capacity.rate);
+        assert_eq!((rate, path.capacity(begin)), (Some(500_000), None), "a path that was left");
     }
 
     #[test]

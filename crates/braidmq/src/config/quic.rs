@@ -47,6 +47,8 @@ pub(crate) struct QuicConfig {
     pub(crate) zero_rtt: bool,
     /// Whether messages of QoS 0 may be in datagrams.
     pub(crate) datagrams: bool,
+    /// Whether a connection begins near the rate that an earlier one of its client had.
+    pub(crate) careful_resume: bool,
     /// Whether a client may have several paths.
     pub(crate) multipath: bool,
     /// Directory for a qlog of each connection.
@@ -121,6 +123,7 @@ impl Default for QuicConfig {
             tickets: options.tickets,
             zero_rtt: options.zero_rtt,
             datagrams: options.datagrams,
+            careful_resume: options.careful_resume,
             multipath: true,
             qlog_dir: None,
             lb: None,
@@ -162,6 +165,7 @@ impl Config {
             tickets: quic.tickets,
             zero_rtt: quic.zero_rtt,
             datagrams: quic.datagrams,
+            careful_resume: quic.careful_resume,
             multipath,
             qlog_dir: quic.qlog_dir,
             ..QuicOptions::server()
@@ -193,6 +197,7 @@ mod tests {
             tickets = 7
             zero_rtt = false
             datagrams = true
+            careful_resume = false
             multipath = false
             qlog_dir = "q"
         "#;
@@ -210,6 +215,7 @@ mod tests {
             tickets: 7,
             zero_rtt: false,
             datagrams: true,
+            careful_resume: false,
             multipath: Multipath::default(),
             qlog_dir: Some(PathBuf::from("q")),
             ..QuicOptions::server()

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use noq_proto::RttEstimator;
@@ -35,17 +35,25 @@ const CLOSED: u64 = 1;
 
 /// Factory of the controllers of one connection.
 pub(in crate::quic) struct Gated {
-    pub(in crate::quic) inner: Arc<dyn ControllerFactory + Send + Sync>,
-    pub(in crate::quic) gate: Arc<SharedGate>,
-    /// Path that may be resumed.
-    pub(in crate::quic) path: Option<KnownPath>,
+    inner: Arc<dyn ControllerFactory + Send + Sync>,
+    gate: Arc<SharedGate>,
+    /// Path of the first controller, which may be resumed.
+    path: Mutex<Option<KnownPath>>,
 }
 
 impl Gated {
-    /// A gate for the first path: it permits what a resumed connection sends.
-    fn first_gate(&self, now: Instant, mtu: u16) -> Gate {
+    pub(in crate::quic) fn new(
+        inner: Arc<dyn ControllerFactory + Send + Sync>,
+        gate: Arc<SharedGate>,
+        path: Option<KnownPath>,
+    ) -> Self {
+        Self { inner, gate, path: Mutex::new(path) }
+    }
+
+    /// A gate that permits what a connection sends which resumes.
+    fn first_gate(&self, path: Option<&KnownPath>, now: Instant, mtu: u16) -> Gate {
         let gate = Gate::new(now, mtu, self.gate.reserve());
-        match self.path.as_ref().and_then(|path| path.capacity(now)) {
+        match path.and_then(|path| path.capacity(now)) {
             Some(known) => gate.resumed(known.window() / u64::from(mtu), PARTS[1]),
             None => gate,
         }
@@ -58,9 +66,9 @@ impl ControllerFactory for Gated {
         if self.gate.retire() {
             return Arc::clone(&self.inner).build(now, mtu);
         }
-        self.gate.replace(self.first_gate(now, mtu));
+        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.gate.replace(self.first_gate(path.as_ref(), now, mtu));
         let inner = Arc::clone(&self.inner).build(now, mtu);
-        let path = self.path.clone();
         Box::new(GatedController { path, ..GatedController::new(self, inner, mtu) })
     }
 }
@@ -419,7 +427,7 @@ mod tests {
     fn questions_before_a_batch_do_not_tell_probes_from_packets() {
         let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
-        let factory = Arc::new(Gated { inner: Arc::clone(&inner) as _, gate: Arc::clone(&gate), path: None });
+        let factory = Arc::new(Gated::new(Arc::clone(&inner) as _, Arc::clone(&gate), None));
         gate.set_established();
         let mut controller = GatedController::new(factory, inner.build(now(), MTU), MTU);
         let ask = |controller: &GatedController, questions: &str| {
@@ -450,7 +458,7 @@ mod tests {
     async fn policed() -> (Arc<SharedGate>, Box<dyn Controller>) {
         let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
-        let factory = Arc::new(Gated { inner, gate: Arc::clone(&gate), path: None });
+        let factory = Arc::new(Gated::new(inner, Arc::clone(&gate), None));
         let mut controller = factory.build(now(), MTU);
         // Half of what is sent is dropped.
         for number in 0..40 {

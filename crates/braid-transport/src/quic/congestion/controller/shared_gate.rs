@@ -242,7 +242,7 @@ mod tests {
         let gate = SharedGate::new(2, None);
         let inner = Arc::new(CubicConfig::default());
         let window = Arc::clone(&inner).build(now(), 1200).window();
-        let factory = Arc::new(Gated { inner, gate: Arc::clone(&gate), path: None });
+        let factory = Arc::new(Gated::new(inner, Arc::clone(&gate), None));
         let mut controller = factory.build(now(), 1200);
         gate.set_class(Class::Policed);
         assert!(gate.is_active());
