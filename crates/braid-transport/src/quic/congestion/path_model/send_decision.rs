@@ -50,8 +50,10 @@ impl Gate {
         let may = match &mut self.model {
             Model::Passthrough(_) => return SendDecision::Controller,
             // BBR empties a path that is long at startup, to measure it: urgent packets would wait a round trip.
-            Model::Startup(_) if is_urgent && is_silent => return SendDecision::Send,
-            Model::Startup(startup) if is_urgent => return SendDecision::UrgentWindow(startup.window()),
+            Model::Startup(startup) if is_urgent && !startup.has_drops() => {
+                let window = SendDecision::UrgentWindow(startup.window());
+                return if is_silent { SendDecision::Send } else { window };
+            }
             Model::Startup(_) if is_silent => return SendDecision::One,
             Model::Startup(startup) => return SendDecision::Window(startup.window()),
             _ if is_silent => true,

@@ -87,6 +87,11 @@ impl Startup {
         whole(self.window)
     }
 
+    /// True if packets were dropped lately.
+    pub(super) fn has_drops(&self) -> bool {
+        self.first_drop.is_some()
+    }
+
     /// Counts a delivered packet. `is_long`: round trips are long, and show no queue. True: the path is so fast that
     /// its rate need not be known.
     pub(super) fn passed(&mut self, is_full: bool, is_long: bool, now: f64) -> bool {
