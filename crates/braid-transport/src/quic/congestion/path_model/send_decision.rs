@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::class::Model;
+use super::class::{Model, Reason};
 use super::policer_model::STARVED;
 use super::{Gate, whole};
 
@@ -44,13 +44,14 @@ impl Gate {
     pub(in crate::quic) fn decide(&mut self, now: Instant) -> SendDecision {
         let now = self.seconds(now);
         let is_urgent = self.urgent.bytes > 0;
+        let is_new = self.reason == Reason::NewPath;
         self.sent.forget(now);
         let is_unanswered = self.is_unanswered();
         let is_silent = self.is_silent(now);
         let may = match &mut self.model {
             Model::Passthrough(_) => return SendDecision::Controller,
-            // BBR empties a path that is long at startup, to measure it: urgent packets would wait a round trip.
-            Model::Startup(startup) if is_urgent && !startup.has_drops() => {
+            // BBR empties a long path while it is new, to measure it: urgent packets would wait a round trip.
+            Model::Startup(startup) if is_urgent && is_new && !startup.has_drops() => {
                 let window = SendDecision::UrgentWindow(startup.window());
                 return if is_silent { SendDecision::Send } else { window };
             }
