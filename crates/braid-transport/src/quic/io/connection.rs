@@ -636,6 +636,13 @@ impl Connection {
         }
     }
 
+    /// Takes the last [`validate_again`](Self::validate_again) back, unless it has begun.
+    pub(in crate::quic) fn spare_validation(&self) {
+        if let (Source::Shared { endpoint, .. }, Some(address)) = (&self.source, self.remote_address()) {
+            endpoint.spare_validation(address);
+        }
+    }
+
     /// Moves a client to another socket; the old one receives until something comes in on the new one. `open` makes it
     /// of the old one.
     pub(in crate::quic) fn rebind(

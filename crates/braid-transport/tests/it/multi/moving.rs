@@ -75,6 +75,31 @@ async fn an_address_that_answers_late_is_believed_then() {
     recv.read_exact(&mut [0; 5]).await.expect("read");
 }
 
+/// The library gives up after some three seconds, and knows no PATH_RESPONSE that comes later.
+// [BQ-70]
+#[tokio::test(start_paused = true)]
+async fn a_response_that_comes_too_late_ends_no_validation() {
+    let mut scene = Scene::new().await;
+    let (key, mut send, mut recv) = scene.open().await;
+    scene.device.rebind_nat();
+    scene.device.change_one(Direction::Down, |link| link.latency = Duration::from_millis(3200));
+    let mut told = Vec::new();
+    for round in 0..200 {
+        send.write_all(&[b'?'; 100]).await.expect("write");
+        sleep(Duration::from_millis(50)).await;
+        while let Some((read, _)) = next(&mut scene.server).now_or_never() {
+            told.extend((!matches!(read, Read::Bytes(_))).then_some(read));
+        }
+        if round == 70 {
+            assert_eq!(told, [], "nothing has come in time");
+            scene.device.change_one(Direction::Down, |link| link.latency = Duration::ZERO);
+        }
+    }
+    assert_eq!(told, [Read::Moved(scene.server.peer().address.expect("known"))]);
+    write(&mut scene.server, key, b"found").await;
+    timeout(A_MINUTE, recv.read_exact(&mut [0; 5])).await.expect("the address is validated").expect("read");
+}
+
 // [BQ-70]
 #[tokio::test(start_paused = true)]
 async fn a_client_moves_to_another_socket_and_its_streams_with_it() {
