@@ -100,16 +100,30 @@ impl Host {
     /// Drops the mappings of the NAT in front of the host: peers see another address from now on, and datagrams to the
     /// old one are lost. The host itself notices nothing.
     pub fn rebind_nat(&self) {
+        self.rebind(true);
+    }
+
+    /// Does the same, but only the port changes.
+    pub fn rebind_nat_port(&self) {
+        self.rebind(false);
+    }
+
+    /// `moves`: to another IP address.
+    fn rebind(&self, moves: bool) {
         let mut state = self.switch.lock();
         let State { sockets, routes, next_mapping, .. } = &mut *state;
         let mut of_host: Vec<_> = sockets.iter_mut().filter(|(_, socket)| socket.host == self.id).collect();
         of_host.sort_by_key(|(id, _)| **id);
         for (id, socket) in of_host {
-            let [high, low] = next_mapping.to_be_bytes();
-            let port = FIRST_PORT.wrapping_add(*next_mapping).max(1024);
-            *next_mapping = next_mapping.wrapping_add(1);
+            let mut public = socket.public;
+            while routes.contains_key(&public) {
+                let [high, low] = next_mapping.to_be_bytes();
+                let ip = if moves { IpAddr::from([100, 64, high, low]) } else { public.ip() };
+                public = SocketAddr::new(ip, FIRST_PORT.wrapping_add(*next_mapping).max(1024));
+                *next_mapping = next_mapping.wrapping_add(1);
+            }
             routes.remove(&socket.public);
-            socket.public = SocketAddr::from(([100, 64, high, low], port));
+            socket.public = public;
             routes.insert(socket.public, *id);
         }
     }

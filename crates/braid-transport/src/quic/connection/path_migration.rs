@@ -18,6 +18,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Round trips, and time in addition, after which the library has given up a validation: three probe timeouts.
 const GIVEN_UP: (u32, Duration) = (10, Duration::from_millis(100));
 
+/// Time for which a validation that has begun again is left alone: a repetition ends what is under way.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Bytes that have to come from an address before its validation begins again: a third of two padded datagrams
 /// (RFC 9000, 8.1).
 const LEAST_RECEIVED: u64 = 800;
@@ -28,8 +31,6 @@ pub(super) struct PathMigration {
     known: SocketAddr,
     /// The address in use.
     current: SocketAddr,
-    /// PATH_RESPONSE frames up to the last change.
-    responses: u64,
     /// The path that carries data.
     path: PathId,
     unvalidated: Option<Validation>,
@@ -38,50 +39,95 @@ pub(super) struct PathMigration {
 /// Validation of an address that is in use.
 #[derive(Clone, Copy)]
 struct Validation {
+    /// Time of its begin, or of the last sign that it goes on.
     begun: Instant,
-    /// Bytes that had come before.
+    /// Counts at that time.
+    before: Counts,
+    /// ACK frames that were sent before the address was used.
+    acknowledgements: u64,
+    /// It was to begin again.
+    is_repeated: bool,
+    /// The library repeats it by itself.
+    is_lasting: bool,
+}
+
+/// Counts of a path.
+#[derive(Clone, Copy)]
+struct Counts {
+    /// Bytes that have come.
     received: u64,
+    /// PATH_CHALLENGE frames that were sent.
+    challenges: u64,
+    /// PATH_RESPONSE frames that have come.
+    responses: u64,
 }
 
 impl PathMigration {
     pub(super) fn new(known: SocketAddr) -> Self {
-        Self { known, current: known, responses: 0, path: PathId::ZERO, unvalidated: None }
+        Self { known, current: known, path: PathId::ZERO, unvalidated: None }
     }
 
     /// The peer's new address, once. Begins its validation again if the library has given up: it does so after three
     /// probe timeouts, sends the address nothing from then on, and never tries again.
     ///
-    /// The library uses a new address at once (and sends little there) and does not tell when it has validated it. A
-    /// PATH_RESPONSE is the sign: the library asks for one after a change only.
+    /// The library uses a new address at once and does not tell when it has validated it. An ACK frame is the sign: it
+    /// sends none to an address that is not validated, and the packet with the PATH_RESPONSE asks for one. The
+    /// PATH_RESPONSE itself is none: one that comes late, or from a change before, validates nothing.
+    ///
+    /// Once it has begun again, the library goes on by itself: when it gives up, it falls back to port 0, and the next
+    /// packet begins another validation.
     pub(super) fn take_new_address(&mut self, connection: &mut Connection) -> Option<SocketAddr> {
         let address = canonical(connection.remote_address()?);
-        if address.port() == 0 || (address == self.current && self.unvalidated.is_none()) {
+        if address == self.current && self.unvalidated.is_none() {
             return None;
         }
         let stats = connection.path_stats()?;
-        let (responses, received) = (stats.frame_rx.path_response, stats.udp_rx.bytes);
+        let acknowledgements = stats.frame_tx.acks + stats.frame_tx.path_acks;
+        let counts = Counts {
+            received: stats.udp_rx.bytes,
+            challenges: stats.frame_tx.path_challenge,
+            responses: stats.frame_rx.path_response,
+        };
         let now = Instant::now();
+        let fresh = Validation {
+            begun: now,
+            before: counts,
+            acknowledgements,
+            is_repeated: false,
+            is_lasting: address.port() == 0,
+        };
+        if address.port() == 0 {
+            self.unvalidated.get_or_insert(fresh).is_lasting = true;
+            return None;
+        }
         // Another path carries data only once it is validated.
         let path = connection.primary_path();
         if std::mem::replace(&mut self.path, path) != path {
-            (self.current, self.responses, self.unvalidated) = (address, responses, None);
+            (self.current, self.unvalidated) = (address, None);
             return self.validated(address);
         }
-        if address != self.current {
-            (self.current, self.responses) = (address, responses);
-            self.unvalidated = Some(Validation { begun: now, received });
+        let Some(validation) = self.unvalidated.as_mut().filter(|_| address == self.current) else {
+            (self.current, self.unvalidated) = (address, Some(fresh));
+            return None;
+        };
+        if acknowledgements > validation.acknowledgements {
+            if std::mem::take(&mut self.unvalidated).is_some_and(|validation| validation.is_repeated) {
+                connection.spare_validation();
+            }
+            return self.validated(address);
+        }
+        if counts.responses != validation.before.responses {
+            // Perhaps the one that validates it: the ACK frame follows.
+            (validation.begun, validation.before) = (now, counts);
             return None;
         }
-        if responses > self.responses {
-            self.unvalidated = None;
-            return self.validated(address);
-        }
-        let validation = self.unvalidated?;
+        validation.is_lasting |= validation.is_repeated && counts.challenges != validation.before.challenges;
         let (round_trips, more) = GIVEN_UP;
-        let has_given_up = now - validation.begun > stats.rtt * round_trips + more;
-        if has_given_up && received - validation.received >= LEAST_RECEIVED {
+        let wait = if validation.is_lasting { PATIENCE } else { stats.rtt * round_trips + more };
+        if now - validation.begun > wait && counts.received - validation.before.received >= LEAST_RECEIVED {
             connection.validate_again();
-            self.unvalidated = Some(Validation { begun: now, received });
+            (validation.begun, validation.before) = (now, counts);
+            (validation.is_repeated, validation.is_lasting) = (true, false);
         }
         None
     }

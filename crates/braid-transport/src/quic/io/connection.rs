@@ -21,6 +21,7 @@ use noq_proto::{
 };
 
 use super::answer_delay::{AnswerDelay, Frames};
+use super::batch;
 use super::datagram_frames::{DatagramFrames, DatagramSource, SentPackets};
 use super::datagram_queue::{DatagramQueue, Order};
 use super::endpoint::Endpoint;
@@ -28,6 +29,7 @@ use super::event::Event;
 use super::first_flight::{FirstFlight, Turn};
 use super::own_endpoint::OwnEndpoint;
 use super::paths::{LocalPaths, Paths};
+use super::repetition::{self, Action, Counts, Repetition};
 use super::sender::Sender;
 use super::socket::Socket;
 use super::timer::{Timer, now};
@@ -43,6 +45,9 @@ const MAX_SENT: usize = 20;
 
 /// Longest time by which timeouts wait: that of a token of ten packets a second.
 const LATEST_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Time by which a peer delays an acknowledgement at most (RFC 9000, 18.2).
+const ACK_DELAY: Duration = Duration::from_millis(25);
 
 /// Receive window while everything is dropped: the library sends MAX_DATA for nothing with a smaller one.
 const DISCARD_WINDOW: VarInt = VarInt::from_u32(8 << 10);
@@ -62,6 +67,16 @@ pub(in crate::quic) struct Connection {
     source: Source,
     sender: Sender,
     gate: Option<Arc<SharedGate>>,
+    /// PATH_CHALLENGE frames of the peer.
+    challenges: u64,
+    /// The last of them is not answered yet.
+    is_challenged: bool,
+    /// Datagram that validates the address of a client that has moved.
+    repetition: Option<Box<Repetition>>,
+    /// Destination of the last packet.
+    destination: Option<SocketAddr>,
+    /// The next padded packet of a server validates its destination.
+    is_moved: bool,
     timer: Timer,
     /// Datagrams that have come.
     received: u64,
@@ -145,6 +160,11 @@ impl Connection {
             source,
             sender,
             gate,
+            challenges: 0,
+            is_challenged: false,
+            repetition: None,
+            destination: None,
+            is_moved: false,
             timer: Timer::default(),
             received: 0,
             answers: AnswerDelay::default(),
@@ -184,6 +204,7 @@ impl Connection {
             }
         }
         if count > 0 {
+            self.note_challenges();
             self.answers.handle_received(count, now(), || Frames::from(&self.library.stats()));
         }
         match order {
@@ -191,6 +212,85 @@ impl Connection {
             Some(Order::Lost) => self.lose("its endpoint failed"),
             None => {}
         }
+    }
+
+    /// Notes that a PATH_CHALLENGE has come to a client.
+    fn note_challenges(&mut self) {
+        if self.side().is_client()
+            && let Some(stats) = self.path_stats()
+        {
+            let challenges = stats.frame_rx.path_challenge;
+            self.is_challenged |= std::mem::replace(&mut self.challenges, challenges) < challenges;
+        }
+    }
+
+    /// Has the library build packets. One with a PATH_RESPONSE leaves in any case: the library would hold it back while
+    /// there is data that has to wait for the window.
+    fn poll_transmit(
+        &mut self,
+        now: Instant,
+        most: NonZeroUsize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<noq_proto::Transmit> {
+        if !self.is_challenged {
+            return self.library.poll_transmit(now, most, buffer);
+        }
+        if let Some(gate) = &self.gate {
+            gate.set_open(true);
+        }
+        let transmit = self.library.poll_transmit(now, NonZeroUsize::MIN, buffer);
+        if let Some(gate) = &self.gate {
+            gate.set_open(false);
+        }
+        transmit
+    }
+
+    /// Notes a packet that was sent, which is to be repeated if it validates an address.
+    fn note_sent(&mut self, transmit: &noq_proto::Transmit, contents: &[u8], now: Instant) {
+        let (to, is_client) = (transmit.destination, self.side().is_client());
+        if to.port() == 0 {
+            // An address is validated again.
+            self.is_moved = true;
+            return;
+        }
+        self.is_moved |= self.destination.replace(to).is_some_and(|before| before != to);
+        let validates = if is_client { std::mem::take(&mut self.is_challenged) } else { self.is_moved };
+        let datagram = batch::of(transmit, contents);
+        if !self.is_confirmed || self.paths.is_some() || !repetition::is_padded(&datagram) {
+            return;
+        }
+        if validates && let Some((counts, rtt)) = self.counts().zip(self.rtt()) {
+            self.is_moved = false;
+            // A server may delay the acknowledgement that is waited for.
+            let more = if is_client { ACK_DELAY } else { Duration::ZERO };
+            let repetition = Repetition::new(&datagram, counts, !is_client, rtt, more, now);
+            self.repetition = Some(Box::new(repetition));
+        } else if let Some(repetition) = self.repetition.as_mut().filter(|_| !is_client) {
+            repetition.handle_sent(&datagram, now);
+        }
+    }
+
+    /// Counts for a repetition.
+    fn counts(&mut self) -> Option<Counts> {
+        let is_client = self.side().is_client();
+        let stats = self.path_stats()?;
+        let frames = if is_client { &stats.frame_rx } else { &stats.frame_tx };
+        let acknowledgements = frames.acks + frames.path_acks;
+        Some(Counts { acknowledgements, received: stats.udp_rx.bytes, sent: stats.udp_tx.bytes })
+    }
+
+    /// Repeats a datagram, if one is due.
+    fn repeat(&mut self, now: Instant) {
+        let Some(mut repetition) = self.repetition.take_if(|repetition| repetition.due() <= now) else {
+            return;
+        };
+        let Some(counts) = self.counts().filter(|_| self.error.is_none()) else { return };
+        match repetition.handle_due(counts, now) {
+            Action::Send(datagram) => self.sender.leave(&datagram),
+            Action::Wait => {}
+            Action::End => return,
+        }
+        self.repetition = Some(repetition);
     }
 
     /// Takes the pieces of streams that are read without order out of the library.
@@ -316,6 +416,7 @@ impl Connection {
 
     fn send(&mut self, cx: &mut Context<'_>, mut source: Option<&mut dyn DatagramSource>) {
         self.turn_paths(cx);
+        self.repeat(now());
         let most = self.sender.max_segments();
         let mut sent = 0;
         BUFFER.with_borrow_mut(|buffer| {
@@ -334,9 +435,10 @@ impl Connection {
                 buffer.clear();
                 let is_alone = source.as_deref_mut().is_some_and(|source| self.fill_packet(source));
                 let segments = if is_alone { NonZeroUsize::MIN } else { most };
-                if let Some(transmit) = self.library.poll_transmit(now, segments, buffer) {
+                if let Some(transmit) = self.poll_transmit(now, segments, buffer) {
                     sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
                     self.sender.send(&transmit, buffer);
+                    self.note_sent(&transmit, buffer, now);
                     if let Some(source) = source.as_deref_mut() {
                         source.handle_sent(&SentPackets::of(&mut self.library, &transmit));
                     }
@@ -427,7 +529,8 @@ impl Connection {
         let ping = self.first_flight.as_ref().and_then(|first| first.due());
         let paths = self.paths.as_ref().filter(|_| self.error.is_none());
         let paths = paths.and_then(|paths| paths.next_timeout(now()));
-        self.library_timeout().into_iter().chain(gate).chain(ping).chain(paths).min()
+        let repetition = self.repetition.as_ref().map(|repetition| repetition.due());
+        self.library_timeout().into_iter().chain(gate).chain(ping).chain(paths).chain(repetition).min()
     }
 
     /// Time of the next timeout of the library, which waits a little where a probe would be dropped or delayed.
@@ -455,6 +558,7 @@ impl Connection {
             self.library.handle_timeout(now);
         }
         self.turn_paths(cx);
+        self.repeat(now);
         if self.first_flight.as_mut().is_some_and(|first| first.take_ping(now)) {
             self.ping();
         }
@@ -636,6 +740,13 @@ impl Connection {
         }
     }
 
+    /// Takes the last [`validate_again`](Self::validate_again) back, unless it has begun.
+    pub(in crate::quic) fn spare_validation(&self) {
+        if let (Source::Shared { endpoint, .. }, Some(address)) = (&self.source, self.remote_address()) {
+            endpoint.spare_validation(address);
+        }
+    }
+
     /// Moves a client to another socket; the old one receives until something comes in on the new one. `open` makes it
     /// of the old one.
     pub(in crate::quic) fn rebind(
@@ -648,6 +759,7 @@ impl Connection {
         self.sender.set_socket(own.rebind(open)?);
         self.library.handle_network_change(None, now());
         self.answers = AnswerDelay::default();
+        self.repetition = None;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -209,13 +209,21 @@ impl Endpoint {
     }
 
     /// Has the library validate an address again, which it does only where a client has moved: the next datagram from
-    /// there seems to come from port 0, and the one after it from the address again. Nothing leaves for port 0.
+    /// there seems to come from elsewhere, and the one after it from the address again. Elsewhere is port 0, for which
+    /// nothing leaves, of another host: for a path of the same host the library gives up after three probe timeouts of
+    /// what it knows, some 200 ms, and a peer that may send nothing for want of acknowledgements answers with its next
+    /// probe, seconds later.
     pub(super) fn validate_again(&self, address: SocketAddr) {
         let mut state = self.lock();
         // Each is the address of a connection, unless that has just ended.
         if state.doubtful.len() < state.count {
             state.doubtful.insert(address);
         }
+    }
+
+    /// Takes [`validate_again`](Self::validate_again) back, unless it has begun.
+    pub(super) fn spare_validation(&self, address: SocketAddr) {
+        self.lock().doubtful.remove(&address);
     }
 
     /// Waits until each connection is closed or lost.
@@ -346,8 +354,14 @@ impl State {
 
     /// The address that the library is told for a datagram.
     fn seen_from(&mut self, from: SocketAddr) -> SocketAddr {
-        let is_doubtful = !self.doubtful.is_empty() && self.doubtful.remove(&from);
-        if is_doubtful { SocketAddr::new(from.ip(), 0) } else { from }
+        if self.doubtful.is_empty() || !self.doubtful.remove(&from) {
+            return from;
+        }
+        let elsewhere: IpAddr = match from.ip() {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        SocketAddr::new(elsewhere, 0)
     }
 
     fn deactivate(&mut self, handle: ConnectionHandle) {

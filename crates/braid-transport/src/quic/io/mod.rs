@@ -15,6 +15,7 @@ mod event;
 mod first_flight;
 mod own_endpoint;
 mod paths;
+mod repetition;
 mod sender;
 mod socket;
 mod timer;

@@ -9,6 +9,7 @@ mod moving;
 mod paths;
 mod reading;
 mod receive_window;
+mod roaming;
 mod silence;
 mod trust;
 mod window;

@@ -1,8 +1,10 @@
 //! Another address while the connection goes on.
 
 use braid_transport::Listener;
-use braid_transport::sim::Direction;
+use braid_transport::quic::PathClass;
+use braid_transport::sim::{Datagram, Direction, Policer};
 use futures_util::FutureExt;
+use tokio::time::Instant;
 
 use super::*;
 use crate::driven::Link;
@@ -73,6 +75,114 @@ async fn an_address_that_answers_late_is_believed_then() {
     assert_eq!(told, [Read::Moved(after)]);
     write(&mut scene.server, key, b"found").await;
     recv.read_exact(&mut [0; 5]).await.expect("read");
+}
+
+/// The library gives up after some three seconds, and knows no PATH_RESPONSE that comes later.
+// [BQ-70]
+#[tokio::test(start_paused = true)]
+async fn a_response_that_comes_too_late_ends_no_validation() {
+    let mut scene = Scene::new().await;
+    let (key, mut send, mut recv) = scene.open().await;
+    scene.device.rebind_nat();
+    scene.device.change_one(Direction::Down, |link| link.latency = Duration::from_millis(3200));
+    let mut told = Vec::new();
+    for round in 0..200 {
+        send.write_all(&[b'?'; 100]).await.expect("write");
+        sleep(Duration::from_millis(50)).await;
+        while let Some((read, _)) = next(&mut scene.server).now_or_never() {
+            told.extend((!matches!(read, Read::Bytes(_))).then_some(read));
+        }
+        if round == 70 {
+            assert_eq!(told, [], "nothing has come in time");
+            scene.device.change_one(Direction::Down, |link| link.latency = Duration::ZERO);
+        }
+    }
+    assert_eq!(told, [Read::Moved(scene.server.peer().address.expect("known"))]);
+    write(&mut scene.server, key, b"found").await;
+    timeout(A_MINUTE, recv.read_exact(&mut [0; 5])).await.expect("the address is validated").expect("read");
+}
+
+/// Behind a policer, and while nothing is acknowledged, the gate keeps packets back for 200 ms.
+#[tokio::test(start_paused = true)]
+async fn a_client_with_a_closed_gate_answers_a_challenge_at_once() {
+    let (pki, network) = (Pki::new(), Network::new(3));
+    let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+    let device = network.host("device");
+    device.change(|link| link.latency = Duration::from_millis(20));
+    device.change_one(Direction::Up, |link| link.policer = Some(Policer { rate: 29.0, burst: 5 }));
+    let connector = device.connector(address(&listener), pki.client(), QuicOptions::client());
+    let client = tokio::spawn(async move {
+        let mut client = Link::from(connector.connect().await.expect("connect"));
+        write(&mut client, StreamKey::CONTROL, &[7; 300_000]).await;
+        client
+    });
+    let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
+    let mut read = 0;
+    while read < 300_000 {
+        read += next(&mut server).await.1.len();
+    }
+    let mut client = client.await.expect("join");
+    let class = client.gate_state().expect("a gate").class;
+    assert_eq!(class, PathClass::Policed);
+    device.change_one(Direction::Down, |link| link.cut = true);
+    let writing = tokio::spawn(async move {
+        loop {
+            write(&mut client, StreamKey::CONTROL, &[7; 280]).await;
+            sleep(Duration::from_millis(10)).await;
+        }
+    });
+    sleep(Duration::from_secs(1)).await;
+    while next(&mut server).now_or_never().is_some() {}
+    device.rebind_nat();
+    let recording = device.record();
+    device.change_one(Direction::Down, |link| link.cut = false);
+    while !matches!(next(&mut server).await.0, Read::Moved(_)) {}
+    let datagrams = recording.datagrams();
+    let full = |direction| {
+        move |datagram: &&Datagram| datagram.direction == direction && datagram.bytes.len() >= 1200
+    };
+    let challenge = datagrams.iter().find(full(Direction::Down)).expect("a challenge").at;
+    let response = datagrams.iter().filter(full(Direction::Up)).find(|datagram| datagram.at > challenge);
+    writing.abort();
+    let passed = response.expect("a response").at - challenge;
+    assert!(passed < Duration::from_millis(30), "{passed:?}");
+}
+
+/// The library repeats a PATH_CHALLENGE after a second on a new path, and a PATH_RESPONSE never.
+#[tokio::test(start_paused = true)]
+async fn a_lost_challenge_or_response_is_repeated_soon() {
+    for (direction, lost) in [(Direction::Down, 0..15), (Direction::Up, 15..25)] {
+        let (pki, network) = (Pki::new(), Network::new(3));
+        let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+        let device = network.host("device");
+        device.change(|link| link.latency = Duration::from_millis(10));
+        let connector = device.connector(address(&listener), pki.client(), QuicOptions::client());
+        let client = tokio::spawn(async move {
+            let mut client = Link::from(connector.connect().await.expect("connect"));
+            write(&mut client, StreamKey::CONTROL, b"!").await;
+            client
+        });
+        let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
+        let mut client = client.await.expect("join");
+        assert_eq!(next(&mut server).await.1, b"!");
+        sleep(A_WHILE).await;
+        device.rebind_nat();
+        let begun = Instant::now();
+        let writing = tokio::spawn(async move {
+            loop {
+                write(&mut client, StreamKey::CONTROL, &[7; 400]).await;
+                sleep(Duration::from_millis(40)).await;
+            }
+        });
+        sleep(Duration::from_millis(lost.start)).await;
+        device.change_one(direction, |link| link.cut = true);
+        sleep(Duration::from_millis(lost.end - lost.start)).await;
+        device.change_one(direction, |link| link.cut = false);
+        while !matches!(next(&mut server).await.0, Read::Moved(_)) {}
+        writing.abort();
+        let passed = begun.elapsed();
+        assert!(passed < Duration::from_millis(400), "{passed:?}: {direction:?}");
+    }
 }
 
 // [BQ-70]

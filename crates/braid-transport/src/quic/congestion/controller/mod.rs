@@ -168,7 +168,11 @@ impl GatedController {
     fn is_probe(&self) -> bool {
         let was_asked = self.asked.swap(NOTHING, Ordering::Relaxed) == BOTH;
         let gate = &self.factory.gate;
-        !was_asked && !self.is_passthrough() && gate.is_established() && !gate.is_abandoned()
+        !was_asked
+            && !self.is_passthrough()
+            && gate.is_established()
+            && !gate.is_abandoned()
+            && !gate.is_open()
     }
 
     /// Withholds probes of a batch but one. If urgent bytes are pending, it is the first, into which the library puts
@@ -353,6 +357,9 @@ impl Controller for GatedController {
 
     fn window(&self) -> u64 {
         self.asked.store(WINDOW, Ordering::Relaxed);
+        if self.factory.gate.is_open() {
+            return UNLIMITED;
+        }
         if self.is_passthrough() || self.factory.gate.is_abandoned() {
             return self.inner.window();
         }
@@ -512,6 +519,24 @@ mod tests {
             let permitted = gate.take_verdict(2 * usize::from(MTU)).expect("one stays");
             assert_eq!(permitted, [expected], "{urgent}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_packet_with_a_path_response_leaves_an_empty_bucket() {
+        let (gate, mut controller) = policed().await;
+        gate.set_established();
+        assert_eq!(controller.window(), CLOSED);
+        gate.set_open(true);
+        assert_eq!(controller.window(), UNLIMITED);
+        for _ in 0..2 {
+            // As a probe, too.
+            controller.metrics();
+        }
+        controller.on_packet_sent(now(), MTU, 40);
+        controller.on_sent(now(), MTU.into(), 40);
+        assert_eq!(gate.take_verdict(MTU.into()), None);
+        gate.set_open(false);
+        assert_eq!(controller.window(), CLOSED);
     }
 
     /// The library may ask at any time, for statistics too: only a packet that leaves takes a token.

@@ -32,6 +32,8 @@ pub(in crate::quic) struct SharedGate {
     expects_paths: AtomicBool,
     /// The connection has had another path.
     is_retired: AtomicBool,
+    /// The next packet leaves in any case.
+    is_open: AtomicBool,
     /// A packet was refused since the last try.
     is_refused: AtomicBool,
     /// Tokens of a policer's bucket that bulk leaves for urgent packets.
@@ -51,6 +53,7 @@ impl SharedGate {
             is_abandoned: AtomicBool::new(false),
             expects_paths: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
+            is_open: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             reserve,
             log,
@@ -170,6 +173,16 @@ impl SharedGate {
 
     pub(super) fn is_abandoned(&self) -> bool {
         self.is_abandoned.load(Ordering::Acquire)
+    }
+
+    /// Lets packets pass or not, whatever gate and congestion controller say. For a PATH_RESPONSE, one packet: its peer
+    /// sends nothing but challenges until it has one, so that nothing is acknowledged and both would wait for ever.
+    pub(in crate::quic) fn set_open(&self, is_open: bool) {
+        self.is_open.store(is_open, Ordering::Release);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
     }
 
     /// Notes that a packet was refused.
