@@ -45,9 +45,9 @@ struct Validation {
     before: Counts,
     /// ACK frames that were sent before the address was used.
     acknowledgements: u64,
-    /// It was to begin again.
+    /// True if it was to begin again.
     is_repeated: bool,
-    /// The library repeats it by itself.
+    /// True if the library repeats it by itself.
     is_lasting: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use braid_emulator::LinkSpec;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, interval, sleep_until};
 
 use super::*;
 
@@ -125,8 +125,10 @@ async fn longest_silence(seed: u64) -> Duration {
         clients.spawn(publish(client, until));
         servers.spawn(serve(End::new(server)));
     }
+    let mut moves = interval(STAY);
+    moves.tick().await;
     for _ in 1..5 {
-        sleep(STAY).await;
+        moves.tick().await;
         devices.iter().for_each(Host::rebind_nat_port);
     }
     let mut longest = Duration::ZERO;
