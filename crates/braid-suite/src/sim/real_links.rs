@@ -270,13 +270,13 @@ async fn measure(
         load.set_up(publisher, subscriber).await
     };
     if let Some(earlier) = earlier {
-        let mut load = load.clone();
+        let mut load = load;
         load.urgent_messages = load.urgent_messages * earlier / seconds;
         set_up(load).await?.run().await?;
     }
     sleep(BEGIN * u32::try_from(seed % 16)?).await;
     let urgent_due = u64::from(load.urgent_messages - load.early_messages());
-    let Ok(ready) = timeout(SET_UP, set_up(load.clone())).await else {
+    let Ok(ready) = timeout(SET_UP, set_up(load)).await else {
         return Ok(Reading { seed, urgent_due, ..Reading::default() });
     };
     let before = testbed.device.counters(way.direction());
