@@ -336,7 +336,7 @@ mod tests {
         for (label, least, most) in REDUCED {
             let find = |links: &'_ [Link]| links.iter().position(|link| link.name == label);
             let (link, seconds, seeds) = match find(&real) {
-                Some(at) => (&real[at], 30, 1),
+                Some(at) => (&real[at], 20, 3),
                 // The last of their changes is at 40 s. Few messages meet them, so that one seed says little.
                 None => (&slow[find(&slow).expect("a link")], 60, 3),
             };

@@ -290,7 +290,7 @@ impl Transport {
             gate_log,
             ..
         } = &*self.options;
-        let path = careful_resume.then_some(path);
+        let path = (*careful_resume && *congestion == Congestion::Bbr3).then_some(path);
         let mut shared = Arc::clone(&self.shared);
         if let Some(rtt) = known {
             // A longer one was perhaps a queue, and would delay the first repetition.

@@ -270,8 +270,9 @@ impl<'a> Attempt<'a> {
         let path = self.transport.options.known_path(address.ip(), local);
         let ConnectionConfig { shared, gate, activities } = self.transport.connection(known, path.clone());
         let rebind: Rebind = Arc::new(move |before, address| {
+            let socket = rebind(before, address)?;
             path.leave();
-            rebind(before, address)
+            Ok(socket)
         });
         config.transport_config(shared);
         let (socket, server) = (Arc::new(socket), (address, name));

@@ -26,6 +26,9 @@ const LEAST_WINDOW: u64 = 48_000;
 const INTERVAL: Duration = Duration::from_secs(1);
 const GROWTH: u64 = 4;
 
+/// Time for which no other connection to a network uses its capacity after one has.
+const PAUSE: Duration = Duration::from_secs(5);
+
 /// Least round trip that is assumed. A flight is repeated after three times this, the next one after twice that, and so
 /// on: a peer that is busy for longer gets a few packets more.
 const LEAST: Duration = Duration::from_millis(3);
@@ -67,6 +70,8 @@ struct Generations {
 struct Measured {
     round_trip: Option<(Duration, Instant)>,
     capacity: Option<(Capacity, Instant)>,
+    /// Last time at which a connection took the capacity.
+    taken: Option<Instant>,
 }
 
 /// Capacity of a path, as a connection measured it.
@@ -154,18 +159,27 @@ impl KnownPath {
         self.is_left.store(true, Ordering::Relaxed);
     }
 
+    pub(super) fn is_left(&self) -> bool {
+        self.is_left.load(Ordering::Relaxed)
+    }
+
     /// Capacity that an earlier connection measured.
     pub(super) fn capacity(&self, now: Instant) -> Option<Capacity> {
-        let (capacity, at) = self.paths.lock().of(self.peer).capacity?;
-        let is_here = capacity.local == self.local && !self.is_left.load(Ordering::Relaxed);
-        (is_young(at, now) && is_here).then_some(capacity)
+        let Measured { capacity, taken, .. } = self.paths.lock().of(self.peer);
+        let (capacity, at) = capacity?;
+        let is_here = capacity.local == self.local && !self.is_left();
+        let is_free = taken.is_none_or(|taken| now.saturating_duration_since(taken) >= PAUSE);
+        (is_young(at, now) && is_here && is_free).then_some(capacity)
     }
 
     /// Takes the capacity out of the cache, so that of many connections which begin together one uses it.
     pub(super) fn take_capacity(&self, now: Instant) -> Option<Capacity> {
-        let capacity = self.capacity(now);
-        self.forget_capacity();
-        capacity
+        let capacity = self.capacity(now)?;
+        self.paths.lock().change(self.peer, |measured| {
+            measured.capacity = None;
+            measured.taken = Some(now);
+        });
+        Some(capacity)
     }
 
     /// Capacity of this path by a measurement of its connection.
@@ -173,14 +187,19 @@ impl KnownPath {
         Capacity { rate, round_trip, local: self.local }
     }
 
-    /// Notes a measurement, if it is time and the path holds enough.
-    pub(super) fn observe(&mut self, rate: u64, round_trip: Duration, now: Instant) {
+    /// Notes a measurement, if it is time and the path holds enough. A lower one than before counts only from a
+    /// connection that has been limited by its path for a while. `is_limited`: there was more to send.
+    pub(super) fn observe(&mut self, rate: u64, round_trip: Duration, is_limited: bool, now: Instant) {
         let is_due = self.noted.is_none_or(|(noted, at)| {
             now.saturating_duration_since(at) >= INTERVAL || rate > noted + noted / GROWTH
         });
         let capacity = self.measured(rate, round_trip);
-        if is_due && capacity.window() >= LEAST_WINDOW && !self.is_left.load(Ordering::Relaxed) {
-            self.noted = Some((rate, now));
+        if !is_due || capacity.window() < LEAST_WINDOW || self.is_left() {
+            return;
+        }
+        let is_first = self.noted.replace((rate, now)).is_none();
+        let known = self.capacity(now).filter(|known| known.rate > rate);
+        if known.is_none() || (is_limited && !is_first) {
             self.paths.lock().change(self.peer, |measured| measured.capacity = Some((capacity, now)));
         }
     }
@@ -236,11 +255,14 @@ mod tests {
             KnownPath::new(cache.clone(), peer, local)
         });
         cache.note_round_trip(peer, 9 * MS, now);
-        from.observe(1_000_000, 50 * MS, now);
+        from.observe(1_000_000, 50 * MS, true, now);
         assert_eq!(from.capacity(now).map(|capacity| capacity.window()), Some(50_000));
         assert_eq!((elsewhere.capacity(now), from.capacity(now + AGE)), (None, None));
         assert!(from.take_capacity(now).is_some());
         assert_eq!(from.take_capacity(now), None);
+        from.observe(1_300_000, 50 * MS, true, now);
+        assert_eq!(from.capacity(now + PAUSE - MS), None, "one connection at a time");
+        assert!(from.capacity(now + PAUSE).is_some());
         assert_eq!(cache.round_trip(peer, now), Some(9 * MS), "the rest stays");
     }
 
@@ -257,14 +279,29 @@ mod tests {
             (1003, 500_000, Some(500_000)),
         ] {
             let now = begin + at * MS;
-            path.observe(rate, 100 * MS, now);
+            path.observe(rate, 100 * MS, true, now);
             assert_eq!(path.capacity(now).map(|capacity| capacity.rate), noted, "{at} ms");
         }
         path.clone().leave();
-        path.observe(900_000, 100 * MS, begin + 2000 * MS);
+        path.observe(900_000, 100 * MS, true, begin + 2000 * MS);
         let again = KnownPath::new(path.paths.clone(), peer, None);
         let rate = again.capacity(begin + 2000 * MS).map(|capacity| capacity.rate);
         assert_eq!((rate, path.capacity(begin)), (Some(500_000), None), "a path that was left");
+    }
+
+    #[test]
+    fn a_lower_capacity_is_noted_by_a_connection_that_its_path_has_limited_for_a_while() {
+        let (paths, begin) = (KnownPaths::default(), Instant::now());
+        let path = || KnownPath::new(paths.clone(), IpAddr::from([192, 0, 2, 1]), None);
+        path().observe(10_000_000, 100 * MS, true, begin);
+        for is_limited in [false, true] {
+            let mut later = path();
+            later.observe(600_000, 100 * MS, is_limited, begin + MS);
+            assert_eq!(later.capacity(begin).map(|capacity| capacity.rate), Some(10_000_000));
+            later.observe(600_000, 100 * MS, is_limited, begin + MS + INTERVAL);
+            let rate = if is_limited { 600_000 } else { 10_000_000 };
+            assert_eq!(later.capacity(begin).map(|capacity| capacity.rate), Some(rate));
+        }
     }
 
     #[test]

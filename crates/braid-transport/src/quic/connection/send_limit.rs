@@ -72,7 +72,7 @@ impl SendLimit {
     }
 
     /// Notes that a write found room: no more than the limit is unacknowledged with it.
-    pub(super) fn handle_room(&mut self) {
+    pub(super) fn note_room(&mut self) {
         self.filled = self.bytes;
     }
 

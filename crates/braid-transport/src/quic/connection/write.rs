@@ -136,8 +136,8 @@ impl ConnectionState {
             }
         }
         let lower = if outcome.is_pending() { writes.active.count_below(priority) } else { 0 };
-        if outcome.is_ready() {
-            writes.limit.handle_room();
+        if let Poll::Ready(Ok(_)) = outcome {
+            writes.limit.note_room();
         }
         if lower > 0 {
             writes.limit.widen(connection, lower);

@@ -29,7 +29,7 @@ use super::event::Event;
 use super::first_flight::{FirstFlight, Turn};
 use super::own_endpoint::OwnEndpoint;
 use super::paths::{LocalPaths, Paths};
-use super::repetition::{self, Action, Counts, Repetition};
+use super::repetition::{self, Repetition};
 use super::sender::Sender;
 use super::socket::Socket;
 use super::timer::{Timer, now};
@@ -45,9 +45,6 @@ const MAX_SENT: usize = 20;
 
 /// Longest time by which timeouts wait: that of a token of ten packets a second.
 const LATEST_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// Time by which a peer delays an acknowledgement at most (RFC 9000, 18.2).
-const ACK_DELAY: Duration = Duration::from_millis(25);
 
 /// Receive window while everything is dropped: the library sends MAX_DATA for nothing with a smaller one.
 const DISCARD_WINDOW: VarInt = VarInt::from_u32(8 << 10);
@@ -71,12 +68,8 @@ pub(in crate::quic) struct Connection {
     challenges: u64,
     /// The last of them is not answered yet.
     is_challenged: bool,
-    /// Datagram that validates the address of a client that has moved.
+    /// Datagram with a client's answer to it.
     repetition: Option<Box<Repetition>>,
-    /// Destination of the last packet.
-    destination: Option<SocketAddr>,
-    /// The next padded packet of a server validates its destination.
-    is_moved: bool,
     timer: Timer,
     /// Datagrams that have come.
     received: u64,
@@ -163,8 +156,6 @@ impl Connection {
             challenges: 0,
             is_challenged: false,
             repetition: None,
-            destination: None,
-            is_moved: false,
             timer: Timer::default(),
             received: 0,
             answers: AnswerDelay::default(),
@@ -216,7 +207,9 @@ impl Connection {
 
     /// Notes that a PATH_CHALLENGE has come to a client.
     fn note_challenges(&mut self) {
+        // Paths beside others are validated while those carry data.
         if self.side().is_client()
+            && self.paths.is_none()
             && let Some(stats) = self.path_stats()
         {
             let challenges = stats.frame_rx.path_challenge;
@@ -245,38 +238,18 @@ impl Connection {
         transmit
     }
 
-    /// Notes a packet that was sent, which is to be repeated if it validates an address.
+    /// Notes a packet that was sent, which is to be repeated if a client answers a PATH_CHALLENGE with it.
     fn note_sent(&mut self, transmit: &noq_proto::Transmit, contents: &[u8], now: Instant) {
-        let (to, is_client) = (transmit.destination, self.side().is_client());
-        if to.port() == 0 {
-            // An address is validated again.
-            self.is_moved = true;
+        if !std::mem::take(&mut self.is_challenged) || !self.is_confirmed {
             return;
         }
-        self.is_moved |= self.destination.replace(to).is_some_and(|before| before != to);
-        let validates = if is_client { std::mem::take(&mut self.is_challenged) } else { self.is_moved };
         let datagram = batch::of(transmit, contents);
-        if !self.is_confirmed || self.paths.is_some() || !repetition::is_padded(&datagram) {
-            return;
-        }
-        if validates && let Some((counts, rtt)) = self.counts().zip(self.rtt()) {
-            self.is_moved = false;
-            // A server may delay the acknowledgement that is waited for.
-            let more = if is_client { ACK_DELAY } else { Duration::ZERO };
-            let repetition = Repetition::new(&datagram, counts, !is_client, rtt, more, now);
+        if repetition::is_padded(&datagram)
+            && let Some(stats) = self.path_stats()
+        {
+            let repetition = Repetition::new(&datagram, stats.frame_rx.acks, stats.rtt, now);
             self.repetition = Some(Box::new(repetition));
-        } else if let Some(repetition) = self.repetition.as_mut().filter(|_| !is_client) {
-            repetition.handle_sent(&datagram, now);
         }
-    }
-
-    /// Counts for a repetition.
-    fn counts(&mut self) -> Option<Counts> {
-        let is_client = self.side().is_client();
-        let stats = self.path_stats()?;
-        let frames = if is_client { &stats.frame_rx } else { &stats.frame_tx };
-        let acknowledgements = frames.acks + frames.path_acks;
-        Some(Counts { acknowledgements, received: stats.udp_rx.bytes, sent: stats.udp_tx.bytes })
     }
 
     /// Repeats a datagram, if one is due.
@@ -284,13 +257,11 @@ impl Connection {
         let Some(mut repetition) = self.repetition.take_if(|repetition| repetition.due() <= now) else {
             return;
         };
-        let Some(counts) = self.counts().filter(|_| self.error.is_none()) else { return };
-        match repetition.handle_due(counts, now) {
-            Action::Send(datagram) => self.sender.leave(&datagram),
-            Action::Wait => {}
-            Action::End => return,
+        let Some(stats) = self.path_stats().filter(|_| self.error.is_none()) else { return };
+        if let Some(datagram) = repetition.handle_due(stats.frame_rx.acks, now) {
+            self.sender.leave(&datagram);
+            self.repetition = Some(repetition);
         }
-        self.repetition = Some(repetition);
     }
 
     /// Takes the pieces of streams that are read without order out of the library.

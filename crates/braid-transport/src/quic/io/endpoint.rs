@@ -60,6 +60,9 @@ struct State {
     is_lost: bool,
 }
 
+/// Header form (RFC 9000, 17.2).
+const LONG_HEADER: u8 = 0x80;
+
 struct Entry {
     queue: Arc<DatagramQueue>,
     is_active: bool,
@@ -294,7 +297,7 @@ impl Endpoint {
         self.limit.handle_received(from, &bytes);
         let (mut answer, now) = (Vec::new(), now());
         let mut state = self.lock();
-        let from = state.seen_from(from);
+        let from = state.seen_from(from, &bytes);
         match state.library.handle(now, FourTuple::new(from, to), ecn, bytes, &mut answer) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let entry = state.connections.get(handle.0).and_then(Option::as_ref);
@@ -352,9 +355,10 @@ impl State {
         queue
     }
 
-    /// The address that the library is told for a datagram.
-    fn seen_from(&mut self, from: SocketAddr) -> SocketAddr {
-        if self.doubtful.is_empty() || !self.doubtful.remove(&from) {
+    /// The address that the library is told for a datagram. One with a long header may begin another connection.
+    fn seen_from(&mut self, from: SocketAddr, bytes: &[u8]) -> SocketAddr {
+        let is_long = bytes.first().is_some_and(|first| first & LONG_HEADER != 0);
+        if self.doubtful.is_empty() || !self.doubtful.remove(&from) || is_long {
             return from;
         }
         let elsewhere: IpAddr = match from.ip() {

@@ -21,6 +21,9 @@ use crate::quic::known_paths::{Capacity, KnownPath, PARTS};
 const SAME: [u32; 2] = [50, 150];
 const GRANULARITY: Duration = Duration::from_millis(2);
 
+/// Round trips in which a step has to be acknowledged: it is sent within one.
+const STEP_TIME: u32 = 4;
+
 /// Present state of a controller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathNow {
@@ -53,6 +56,8 @@ pub(super) struct CarefulResume {
     shortest: Duration,
     /// The window was full since the last acknowledgement.
     is_limited: bool,
+    /// The last one found nothing more to send.
+    is_app_limited: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,9 +78,14 @@ struct Step {
     known: Capacity,
     /// Part of the known window.
     part: u64,
+    begun: Instant,
 }
 
 impl Step {
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.begun) > self.known.round_trip * STEP_TIME
+    }
+
     fn floor(&self) -> Floor {
         Floor { rate: self.known.rate / PARTS[1], window: self.known.window() / self.part }
     }
@@ -91,26 +101,37 @@ impl CarefulResume {
             latest: Duration::ZERO,
             shortest: Duration::MAX,
             is_limited: false,
+            is_app_limited: false,
         }
     }
 
     /// Lower limit while more is sent than the controller knows to fit.
     pub(super) fn floor(&self) -> Option<Floor> {
+        let step = self.step().filter(|_| !self.path.is_left())?;
+        Some(step.floor())
+    }
+
+    fn step(&self) -> Option<Step> {
         match self.phase {
-            Phase::Unvalidated { step, .. } | Phase::Validating { step, .. } => Some(step.floor()),
+            Phase::Unvalidated { step, .. } | Phase::Validating { step, .. } => Some(step),
             Phase::Reconnaissance | Phase::Normal => None,
         }
     }
 
-    pub(super) fn handle_sent(&mut self, number: u64) {
+    /// Notes a packet that is sent. A step that was not used ends: by now the path may be another.
+    pub(super) fn handle_sent(&mut self, number: u64, now: Instant) {
         self.last = self.last.max(number);
+        if self.step().is_some_and(|step| step.is_over(now)) {
+            self.phase = Phase::Normal;
+        }
     }
 
     pub(super) fn handle_full(&mut self) {
         self.is_limited = true;
     }
 
-    pub(super) fn handle_acked(&mut self, number: u64, bytes: u64, took: Duration) {
+    /// Notes a packet that was acknowledged. `took`: its round trip.
+    pub(super) fn handle_acked(&mut self, number: u64, bytes: u64, took: Duration, now: Instant) {
         self.acked = self.acked.saturating_add(bytes);
         self.latest = took;
         self.shortest = self.shortest.min(took);
@@ -118,7 +139,7 @@ impl CarefulResume {
             Phase::Unvalidated { step, first } if number >= first => {
                 self.phase = Phase::Validating { step, last: self.last };
             }
-            Phase::Validating { step, last } if number >= last => self.phase = self.after(step),
+            Phase::Validating { step, last } if number >= last => self.phase = self.after(step, now),
             _ => {}
         }
     }
@@ -135,13 +156,14 @@ impl CarefulResume {
     }
 
     /// Ends the packets of one acknowledgement.
-    pub(super) fn handle_end_of_acks(&mut self, path: &PathNow, now: Instant) {
+    pub(super) fn handle_end_of_acks(&mut self, path: &PathNow, app_limited: bool, now: Instant) {
+        self.is_app_limited = app_limited;
         let was_limited = std::mem::take(&mut self.is_limited);
         if self.phase == Phase::Reconnaissance && was_limited && self.acked >= path.initial_window {
             self.phase = self.jump(path, now);
         }
         if let Some(rate) = path.rate.filter(|_| self.phase == Phase::Normal) {
-            self.path.observe(rate, self.shortest, now);
+            self.path.observe(rate, self.shortest, !app_limited, now);
         }
     }
 
@@ -153,15 +175,15 @@ impl CarefulResume {
         if known.resumed_window() <= path.window || self.path.take_capacity(now).is_none() {
             return Phase::Normal;
         }
-        Phase::Unvalidated { step: Step { known, part: PARTS[0] }, first: self.last + 1 }
+        Phase::Unvalidated { step: Step { known, part: PARTS[0], begun: now }, first: self.last + 1 }
     }
 
     /// Phase after a flight that was acknowledged.
-    fn after(&self, Step { known, part }: Step) -> Phase {
-        if part == PARTS[1] || !is_same(known.round_trip, self.latest) {
+    fn after(&self, Step { known, part, .. }: Step, now: Instant) -> Phase {
+        if part == PARTS[1] || self.is_app_limited || !is_same(known.round_trip, self.latest) {
             return Phase::Normal;
         }
-        Phase::Unvalidated { step: Step { known, part: PARTS[1] }, first: self.last + 1 }
+        Phase::Unvalidated { step: Step { known, part: PARTS[1], begun: now }, first: self.last + 1 }
     }
 }
 
@@ -187,43 +209,45 @@ mod tests {
 
     /// A connection on a path that had 10 MB/s in 100 ms, whose first ten packets were acknowledged.
     fn begun(path: &KnownPath, latest: Duration, now: Instant) -> CarefulResume {
-        path.clone().observe(10_000_000, 100 * MS, now);
+        path.clone().observe(10_000_000, 100 * MS, true, now);
         let mut resume = CarefulResume::new(path.clone());
         resume.handle_full();
-        (0..10).for_each(|number| resume.handle_sent(number));
-        resume.handle_acked(9, IW, latest);
-        resume.handle_end_of_acks(&NOW, now);
+        (0..10).for_each(|number| resume.handle_sent(number, now));
+        resume.handle_acked(9, IW, latest, now);
+        resume.handle_end_of_acks(&NOW, false, now);
         resume
     }
 
     #[test]
     fn an_eighth_and_half_of_the_capacity_are_used_until_they_are_acknowledged() {
-        let (path, now) = (known_path(), Instant::now());
+        let now = Instant::now();
         for (took, is_late) in [(152, false), (153, true)] {
+            let path = known_path();
             let mut resume = begun(&path, 110 * MS, now);
             let [eighth, half] = [125_000, 500_000].map(|window| Some(Floor { rate: 5_000_000, window }));
             assert_eq!((resume.floor(), path.capacity(now)), (eighth, None));
-            (10..100).for_each(|number| resume.handle_sent(number));
-            resume.handle_acked(9, 1200, 100 * MS);
-            resume.handle_acked(10, 1200, 100 * MS);
-            (100..200).for_each(|number| resume.handle_sent(number));
+            (10..100).for_each(|number| resume.handle_sent(number, now));
+            resume.handle_acked(9, 1200, 100 * MS, now);
+            resume.handle_acked(10, 1200, 100 * MS, now);
+            (100..200).for_each(|number| resume.handle_sent(number, now));
             assert_eq!(resume.floor(), eighth);
-            resume.handle_acked(99, 1200, took * MS);
+            resume.handle_acked(99, 1200, took * MS, now);
             assert_eq!(resume.floor(), half.filter(|_| !is_late), "{took} ms");
-            (200..600).for_each(|number| resume.handle_sent(number));
-            resume.handle_acked(200, 1200, took * MS);
-            resume.handle_acked(598, 1200, took * MS);
+            (200..600).for_each(|number| resume.handle_sent(number, now));
+            resume.handle_acked(200, 1200, took * MS, now);
+            resume.handle_acked(598, 1200, took * MS, now);
             assert_eq!(resume.floor(), half.filter(|_| !is_late));
-            resume.handle_acked(599, 1200, 100 * MS);
+            resume.handle_acked(599, 1200, 100 * MS, now);
             assert_eq!(resume.floor(), None);
         }
     }
 
     #[test]
     fn a_path_that_may_be_another_is_not_resumed() {
-        let (path, now) = (known_path(), Instant::now());
+        let now = Instant::now();
         for (latest, is_resumed) in [(49, false), (50, true), (152, true), (153, false)] {
-            assert_eq!(begun(&path, latest * MS, now).floor().is_some(), is_resumed, "{latest} ms");
+            let resume = begun(&known_path(), latest * MS, now);
+            assert_eq!(resume.floor().is_some(), is_resumed, "{latest} ms");
         }
     }
 
@@ -241,7 +265,7 @@ mod tests {
             ("larger window", false),
         ] {
             let path = known_path();
-            path.clone().observe(10_000_000, 100 * MS, now);
+            path.clone().observe(10_000_000, 100 * MS, true, now);
             let mut resume = CarefulResume::new(path.clone());
             let mut state = NOW;
             match case {
@@ -253,25 +277,27 @@ mod tests {
             if case != "not limited" {
                 resume.handle_full();
             }
-            resume.handle_acked(9, if case == "not acknowledged" { IW - 1 } else { IW }, 100 * MS);
+            resume.handle_acked(9, if case == "not acknowledged" { IW - 1 } else { IW }, 100 * MS, now);
             let later = if case == "too old" { Duration::from_secs(600) } else { MS };
-            resume.handle_end_of_acks(&state, now + later);
+            resume.handle_end_of_acks(&state, false, now + later);
             assert_eq!(resume.floor().is_some(), is_resumed, "{case}");
         }
     }
 
     #[test]
     fn a_loss_ends_it_and_the_capacity_is_measured_anew() {
-        let (path, now) = (known_path(), Instant::now());
+        let now = Instant::now();
         for acked in [None, Some(10)] {
+            let path = known_path();
             let mut resume = begun(&path, 100 * MS, now);
-            (10..400).for_each(|number| resume.handle_sent(number));
-            acked.into_iter().for_each(|number| resume.handle_acked(number, 1200, 100 * MS));
+            (10..400).for_each(|number| resume.handle_sent(number, now));
+            acked.into_iter().for_each(|number| resume.handle_acked(number, 1200, 100 * MS, now));
             assert!(resume.floor().is_some());
             resume.handle_lost();
             assert_eq!((resume.floor(), path.capacity(now)), (None, None));
-            resume.handle_end_of_acks(&PathNow { rate: Some(600_000), ..NOW }, now);
-            assert_eq!(path.capacity(now), Some(path.measured(600_000, 100 * MS)));
+            resume.handle_end_of_acks(&PathNow { rate: Some(600_000), ..NOW }, false, now);
+            let later = now + Duration::from_secs(5);
+            assert_eq!(path.capacity(later), Some(path.measured(600_000, 100 * MS)));
         }
     }
 
@@ -279,14 +305,42 @@ mod tests {
     fn a_controller_that_decides_alone_notes_what_it_measures_unless_there_is_a_policer() {
         let (path, now) = (known_path(), Instant::now());
         let mut resume = CarefulResume::new(path.clone());
-        resume.handle_acked(0, 1200, 100 * MS);
+        resume.handle_acked(0, 1200, 100 * MS, now);
         let measures = PathNow { rate: Some(10_000_000), ..NOW };
-        resume.handle_end_of_acks(&measures, now);
+        resume.handle_end_of_acks(&measures, false, now);
         assert_eq!(path.capacity(now), None, "it has yet to begin");
         resume.handle_lost();
-        resume.handle_end_of_acks(&measures, now);
+        resume.handle_end_of_acks(&measures, false, now);
         assert_eq!(path.capacity(now), Some(path.measured(10_000_000, 100 * MS)));
         resume.handle_policer();
         assert_eq!(path.capacity(now), None);
+    }
+
+    #[test]
+    fn a_step_that_is_not_used_ends_and_so_does_one_on_a_path_that_was_left() {
+        let now = Instant::now();
+        let path = known_path();
+        let mut resume = begun(&path, 100 * MS, now);
+        resume.handle_sent(10, now + 400 * MS);
+        assert!(resume.floor().is_some());
+        resume.handle_sent(11, now + 401 * MS);
+        assert_eq!(resume.floor(), None);
+        let path = known_path();
+        let resume = begun(&path, 100 * MS, now);
+        path.leave();
+        assert_eq!(resume.floor(), None);
+    }
+
+    #[test]
+    fn the_half_follows_only_if_there_is_more_to_send() {
+        let now = Instant::now();
+        for app_limited in [false, true] {
+            let mut resume = begun(&known_path(), 100 * MS, now);
+            resume.handle_sent(10, now);
+            resume.handle_acked(10, 1200, 100 * MS, now);
+            resume.handle_end_of_acks(&NOW, app_limited, now);
+            resume.handle_acked(10, 1200, 100 * MS, now);
+            assert_eq!(resume.floor().is_some(), !app_limited);
+        }
     }
 }

@@ -132,7 +132,7 @@ impl Controller for ExtendedController {
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         self.cap.handle_sent(pn);
         if let Some(resume) = &mut self.resume {
-            resume.handle_sent(pn);
+            resume.handle_sent(pn, now);
         }
         self.rtt_step.handle_sent(now);
         self.extra.handle_sent(bytes, now);
@@ -165,7 +165,7 @@ impl Controller for ExtendedController {
             floor.handle_acked(sent, bytes, rtt.get(), now);
         }
         if let Some(resume) = &mut self.resume {
-            resume.handle_acked(pn, bytes, now.saturating_duration_since(sent));
+            resume.handle_acked(pn, bytes, now.saturating_duration_since(sent), now);
         }
         self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
     }
@@ -185,7 +185,7 @@ impl Controller for ExtendedController {
             if self.cap.held().is_some() {
                 resume.handle_policer();
             }
-            resume.handle_end_of_acks(&PathNow::of(&*self.inner), now);
+            resume.handle_end_of_acks(&PathNow::of(&*self.inner), app_limited, now);
         }
         if self.rtt_step.handle_end_of_acks(app_limited, now) {
             self.begin_anew(now);

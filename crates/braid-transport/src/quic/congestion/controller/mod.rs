@@ -203,10 +203,10 @@ impl GatedController {
     }
 
     /// Notes the capacity of the path while a window limits.
-    fn observe(&mut self, now: Instant) {
+    fn observe(&mut self, app_limited: bool, now: Instant) {
         let capacity = if self.class == Class::Windowed { self.gate().capacity() } else { None };
         if let (Some((rate, round_trip)), Some(path)) = (capacity, &mut self.path) {
-            path.observe(rate, round_trip, now);
+            path.observe(rate, round_trip, !app_limited, now);
         }
     }
 
@@ -294,7 +294,7 @@ impl Controller for GatedController {
             self.gate().handle_passthrough(acked, lost, smoothed, app_limited, now);
         } else {
             self.gate().handle_end_of_acks();
-            self.observe(now);
+            self.observe(app_limited, now);
         }
         if !self.is_active() {
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);

@@ -51,7 +51,7 @@ impl Gate {
         let may = match &mut self.model {
             Model::Passthrough(_) => return SendDecision::Controller,
             // BBR empties a long path while it is new, to measure it: urgent packets would wait a round trip.
-            Model::Startup(startup) if is_urgent && is_new && !startup.has_drops() => {
+            Model::Startup(startup) if is_urgent && is_new && startup.favours_urgent() => {
                 let window = SendDecision::UrgentWindow(startup.window());
                 return if is_silent { SendDecision::Send } else { window };
             }
@@ -105,6 +105,8 @@ impl Gate {
     pub(in crate::quic) fn send_limit(&self) -> Option<u64> {
         let packets = match &self.model {
             Model::Passthrough(_) => return None,
+            // Its window is that of another connection.
+            Model::Startup(startup) if startup.is_resumed() => return None,
             Model::Startup(startup) => (startup.window() * 2).max(AHEAD_AT_STARTUP),
             _ => {
                 let ahead = self.model.rate().map_or(0, |rate| whole(rate * AHEAD));

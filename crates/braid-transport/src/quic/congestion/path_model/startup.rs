@@ -36,6 +36,9 @@ const QUICK: f64 = 200.0;
 /// Share by which the window grows in a round trip beyond what the path is known to hold.
 const BEYOND_KNOWN: f64 = 0.25;
 
+/// Multiple of that at which the path has turned out to be another, and the window doubles again.
+const SLOW_UNTIL: f64 = 1.5;
+
 /// Packets of a row whose rate is measured.
 const RUN: u32 = 64;
 
@@ -45,6 +48,8 @@ pub(super) struct Startup {
     window: f64,
     /// Packets that the path held for an earlier connection.
     known: Option<f64>,
+    /// Neither a queue nor a drop was seen.
+    is_clear: bool,
     first_drop: Option<f64>,
     last_drop: f64,
     passed: u32,
@@ -62,6 +67,7 @@ impl Startup {
         Self {
             window: FIRST,
             known: None,
+            is_clear: true,
             first_drop: None,
             last_drop: now,
             passed: 0,
@@ -87,9 +93,14 @@ impl Startup {
         whole(self.window)
     }
 
-    /// True if packets were dropped lately.
-    pub(super) fn has_drops(&self) -> bool {
-        self.first_drop.is_some()
+    /// True if urgent packets may pass the window of the congestion controller: on a path without queues or drops so
+    /// far, on which that is not what was known before.
+    pub(super) fn favours_urgent(&self) -> bool {
+        self.is_clear && self.known.is_none()
+    }
+
+    pub(super) fn is_resumed(&self) -> bool {
+        self.known.is_some()
     }
 
     /// Counts a delivered packet. `is_long`: round trips are long, and show no queue. True: the path is so fast that
@@ -98,7 +109,7 @@ impl Startup {
         if is_full {
             let may_quadruple = is_long && self.window < QUICK && self.first_drop.is_none();
             self.window += match self.known {
-                Some(known) if self.window >= known => BEYOND_KNOWN,
+                Some(known) if (known..known * SLOW_UNTIL).contains(&self.window) => BEYOND_KNOWN,
                 _ if may_quadruple => 3.0,
                 _ => 1.0,
             };
@@ -128,6 +139,7 @@ impl Startup {
 
     /// Notes a queue: its drops are no policer's.
     pub(super) fn handle_queue(&mut self) {
+        self.is_clear = false;
         self.first_drop = None;
         (self.passed, self.dropped) = (0, 0);
     }
@@ -135,6 +147,7 @@ impl Startup {
     /// Datagrams per second that a policer passes, if this drop completes the evidence for one. `sent`: when (s) the
     /// packet left; `ack_only`: see [`SentPacket`](super::sent_packets::SentPacket).
     pub(super) fn dropped(&mut self, sent: f64, ack_only: u64) -> Option<f64> {
+        self.is_clear = false;
         self.window = (self.window / 2.0).max(FIRST);
         if sent - self.last_drop > INDEPENDENT {
             self.handle_queue();
