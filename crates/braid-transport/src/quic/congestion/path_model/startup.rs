@@ -48,7 +48,7 @@ pub(super) struct Startup {
     window: f64,
     /// Packets that the path held for an earlier connection.
     known: Option<f64>,
-    /// Neither a queue nor a drop was seen.
+    /// Nothing was dropped.
     is_clear: bool,
     first_drop: Option<f64>,
     last_drop: f64,
@@ -93,8 +93,8 @@ impl Startup {
         whole(self.window)
     }
 
-    /// True if urgent packets may pass the window of the congestion controller: on a path without queues or drops so
-    /// far, on which that is not what was known before.
+    /// True if urgent packets may pass the window of the congestion controller: on a path without drops so far, of
+    /// which nothing was known before.
     pub(super) fn favours_urgent(&self) -> bool {
         self.is_clear && self.known.is_none()
     }
@@ -139,7 +139,6 @@ impl Startup {
 
     /// Notes a queue: its drops are no policer's.
     pub(super) fn handle_queue(&mut self) {
-        self.is_clear = false;
         self.first_drop = None;
         (self.passed, self.dropped) = (0, 0);
     }
