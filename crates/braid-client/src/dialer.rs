@@ -79,7 +79,7 @@ impl Dialer {
         if let Self::Network(network) = self { Some(&network.0.host) } else { None }
     }
 
-    /// Round trips that QUIC begins with; `None` in tests.
+    /// Measurements of paths with which QUIC begins; `None` in tests.
     pub(crate) fn known_paths(&self) -> Option<&KnownPaths> {
         if let Self::Network(network) = self { Some(&network.2.quic.known_paths) } else { None }
     }

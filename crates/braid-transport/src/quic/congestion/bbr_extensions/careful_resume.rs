@@ -58,6 +58,8 @@ pub(super) struct CarefulResume {
     is_limited: bool,
     /// The last one found nothing more to send.
     is_app_limited: bool,
+    /// The path has a policer.
+    is_policed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +104,7 @@ impl CarefulResume {
             shortest: Duration::MAX,
             is_limited: false,
             is_app_limited: false,
+            is_policed: false,
         }
     }
 
@@ -149,15 +152,18 @@ impl CarefulResume {
         self.phase = Phase::Normal;
     }
 
-    /// Notes that the path has a policer, whose bucket passes bursts at any rate.
+    /// Ends the packets of one acknowledgement on a path with a policer, whose bucket passes bursts at any rate.
     pub(super) fn handle_policer(&mut self) {
         self.phase = Phase::Normal;
-        self.path.forget_capacity();
+        // Once: all connections share the cache.
+        if !std::mem::replace(&mut self.is_policed, true) {
+            self.path.forget_capacity();
+        }
     }
 
-    /// Ends the packets of one acknowledgement.
+    /// Ends the packets of one acknowledgement on another path.
     pub(super) fn handle_end_of_acks(&mut self, path: &PathNow, app_limited: bool, now: Instant) {
-        self.is_app_limited = app_limited;
+        (self.is_app_limited, self.is_policed) = (app_limited, false);
         let was_limited = std::mem::take(&mut self.is_limited);
         if self.phase == Phase::Reconnaissance && was_limited && self.acked >= path.initial_window {
             self.phase = self.jump(path, now);

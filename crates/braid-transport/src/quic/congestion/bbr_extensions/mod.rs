@@ -184,8 +184,9 @@ impl Controller for ExtendedController {
         if let Some(resume) = &mut self.resume {
             if self.cap.held().is_some() {
                 resume.handle_policer();
+            } else {
+                resume.handle_end_of_acks(&PathNow::of(&*self.inner), app_limited, now);
             }
-            resume.handle_end_of_acks(&PathNow::of(&*self.inner), app_limited, now);
         }
         if self.rtt_step.handle_end_of_acks(app_limited, now) {
             self.begin_anew(now);
