@@ -1,11 +1,10 @@
 //! Connections on a path that an earlier one has measured (RFC 9959).
 
 use std::future::poll_fn;
-use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use braid_proto::stream::{Priority, StreamKey};
@@ -18,6 +17,7 @@ use tokio::time::{Instant, interval};
 
 use crate::driven::Link;
 use crate::ends::write;
+use crate::multi::{fill, write_now};
 use crate::support::{Pki, address};
 
 const LATENCY: Duration = Duration::from_millis(50);
@@ -110,15 +110,6 @@ async fn open(link: &mut Link, priority: u16) -> StreamKey {
     stream
 }
 
-/// Bytes that are taken at once.
-fn write_now(link: &mut Link, stream: StreamKey, bytes: &[u8]) -> usize {
-    let mut cx = Context::from_waker(Waker::noop());
-    match link.poll_write(&mut cx, stream, &[IoSlice::new(bytes)]) {
-        Poll::Ready(written) => written.expect("write"),
-        Poll::Pending => 0,
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn on_a_known_path_a_connection_is_soon_as_fast_as_the_one_before() {
     let (pki, network) = (Pki::new(), Network::new(1));
@@ -171,10 +162,10 @@ async fn urgent_bytes_are_taken_at_once_when_bulk_has_waited_for_credit() {
     for tick in 0..60 {
         ticks.tick().await;
         // Before the first round trip the server trusts the client with 128 KiB.
-        if write_now(&mut link, urgent, &[1; 100]) < 100 && tick > 10 {
+        if write_now(&mut link, urgent, &[1; 100]) != Poll::Ready(100) && tick > 10 {
             late.push(tick);
         }
-        while write_now(&mut link, bulk, &[7; 60_000]) > 0 {}
+        fill(&mut link, bulk);
     }
     let carried = sink.read.load(Ordering::Relaxed) - 2 * LENGTH as u64;
     assert!(carried > 5_000_000, "{carried}");

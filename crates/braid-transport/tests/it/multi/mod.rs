@@ -93,6 +93,22 @@ impl Scene {
     }
 }
 
+/// Links at both ends of a connection from a host, the server's first, which has read a byte.
+async fn links(network: &Network, device: &Host) -> (Link, Link, Listener) {
+    let pki = Pki::new();
+    let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+    let connector = device.connector(address(&listener), pki.client(), QuicOptions::client());
+    let client = tokio::spawn(async move {
+        let mut client = Link::from(connector.connect().await.expect("connect"));
+        write(&mut client, StreamKey::CONTROL, b"!").await;
+        client
+    });
+    let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
+    let client = client.await.expect("join");
+    assert_eq!(next(&mut server).await.1, b"!");
+    (server, client, listener)
+}
+
 /// The next action of the peer, with its bytes.
 async fn next(link: &mut Link) -> (Read, Vec<u8>) {
     next_of(link, |_| true).await
@@ -120,13 +136,13 @@ async fn write(link: &mut Link, stream: StreamKey, mut bytes: &[u8]) {
 }
 
 /// Writes what is taken at once.
-fn write_now(link: &mut Link, stream: StreamKey, bytes: &[u8]) -> Poll<usize> {
+pub(crate) fn write_now(link: &mut Link, stream: StreamKey, bytes: &[u8]) -> Poll<usize> {
     let mut cx = Context::from_waker(Waker::noop());
     link.poll_write(&mut cx, stream, &[IoSlice::new(bytes)]).map(|written| written.expect("write"))
 }
 
 /// Writes until no more is taken; how much that was.
-fn fill(link: &mut Link, stream: StreamKey) -> usize {
+pub(crate) fn fill(link: &mut Link, stream: StreamKey) -> usize {
     let mut total = 0;
     while let Poll::Ready(written) = write_now(link, stream, &[7; 10_000]) {
         total += written;

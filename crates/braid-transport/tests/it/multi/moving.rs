@@ -151,19 +151,10 @@ async fn a_client_with_a_closed_gate_answers_a_challenge_at_once() {
 /// The library never repeats a PATH_RESPONSE.
 #[tokio::test(start_paused = true)]
 async fn a_lost_path_response_is_repeated_soon() {
-    let (pki, network) = (Pki::new(), Network::new(3));
-    let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+    let network = Network::new(3);
     let device = network.host("device");
     device.change(|link| link.latency = Duration::from_millis(10));
-    let connector = device.connector(address(&listener), pki.client(), QuicOptions::client());
-    let client = tokio::spawn(async move {
-        let mut client = Link::from(connector.connect().await.expect("connect"));
-        write(&mut client, StreamKey::CONTROL, b"!").await;
-        client
-    });
-    let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
-    let mut client = client.await.expect("join");
-    assert_eq!(next(&mut server).await.1, b"!");
+    let (mut server, mut client, _listener) = links(&network, &device).await;
     sleep(A_WHILE).await;
     device.rebind_nat();
     let begun = Instant::now();
@@ -186,17 +177,8 @@ async fn a_lost_path_response_is_repeated_soon() {
 // [BQ-70]
 #[tokio::test(start_paused = true)]
 async fn a_client_moves_to_another_socket_and_its_streams_with_it() {
-    let (pki, network) = (Pki::new(), Network::new(3));
-    let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
-    let connector = network.host("device").connector(address(&listener), pki.client(), QuicOptions::client());
-    let client = tokio::spawn(async move {
-        let mut client = Link::from(connector.connect().await.expect("connect"));
-        write(&mut client, StreamKey::CONTROL, b"!").await;
-        client
-    });
-    let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
-    let mut client = client.await.expect("join");
-    assert_eq!(next(&mut server).await.1, b"!");
+    let network = Network::new(3);
+    let (mut server, mut client, _listener) = links(&network, &network.host("device")).await;
     let before = server.peer().address;
     for _ in 0..5 {
         client.rebind(None).expect("rebind");

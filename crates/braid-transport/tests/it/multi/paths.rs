@@ -283,17 +283,8 @@ async fn a_path_goes_on_behind_a_nat_that_forgets() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_without_the_option_has_one_path() {
-    let (pki, network) = (Pki::new(), Network::new(5));
-    let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
-    let connector = network.host("wifi").connector(address(&listener), pki.client(), QuicOptions::client());
-    let client = tokio::spawn(async move {
-        let mut client = Link::from(connector.connect().await.expect("connect"));
-        write(&mut client, StreamKey::CONTROL, b"!").await;
-        client
-    });
-    let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
-    let mut client = client.await.expect("join");
-    assert_eq!(next(&mut server).await.1, b"!");
+    let network = Network::new(5);
+    let (mut server, mut client, _listener) = links(&network, &network.host("wifi")).await;
     for link in [&mut client, &mut server] {
         let paths = link.paths();
         assert_eq!(paths.len(), 1);

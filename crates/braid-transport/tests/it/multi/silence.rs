@@ -3,7 +3,6 @@
 use braid_transport::sim::Direction;
 
 use super::*;
-use crate::driven::Link;
 
 /// A probe that is held back is a packet that was lost: it must not call for the next probe, and the one that is sent
 /// must be answered.
@@ -27,19 +26,10 @@ async fn a_loss_is_not_probed_for_ever() {
 /// As above between two links, which ask for acknowledgements at once.
 #[tokio::test(start_paused = true)]
 async fn links_fall_silent_too() {
-    let (pki, network) = (Pki::new(), Network::new(3));
-    let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+    let network = Network::new(3);
     let device = network.host("device");
     device.change(|link| link.latency = Duration::from_millis(7));
-    let connector = device.connector(address(&listener), pki.client(), QuicOptions::client());
-    let client = tokio::spawn(async move {
-        let mut client = Link::from(connector.connect().await.expect("connect"));
-        write(&mut client, StreamKey::CONTROL, b"!").await;
-        client
-    });
-    let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
-    let mut client = client.await.expect("join");
-    assert_eq!(next(&mut server).await.1, b"!");
+    let (mut server, mut client, _listener) = links(&network, &device).await;
     sleep(A_WHILE).await;
     device.change_one(Direction::Up, |link| link.cut = true);
     write(&mut server, StreamKey::CONTROL, b"not acknowledged").await;
