@@ -498,10 +498,18 @@ impl Connection {
     fn next_timeout(&self) -> Option<Instant> {
         let gate = self.gate.as_ref().and_then(|gate| gate.next_try());
         let ping = self.first_flight.as_ref().and_then(|first| first.due());
+        let probe = self.gate.as_ref().filter(|_| self.is_confirmed).and_then(|gate| gate.probe_due());
         let paths = self.paths.as_ref().filter(|_| self.error.is_none());
         let paths = paths.and_then(|paths| paths.next_timeout(now()));
         let repetition = self.repetition.as_ref().map(|repetition| repetition.due());
-        self.library_timeout().into_iter().chain(gate).chain(ping).chain(paths).chain(repetition).min()
+        self.library_timeout()
+            .into_iter()
+            .chain(gate)
+            .chain(ping)
+            .chain(probe)
+            .chain(paths)
+            .chain(repetition)
+            .min()
     }
 
     /// Time of the next timeout of the library, which waits a little where a probe would be dropped or delayed.
@@ -530,7 +538,9 @@ impl Connection {
         }
         self.turn_paths(cx);
         self.repeat(now);
-        if self.first_flight.as_mut().is_some_and(|first| first.take_ping(now)) {
+        let ping = self.first_flight.as_mut().is_some_and(|first| first.take_ping(now));
+        let probe = self.is_confirmed && self.gate.as_ref().is_some_and(|gate| gate.take_probe(now));
+        if ping || probe {
             self.ping();
         }
         if self.library.is_closed() && self.error.is_none() {

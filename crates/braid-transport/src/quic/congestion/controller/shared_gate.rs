@@ -221,6 +221,16 @@ impl SharedGate {
         self.lock().next(now).map(|wait| now + wait.max(TICK))
     }
 
+    /// Time at which a PING is due behind the last packet.
+    pub(in crate::quic) fn probe_due(&self) -> Option<Instant> {
+        if self.is_abandoned() || self.is_passthrough() { None } else { self.lock().probe_due() }
+    }
+
+    /// Takes the PING that is due.
+    pub(in crate::quic) fn take_probe(&self, now: Instant) -> bool {
+        !self.is_abandoned() && !self.is_passthrough() && self.lock().take_probe(now)
+    }
+
     /// Locks the verdict on the batch that is being built.
     pub(super) fn filter(&self) -> MutexGuard<'_, DatagramFilter> {
         // After a panic in between a verdict may be wrong, and packets are lost.

@@ -17,6 +17,7 @@ mod sent_packets;
 mod service_schedule;
 mod standing_queue;
 mod startup;
+mod tail_probes;
 #[cfg(test)]
 mod tests;
 mod window_model;
@@ -30,6 +31,7 @@ use rtt_samples::RttSamples;
 pub(in crate::quic) use send_decision::SendDecision;
 use sent_packets::{Fate, SentPacket, SentPackets};
 use startup::Startup;
+use tail_probes::TailProbes;
 
 /// Packets a second above which a path is left to the congestion controller: one of them is soon gone.
 const FAST: f64 = 5000.0;
@@ -56,6 +58,7 @@ pub(in crate::quic) struct Gate {
     sent: SentPackets,
     rtt: RttSamples,
     urgent: UrgentBytes,
+    tail: TailProbes,
 }
 
 impl Gate {
@@ -73,6 +76,7 @@ impl Gate {
             sent: SentPackets::new(mtu),
             rtt: RttSamples::default(),
             urgent: UrgentBytes::default(),
+            tail: TailProbes::default(),
         }
     }
 
@@ -127,6 +131,7 @@ impl Gate {
             return self.urgent.forget();
         }
         let urgent = self.urgent.take(bytes);
+        self.tail.handle_packet(number, now);
         self.sent.datagrams += 1;
         let mut sent = SentPacket {
             number,
@@ -193,6 +198,7 @@ impl Gate {
         if let Some(sample) = self.rtt.sample(smoothed) {
             self.handle_sample(&sample, now);
         }
+        self.tail.handle_acked(number);
         let Some(sent) = self.sent.resolve(number, Fate::Passed, now) else { return };
         self.rtt.handle_acked(sent, now);
         self.handle_delivered(&sent, now);
@@ -207,6 +213,7 @@ impl Gate {
     /// Notes a lost packet.
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
+        self.tail.handle_lost(self.class() == Class::Windowed, now);
         let Some(sent) = self.sent.resolve(number, Fate::Lost, now) else { return };
         self.urgent.restore(sent.urgent, now);
         self.handle_fates(now);

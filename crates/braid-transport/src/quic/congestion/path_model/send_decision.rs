@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::class::{Model, Reason};
 use super::policer_model::STARVED;
-use super::{Gate, whole};
+use super::{Gate, duration, whole};
 
 /// Time (s) without a datagram after which the peer misses something: an acknowledgement is due after 25 ms.
 const SILENCE: f64 = 0.03;
@@ -93,6 +93,22 @@ impl Gate {
         };
         let wait = at.min(self.sent.last_at + self.silence()) - now;
         (wait > 0.0).then(|| Duration::from_secs_f64(wait))
+    }
+
+    /// Time of a PING behind the last packet. Behind a policer it would take a token, and in a slow queue a place.
+    pub(in crate::quic) fn probe_due(&self) -> Option<Instant> {
+        let is_followed = matches!(self.model, Model::Startup(_) | Model::Windowed(_));
+        let rtt = self.rtt.smoothed.filter(|_| is_followed)?;
+        self.tail.due(rtt).map(|due| self.epoch + duration(due))
+    }
+
+    /// Takes the PING that is due: the next packet is it.
+    pub(in crate::quic) fn take_probe(&mut self, now: Instant) -> bool {
+        let is_due = self.probe_due().is_some_and(|due| due <= now);
+        if is_due {
+            self.tail.handle_probe();
+        }
+        is_due
     }
 
     /// True if urgent bytes wait to be sent.

@@ -51,6 +51,8 @@ pub(super) struct Sample {
     pub(super) window: f64,
     /// Service time (s) of a packet.
     pub(super) service: f64,
+    /// False if no queue can be ours.
+    pub(super) may_queue: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +160,11 @@ impl StandingQueue {
         if self.rounds.is_multiple_of(AGE) {
             self.tolerance *= AGED;
         }
-        if !self.is_tried(sample, excess, deep) && self.wait > deep {
+        if !sample.may_queue {
+            self.reset();
+            self.tolerance = self.tolerance.max(excess);
+            self.wait = excess - self.tolerance;
+        } else if !self.is_tried(sample, excess, deep) && self.wait > deep {
             self.drain(sample, excess);
             return Depth::Deep;
         }
@@ -223,5 +229,21 @@ impl StandingQueue {
         self.trial = Some(Trial { tolerance, window: sample.window, rate: sample.rate, rounds: 0 });
         self.tolerance = excess.min(self.base + tolerance * 2.0);
         self.excesses.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_is_no_queue_of_ours_is_tolerated() {
+        let mut queue = StandingQueue::new(0.001);
+        let round = |may_queue| Sample { least: 0.02, rate: 50.0, window: 2.0, service: 0.004, may_queue };
+        assert_eq!(queue.handle_round(&round(true)), Depth::Deep);
+        assert!(queue.is_draining());
+        assert_eq!(queue.handle_round(&round(false)), Depth::Empty);
+        assert!(!queue.is_draining());
+        assert!((queue.base() - 0.02).abs() < 1e-9, "{}", queue.base());
     }
 }

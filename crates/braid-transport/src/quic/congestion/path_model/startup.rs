@@ -28,7 +28,7 @@ const ENOUGH: u32 = 60;
 const FEW: u32 = 3;
 
 /// Drops so far apart (s) are independent: alarms between them pass any policer.
-const INDEPENDENT: f64 = 1.0;
+pub(super) const INDEPENDENT: f64 = 1.0;
 
 /// Window below which it quadruples in a long round trip.
 const QUICK: f64 = 200.0;

@@ -710,3 +710,39 @@ fn persistent_congestion_leaves_the_least_window() {
     (0..100_000).for_each(|number| gate.handle_lost(number, now));
     assert_eq!(burst(gate, 0, 1 << 32, now + Duration::from_secs(1)), 2);
 }
+
+/// A second loss that follows the first one within a second may be a policer's.
+#[test]
+fn pings_follow_packets_after_a_loss_that_no_policer_explains() {
+    let start = Instant::now();
+    let at = |millis| start + Duration::from_millis(millis);
+    let mut gate = Gate::new(start, 1200, 2);
+    let send = |gate: &mut Gate, number, millis| {
+        gate.handle_packet(number, 300, at(millis));
+        gate.handle_transmit(300, at(millis));
+        gate.probe_due()
+    };
+    assert_eq!(send(&mut gate, 0, 0), None);
+    gate.handle_acked(0, 0.016, at(16));
+    for (number, sent, due) in [(1, 500, None), (3, 1500, None), (5, 2700, Some(2902))] {
+        send(&mut gate, number, sent);
+        gate.handle_lost(number, at(sent + 100));
+        assert_eq!(send(&mut gate, number + 1, sent + 200), due.map(at), "{sent}");
+    }
+    assert!(!gate.take_probe(at(2901)));
+    assert!(gate.take_probe(at(2902)));
+    assert_eq!(send(&mut gate, 7, 2902), Some(at(2918)), "a round trip later");
+    gate.handle_acked(7, 0.016, at(2918));
+    assert_eq!(gate.probe_due(), None);
+}
+
+#[test]
+fn no_ping_takes_a_token_of_a_policer() {
+    let start = Instant::now();
+    let mut gate = policed(start, 2);
+    let now = start + Duration::from_secs(2);
+    gate.handle_lost(39, now);
+    gate.handle_packet(40, 300, now);
+    assert!(gate.tail.due(0.016).is_some());
+    assert_eq!((gate.probe_due(), gate.take_probe(now + Duration::from_secs(1))), (None, false));
+}

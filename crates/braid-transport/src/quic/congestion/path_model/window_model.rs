@@ -51,6 +51,10 @@ const MARKED: u32 = 4;
 /// Time (s) for which losses count as late packets after some were late.
 const LATE: f64 = 2.0;
 
+/// Time (s) for which a path reorders after that, and share of the rate that makes no queue.
+const REORDERS: f64 = 8.0;
+const SLOW_SENDER: f64 = 0.5;
+
 /// Pace of bulk, of the rate.
 const PACE: f64 = 1.25;
 
@@ -261,7 +265,10 @@ impl WindowModel {
         let rate = f64::from(round.delivered) / time;
         let was_draining = self.queue.is_draining();
         self.marked = if round.is_marked { self.marked + 1 } else { 0 };
-        let sample = Sample { least: round.least, rate, window: self.window, service: 1.0 / self.rate() };
+        // The shortest round trip of a path that reorders is that of packets ahead of others.
+        let may_queue = round.is_full || rate > self.rate() * SLOW_SENDER || now > self.late_until + REORDERS;
+        let sample =
+            Sample { least: round.least, rate, window: self.window, service: 1.0 / self.rate(), may_queue };
         let depth = self.queue.handle_round(&sample);
         if round.loses(MANY, MANY_SHARE) {
             self.queue.handle_losses();
