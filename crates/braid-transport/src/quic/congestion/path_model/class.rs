@@ -218,11 +218,7 @@ impl Gate {
                 if let Some(rate) = path.passed(sent.ordinal, now - sent.at, now) {
                     let policer = PolicerModel::unverified(rate, self.reserve, now);
                     self.enter(Model::Policed(policer), Reason::DropsAboveRate, now);
-                } else if path.rate() < SLOW
-                    && path.wait() > QUEUE_WAIT
-                    && now > self.no_queue_until
-                    && now - self.late_at > LATE_WITHIN
-                {
+                } else if path.rate() < SLOW && path.wait() > QUEUE_WAIT && now > self.no_queue_until {
                     self.enter(Model::Startup(Startup::new(now)), Reason::SlowQueue, now);
                 }
             }
