@@ -325,7 +325,7 @@ mod tests {
         ("policer-queue", 0.8, 0.9),
         ("fast-policer", 0.8, 1.6),
         ("alone-50-loss", 0.99, 0.9),
-        ("alone-50-loss-20", 0.99, 1.1),
+        ("alone-50-loss-20", 0.99, 0.9),
         ("alone-50-weak", 0.99, 0.9),
         ("alone-10-weak", 0.99, 0.8),
     ];

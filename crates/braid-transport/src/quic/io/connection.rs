@@ -498,7 +498,7 @@ impl Connection {
     fn next_timeout(&self) -> Option<Instant> {
         let gate = self.gate.as_ref().and_then(|gate| gate.next_try());
         let ping = self.first_flight.as_ref().and_then(|first| first.due());
-        let probe = self.gate.as_ref().filter(|_| self.is_confirmed).and_then(|gate| gate.probe_due());
+        let probe = self.gate.as_ref().filter(|_| self.is_confirmed).and_then(|gate| gate.ping_due());
         let paths = self.paths.as_ref().filter(|_| self.error.is_none());
         let paths = paths.and_then(|paths| paths.next_timeout(now()));
         let repetition = self.repetition.as_ref().map(|repetition| repetition.due());
@@ -539,7 +539,7 @@ impl Connection {
         self.turn_paths(cx);
         self.repeat(now);
         let ping = self.first_flight.as_mut().is_some_and(|first| first.take_ping(now));
-        let probe = self.is_confirmed && self.gate.as_ref().is_some_and(|gate| gate.take_probe(now));
+        let probe = self.is_confirmed && self.gate.as_ref().is_some_and(|gate| gate.take_ping(now));
         if ping || probe {
             self.ping();
         }

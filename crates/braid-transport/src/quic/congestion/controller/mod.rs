@@ -332,6 +332,8 @@ impl Controller for GatedController {
             self.unreported.lost += u32::from(lost_bytes > PROBE);
         } else if lost_bytes > PROBE {
             self.gate().handle_lost(pn, now);
+        } else {
+            self.gate().handle_lost_bare(pn, now);
         }
         if !self.is_active() {
             self.inner.on_packet_lost(lost_bytes, pn, now);

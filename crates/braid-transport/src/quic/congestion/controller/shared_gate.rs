@@ -222,13 +222,13 @@ impl SharedGate {
     }
 
     /// Time at which a PING is due behind the last packet.
-    pub(in crate::quic) fn probe_due(&self) -> Option<Instant> {
-        if self.is_abandoned() || self.is_passthrough() { None } else { self.lock().probe_due() }
+    pub(in crate::quic) fn ping_due(&self) -> Option<Instant> {
+        if self.is_abandoned() || self.is_passthrough() { None } else { self.lock().ping_due() }
     }
 
     /// Takes the PING that is due.
-    pub(in crate::quic) fn take_probe(&self, now: Instant) -> bool {
-        !self.is_abandoned() && !self.is_passthrough() && self.lock().take_probe(now)
+    pub(in crate::quic) fn take_ping(&self, now: Instant) -> bool {
+        !self.is_abandoned() && !self.is_passthrough() && self.lock().take_ping(now)
     }
 
     /// Locks the verdict on the batch that is being built.

@@ -9,6 +9,7 @@ use super::queue_model::QueueModel;
 use super::rtt_samples::{MinRtt, RttSample};
 use super::sent_packets::{Fate, SentPacket};
 use super::startup::{Passthrough, Startup};
+use super::tail_pings::TailPings;
 use super::window_model::WindowModel;
 use super::{FAST, Gate};
 
@@ -184,6 +185,9 @@ impl Gate {
             self.sent.clear();
             self.urgent.forget();
             self.rtt.forget_departures();
+        }
+        if !matches!(model, Model::Windowed(_)) {
+            self.tail = TailPings::default();
         }
         (self.model, self.reason) = (model, reason);
     }

@@ -17,7 +17,7 @@ mod sent_packets;
 mod service_schedule;
 mod standing_queue;
 mod startup;
-mod tail_probes;
+mod tail_pings;
 #[cfg(test)]
 mod tests;
 mod window_model;
@@ -31,7 +31,7 @@ use rtt_samples::RttSamples;
 pub(in crate::quic) use send_decision::SendDecision;
 use sent_packets::{Fate, SentPacket, SentPackets};
 use startup::Startup;
-use tail_probes::TailProbes;
+use tail_pings::TailPings;
 
 /// Packets a second above which a path is left to the congestion controller: one of them is soon gone.
 const FAST: f64 = 5000.0;
@@ -58,7 +58,7 @@ pub(in crate::quic) struct Gate {
     sent: SentPackets,
     rtt: RttSamples,
     urgent: UrgentBytes,
-    tail: TailProbes,
+    tail: TailPings,
 }
 
 impl Gate {
@@ -76,7 +76,7 @@ impl Gate {
             sent: SentPackets::new(mtu),
             rtt: RttSamples::default(),
             urgent: UrgentBytes::default(),
-            tail: TailProbes::default(),
+            tail: TailPings::default(),
         }
     }
 
@@ -130,8 +130,8 @@ impl Gate {
         if let Model::Passthrough(_) = self.model {
             return self.urgent.forget();
         }
+        let is_ping = bytes <= self.sent.mtu && self.tail.handle_packet(number, bytes, now);
         let urgent = self.urgent.take(bytes);
-        self.tail.handle_packet(number, now);
         self.sent.datagrams += 1;
         let mut sent = SentPacket {
             number,
@@ -141,6 +141,7 @@ impl Gate {
             in_flight: self.sent.in_flight() + 1,
             is_full: std::mem::take(&mut self.sent.is_next_full) || bytes * 10 >= self.sent.mtu * 9,
             is_probe: false,
+            is_ping,
             level: 0.0,
             correction: 0.0,
             ordinal: self.sent.datagrams,
@@ -213,10 +214,19 @@ impl Gate {
     /// Notes a lost packet.
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
-        self.tail.handle_lost(self.class() == Class::Windowed, now);
+        if self.class() == Class::Windowed && self.reason != Reason::DropsAboveRate {
+            self.tail.handle_random_loss(now);
+        }
         let Some(sent) = self.sent.resolve(number, Fate::Lost, now) else { return };
         self.urgent.restore(sent.urgent, now);
         self.handle_fates(now);
+    }
+
+    /// Notes a lost packet without data. Only of a PING behind other packets it is known that it has left.
+    pub(in crate::quic) fn handle_lost_bare(&mut self, number: u64, now: Instant) {
+        if self.sent.is_ping(number) {
+            self.handle_lost(number, now);
+        }
     }
 
     /// Bytes per second, and shortest round trip, of a path with a window.

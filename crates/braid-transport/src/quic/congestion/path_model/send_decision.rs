@@ -95,18 +95,19 @@ impl Gate {
         (wait > 0.0).then(|| Duration::from_secs_f64(wait))
     }
 
-    /// Time of a PING behind the last packet. Behind a policer it would take a token, and in a slow queue a place.
-    pub(in crate::quic) fn probe_due(&self) -> Option<Instant> {
-        let is_followed = matches!(self.model, Model::Startup(_) | Model::Windowed(_));
-        let rtt = self.rtt.smoothed.filter(|_| is_followed)?;
+    /// Time of a PING behind the last packet, if the window has room for it. Behind a policer it would take a token, and
+    /// in a slow queue a place.
+    pub(in crate::quic) fn ping_due(&self) -> Option<Instant> {
+        let Model::Windowed(path) = &self.model else { return None };
+        let rtt = self.rtt.smoothed.filter(|_| path.permits_urgent(self.sent.in_flight()))?;
         self.tail.due(rtt).map(|due| self.epoch + duration(due))
     }
 
-    /// Takes the PING that is due: the next packet is it.
-    pub(in crate::quic) fn take_probe(&mut self, now: Instant) -> bool {
-        let is_due = self.probe_due().is_some_and(|due| due <= now);
+    /// Takes the PING that is due.
+    pub(in crate::quic) fn take_ping(&mut self, now: Instant) -> bool {
+        let is_due = self.ping_due().is_some_and(|due| due <= now);
         if is_due {
-            self.tail.handle_probe();
+            self.tail.take(self.seconds(now));
         }
         is_due
     }

@@ -21,6 +21,8 @@ pub(super) struct SentPacket {
     pub(super) is_full: bool,
     /// Sent beyond the tokens of the policer model, to find out whether its rate is too low.
     pub(super) is_probe: bool,
+    /// PING behind other packets.
+    pub(super) is_ping: bool,
     /// Tokens of the policer model before it, and the sum of its corrections until then.
     pub(super) level: f64,
     pub(super) correction: f64,
@@ -81,6 +83,11 @@ impl SentPackets {
         sent.fate = Some((fate, now));
         self.unresolved -= 1;
         Some(*sent)
+    }
+
+    /// Tests whether a packet without a fate is a PING behind others.
+    pub(super) fn is_ping(&self, number: u64) -> bool {
+        self.packets.iter().any(|sent| sent.number == number && sent.fate.is_none() && sent.is_ping)
     }
 
     /// Next packet whose fate and that of all before it is known. A packet is skipped when its fate is unknown
@@ -144,6 +151,7 @@ mod tests {
             in_flight: 0,
             is_full: true,
             is_probe: false,
+            is_ping: false,
             level: 0.0,
             correction: 0.0,
             ordinal: number,

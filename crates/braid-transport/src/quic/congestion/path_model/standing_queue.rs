@@ -37,6 +37,9 @@ const BARRED: u32 = 8;
 const AGE: u32 = 32;
 const AGED: f64 = 0.95;
 
+/// Most (s) of an excess that is tolerated at once, where no queue can be ours.
+const NOT_OURS: f64 = 0.03;
+
 /// Rounds whose highest excess bounds the tolerance.
 const ROUNDS: usize = 8;
 
@@ -162,7 +165,7 @@ impl StandingQueue {
         }
         if !sample.may_queue {
             self.reset();
-            self.tolerance = self.tolerance.max(excess);
+            self.tolerance = self.tolerance.max(excess.min(NOT_OURS));
             self.wait = excess - self.tolerance;
         } else if !self.is_tried(sample, excess, deep) && self.wait > deep {
             self.drain(sample, excess);
@@ -245,5 +248,8 @@ mod tests {
         assert_eq!(queue.handle_round(&round(false)), Depth::Empty);
         assert!(!queue.is_draining());
         assert!((queue.base() - 0.02).abs() < 1e-9, "{}", queue.base());
+        queue.handle_round(&Sample { least: 0.2, ..round(false) });
+        assert!((queue.base() - 0.031).abs() < 1e-9, "{}", queue.base());
+        assert!(queue.wait() > 0.1, "{}", queue.wait());
     }
 }

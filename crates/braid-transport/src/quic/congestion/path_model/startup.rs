@@ -28,7 +28,11 @@ const ENOUGH: u32 = 60;
 const FEW: u32 = 3;
 
 /// Drops so far apart (s) are independent: alarms between them pass any policer.
-pub(super) const INDEPENDENT: f64 = 1.0;
+const INDEPENDENT: f64 = 1.0;
+
+/// Independent drops that are random losses, if they are more than one in so many packets.
+const LONE: u32 = 3;
+const LONE_SHARE: u32 = 60;
 
 /// Window below which it quadruples in a long round trip.
 const QUICK: f64 = 200.0;
@@ -60,6 +64,8 @@ pub(super) struct Startup {
     run: (u32, f64),
     /// Packets since the first drop that passed, and that were lost.
     fates: (u32, u32),
+    /// All packets that passed, and independent drops.
+    lone: (u32, u32),
 }
 
 impl Startup {
@@ -75,6 +81,7 @@ impl Startup {
             ack_only: 0,
             run: (0, now),
             fates: (0, 0),
+            lone: (0, 0),
         }
     }
 
@@ -114,6 +121,7 @@ impl Startup {
                 _ => 1.0,
             };
         }
+        self.lone.0 += 1;
         if self.first_drop.is_some() {
             self.passed += 1;
             self.fates.0 += 1;
@@ -130,6 +138,10 @@ impl Startup {
 
     /// True if losses go on and are too few for a policer: they are random, or packets were reordered.
     pub(super) fn is_random_loss(&self) -> bool {
+        let (packets, drops) = self.lone;
+        if drops >= LONE && drops * LONE_SHARE > packets {
+            return true;
+        }
         let (passed, lost) = self.fates;
         let all = f64::from(passed + lost);
         passed + lost >= ENOUGH
@@ -151,6 +163,7 @@ impl Startup {
         if sent - self.last_drop > INDEPENDENT {
             self.handle_queue();
             self.fates = (0, 0);
+            self.lone.1 += 1;
         }
         self.last_drop = sent;
         self.fates.1 += 1;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Class, Gate, Reason, SendDecision};
+use super::{Class, Gate, Reason, SendDecision, TailPings};
 use path::{Counts, Limit, Path, Sender};
 
 #[derive(Clone, Debug)]
@@ -711,38 +711,76 @@ fn persistent_congestion_leaves_the_least_window() {
     assert_eq!(burst(gate, 0, 1 << 32, now + Duration::from_secs(1)), 2);
 }
 
-/// A second loss that follows the first one within a second may be a policer's.
+/// Sends a packet at a time (ms) after `start`. Returns the time of the PING behind it.
+fn send(gate: &mut Gate, number: u64, bytes: u64, start: Instant, millis: u64) -> Option<Duration> {
+    let now = start + Duration::from_millis(millis);
+    gate.handle_packet(number, bytes, now);
+    gate.handle_transmit(bytes, now);
+    gate.ping_due().map(|due| due - start)
+}
+
+/// Gate of a sender of ten packets a second for 20 s, of which each `lost`-th is lost, with a round trip of 16 ms.
+fn few_packets(start: Instant, lost: u64) -> Gate {
+    let mut gate = Gate::new(start, 1200, 2);
+    for number in 1..200 {
+        send(&mut gate, number, 300, start, number * 100);
+        let now = start + Duration::from_millis(number * 100 + 16);
+        match number % lost {
+            0 => gate.handle_lost(number, now),
+            _ => gate.handle_acked(number, 0.016, now),
+        }
+    }
+    gate
+}
+
+/// Losses within a second may be those of a policer.
 #[test]
-fn pings_follow_packets_after_a_loss_that_no_policer_explains() {
+fn independent_losses_are_random_unless_they_are_few() {
+    for (lost, class) in [(40, Class::Windowed), (70, Class::Startup)] {
+        assert_eq!(few_packets(Instant::now(), lost).class(), class, "one lost in {lost}");
+    }
+}
+
+#[test]
+fn pings_follow_packets_on_a_path_with_random_losses() {
     let start = Instant::now();
     let at = |millis| start + Duration::from_millis(millis);
-    let mut gate = Gate::new(start, 1200, 2);
-    let send = |gate: &mut Gate, number, millis| {
-        gate.handle_packet(number, 300, at(millis));
-        gate.handle_transmit(300, at(millis));
-        gate.probe_due()
-    };
-    assert_eq!(send(&mut gate, 0, 0), None);
-    gate.handle_acked(0, 0.016, at(16));
-    for (number, sent, due) in [(1, 500, None), (3, 1500, None), (5, 2700, Some(2902))] {
-        send(&mut gate, number, sent);
-        gate.handle_lost(number, at(sent + 100));
-        assert_eq!(send(&mut gate, number + 1, sent + 200), due.map(at), "{sent}");
-    }
-    assert!(!gate.take_probe(at(2901)));
-    assert!(gate.take_probe(at(2902)));
-    assert_eq!(send(&mut gate, 7, 2902), Some(at(2918)), "a round trip later");
-    gate.handle_acked(7, 0.016, at(2918));
-    assert_eq!(gate.probe_due(), None);
+    let mut gate = few_packets(start, 40);
+    send(&mut gate, 1000, 300, start, 20_000);
+    gate.handle_lost(1000, at(20_100));
+    assert_eq!(send(&mut gate, 1001, 300, start, 20_200), Some(Duration::from_millis(20_202)));
+    assert!(!gate.take_ping(at(20_201)));
+    assert!(gate.take_ping(at(20_202)));
+    let next = send(&mut gate, 1002, 30, start, 20_202);
+    assert_eq!(next, Some(Duration::from_millis(20_218)), "a round trip later");
+    let in_flight = gate.state(at(20_218)).on_the_way;
+    gate.handle_lost_bare(1002, at(20_218));
+    assert_eq!(gate.state(at(20_218)).on_the_way, in_flight - 1, "its loss counts");
+    gate.handle_acked(1003, 0.016, at(20_219));
+    assert_eq!(gate.ping_due(), None, "a later packet shows whether it is lost");
+}
+
+#[test]
+fn no_ping_leaves_beyond_what_urgent_packets_may_have_in_flight() {
+    let start = Instant::now();
+    let mut gate = few_packets(start, 40);
+    send(&mut gate, 1000, 300, start, 20_000);
+    gate.handle_lost(1000, start + Duration::from_secs(20));
+    let refused = (1001..1100).find(|number| send(&mut gate, *number, 300, start, 20_000).is_none());
+    assert!(refused.is_some_and(|number| number > 1005), "{refused:?}");
+    assert!(!gate.take_ping(start + Duration::from_secs(21)));
 }
 
 #[test]
 fn no_ping_takes_a_token_of_a_policer() {
     let start = Instant::now();
+    let mut gate = few_packets(start, 40);
+    gate.reason = Reason::DropsAboveRate;
+    gate.tail = TailPings::default();
+    send(&mut gate, 1000, 300, start, 20_000);
+    gate.handle_lost(1000, start + Duration::from_secs(20));
+    assert_eq!(send(&mut gate, 1001, 300, start, 20_001), None, "one that a window measures");
     let mut gate = policed(start, 2);
-    let now = start + Duration::from_secs(2);
-    gate.handle_lost(39, now);
-    gate.handle_packet(40, 300, now);
-    assert!(gate.tail.due(0.016).is_some());
-    assert_eq!((gate.probe_due(), gate.take_probe(now + Duration::from_secs(1))), (None, false));
+    gate.handle_lost(38, start);
+    assert_eq!(send(&mut gate, 40, 300, start, 2000), None);
 }
