@@ -214,6 +214,7 @@ impl Gate {
     /// Notes a lost packet.
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
+        // Where a window measures a policer, PINGs would take its tokens.
         if self.class() == Class::Windowed && self.reason != Reason::DropsAboveRate {
             self.tail.handle_random_loss(now);
         }

@@ -95,8 +95,8 @@ impl Gate {
         (wait > 0.0).then(|| Duration::from_secs_f64(wait))
     }
 
-    /// Time of a PING behind the last packet, if the window has room for it. Behind a policer it would take a token, and
-    /// in a slow queue a place.
+    /// Time of a PING behind the last packet, if the window has room for it. Behind a policer it would take a token,
+    /// and in a slow queue a place.
     pub(in crate::quic) fn ping_due(&self) -> Option<Instant> {
         let Model::Windowed(path) = &self.model else { return None };
         let rtt = self.rtt.smoothed.filter(|_| path.permits_urgent(self.sent.in_flight()))?;

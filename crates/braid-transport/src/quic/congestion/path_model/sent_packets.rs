@@ -34,6 +34,13 @@ pub(super) struct SentPacket {
     pub(super) fate: Option<(Fate, f64)>,
 }
 
+impl SentPacket {
+    /// Packets as which it counts while it is in flight.
+    fn weight(&self) -> u64 {
+        u64::from(!self.is_ping)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Passed,
@@ -44,7 +51,7 @@ pub(super) enum Fate {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SentPackets {
     packets: VecDeque<SentPacket>,
-    /// Packets without a fate.
+    /// Packets without a fate, but for PINGs behind others: thirty of those are as large as one packet.
     unresolved: u64,
     pub(super) mtu: u64,
     /// Datagrams sent, those without ack-eliciting packets included.
@@ -68,7 +75,7 @@ impl SentPackets {
 
     pub(super) fn push(&mut self, sent: SentPacket) {
         self.packets.push_back(sent);
-        self.unresolved += 1;
+        self.unresolved += sent.weight();
     }
 
     pub(super) fn clear(&mut self) {
@@ -81,7 +88,7 @@ impl SentPackets {
     pub(super) fn resolve(&mut self, number: u64, fate: Fate, now: f64) -> Option<SentPacket> {
         let sent = self.packets.iter_mut().find(|sent| sent.number == number && sent.fate.is_none())?;
         sent.fate = Some((fate, now));
-        self.unresolved -= 1;
+        self.unresolved -= sent.weight();
         Some(*sent)
     }
 
@@ -97,8 +104,7 @@ impl SentPackets {
         while self.packets.front().is_some_and(|first| first.fate.is_none())
             && self.packets.iter().any(|later| later.fate.is_some_and(|(_, at)| now - at > patience))
         {
-            self.packets.pop_front();
-            self.unresolved -= 1;
+            self.drop_first();
         }
         let (fate, _) = self.packets.front()?.fate?;
         self.packets.pop_front().map(|first| (first, fate))
@@ -108,9 +114,12 @@ impl SentPackets {
     pub(super) fn forget(&mut self, now: f64) {
         let is_old = |first: &SentPacket| first.fate.is_none() && now - first.at > FORGET_AFTER;
         while self.packets.front().is_some_and(is_old) {
-            self.packets.pop_front();
-            self.unresolved -= 1;
+            self.drop_first();
         }
+    }
+
+    fn drop_first(&mut self) {
+        self.unresolved -= self.packets.pop_front().map_or(0, |first| first.weight());
     }
 
     /// Ordinals and times of the packets sent after this ordinal.
@@ -123,7 +132,7 @@ impl SentPackets {
         self.packets.iter().any(|sent| sent.is_probe && sent.fate.is_none_or(|(fate, _)| fate == Fate::Lost))
     }
 
-    /// Packets without a fate.
+    /// Packets without a fate, but for PINGs behind others.
     pub(super) fn in_flight(&self) -> u64 {
         self.unresolved
     }

@@ -31,7 +31,7 @@ const FEW: u32 = 3;
 const INDEPENDENT: f64 = 1.0;
 
 /// Independent drops that are random losses, if they are more than one in so many packets.
-const LONE: u32 = 3;
+const LONE: u32 = 2;
 const LONE_SHARE: u32 = 60;
 
 /// Window below which it quadruples in a long round trip.

@@ -13,8 +13,8 @@ const LASTS: f64 = 60.0;
 /// PINGs behind a packet.
 const PINGS: u32 = 3;
 
-/// Round trips, and least time (s), before the first: a packet is lost after 9/8 of a round trip (RFC 9002, 6.1.2), if a
-/// later one is acknowledged.
+/// Round trips, and least time (s), before the first: a packet is lost after 9/8 of a round trip (RFC 9002, 6.1.2), if
+/// a later one is acknowledged.
 const BEFORE: f64 = 0.125;
 const LEAST_BEFORE: f64 = 0.002;
 
