@@ -223,12 +223,12 @@ impl SharedGate {
 
     /// Time at which a PING is due behind the last packet.
     pub(in crate::quic) fn ping_due(&self) -> Option<Instant> {
-        if self.is_abandoned() || self.is_passthrough() { None } else { self.lock().ping_due() }
+        if self.is_active() { self.lock().ping_due() } else { None }
     }
 
     /// Takes the PING that is due.
     pub(in crate::quic) fn take_ping(&self, now: Instant) -> bool {
-        !self.is_abandoned() && !self.is_passthrough() && self.lock().take_ping(now)
+        self.is_active() && self.lock().take_ping(now)
     }
 
     /// Locks the verdict on the batch that is being built.

@@ -6,6 +6,8 @@
 //! leaves earlier has them leave earlier. Unlike the tail loss probe of RFC 8985, 7, it repeats no data, which the
 //! library cannot.
 
+use crate::quic::congestion::bbr_extensions::PROBE;
+
 /// Packets after a lost one that PINGs follow, and the longest time (s) for which they do.
 const FOLLOWED: u32 = 64;
 const LASTS: f64 = 60.0;
@@ -22,8 +24,7 @@ const LEAST_BEFORE: f64 = 0.002;
 const BETWEEN: f64 = 1.0;
 const LEAST_BETWEEN: f64 = 0.004;
 
-/// Upper bound of the bytes of a packet without data: a PING, and an acknowledgement with it.
-const BARE: u64 = 30;
+/// Upper bound of the bytes of a PING with an acknowledgement.
 const WITH_ACK: u64 = 64;
 
 /// Packets of a path that may have to be followed by PINGs.
@@ -52,7 +53,7 @@ impl TailPings {
     /// Notes a packet of so many bytes that leaves. True: it is a PING that was taken here.
     pub(super) fn handle_packet(&mut self, number: u64, bytes: u64, now: f64) -> bool {
         let is_ping = std::mem::take(&mut self.is_next) && bytes <= WITH_ACK;
-        if is_ping || bytes <= BARE {
+        if is_ping || bytes <= PROBE.into() {
             return is_ping;
         }
         let is_followed = self.left > 0 && self.lost_at.is_some_and(|at| now - at < LASTS);
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn another_packet_with_data_is_followed_in_its_place() {
         let mut pings = lossy();
-        assert!(!pings.handle_packet(8, BARE, 0.002), "a probe of the library");
+        assert!(!pings.handle_packet(8, PROBE.into(), 0.002), "a probe of the library");
         assert_eq!(due(&pings), Some(2.5));
         pings.take(0.0025);
         assert!(!pings.handle_packet(9, MESSAGE, 0.003), "it holds the PING as well");
