@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream::stream::Stream;
 use async_nats::{Client, Message};
 use braid_broker::node_handle::{DeliveryRoutes, NodeHandle};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::layout::Shard;
 use crate::log_tail::{Behind, LogTail, Part, Read};
@@ -18,6 +18,12 @@ const SPACING: Duration = Duration::from_millis(2);
 
 /// Time between two tries to read.
 const AGAIN: Duration = Duration::from_millis(200);
+
+/// Time from one question to the next whether a consumer at another server could be at that of the connection.
+const PLACE_AGAIN: Duration = Duration::from_secs(10);
+
+/// Time for which a replica is not read that was behind although the servers said that it was not.
+const AFTER_BEHIND: Duration = Duration::from_secs(600);
 
 /// Reader of a shard.
 pub(crate) struct LogReader {
@@ -33,21 +39,27 @@ impl LogReader {
     /// Delivers messages for as long as the node runs.
     pub(crate) async fn run(self) {
         let (mut routes, mut topics) = (DeliveryRoutes::default(), Topics::default());
-        let mut is_near = true;
+        let mut near_from = Instant::now();
         loop {
-            if let Err(error) = self.read_on(&mut routes, &mut topics, is_near).await {
+            if let Err(error) = self.read_on(&mut routes, &mut topics, near_from).await {
                 tracing::debug!(%error, shard = self.index, "the log is read again");
-                is_near = !error.is::<Behind>();
+                if error.is::<Behind>() {
+                    near_from = Instant::now() + AFTER_BEHIND;
+                }
             }
             sleep(AGAIN).await;
         }
     }
 
+    /// Delivers messages until its consumer could be [at a better place](LogTail::is_misplaced).
+    ///
+    /// # Errors
+    /// Those of [`LogTail`].
     async fn read_on(
         &self,
         routes: &mut DeliveryRoutes,
         topics: &mut Topics,
-        is_near: bool,
+        near_from: Instant,
     ) -> Result<(), async_nats::Error> {
         let NodeState { layout, positions, .. } = &*self.state;
         let position = &positions[self.index];
@@ -65,11 +77,18 @@ impl LogReader {
         let part = Part { stream, subject, from: start_sequence };
         let spacing = if shard == Shard::Urgent { Duration::ZERO } else { SPACING };
         let answers_at = layout.answers(fastrand::u64(..));
-        let how = (spacing, is_near);
+        let how = (spacing, Instant::now() >= near_from);
         let mut tail = LogTail::open(self.client.clone(), &self.stream, part, answers_at, how).await?;
+        let mut look = near_from.max(Instant::now() + PLACE_AGAIN);
         loop {
             let burst = tail.burst().await?;
             self.deliver(routes, topics, burst);
+            if Instant::now() >= look {
+                look = Instant::now() + PLACE_AGAIN;
+                if tail.is_misplaced().await? {
+                    return Ok(());
+                }
+            }
         }
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct LogTail {
     waits: u32,
     /// The consumer is gone, or has left out a message.
     is_over: bool,
+    /// Server that has the consumer, where the servers are a cluster.
+    server: Option<String>,
     spacing: Duration,
     /// Earliest time of the next request.
     next: Instant,
@@ -116,7 +118,7 @@ impl LogTail {
             ..pull::Config::default()
         };
         let is_near = is_near && is_current(&info, &client.server_info().server_name);
-        let consumer = create(&client, stream, config, is_near).await?;
+        let (consumer, server) = create(&client, stream, config, is_near).await?;
         let answers = client.subscribe(answers_at.clone()).await?;
         // A message alone fits, if the servers take it still.
         let max_bytes = client.max_payload() + OVERHEAD;
@@ -132,9 +134,21 @@ impl LogTail {
             position: from.saturating_sub(1),
             waits: 0,
             is_over: false,
+            server,
             spacing,
             next: Instant::now(),
         })
+    }
+
+    /// Tests whether the consumer is at another server although that of the connection has a replica which is not behind
+    /// now. It had none when the consumer was made, or the connection is to another server since.
+    ///
+    /// # Errors
+    /// The servers do not answer.
+    pub(crate) async fn is_misplaced(&self) -> Result<bool, async_nats::Error> {
+        let own = self.client.server_info().server_name;
+        let is_elsewhere = self.server.as_ref().is_some_and(|server| *server != own);
+        Ok(is_elsewhere && is_current(&self.stream.get_info().await?, &own))
     }
 
     /// The next messages in their order, or none after some time.
@@ -241,22 +255,22 @@ fn is_current(stream: &Info, server: &str) -> bool {
 }
 
 /// Makes a consumer. `is_near`: at the server of the connection, so that messages take no way between servers, and the
-/// end of another server stops nothing. Returns its name.
+/// end of another server stops nothing. Returns its name, and the server that has it.
 async fn create(
     client: &Client,
     stream: &Stream<()>,
     config: pull::Config,
     is_near: bool,
-) -> Result<String, async_nats::Error> {
+) -> Result<(String, Option<String>), async_nats::Error> {
     let own = client.server_info().server_name;
     let mut placements = if is_near { PLACEMENTS } else { 1 };
     loop {
         let consumer = stream.create_consumer(config.clone()).await?;
         let info = consumer.cached_info();
-        let at = info.cluster.as_ref().and_then(|cluster| cluster.leader.as_ref());
+        let server = info.cluster.as_ref().and_then(|cluster| cluster.leader.clone());
         placements -= 1;
-        if placements == 0 || at.is_none_or(|at| *at == own) {
-            return Ok(info.name.clone());
+        if placements == 0 || server.as_ref().is_none_or(|server| *server == own) {
+            return Ok((info.name.clone(), server));
         }
         stream.delete_consumer(&info.name).await?;
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_nats::jetstream::Context;
-use braid_cluster::ClusterOptions;
+use braid_cluster::{ClusterOptions, Dimensions, Risk};
 use braid_proto::packet::QoS;
 use futures_util::TryStreamExt;
 use tokio::time::Instant;
@@ -89,6 +89,33 @@ async fn each_node_reads_at_its_own_server_and_goes_on_without_its_consumer() {
         }
         publisher.publish("t", "after", false).await;
         assert_eq!(subscriber.text().await, "after q0 0");
+    }
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_reads_at_its_own_server_as_soon_as_that_has_a_replica() {
+    let servers = Servers::three().await;
+    let mut nodes = Vec::new();
+    for index in 0..3 {
+        let options = at_server(&servers, index);
+        let dimensions = Dimensions { replicas: 1, ..options.dimensions };
+        let accepted = vec![Risk::Replicas];
+        nodes.push(BrokerNode::start(&ClusterOptions { dimensions, accepted, ..options }).await);
+    }
+    let jetstream = async_nats::jetstream::new(async_nats::connect(servers.url(0)).await.unwrap());
+    for name in STREAMS {
+        let info = jetstream.get_stream(name).await.unwrap().get_info().await.unwrap();
+        let leader = info.cluster.unwrap().leader.unwrap();
+        until_at(&jetstream, name, &[&*leader; 3]).await;
+        let mut config = info.config;
+        config.num_replicas = 3;
+        jetstream.update_stream(config).await.unwrap();
+    }
+    for name in STREAMS {
+        until_at(&jetstream, name, &["n0", "n1", "n2"]).await;
     }
     for node in nodes {
         node.stop().await;
