@@ -19,7 +19,7 @@ const SPACING: Duration = Duration::from_millis(2);
 /// Time between two tries to read.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Time from one question to the next whether a consumer at another server could be at that of the connection.
+/// Least time from one question to the next whether a consumer at another server could be at that of the connection.
 const PLACE_AGAIN: Duration = Duration::from_secs(10);
 
 /// Time for which a replica is not read that was behind although the servers said that it was not.
@@ -39,13 +39,16 @@ impl LogReader {
     /// Delivers messages for as long as the node runs.
     pub(crate) async fn run(self) {
         let (mut routes, mut topics) = (DeliveryRoutes::default(), Topics::default());
-        let mut near_from = Instant::now();
+        let (mut near_from, mut pause) = (Instant::now(), PLACE_AGAIN);
         loop {
-            if let Err(error) = self.read_on(&mut routes, &mut topics, near_from).await {
-                tracing::debug!(%error, shard = self.index, "the log is read again");
-                if error.is::<Behind>() {
-                    near_from = Instant::now() + AFTER_BEHIND;
-                }
+            let Err(error) = self.read_on(&mut routes, &mut topics, near_from, pause).await else {
+                // Where the servers put the consumer elsewhere each time, it is tried ever more rarely.
+                pause = (pause * 2).min(AFTER_BEHIND);
+                continue;
+            };
+            tracing::debug!(%error, shard = self.index, "the log is read again");
+            if error.is::<Behind>() {
+                near_from = Instant::now() + AFTER_BEHIND;
             }
             sleep(AGAIN).await;
         }
@@ -60,6 +63,7 @@ impl LogReader {
         routes: &mut DeliveryRoutes,
         topics: &mut Topics,
         near_from: Instant,
+        pause: Duration,
     ) -> Result<(), async_nats::Error> {
         let NodeState { layout, positions, .. } = &*self.state;
         let position = &positions[self.index];
@@ -79,13 +83,14 @@ impl LogReader {
         let answers_at = layout.answers(fastrand::u64(..));
         let how = (spacing, Instant::now() >= near_from);
         let mut tail = LogTail::open(self.client.clone(), &self.stream, part, answers_at, how).await?;
-        let mut look = near_from.max(Instant::now() + PLACE_AGAIN);
+        let mut look = near_from.max(Instant::now() + pause);
         loop {
             let burst = tail.burst().await?;
             self.deliver(routes, topics, burst);
             if Instant::now() >= look {
-                look = Instant::now() + PLACE_AGAIN;
-                if tail.is_misplaced().await? {
+                look = Instant::now() + pause;
+                // Without an answer it is read on.
+                if let Ok(true) = tail.is_misplaced().await {
                     return Ok(());
                 }
             }

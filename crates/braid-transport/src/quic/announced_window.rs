@@ -12,9 +12,9 @@ use noq_proto::crypto::{ClientConfig, Keys, ServerConfig, Session, UnsupportedVe
 use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{ConnectError, ConnectionId, Side, VarInt};
 
-/// Largest announced window, bytes: more than an eighth of the largest one, so that credit comes in time. Of full
-/// packets it has so few pieces that those which are taken out of the library unread are less than the eighth.
-const MAX_ANNOUNCED: u64 = 5 << 19;
+/// Bytes that are announced beyond an eighth of the window, so that credit comes in time. The library holds more of full
+/// packets, so that what is taken out of it unread is less than the eighth.
+const BEYOND: u64 = 3 << 19;
 
 /// `initial_max_stream_data_bidi_local`, `_bidi_remote` and `_uni` (RFC 9000, 18.2).
 const WINDOWS: std::ops::RangeInclusive<u64> = 0x05..=0x07;
@@ -50,8 +50,7 @@ impl<C: ClientConfig> ClientConfig for AnnouncedWindow<C> {
 
 /// Window of a stream that the handshake announces, where the library has one of so many bytes.
 pub(super) fn announced(window: u64) -> u64 {
-    // Credit comes with an eighth.
-    window.min(MAX_ANNOUNCED).max(window / 8)
+    window.min(window / 8 + BEYOND)
 }
 
 /// The parameters of one side with smaller windows. The library has no setters for them.
@@ -88,6 +87,12 @@ fn patch(mut rest: &[u8]) -> Result<Vec<u8>, UnexpectedEnd> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_smaller_window_has_less_beyond_its_eighth() {
+        let windows = [1 << 20, 2 << 20, 8 << 20, 16 << 20].map(announced);
+        assert_eq!(windows, [1 << 20, 7 << 18, 5 << 19, 7 << 19]);
+    }
+
     /// Parameters with an unknown one, two windows, and one of zero length.
     #[test]
     fn only_windows_of_streams_become_smaller() {
@@ -100,7 +105,7 @@ mod tests {
             }
             encoded
         };
-        let (large, small) = ([0x81, 0, 0, 0], [0x80, 0x28, 0, 0]);
+        let (large, small) = ([0x81, 0, 0, 0], [0x80, 0x38, 0, 0]);
         let params = |window| {
             [
                 (0x04, &large[..]),

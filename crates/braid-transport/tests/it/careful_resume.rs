@@ -122,6 +122,8 @@ async fn on_a_known_path_a_connection_is_soon_as_fast_as_the_one_before() {
             let options = QuicOptions { careful_resume, gate, ..QuicOptions::client() };
             let (first, _) = sink.carry(&device, &pki, &options, LENGTH).await;
             let (again, _) = sink.carry(&device, &pki, &options, LENGTH).await;
+            // With a window that doubles it takes 1,100 ms with the gate, and 985 without.
+            assert!(first < Duration::from_millis(970), "{first:?}");
             let is_sooner = again < first * 9 / 10;
             assert_eq!(is_sooner, careful_resume, "{first:?} {again:?}");
             let (elsewhere, _) = sink.carry(&other, &pki, &options, LENGTH).await;
@@ -145,7 +147,7 @@ async fn on_a_path_that_has_become_slower_an_eighth_of_its_window_is_sent() {
     assert!((fresh + 10_000..fresh * 2).contains(&resumed), "{resumed} {fresh}");
 }
 
-/// The first window of a stream (2.5 MiB) is less than a satellite link of 600 ms holds beside the credit that is due
+/// The first window of a stream (3.5 MiB) is less than a satellite link of 600 ms holds beside the credit that is due
 /// after 2 MiB: bulk waits for it, and then writes as much as was in flight before.
 #[tokio::test(start_paused = true)]
 async fn urgent_bytes_are_taken_at_once_when_bulk_has_waited_for_credit() {
@@ -153,7 +155,7 @@ async fn urgent_bytes_are_taken_at_once_when_bulk_has_waited_for_credit() {
     let mut sink = Sink::new(&network, &pki);
     let device = network.host("device");
     let options = QuicOptions::client();
-    shape(&device, FAST / 5.0, Duration::from_millis(300));
+    shape(&device, FAST / 2.0, Duration::from_millis(300));
     sink.carry(&device, &pki, &options, 2 * LENGTH).await;
     let connector = device.connector(sink.address, pki.client(), options);
     let mut link = Link::from(connector.connect().await.expect("a connection"));

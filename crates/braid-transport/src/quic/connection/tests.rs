@@ -290,7 +290,7 @@ async fn an_unread_stream_of_many_packets_ends_no_connection() {
 /// Pieces that are taken out of the library before they are wanted give the peer no credit. [BQ-55]
 #[tokio::test(start_paused = true)]
 async fn an_unread_stream_of_full_packets_gets_no_more_than_its_window() {
-    const WINDOW: usize = 5 << 19;
+    const WINDOW: usize = 7 << 19;
     let (_listener, mut server, mut client) = pair_behind(|link| link.mtu = 1200).await;
     server.set_trusted();
     let key = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");

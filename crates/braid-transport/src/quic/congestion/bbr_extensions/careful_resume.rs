@@ -10,9 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use noq_proto::congestion::Controller;
-
-use super::Floor;
+use super::{Floor, PathNow};
 use crate::quic::known_paths::{Capacity, KnownPath, PARTS};
 
 /// Range of round trips in which the path counts as the same, in percent of the one before. RFC 9959 (4.2) excludes
@@ -23,24 +21,6 @@ const GRANULARITY: Duration = Duration::from_millis(2);
 
 /// Round trips in which a step has to be acknowledged: it is sent within one.
 const STEP_TIME: u32 = 4;
-
-/// Present state of a controller.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PathNow {
-    /// Estimate of the capacity, bytes per second.
-    rate: Option<u64>,
-    /// Window and initial window, bytes.
-    window: u64,
-    initial_window: u64,
-}
-
-impl PathNow {
-    pub(super) fn of(controller: &dyn Controller) -> Self {
-        let bits = controller.metrics().bandwidth_estimate;
-        let (window, initial_window) = (controller.window(), controller.initial_window());
-        Self { rate: bits.map(|bits| bits / 8), window, initial_window }
-    }
-}
 
 /// Phases of RFC 9959 of one connection.
 #[derive(Clone, Debug)]
@@ -211,7 +191,7 @@ mod tests {
         KnownPath::new(KnownPaths::default(), [192, 0, 2, 1].into(), None)
     }
 
-    const NOW: PathNow = PathNow { rate: None, window: 2 * IW, initial_window: IW };
+    const NOW: PathNow = PathNow { rate: None, pacing: None, window: 2 * IW, initial_window: IW };
 
     /// A connection on a path that had 10 MB/s in 100 ms, whose first ten packets were acknowledged.
     fn begun(path: &KnownPath, latest: Duration, now: Instant) -> CarefulResume {

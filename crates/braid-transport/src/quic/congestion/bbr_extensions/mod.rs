@@ -1,5 +1,6 @@
-//! Extensions of BBR version 3: a start that remembers the path, a cap behind policers, a new begin on a path that has
-//! become longer, a lower limit on one that loses without a queue, and a packet beyond the window on a silent one.
+//! Extensions of BBR version 3: a start that is quicker, and one that remembers the path, a cap behind policers, a new
+//! begin on a path that has become longer, a lower limit on one that loses without a queue, and a packet beyond the
+//! window on a silent one.
 
 mod careful_resume;
 mod delivery_rate;
@@ -7,6 +8,7 @@ mod extra_packet;
 mod loss_floor;
 mod policer_cap;
 mod rtt_step;
+mod startup_growth;
 
 use std::any::Any;
 use std::fmt;
@@ -17,11 +19,12 @@ use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use crate::quic::known_paths::KnownPath;
-use careful_resume::{CarefulResume, PathNow};
+use careful_resume::CarefulResume;
 use extra_packet::ExtraPacket;
 use loss_floor::LossFloor;
 use policer_cap::PolicerCap;
 use rtt_step::RttStep;
+use startup_growth::StartupGrowth;
 
 /// Size (bytes) up to which a packet may be a probe that the PTO filter kept back: its loss shows nothing about the
 /// network.
@@ -42,6 +45,26 @@ struct Floor {
     rate: u64,
     /// Bytes in flight.
     window: u64,
+}
+
+/// Present state of a controller.
+#[derive(Clone, Copy, Debug)]
+struct PathNow {
+    /// Estimate of the capacity, and pacing rate, bytes per second.
+    rate: Option<u64>,
+    pacing: Option<u64>,
+    /// Window and initial window, bytes.
+    window: u64,
+    initial_window: u64,
+}
+
+impl PathNow {
+    fn of(controller: &dyn Controller) -> Self {
+        let metrics = controller.metrics();
+        let (window, initial_window) = (controller.window(), controller.initial_window());
+        let rate = metrics.bandwidth_estimate.map(|bits| bits / 8);
+        Self { rate, pacing: metrics.pacing_rate, window, initial_window }
+    }
 }
 
 impl BbrExtensions {
@@ -66,9 +89,11 @@ impl ControllerFactory for BbrExtensions {
         let (cap, rtt_step) = (PolicerCap::new(now), RttStep::new(now));
         let loss_floor = self.has_loss_floor.then(LossFloor::default);
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let growth = StartupGrowth::new(inner.initial_window());
         Box::new(ExtendedController {
             factory: self,
             inner,
+            growth,
             cap,
             rtt_step,
             loss_floor,
@@ -96,6 +121,7 @@ struct ExtendedController {
     rtt_step: RttStep,
     loss_floor: Option<LossFloor>,
     resume: Option<CarefulResume>,
+    growth: StartupGrowth,
     extra: ExtraPacket,
     // Settings of the next inner controller.
     mtu: u16,
@@ -105,6 +131,7 @@ struct ExtendedController {
 impl ExtendedController {
     /// Replaces the inner controller, which forgets the path.
     fn begin_anew(&mut self, now: Instant) {
+        self.growth.end();
         self.inner = Arc::clone(&self.factory.inner).build(now, self.mtu);
         if let Some((threshold, delay)) = self.ack_frequency {
             self.inner.on_ack_frequency_update(threshold, delay);
@@ -116,7 +143,7 @@ impl ExtendedController {
         let of_loss = self.loss_floor.as_ref().filter(|_| self.cap.held().is_none());
         let of_loss = of_loss.and_then(|floor| floor.floor(self.mtu, self.inner.initial_window()));
         let resumed = self.resume.as_ref().and_then(CarefulResume::floor);
-        let floors = [of_loss, self.rtt_step.floor(), resumed];
+        let floors = [of_loss, self.rtt_step.floor(), resumed, self.growth.floor()];
         floors
             .into_iter()
             .flatten()
@@ -131,6 +158,7 @@ impl Controller for ExtendedController {
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         self.cap.handle_sent(pn);
+        self.growth.handle_sent(pn);
         if let Some(resume) = &mut self.resume {
             resume.handle_sent(pn, now);
         }
@@ -161,6 +189,7 @@ impl Controller for ExtendedController {
         }
         self.rtt_step.handle_acked(sent, bytes, now);
         self.extra.handle_acked(rtt.get());
+        self.growth.handle_acked(pn, bytes, now.saturating_duration_since(sent), app_limited);
         if let Some(floor) = &mut self.loss_floor {
             floor.handle_acked(sent, bytes, rtt.get(), now);
         }
@@ -181,11 +210,17 @@ impl Controller for ExtendedController {
         }
         self.cap.handle_end_of_acks(app_limited, now);
         self.extra.handle_end_of_acks(in_flight, now);
+        if self.cap.held().is_some() {
+            self.growth.end();
+        }
+        let mut path = PathNow::of(&*self.inner);
+        self.growth.handle_end_of_acks(&path, in_flight, app_limited);
+        path.window = path.window.max(self.growth.floor().map_or(0, |floor| floor.window));
         if let Some(resume) = &mut self.resume {
             if self.cap.held().is_some() {
                 resume.handle_policer();
             } else {
-                resume.handle_end_of_acks(&PathNow::of(&*self.inner), app_limited, now);
+                resume.handle_end_of_acks(&path, app_limited, now);
             }
         }
         if self.rtt_step.handle_end_of_acks(app_limited, now) {
@@ -202,11 +237,15 @@ impl Controller for ExtendedController {
         lost_bytes: u64,
         largest_lost_pn: u64,
     ) {
+        if is_ecn {
+            self.growth.handle_limit();
+        }
         if is_persistent_congestion || is_ecn {
             self.rtt_step.handle_lost(now);
             self.resume.iter_mut().for_each(CarefulResume::handle_lost);
         }
         if is_persistent_congestion {
+            self.growth.end();
             self.loss_floor.iter_mut().for_each(LossFloor::handle_collapse);
         }
         self.inner.on_congestion_event(
@@ -221,6 +260,7 @@ impl Controller for ExtendedController {
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
         if lost_bytes > PROBE {
+            self.growth.handle_lost(pn);
             self.cap.handle_lost(pn, now);
             self.rtt_step.handle_lost(now);
             self.resume.iter_mut().for_each(CarefulResume::handle_lost);
@@ -230,6 +270,7 @@ impl Controller for ExtendedController {
     }
 
     fn on_spurious_congestion_event(&mut self) {
+        self.growth.handle_late();
         self.inner.on_spurious_congestion_event();
     }
 
@@ -245,7 +286,7 @@ impl Controller for ExtendedController {
 
     fn window(&self) -> u64 {
         let floor = self.floor().map_or(0, |floor| floor.window);
-        self.inner.window().max(floor).max(self.extra.window(self.mtu))
+        self.inner.window().min(self.growth.ceiling()).max(floor).max(self.extra.window(self.mtu))
     }
 
     fn metrics(&self) -> ControllerMetrics {
@@ -269,6 +310,7 @@ impl Controller for ExtendedController {
             rtt_step: self.rtt_step.clone(),
             loss_floor: self.loss_floor.clone(),
             resume: None,
+            growth: StartupGrowth::new(self.inner.initial_window()),
             extra: self.extra.clone(),
             ..*self
         })

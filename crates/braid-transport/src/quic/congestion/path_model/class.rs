@@ -211,9 +211,9 @@ impl Gate {
     pub(super) fn handle_delivered(&mut self, sent: &SentPacket, now: f64) {
         match &mut self.model {
             Model::Startup(startup) => {
-                let is_full = sent.in_flight * 2 > startup.window();
                 let is_long =
                     self.rtt.min.rtt.is_some_and(|rtt| rtt > LONG) && self.rtt.queue_began.is_none();
+                let is_full = sent.in_flight * startup.divisor(is_long) > startup.window();
                 if startup.passed(is_full, is_long, now) {
                     self.pass_through(Reason::FastDelivery, now);
                 }

@@ -34,8 +34,13 @@ const INDEPENDENT: f64 = 1.0;
 const LONE: u32 = 2;
 const LONE_SHARE: u32 = 60;
 
-/// Window below which it quadruples in a long round trip.
+/// Window below which it quadruples in a long round trip. Above, it triples until a packet is dropped, as that of BBR
+/// does.
 const QUICK: f64 = 200.0;
+
+/// Window beyond which a path has shown that it is not one of the slowest, on which packets that startup sends too much
+/// are 34 ms each.
+const WIDE: f64 = 12.0;
 
 /// Share by which the window grows in a round trip beyond what the path is known to hold.
 const BEYOND_KNOWN: f64 = 0.25;
@@ -110,14 +115,20 @@ impl Startup {
         self.known.is_some()
     }
 
+    /// Divisor of the window that has to be in flight for it to count as full. The first packets of a window that leaves
+    /// at once find few in flight.
+    pub(super) fn divisor(&self, is_long: bool) -> u64 {
+        if is_long && self.window > WIDE { 4 } else { 2 }
+    }
+
     /// Counts a delivered packet. `is_long`: round trips are long, and show no queue. True: the path is so fast that
     /// its rate need not be known.
     pub(super) fn passed(&mut self, is_full: bool, is_long: bool, now: f64) -> bool {
         if is_full {
-            let may_quadruple = is_long && self.window < QUICK && self.first_drop.is_none();
             self.window += match self.known {
                 Some(known) if (known..known * SLOW_UNTIL).contains(&self.window) => BEYOND_KNOWN,
-                _ if may_quadruple => 3.0,
+                _ if is_long && self.first_drop.is_none() && self.window < QUICK => 3.0,
+                _ if is_long && self.is_clear => 2.0,
                 _ => 1.0,
             };
         }
