@@ -140,8 +140,8 @@ impl LogTail {
         })
     }
 
-    /// Tests whether the consumer is at another server although that of the connection has a replica which is not behind
-    /// now. It had none when the consumer was made, or the connection is to another server since.
+    /// Tests whether the consumer is at another server although that of the connection has a replica which is not
+    /// behind now. It had none when the consumer was made, or the connection is to another server since.
     ///
     /// # Errors
     /// The servers do not answer.

@@ -12,8 +12,8 @@ use noq_proto::crypto::{ClientConfig, Keys, ServerConfig, Session, UnsupportedVe
 use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{ConnectError, ConnectionId, Side, VarInt};
 
-/// Bytes that are announced beyond an eighth of the window, so that credit comes in time. The library holds more of full
-/// packets, so that what is taken out of it unread is less than the eighth.
+/// Bytes that are announced beyond an eighth of the window, so that credit comes in time. The library holds more of
+/// full packets, so that what is taken out of it unread is less than the eighth.
 const BEYOND: u64 = 3 << 19;
 
 /// `initial_max_stream_data_bidi_local`, `_bidi_remote` and `_uni` (RFC 9000, 18.2).

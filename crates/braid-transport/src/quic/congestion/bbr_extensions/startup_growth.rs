@@ -37,8 +37,8 @@ const ROW: u32 = 4;
 const SAMPLES: u32 = 8;
 const SHORT: Duration = Duration::from_millis(5);
 
-/// Number and share of packets that are lost in a round trip behind a limit, and not at random, and least number of gaps
-/// between which others have passed: an outage is one.
+/// Number and share of packets that are lost in a round trip behind a limit, and not at random, and least number of
+/// gaps between which others have passed: an outage is one.
 const LOST: u32 = 6;
 const LOST_SHARE: u32 = 50;
 const GAPS: u32 = 2;
@@ -92,7 +92,7 @@ struct Round {
 enum Phase {
     /// The path has shown no limit. Window, bytes.
     Tripling(u64),
-    /// It may have shown one, and BBR doubles its window.
+    /// A limit may have shown, and BBR doubles its window.
     Doubling,
     /// The path has a limit. Largest window, and bytes that were delivered since, if both are known.
     Limited(Option<(u64, u64)>),

@@ -115,8 +115,8 @@ impl Startup {
         self.known.is_some()
     }
 
-    /// Divisor of the window that has to be in flight for it to count as full. The first packets of a window that leaves
-    /// at once find few in flight.
+    /// Divisor of the window that has to be in flight for it to count as full. The first packets of a window that
+    /// leaves at once find few in flight.
     pub(super) fn divisor(&self, is_long: bool) -> u64 {
         if is_long && self.window > WIDE { 4 } else { 2 }
     }
