@@ -12,6 +12,7 @@ mod startup_growth;
 
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ pub(in crate::quic) struct BbrExtensions {
     has_loss_floor: bool,
     /// Path of the first controller. Those of further paths have others.
     path: Mutex<Option<KnownPath>>,
+    /// A controller was built. Later ones are for paths that have shown a limit, or that are not alone.
+    has_built: AtomicBool,
 }
 
 /// Lower limit of what a controller allows.
@@ -73,7 +76,7 @@ impl BbrExtensions {
         inner: Arc<dyn ControllerFactory + Send + Sync>,
         path: Option<KnownPath>,
     ) -> Self {
-        Self { inner, has_loss_floor: false, path: Mutex::new(path) }
+        Self { inner, has_loss_floor: false, path: Mutex::new(path), has_built: AtomicBool::new(false) }
     }
 
     /// Adds the lower limit on a path that loses without a queue.
@@ -89,7 +92,10 @@ impl ControllerFactory for BbrExtensions {
         let (cap, rtt_step) = (PolicerCap::new(now), RttStep::new(now));
         let loss_floor = self.has_loss_floor.then(LossFloor::default);
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let growth = StartupGrowth::new(inner.initial_window());
+        let mut growth = StartupGrowth::new(inner.initial_window());
+        if self.has_built.swap(true, Ordering::Relaxed) {
+            growth.end();
+        }
         Box::new(ExtendedController {
             factory: self,
             inner,

@@ -117,18 +117,19 @@ impl Startup {
 
     /// Divisor of the window that has to be in flight for it to count as full. The first packets of a window that
     /// leaves at once find few in flight.
-    pub(super) fn divisor(&self, is_long: bool) -> u64 {
-        if is_long && self.window > WIDE { 4 } else { 2 }
+    pub(super) fn divisor(&self, is_quick: bool) -> u64 {
+        if is_quick && self.window > WIDE { 4 } else { 2 }
     }
 
-    /// Counts a delivered packet. `is_long`: round trips are long, and show no queue. True: the path is so fast that
+    /// Counts a delivered packet. `is_long`: round trips are long, and show no queue; `is_new`: as
+    /// may be the path. True: the path is so fast that
     /// its rate need not be known.
-    pub(super) fn passed(&mut self, is_full: bool, is_long: bool, now: f64) -> bool {
+    pub(super) fn passed(&mut self, is_full: bool, is_long: bool, is_new: bool, now: f64) -> bool {
         if is_full {
             self.window += match self.known {
                 Some(known) if (known..known * SLOW_UNTIL).contains(&self.window) => BEYOND_KNOWN,
                 _ if is_long && self.first_drop.is_none() && self.window < QUICK => 3.0,
-                _ if is_long && self.is_clear => 2.0,
+                _ if is_long && is_new && self.is_clear => 2.0,
                 _ => 1.0,
             };
         }
