@@ -121,9 +121,8 @@ impl Startup {
         if is_quick && self.window > WIDE { 4 } else { 2 }
     }
 
-    /// Counts a delivered packet. `is_long`: round trips are long, and show no queue; `is_new`: as
-    /// may be the path. True: the path is so fast that
-    /// its rate need not be known.
+    /// Counts a delivered packet. `is_long`: round trips are long, and show no queue; `is_new`: the path has shown no
+    /// limit before. True: the path is so fast that its rate need not be known.
     pub(super) fn passed(&mut self, is_full: bool, is_long: bool, is_new: bool, now: f64) -> bool {
         if is_full {
             self.window += match self.known {
