@@ -209,13 +209,17 @@ impl Driver {
             self.gate.begin_turn();
             // 1. Session queue. First: from here on a push or signal wakes the task, even one that comes during this
             // turn.
-            self.poll_queue(now, context);
+            let is_taken_over = self.poll_queue(now, context);
             // 2. Link. Registers for more input when the link has none; refused streams are remembered for step 14.
             let has_tried_to_read = !self.server.has_events();
             let has_read = self.poll_read(now, context);
             // 3. Events of the bytes. All messages of the turn are dispatched as a batch.
             let has_events = self.server.has_events();
-            if let Some(question) = self.drain_events(now) {
+            let question = self.drain_events(now);
+            if is_taken_over && !self.server.is_closed() {
+                // After the events: a client that comes back at once has sent its DISCONNECT before.
+                self.end_session(ReasonCode::SessionTakenOver); // [MQTT-3.1.4-3]
+            } else if let Some(question) = question {
                 self.gate.set_busy(false, self.core.statistics.busy());
                 return Poll::Ready(Turn::Decide(question));
             }
@@ -282,8 +286,9 @@ impl Driver {
         Poll::Pending
     }
 
-    fn poll_queue(&mut self, now: Instant, context: &Context<'_>) {
-        let Some(entry) = &self.session.entry else { return };
+    /// Takes deliveries and signals. True: another connection waits for the session.
+    fn poll_queue(&mut self, now: Instant, context: &Context<'_>) -> bool {
+        let Some(entry) = &self.session.entry else { return false };
         let policy = &self.core.queues.policy;
         let resolve = |stream| self.server.resolve(stream);
         let signal = entry.queue.poll_take(&mut self.egress, resolve, policy.limits, context);
@@ -295,14 +300,14 @@ impl Driver {
             self.core.queues.note_trimmed(entry, dropped, log);
         }
         match signal {
-            Some(Signal::TakeOver) => self.end_session(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
             Some(Signal::Close(reason)) => self.end_session(reason),
             Some(Signal::Recheck) => self.recheck(),
-            Some(Signal::Inquire) | None => {}
+            Some(Signal::TakeOver | Signal::Inquire) | None => {}
         }
         if signal.is_some() {
             self.observer().answer_inquiries(now);
         }
+        signal == Some(Signal::TakeOver)
     }
 
     /// Parts that operators see.

@@ -3,7 +3,7 @@
 use braid_broker::Counter;
 use std::time::Duration;
 
-use braid_proto::packet::{Connect, Packet, QoS};
+use braid_proto::packet::{Connect, Disconnect, Packet, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;
 use tokio::task::JoinSet;
 
@@ -26,6 +26,20 @@ async fn the_older_connection_is_disconnected_and_closed() {
     old.expect_end().await;
     new.subscribe("t", QoS::AtMostOnce).await;
     assert!(!new.connack().session_present);
+}
+
+/// The DISCONNECT has arrived, and its connection sees the takeover first.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_disconnects_and_comes_back_at_once_is_not_taken_over() {
+    let broker = TestBroker::start();
+    let mut old = broker.resume("client").await;
+    let mut new = broker.link(ProtocolVersion::V5).await;
+    settle().await;
+    new.send_connect(lasting("client")).await;
+    let disconnect = Disconnect { session_expiry: Some(0), ..Disconnect::new(ReasonCode::Success) };
+    old.send(Packet::Disconnect(Box::new(disconnect))).await;
+    assert!(!new.expect_connack().await.session_present);
+    old.expect_end().await;
 }
 
 // [MQTT-3.1.2-4]
@@ -128,7 +142,7 @@ async fn claims_on_several_threads_are_all_answered() {
     for task in 0..8 {
         let mut links = Vec::new();
         for _ in 0..500 {
-            links.push(broker.link(braid_proto::packet::ProtocolVersion::V5).await);
+            links.push(broker.link(ProtocolVersion::V5).await);
         }
         rounds.spawn(async move {
             for mut client in links {
@@ -263,7 +277,7 @@ async fn takeovers_while_ten_thousand_messages_drain_lose_and_reorder_nothing() 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_reads_cannot_keep_its_connection() {
     let broker = TestBroker::start();
-    let mut stuck = broker.narrow_link(braid_proto::packet::ProtocolVersion::V5, 512).await;
+    let mut stuck = broker.narrow_link(ProtocolVersion::V5, 512).await;
     stuck.send_connect(lasting("client")).await;
     stuck.accepted().await;
     stuck.subscribe("t", QoS::AtLeastOnce).await;
