@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::io::now;
+use super::rate::bytes_in;
 
 /// Networks in one generation of the cache. There are two, of some 150 bytes an entry.
 const NETWORKS: usize = 4096;
@@ -88,8 +89,7 @@ pub(super) struct Capacity {
 impl Capacity {
     /// Bytes on the way at this rate.
     pub(super) fn window(&self) -> u64 {
-        let micros = u64::try_from(self.round_trip.as_micros()).unwrap_or(u64::MAX);
-        self.rate.saturating_mul(micros) / 1_000_000
+        bytes_in(self.rate, self.round_trip)
     }
 
     /// Bytes in flight, at most, of a connection that resumes, while it does not know more.

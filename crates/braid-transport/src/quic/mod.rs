@@ -23,6 +23,7 @@ mod multipath;
 mod offered_protocols;
 mod qlog;
 mod quic_lb;
+mod rate;
 mod tickets;
 
 pub use config::{Congestion, QuicOptions};

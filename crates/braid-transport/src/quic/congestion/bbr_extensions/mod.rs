@@ -218,14 +218,12 @@ impl Controller for ExtendedController {
         self.extra.handle_end_of_acks(in_flight, now);
         if self.cap.held().is_some() {
             self.growth.end();
-        }
-        let mut path = PathNow::of(&*self.inner);
-        self.growth.handle_end_of_acks(&path, in_flight, app_limited);
-        path.window = path.window.max(self.growth.floor().map_or(0, |floor| floor.window));
-        if let Some(resume) = &mut self.resume {
-            if self.cap.held().is_some() {
-                resume.handle_policer();
-            } else {
+            self.resume.iter_mut().for_each(CarefulResume::handle_policer);
+        } else {
+            let mut path = PathNow::of(&*self.inner);
+            self.growth.handle_end_of_acks(&path, in_flight, app_limited);
+            path.window = path.window.max(self.growth.floor().map_or(0, |floor| floor.window));
+            if let Some(resume) = &mut self.resume {
                 resume.handle_end_of_acks(&path, app_limited, now);
             }
         }

@@ -10,6 +10,7 @@
 use std::time::{Duration, Instant};
 
 use super::Floor;
+use crate::quic::rate::{bytes_in, rate_of};
 
 /// Least round trips and packets of a measurement.
 const ROUND_TRIPS: u32 = 6;
@@ -149,7 +150,7 @@ impl RttStep {
 impl Trial {
     fn floor(&self) -> Floor {
         let rate = self.rate.saturating_mul(2);
-        Floor { rate, window: rate.saturating_mul(micros(self.round_trip)) / 1_000_000 }
+        Floor { rate, window: bytes_in(rate, self.round_trip) }
     }
 }
 
@@ -172,12 +173,8 @@ impl Measured {
         if self.packets < PACKETS || elapsed < self.shortest.saturating_mul(ROUND_TRIPS) {
             return None;
         }
-        Some(self.bytes.saturating_mul(1_000_000) / micros(elapsed - self.shortest).max(1))
+        Some(rate_of(self.bytes, elapsed - self.shortest))
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

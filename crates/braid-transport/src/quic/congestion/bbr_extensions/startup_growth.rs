@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use super::{Floor, PathNow};
+use crate::quic::rate::{bytes_in, rate_of};
 
 /// Growth of the window for each acknowledged byte, bytes.
 const GROWTH: u64 = 2;
@@ -118,7 +119,7 @@ impl StartupGrowth {
     /// Lower limit while the path has shown none, once there is a round trip.
     pub(super) fn floor(&self) -> Option<Floor> {
         let Phase::Tripling(window) = self.phase else { return None };
-        let rate = window.saturating_mul(PACING_GAIN * 10_000) / micros(self.shortest.max(GRANULARITY));
+        let rate = rate_of(window.saturating_mul(PACING_GAIN), self.shortest.max(GRANULARITY)) / 100;
         (self.shortest < Duration::MAX).then_some(Floor { rate, window })
     }
 
@@ -209,6 +210,9 @@ impl StartupGrowth {
 
     /// Notes a packet that was lost.
     pub(super) fn handle_lost(&mut self, number: u64) {
+        if self.phase == Phase::Over {
+            return;
+        }
         self.double();
         let round = &mut self.round;
         round.lost = round.lost.saturating_add(1);
@@ -248,12 +252,8 @@ impl StartupGrowth {
 
 /// Bytes in flight that fill the path, and a part more.
 fn filling(path: &PathNow, round_trip: Duration) -> Option<u64> {
-    let bytes = path.rate?.saturating_mul(micros(round_trip.saturating_add(GRANULARITY))) / 1_000_000;
+    let bytes = bytes_in(path.rate?, round_trip.saturating_add(GRANULARITY));
     Some((bytes + bytes / BEYOND).max(path.initial_window))
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn is_in_startup(path: &PathNow) -> bool {
