@@ -195,7 +195,10 @@ impl Message {
     fn remaining_expiry(&self, now: Instant) -> Option<u32> {
         // The interval received minus the time spent in this process. [MQTT-3.3.2-6]
         let left = self.expires_at?.saturating_duration_since(now);
-        Some(u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX))
+        let left = u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+        // The sender's time may be an earlier one than that of the arrival, which another thread took.
+        let received = self.properties.as_ref().and_then(|properties| properties.message_expiry);
+        Some(received.map_or(left, |received| left.min(received)))
     }
 
     fn template(&self, version: ProtocolVersion, with_id: bool) -> &Template {
