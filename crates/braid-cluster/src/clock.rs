@@ -9,15 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use braid_store::Now;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 
 use crate::preflight::{CLOCKS_APART, ServerFacts};
 
 /// Time between two polls of the servers.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Longest exchange with a server whose answer counts: this process may have been stopped meanwhile.
-const LONGEST_EXCHANGE: Duration = Duration::from_secs(1);
 
 /// Polls without an answer of most servers after which the log says so.
 const UNHEARD: u32 = 6;
@@ -30,22 +28,29 @@ pub(crate) struct ClusterClock {
     wall_at_start: AtomicU64,
 }
 
-/// Wall clocks of servers by their names, each with the time of this node at which the server told it.
+/// Wall clock of a server, which it told between two times of this node.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    clock: SystemTime,
+    asked: Instant,
+    answered: Instant,
+}
+
+/// Wall clocks of servers by their names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Readings(BTreeMap<String, (SystemTime, Instant)>);
+pub(crate) struct Readings(BTreeMap<String, Reading>);
 
 impl Readings {
-    /// Adds what a server has told. `began`: time of the question.
-    pub(crate) fn note(&mut self, facts: &ServerFacts, began: Instant) {
-        if began.elapsed() < LONGEST_EXCHANGE {
-            self.0.insert(facts.server.clone(), (facts.now, Instant::now()));
-        }
+    /// Adds what a server that was `asked` has told just now.
+    pub(crate) fn note(&mut self, facts: &ServerFacts, asked: Instant) {
+        self.0.insert(facts.server.clone(), Reading { clock: facts.now, asked, answered: Instant::now() });
     }
 
     /// The clock of one server, told now.
     #[cfg(test)]
     pub(crate) fn of(server: &str, clock: SystemTime) -> Self {
-        Self([(server.to_owned(), (clock, Instant::now()))].into())
+        let now = Instant::now();
+        Self([(server.to_owned(), Reading { clock, asked: now, answered: now })].into())
     }
 }
 
@@ -77,8 +82,7 @@ impl ClusterClock {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
             if monitors.is_empty() {
-                self.wall_at_start
-                    .store(self.start_of((SystemTime::now(), Instant::now())), Ordering::Relaxed);
+                self.wall_at_start.store(self.start_of(SystemTime::now(), Instant::now()), Ordering::Relaxed);
                 continue;
             }
             if !self.set_to_median(&poll(monitors, ca_files).await, monitors.len()) {
@@ -115,35 +119,41 @@ impl ClusterClock {
         is_apart
     }
 
-    /// Sets the clock to the median of the readings, if most of the servers told theirs: false otherwise. With an even
-    /// number of readings its own time is one more.
+    /// Sets the clock to the median of the readings, if most of the servers told theirs: false otherwise. The clock is
+    /// right by a reading that it is within, since an answer may take long. With an even number of readings its own
+    /// time is one more.
     pub(crate) fn set_to_median(&self, readings: &Readings, servers: usize) -> bool {
         if readings.0.len() * 2 <= servers {
             return false;
         }
-        let own = readings.0.len().is_multiple_of(2).then(|| self.wall_at_start.load(Ordering::Relaxed));
-        let starts = readings.0.values().map(|reading| self.start_of(*reading));
-        let mut starts: Vec<_> = starts.chain(own).collect();
+        let own = self.wall_at_start.load(Ordering::Relaxed);
+        let starts = readings.0.values().map(|Reading { clock, asked, answered }| {
+            own.clamp(self.start_of(*clock, *answered), self.start_of(*clock, *asked))
+        });
+        let one_more = readings.0.len().is_multiple_of(2).then_some(own);
+        let mut starts: Vec<_> = starts.chain(one_more).collect();
         starts.sort_unstable();
         self.wall_at_start.store(starts[starts.len() / 2], Ordering::Relaxed);
         true
     }
 
-    /// Time of day when this clock began, by a reading.
-    fn start_of(&self, (clock, at): (SystemTime, Instant)) -> u64 {
-        let since = at.saturating_duration_since(self.began);
-        micros(clock).saturating_sub(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    /// Time of day when this clock began, by another one `at` a time, which may be before that: a node asks the servers
+    /// while it joins.
+    fn start_of(&self, clock: SystemTime, at: Instant) -> u64 {
+        let (since, until) =
+            (at.saturating_duration_since(self.began), self.began.saturating_duration_since(at));
+        micros(clock).saturating_sub(whole_micros(since)).saturating_add(whole_micros(until))
     }
 }
 
 /// Asks the servers for their time.
 async fn poll(monitors: &[String], ca_files: &[PathBuf]) -> Readings {
+    let ask = async |monitor| (Instant::now(), ServerFacts::ask(monitor, ca_files).await);
+    let mut answers: FuturesUnordered<_> = monitors.iter().map(|monitor| ask(monitor)).collect();
     let mut readings = Readings::default();
-    let asked =
-        monitors.iter().map(async |monitor| (Instant::now(), ServerFacts::ask(monitor, ca_files).await));
-    for (began, facts) in join_all(asked).await {
+    while let Some((asked, facts)) = answers.next().await {
         match facts {
-            Ok(facts) => readings.note(&facts, began),
+            Ok(facts) => readings.note(&facts, asked),
             Err(error) => tracing::debug!(%error, "a server does not tell its time"),
         }
     }
@@ -151,8 +161,11 @@ async fn poll(monitors: &[String], ca_files: &[PathBuf]) -> Readings {
 }
 
 fn micros(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    whole_micros(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+}
+
+fn whole_micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -166,25 +179,57 @@ mod tests {
         if seconds < 0 { time - by } else { time + by }
     }
 
-    /// Seconds by which a clock is ahead that was set by servers that are so many seconds ahead, asked one after the
-    /// other, 10 s apart. Without a majority: none.
-    fn set(ahead: &[i64], servers: usize) -> Option<i64> {
+    /// A clock, and its time of day when it began.
+    fn clock() -> (ClusterClock, SystemTime) {
         let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        let clock = ClusterClock { began: Instant::now(), wall_at_start: AtomicU64::new(micros(start)) };
-        let mut readings = Readings::default();
-        for (number, ahead) in (1_u32..).zip(ahead) {
-            let at = number * POLL_INTERVAL;
-            readings.0.insert(format!("n{number}"), (moved(start + at, *ahead), clock.began + at));
-        }
-        let is_set = clock.set_to_median(&readings, servers);
-        let time = clock.wall_at(clock.began + POLL_INTERVAL);
-        let due = start + POLL_INTERVAL;
-        let ahead = time.duration_since(due).map_or_else(
+        (ClusterClock { began: Instant::now(), wall_at_start: AtomicU64::new(micros(start)) }, start)
+    }
+
+    /// Seconds by which a clock that began at `start` is ahead.
+    fn ahead(clock: &ClusterClock, start: SystemTime) -> i64 {
+        let (time, due) = (clock.wall_at(clock.began + POLL_INTERVAL), start + POLL_INTERVAL);
+        time.duration_since(due).map_or_else(
             |early| -early.duration().as_secs().cast_signed(),
             |late| late.as_secs().cast_signed(),
-        );
-        assert!(is_set || ahead == 0, "{ahead}");
-        is_set.then_some(ahead)
+        )
+    }
+
+    /// Seconds by which a clock is ahead that was set by servers that are so many seconds ahead, asked one after the
+    /// other, 10 s apart. Without a majority: none.
+    fn set(seconds: &[i64], servers: usize) -> Option<i64> {
+        let (clock, start) = clock();
+        let mut readings = Readings::default();
+        for (number, ahead) in (1_u32..).zip(seconds) {
+            let after = number * POLL_INTERVAL;
+            let at = clock.began + after;
+            let reading = Reading { clock: moved(start + after, *ahead), asked: at, answered: at };
+            readings.0.insert(format!("n{number}"), reading);
+        }
+        let is_set = clock.set_to_median(&readings, servers);
+        assert!(is_set || ahead(&clock, start) == 0, "{seconds:?}");
+        is_set.then_some(ahead(&clock, start))
+    }
+
+    #[test]
+    fn an_answer_counts_from_before_the_beginning_and_only_as_exactly_as_it_is_known() {
+        for (asked, answered, told, expected) in [
+            // Asked before the clock began.
+            (-30, -30, -30, 0),
+            (-30, -30, -25, 5),
+            (-30, -20, -30, 0),
+            // The server told it at any time of the exchange.
+            (10, 15, 10, 0),
+            (10, 15, 15, 0),
+            (10, 15, 16, 1),
+            (10, 15, 7, -3),
+        ] {
+            let (clock, start) = clock();
+            let Some(origin) = clock.began.checked_sub(Duration::from_secs(60)) else { return };
+            let at = |seconds: i64| origin + Duration::from_secs((60 + seconds).unsigned_abs());
+            let reading = Reading { clock: moved(start, told), asked: at(asked), answered: at(answered) };
+            assert!(clock.set_to_median(&Readings([("n1".to_owned(), reading)].into()), 1));
+            assert_eq!(ahead(&clock, start), expected, "{asked} {answered} {told}");
+        }
     }
 
     #[test]
@@ -207,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_counts_once_and_not_after_a_pause() {
+    fn a_server_counts_once() {
         let facts = |server: &str| ServerFacts {
             server: server.to_owned(),
             version: String::new(),
@@ -220,9 +265,6 @@ mod tests {
         for name in ["n1", "n2", "n1"] {
             readings.note(&facts(name), Instant::now());
         }
-        assert_eq!(readings.0.len(), 2);
-        let Some(long_ago) = Instant::now().checked_sub(LONGEST_EXCHANGE) else { return };
-        readings.note(&facts("n3"), long_ago);
         assert_eq!(readings.0.len(), 2);
     }
 
