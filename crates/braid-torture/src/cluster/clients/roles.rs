@@ -32,8 +32,13 @@ const MOMENT: Duration = Duration::from_millis(200);
 const TAKEOVER: Duration = Duration::from_secs(3);
 /// Longest connection of clients with Wills, and of visitors.
 const VISIT: Duration = Duration::from_secs(3);
-/// Session Expiry Interval of clients whose sessions expire, seconds.
+/// Clients whose sessions expire.
+const EXPIRING: usize = 6;
+/// Session Expiry Interval of these, seconds.
 const SHORT: u32 = 2;
+/// Longest time without a connection for a client that is to find its session: the checker excuses the last second of
+/// the expiry.
+const SOON: Duration = Duration::from_millis(700);
 
 /// Name of the client that reads what is retained at a node.
 pub(super) fn looker(node: &str) -> String {
@@ -89,8 +94,10 @@ pub(super) fn populate(world: &Rc<World>) -> Result<(), String> {
         spawn_local(leave_wills(Rc::clone(world), number));
         spawn_local(visit(Rc::clone(world), number));
     }
-    let profile = Profile { expiry: SHORT, ..subscriber("expiring", "m/+/two", QoS::AtLeastOnce, None) };
-    spawn_local(expire(Client::new(world, profile)?));
+    for number in 0..EXPIRING {
+        let subscriber = subscriber(&format!("expiring-{number}"), "m/+/two", QoS::AtLeastOnce, None);
+        spawn_local(expire(Client::new(world, Profile { expiry: SHORT, ..subscriber })?));
+    }
     for node in 0..world.nodes.len() {
         spawn_local(look(Rc::clone(world), node));
     }
@@ -367,7 +374,8 @@ async fn expire(mut client: Client) {
         let link = client.open(None).await;
         if let Some(link) = stay(&mut client, link, VISIT).await {
             client.leave(link, world.draw(2) == 0);
-            world.pause_loading(Duration::from_secs((4 * SHORT).into())).await;
+            let longest = if world.draw(2) == 0 { SOON } else { Duration::from_secs((4 * SHORT).into()) };
+            world.pause_loading(longest).await;
         }
     }
 }
