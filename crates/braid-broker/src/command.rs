@@ -101,12 +101,14 @@ impl Handle {
     /// # Errors
     /// The connection does not release the session within 10 s, or the store failed.
     pub async fn delete_session(&self, client: &ClientName) -> Result<bool, CommandError> {
-        let reason = ReasonCode::AdministrativeAction;
-        self.core
-            .sessions
-            .delete(client.session_id(), reason)
-            .await
-            .map_err(|_| self.core.persist.failure().map_or(CommandError::Busy, CommandError::Store))
+        let (core, client_id) = (self.core.clone(), client.session_id().clone());
+        // A task of its own goes on where the caller does not wait: a session that was taken must be given back.
+        let deleted =
+            tokio::spawn(
+                async move { core.sessions.delete(&client_id, ReasonCode::AdministrativeAction).await },
+            );
+        let failed = || self.core.persist.failure().map_or(CommandError::Busy, CommandError::Store);
+        deleted.await.ok().and_then(Result::ok).ok_or_else(failed)
     }
 
     /// Removes the retained message of a topic, without a word to subscribers. Done when that is durable: the nodes of

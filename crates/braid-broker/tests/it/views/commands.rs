@@ -1,6 +1,9 @@
 //! Commands: publish, disconnect, delete a session; and the list of listeners.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use braid_broker::command::CommandError;
 use braid_broker::view::ViewError;
@@ -111,6 +114,25 @@ async fn a_deleted_session_is_gone_from_the_store_too() {
         let client = again.resume("client").await;
         assert!(!client.connack().session_present);
     }
+}
+
+/// Such as a request of HTTP whose client has gone away.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_deleted_also_where_the_caller_does_not_wait() {
+    let broker = TestBroker::start();
+    let mut client = broker.resume("client").await;
+    {
+        let named = name("client");
+        let mut deleted = pin!(broker.handle.delete_session(&named));
+        poll_fn(|cx| {
+            assert!(deleted.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    }
+    client.expect_disconnect(ReasonCode::AdministrativeAction).await;
+    settle().await;
+    assert_eq!(broker.handle.client(&name("client")).await, Err(ViewError::NotFound));
 }
 
 #[tokio::test(start_paused = true)]
