@@ -12,7 +12,7 @@ use braid_proto::topic::TopicFilter;
 use braid_store::SessionId;
 
 use crate::clock;
-use crate::cluster::ArrivedMessage;
+use crate::cluster::{ArrivedMessage, RemoteSession};
 use crate::core::Core;
 use crate::queue::session_queue::Signal;
 use crate::routing::RouteCache;
@@ -100,12 +100,16 @@ impl NodeHandle {
     }
 
     /// Takes over the session of a client that has no connection, for its timers: a Will that is due, its end. False:
-    /// there is none any more.
+    /// it has ended with that, or is not as it was `found`.
     ///
     /// # Errors
     /// The session cannot be taken.
-    pub async fn adopt_session(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
-        self.0.sessions.adopt(client_id).await
+    pub async fn adopt_session(
+        &self,
+        client_id: &ClientId,
+        found: RemoteSession,
+    ) -> Result<bool, ReasonCode> {
+        self.0.sessions.adopt(client_id, found).await
     }
 
     /// Forgets a session without a connection that the store has whole. False, and without effect, if it has one again.

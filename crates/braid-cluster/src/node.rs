@@ -46,8 +46,9 @@ use crate::store::{ClusterStore, NodeState, Outlets, ReadRequest, SessionEvent, 
 use crate::streams::ensure;
 use crate::take::Taker;
 
-/// Time between two tries to give a session back.
+/// Time between two tries to give a session back, and the longest, where tries fail.
 const AGAIN: Duration = Duration::from_secs(2);
+const RARELY: Duration = Duration::from_secs(60);
 
 /// Time to find other nodes before this one stops.
 const SUCCESSORS: Duration = Duration::from_secs(1);
@@ -410,13 +411,22 @@ impl GiveBack {
         if !returning().insert(client_id.clone()) {
             return;
         }
+        let (mut pause, mut is_elsewhere) = (AGAIN, false);
         loop {
-            match self.taker.is_own(&client_id).await {
-                Ok(true) if self.handle.adopt_session(&client_id).await.is_err() => {}
-                Ok(_) => break,
+            match self.taker.find_own(&client_id).await {
+                Ok(Some(found)) => {
+                    if self.handle.adopt_session(&client_id, found).await == Ok(true) {
+                        break;
+                    }
+                    // Such as a record that cannot be read: each try costs writes.
+                    pause = (pause * 2).min(RARELY);
+                }
+                // Twice: a write of this process may be on its way.
+                Ok(None) if is_elsewhere => break,
+                Ok(None) => is_elsewhere = true,
                 Err(_) => {}
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(pause).await;
         }
         returning().remove(&client_id);
     }

@@ -59,28 +59,46 @@ struct FoundRecord {
     client_id: ClientId,
     record: Record,
     revision: u64,
+    /// The session is taken as it was found or not at all.
+    is_exact: bool,
+}
+
+impl FoundRecord {
+    fn session(self) -> RemoteSession {
+        RemoteSession { identity: self.record.identity.as_deref().map(Arc::from), state: Box::new(self) }
+    }
 }
 
 impl Taker {
     /// Looks for the record of a client.
     pub(crate) async fn find(&self, client_id: &ClientId) -> Result<Option<RemoteSession>, StoreError> {
-        let found = self.read(client_id).await?;
-        Ok(found.map(|found| RemoteSession {
-            identity: found.record.identity.as_deref().map(Arc::from),
-            state: Box::new(found),
-        }))
+        Ok(self.read(client_id).await?.map(FoundRecord::session))
     }
 
-    /// Record of a client, from the leader of the stream.
-    pub(crate) async fn record(&self, client_id: &ClientId) -> Result<Option<Record>, StoreError> {
-        Ok(self.read(client_id).await?.map(|found| found.record))
+    /// Looks for a session without a connection: `None` too if a live node has it, or if `is_due` does not hold. It is
+    /// not taken if it has changed since, as when its client returns.
+    pub(crate) async fn find_absent(
+        &self,
+        client_id: &ClientId,
+        is_due: impl Fn(&Record) -> bool,
+    ) -> Result<Option<RemoteSession>, StoreError> {
+        let Some(found) = self.read(client_id).await?.filter(|found| is_due(&found.record)) else {
+            return Ok(None);
+        };
+        if let Some(owner) = &found.record.owner
+            && self.has_lease(owner, &found.record.run).await?
+        {
+            return Ok(None);
+        }
+        Ok(Some(FoundRecord { is_exact: true, ..found }.session()))
     }
 
-    /// Whether the record of a client names this process.
-    pub(crate) async fn is_own(&self, client_id: &ClientId) -> Result<bool, StoreError> {
+    /// Looks for a session whose record names this process. It is not taken if it has changed since.
+    pub(crate) async fn find_own(&self, client_id: &ClientId) -> Result<Option<RemoteSession>, StoreError> {
         let NodeState { node, run, .. } = &*self.state;
-        let record = self.record(client_id).await?;
-        Ok(record.is_some_and(|record| record.owner.as_ref() == Some(node) && record.run == **run))
+        let is_own = |record: &Record| record.owner.as_ref() == Some(node) && record.run == **run;
+        let found = self.read(client_id).await?.filter(|found| is_own(&found.record));
+        Ok(found.map(|found| FoundRecord { is_exact: true, ..found }.session()))
     }
 
     /// Whether a process of a node has its lease, and with it its sessions.
@@ -92,11 +110,13 @@ impl Taker {
         Ok(record.is_some_and(|record| record.run == run))
     }
 
+    /// Record of a client, from the leader of the stream.
     async fn read(&self, client_id: &ClientId) -> Result<Option<FoundRecord>, StoreError> {
         let subject = self.state.layout.session(client_id);
         let last = self.patiently(|| last_message(&self.sessions, &subject)).await?;
         let found = last.and_then(|(payload, revision)| Some((Record::read(&payload)?, revision)));
-        Ok(found.map(|(record, revision)| FoundRecord { client_id: client_id.clone(), record, revision }))
+        let client_id = client_id.clone();
+        Ok(found.map(|(record, revision)| FoundRecord { client_id, record, revision, is_exact: false }))
     }
 
     async fn patiently<T, F: Future<Output = Result<T, String>>>(
@@ -116,7 +136,7 @@ impl Taker {
         Err(StoreError::Unavailable { reason: reason.into() })
     }
 
-    /// Claims a session. `None`: it has ended.
+    /// Claims a session. `None`: it has ended, or is not as it was found.
     pub(crate) async fn take(
         &self,
         found: RemoteSession,
@@ -125,7 +145,8 @@ impl Taker {
         let Ok(found) = found.state.downcast::<FoundRecord>() else { return Ok(None) };
         let mut found = *found;
         for _ in 0..TRIES {
-            if let Some(owner) = &found.record.owner
+            if !found.is_exact
+                && let Some(owner) = &found.record.owner
                 && (*owner != self.state.node || found.record.run != *self.state.run)
             {
                 let (owner, run) = (owner.clone(), found.record.run.clone());
@@ -147,6 +168,7 @@ impl Taker {
                     let adopted = self.adopt(found, id, revision).await;
                     return adopted.map(Some).inspect_err(unclaimed);
                 }
+                Ok(None) if found.is_exact => return Ok(None),
                 Ok(None) => {}
                 Err(error) => return Err(error).inspect_err(unclaimed),
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use braid_auth::identity::Identity;
 use braid_proto::packet::{ClientId, QoS};
@@ -20,6 +20,14 @@ use crate::queue::stored::StoredEntry;
 use crate::queue::usage::QueueLimits;
 use crate::registry::{SessionEntry, SessionOwner};
 use crate::timers::{ExpiredTimer, TimerKind};
+
+/// Session that was taken over from another node, or from none.
+struct TakenSession {
+    entry: Arc<SessionEntry>,
+    subscriptions: Subscriptions,
+    /// Time at which its client lost its connection.
+    parked_at: SystemTime,
+}
 
 impl SessionManager {
     /// The session of a client, which is taken over from another node if this one does not have it. The caller has the
@@ -40,7 +48,9 @@ impl SessionManager {
         if !permits(identity.as_ref()) {
             return Err(ReasonCode::NotAuthorized);
         }
-        let Some((entry, subscriptions)) = self.take_from_elsewhere(found).await? else { return Ok(None) };
+        let Some(TakenSession { entry, subscriptions, .. }) = self.take_from_elsewhere(found).await? else {
+            return Ok(None);
+        };
         if let Err(error) = self.replay(&entry, &subscriptions).await {
             self.lose(entry.id(), ReasonCode::ServerBusy);
             self.routing.cluster().abandon(entry.id());
@@ -55,14 +65,13 @@ impl SessionManager {
         client_id: &ClientId,
     ) -> Result<Option<RemoteSession>, ReasonCode> {
         let Some(search) = self.routing.cluster().find(client_id) else { return Ok(None) };
+        // Until then the record of a session that ends here says that this node has it.
+        self.ended(client_id).await?;
         search.await.map_err(|error| unavailable(client_id, &error))
     }
 
     /// Takes a session over from another node, and carries out its timers that are due: it may have ended with them.
-    async fn take_from_elsewhere(
-        &self,
-        found: RemoteSession,
-    ) -> Result<Option<(Arc<SessionEntry>, Subscriptions)>, ReasonCode> {
+    async fn take_from_elsewhere(&self, found: RemoteSession) -> Result<Option<TakenSession>, ReasonCode> {
         let (id, now) = (self.registry.next_session(), self.persist.now());
         let taken = async {
             let Some(recovered) = self.routing.cluster().take(found, id).await? else { return Ok(None) };
@@ -76,6 +85,8 @@ impl SessionManager {
         let subscriptions = session.session.subscriptions.clone();
         let will_due_in = session.will.as_deref().map(|will| session.record.will_due_in(will, now.system));
         let ends_in = session.record.expires_in(now.system);
+        // A session whose node died had a connection until then.
+        let parked_at = session.record.parked_at.unwrap_or(now.system);
         let entry = self.restore_session(session, now);
         let is_due = |after: Option<Duration>| after == Some(Duration::ZERO);
         let kind = if is_due(ends_in) { TimerKind::SessionEnd } else { TimerKind::Will };
@@ -86,7 +97,7 @@ impl SessionManager {
                 return Ok(None);
             }
         }
-        Ok(Some((entry, subscriptions)))
+        Ok(Some(TakenSession { entry, subscriptions, parked_at }))
     }
 
     /// Queues the messages of the log that a session of another node had not got. Messages that came since it is routed
@@ -148,7 +159,7 @@ impl SessionManager {
             // The end of a session that does not outlive its connection.
             return self.ended(client_id).await.map(|()| true);
         };
-        let commit = self.begin_offline(&entry, &released);
+        let commit = self.begin_offline(&entry, &released, self.persist.now().system);
         *entry.owner() = SessionOwner::Parked(Box::new(released));
         if let Some(commit) = commit {
             commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
@@ -156,26 +167,32 @@ impl SessionManager {
         Ok(true)
     }
 
-    /// Waits until the store has the end of a session of a client, if one is on the way.
+    /// Waits until the store has the end of a session of a client, if one is on the way and no other node has the
+    /// session.
     async fn ended(&self, client_id: &ClientId) -> Result<(), ReasonCode> {
-        self.persist.ended(client_id).await.map_err(|_| ReasonCode::ServerUnavailable)
+        match self.persist.ended(client_id).await {
+            Ok(()) | Err(StoreError::Fenced { .. }) => Ok(()),
+            Err(_) => Err(ReasonCode::ServerUnavailable),
+        }
     }
 
     /// Takes the session of a client without a connection, carries out its timers that are due, and gives it back.
-    /// False: there is none.
+    /// False: it has ended with that, or is not as it was `found`.
     ///
     /// # Errors
     /// The session cannot be taken, or the store does not take it back.
-    pub(crate) async fn adopt(&self, client_id: &ClientId) -> Result<bool, ReasonCode> {
+    pub(crate) async fn adopt(&self, client_id: &ClientId, found: RemoteSession) -> Result<bool, ReasonCode> {
         let _turn = self.registry.claim_turn(client_id).await;
-        // A session of this node has a connection, or goes back by itself.
-        if self.registry.find(client_id).is_some() {
-            return Ok(true);
+        // A session of this node has a connection, or goes back by itself. One that is lost does neither.
+        if let Some(entry) = self.registry.find(client_id) {
+            return Ok(!entry.is_lost());
         }
-        let Some(found) = self.find_elsewhere(client_id).await? else { return Ok(false) };
-        let Some((entry, _)) = self.take_from_elsewhere(found).await? else { return Ok(false) };
+        self.ended(client_id).await?;
+        let Some(TakenSession { entry, parked_at, .. }) = self.take_from_elsewhere(found).await? else {
+            return self.ended(client_id).await.map(|()| false);
+        };
         let commit = match &*entry.owner() {
-            SessionOwner::Parked(released) => self.begin_offline(&entry, released),
+            SessionOwner::Parked(released) => self.begin_offline(&entry, released, parked_at),
             SessionOwner::Connection(..) | SessionOwner::Ended => None,
         };
         let stored = match commit {

@@ -5,7 +5,7 @@ mod elsewhere;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use braid_auth::identity::Identity;
 use braid_proto::connection::End;
@@ -323,7 +323,10 @@ impl SessionManager {
         }
         if outlives {
             let released = ReleasedSession { session, will: later, pending_retained };
-            self.hand_over(entry, connection, released, |released| drop(self.begin_offline(entry, released)));
+            let at = self.persist.now().system;
+            self.hand_over(entry, connection, released, |released| {
+                drop(self.begin_offline(entry, released, at));
+            });
         } else if is_owner(entry, connection) {
             self.finish(entry, session);
         }
@@ -356,13 +359,18 @@ impl SessionManager {
         }
     }
 
-    /// Tells the store of the disconnection and sets the timers. The session keeps what it was sent, from shared
-    /// subscriptions too, until its client returns. [MQTT-4.8.2-4]
-    fn begin_offline(&self, entry: &Arc<SessionEntry>, released: &ReleasedSession) -> Option<Commit> {
+    /// Tells the store of the disconnection `at` a time and sets the timers. The session keeps what it was sent, from
+    /// shared subscriptions too, until its client returns. [MQTT-4.8.2-4]
+    fn begin_offline(
+        &self,
+        entry: &Arc<SessionEntry>,
+        released: &ReleasedSession,
+        at: SystemTime,
+    ) -> Option<Commit> {
         let ReleasedSession { session, will, .. } = released;
         let mut commit = None;
         if entry.is_durable() {
-            let (id, claim, at) = (entry.id(), entry.claim(), self.persist.now().system);
+            let (id, claim) = (entry.id(), entry.claim());
             let parked = Change::Parked { session: id, at, expiry: session.expiry, claim };
             if will.is_none() && entry.take_stored_will() {
                 commit = Some(self.persist.commit(vec![parked, Change::WillCleared { session: id }]));

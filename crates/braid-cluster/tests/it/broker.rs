@@ -72,14 +72,19 @@ impl BrokerNode {
         }
     }
 
-    /// Reason code for a client with a Will to this topic.
-    pub(crate) async fn connect_with_will(&self, client_id: &str, topic: &str) -> (Client, ReasonCode) {
+    /// Reason code for a client with a Will to this topic. `delay`: of the Will, seconds.
+    pub(crate) async fn connect_with_will(
+        &self,
+        client_id: &str,
+        topic: &str,
+        delay: u32,
+    ) -> (Client, ReasonCode) {
         let will = Will {
             topic: TopicName::parse(topic).unwrap(),
             payload: "will".into(),
             qos: QoS::AtLeastOnce,
             retain: false,
-            delay: 0,
+            delay,
             properties: None,
         };
         let (client, reason, _) = self.try_connect(client_id, Some(will)).await;

@@ -77,7 +77,7 @@ async fn packets_that_no_message_of_nats_holds_are_refused() {
     let max_payload = 8 << 20;
     let node = BrokerNode::start(&a).await;
     let long = "x".repeat(5000);
-    let (_, reason) = node.connect_with_will("will", &long).await;
+    let (_, reason) = node.connect_with_will("will", &long, 0).await;
     assert_eq!(reason, ReasonCode::TopicNameInvalid);
     let (mut client, _) = node.connect("client").await;
     assert_eq!(

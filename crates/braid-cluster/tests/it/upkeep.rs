@@ -7,6 +7,7 @@ use async_nats::jetstream::stream::State;
 use braid_broker::PriorityRule;
 use braid_cluster::{ClusterOptions, Risk, Upkeep};
 use braid_proto::packet::QoS;
+use braid_proto::reason::ReasonCode;
 use braid_proto::stream::Priority;
 use braid_proto::topic::{TopicFilter, TopicName};
 use futures_util::TryStreamExt;
@@ -140,6 +141,37 @@ async fn sessions_of_absent_clients_hold_the_log_only_where_they_need_it() {
     until(&jetstream, "test-m-0", |state| state.first_sequence == 31).await;
     node.stop().await;
     other.stop().await;
+}
+
+// The Session Expiry Interval begins with the end of the connection (MQTT 5, 3.1.2.11.2), and not once more when a node
+// takes the session to publish its Will.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_will_does_not_make_its_session_last_longer() {
+    let (_servers, options, jetstream) = one_server(Upkeep::default()).await;
+    let node = BrokerNode::start(&options).await;
+    let (mut subscriber, _) = node.connect("subscriber").await;
+    subscriber.subscribe("w", QoS::AtLeastOnce).await;
+    let (absent, reason) = node.connect_with_will("absent", "w", 2).await;
+    assert_eq!(reason, ReasonCode::Success);
+    drop(absent);
+    let records = jetstream.get_stream("test-s").await.unwrap();
+    // Time at which the connection ended, once no node has the session and its Will is there or not.
+    let parked_at = async |has_will: bool| {
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            let record = records.get_last_raw_message_by_subject("test.s.absent").await.unwrap();
+            let record: serde_json::Value = serde_json::from_slice(&record.payload).unwrap();
+            if record.get("o").is_none() && record.get("w").is_some() == has_will {
+                return record["a"].as_u64().unwrap();
+            }
+            assert!(Instant::now() < give_up, "{record}");
+            tokio::task::yield_now().await;
+        }
+    };
+    let ended = parked_at(true).await;
+    assert_eq!(subscriber.text().await, "will q1 1");
+    assert_eq!(parked_at(false).await, ended);
+    node.stop().await;
 }
 
 /// Groups that have a consumer in the first shard.
