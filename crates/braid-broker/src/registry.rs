@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_auth::identity::Identity;
 use braid_proto::packet::{ClientId, Will};
@@ -302,6 +302,12 @@ impl SessionEntry {
     pub(crate) fn presence(&self) -> Presence {
         let lock = || self.observed.presence.lock().unwrap_or_else(PoisonError::into_inner);
         Ordered::acquire(Rank::Leaf, lock).clone()
+    }
+
+    /// Time since which the client is disconnected, where this broker saw it go.
+    pub(crate) fn disconnected_for(&self, now: Instant) -> Option<Duration> {
+        let Presence::Disconnected(since) = self.presence() else { return None };
+        Some(now.saturating_duration_since(since?))
     }
 
     pub(crate) fn set_presence(&self, presence: Presence) {

@@ -159,7 +159,7 @@ impl SessionManager {
             // The end of a session that does not outlive its connection.
             return self.ended(client_id).await.map(|()| true);
         };
-        let commit = self.begin_offline(&entry, &released, self.persist.now().system);
+        let commit = self.begin_offline(&entry, &released, self.note_disconnected(&entry));
         *entry.owner() = SessionOwner::Parked(Box::new(released));
         if let Some(commit) = commit {
             commit.await.map_err(|_| ReasonCode::ServerUnavailable)?;
@@ -267,6 +267,7 @@ mod tests {
 
     use braid_proto::connection::{Cause, End};
     use braid_proto::packet::Will;
+    use braid_proto::session::SessionExpiry;
     use braid_proto::topic::TopicName;
     use braid_store::Completion;
 
@@ -274,6 +275,17 @@ mod tests {
     use crate::auth::ClientAccess;
     use crate::config::BrokerConfig;
     use crate::core::Core;
+
+    fn delayed(delay: u32) -> Will {
+        Will {
+            topic: TopicName::parse("will").expect("a topic"),
+            payload: "x".into(),
+            qos: QoS::AtMostOnce,
+            retain: true,
+            delay,
+            properties: None,
+        }
+    }
 
     // Until then other nodes find the record of the session, and cannot claim it: its last write is on the way.
     #[tokio::test]
@@ -301,19 +313,46 @@ mod tests {
             let connection = core.sessions.registry.next_connection();
             let (client_id, access) = (ClientId::from(if owns { "a" } else { "b" }), ClientAccess::default());
             let claim = core.sessions.claim(&client_id, &access, false, connection).await.expect("a session");
-            let will = Will {
-                topic: TopicName::parse("will").expect("a topic"),
-                payload: "x".into(),
-                qos: QoS::AtMostOnce,
-                retain: true,
-                delay: 0,
-                properties: None,
-            };
-            let end = End { cause: Cause::Lost, session: Some(claim.session), will: Some(will) };
+            let end = End { cause: Cause::Lost, session: Some(claim.session), will: Some(delayed(0)) };
             core.sessions.release(&claim.entry, connection, end, VecDeque::new(), Vec::new(), owns);
             assert_eq!(core.retained.len(), number, "{owns}");
             assert_eq!(claim.entry.is_lost(), !owns);
             assert!(core.sessions.registry.find(&client_id).is_none());
+        }
+    }
+
+    // As in a cluster whose servers do not take the record of the session.
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_is_here_still_ends_by_its_time_and_so_does_the_delay_of_its_will() {
+        let core = Core::in_memory(BrokerConfig::default());
+        let (client_id, access) = (ClientId::from("client"), ClientAccess::default());
+        for (waits, is_present, is_published) in [
+            (&[0, 9][..], true, false),
+            (&[0, 10], true, true),
+            (&[0, 60], false, true),
+            // Claimed in between by a connection that is not accepted.
+            (&[0, 5, 5], true, true),
+            (&[0, 30, 30], false, true),
+        ] {
+            let mut found = None;
+            for wait in waits {
+                tokio::time::advance(Duration::from_secs(*wait)).await;
+                let (connection, is_first) = (core.sessions.registry.next_connection(), *wait == 0);
+                let claim = core.sessions.claim(&client_id, &access, is_first, connection).await;
+                let mut claim = claim.expect("a session");
+                found = Some((claim.present, claim.will.is_some()));
+                claim.session.expiry = SessionExpiry::from_secs(60);
+                let will = if is_first { Some(delayed(10)) } else { claim.will };
+                let end = End { cause: Cause::Lost, session: Some(claim.session), will };
+                core.sessions.release(&claim.entry, connection, end, VecDeque::new(), Vec::new(), true);
+                if is_first {
+                    let mut retaining = core.retained.change(&core.persist);
+                    retaining.remove(&delayed(10).topic);
+                    drop(retaining.commit());
+                }
+            }
+            assert_eq!(found, Some((is_present, is_present && !is_published)), "{waits:?}");
+            assert_eq!(core.retained.len(), usize::from(is_published), "{waits:?}");
         }
     }
 }

@@ -114,11 +114,21 @@ impl SessionManager {
             return Err(ReasonCode::ClientIdentifierNotValid);
         }
         while let Some(entry) = self.find(client_id, |identity| access.owns(identity)).await? {
-            match take(&entry, access, connection, deadline).await? {
+            let released = take(&entry, access, connection, deadline).await?;
+            // In a cluster no timer runs here: another node ends the session, once the store says that it is free.
+            let away = entry.disconnected_for(clock::now());
+            let has_passed = |time: Duration| away.is_some_and(|away| away >= time);
+            match released {
                 // The session lives on at another node.
                 None if entry.is_lost() => continue,
                 // [MQTT-3.1.2-5], [MQTT-3.1.4-4]
-                Some(ReleasedSession { session, will, pending_retained }) if !clean_start => {
+                Some(ReleasedSession { session, mut will, pending_retained })
+                    if !clean_start && !session.expiry.interval().is_some_and(has_passed) =>
+                {
+                    let is_due = |will: &mut Will| has_passed(Duration::from_secs(will.delay.into()));
+                    if let Some(will) = will.take_if(is_due) {
+                        self.dispatcher.publish_will(&entry, will);
+                    }
                     entry.queue.open();
                     return Ok(Claim { entry, session, will, pending_retained, present: true });
                 }
@@ -315,7 +325,7 @@ impl SessionManager {
             session.outbound.charge_offline();
         }
         entry.observe(&session);
-        entry.set_presence(Presence::Disconnected(Some(clock::now())));
+        let at = self.note_disconnected(entry);
         self.queues.restore(entry, leftover, &self.persist);
         // Before a takeover is possible: the change that clears this Will must not clear the next connection's.
         if let Some(will) = now {
@@ -323,7 +333,6 @@ impl SessionManager {
         }
         if outlives {
             let released = ReleasedSession { session, will: later, pending_retained };
-            let at = self.persist.now().system;
             self.hand_over(entry, connection, released, |released| {
                 drop(self.begin_offline(entry, released, at));
             });
@@ -359,6 +368,17 @@ impl SessionManager {
         }
     }
 
+    /// Notes that a client is disconnected, and returns the time since which it is: a CONNECT that was refused after it
+    /// had claimed the session changes nothing.
+    fn note_disconnected(&self, entry: &SessionEntry) -> SystemTime {
+        let (now, time) = (clock::now(), self.persist.now().system);
+        let away = entry.disconnected_for(now);
+        if away.is_none() {
+            entry.set_presence(Presence::Disconnected(Some(now)));
+        }
+        away.and_then(|away| time.checked_sub(away)).unwrap_or(time)
+    }
+
     /// Tells the store of the disconnection `at` a time and sets the timers. The session keeps what it was sent, from
     /// shared subscriptions too, until its client returns. [MQTT-4.8.2-4]
     fn begin_offline(
@@ -381,8 +401,10 @@ impl SessionManager {
                 self.persist.commit_late([parked]);
             }
         }
-        let will_due_in = will.as_ref().map(|will| Duration::from_secs(will.delay.into()));
-        self.set_timers(entry, will_due_in, session.expiry.interval());
+        let away = self.persist.now().system.duration_since(at).unwrap_or_default();
+        let left = |interval: Duration| interval.saturating_sub(away);
+        let will_due_in = will.as_ref().map(|will| left(Duration::from_secs(will.delay.into())));
+        self.set_timers(entry, will_due_in, session.expiry.interval().map(left));
         if !session.partials.is_empty() {
             let epoch = entry.disconnect_epoch();
             self.timers.set(TimerKind::Partials, PartialMessages::KEPT_FOR, epoch, entry);
