@@ -102,13 +102,10 @@ impl Handle {
     /// The connection does not release the session within 10 s, or the store failed.
     pub async fn delete_session(&self, client: &ClientName) -> Result<bool, CommandError> {
         let (core, client_id) = (self.core.clone(), client.session_id().clone());
-        // A task of its own goes on where the caller does not wait: a session that was taken must be given back.
-        let deleted =
-            tokio::spawn(
-                async move { core.sessions.delete(&client_id, ReasonCode::AdministrativeAction).await },
-            );
+        let delete = async move { core.sessions.delete(&client_id, ReasonCode::AdministrativeAction).await };
         let failed = || self.core.persist.failure().map_or(CommandError::Busy, CommandError::Store);
-        deleted.await.ok().and_then(Result::ok).ok_or_else(failed)
+        // A task of its own goes on where the caller does not wait: a session that was taken must be given back.
+        tokio::spawn(delete).await.ok().and_then(Result::ok).ok_or_else(failed)
     }
 
     /// Removes the retained message of a topic, without a word to subscribers. Done when that is durable: the nodes of

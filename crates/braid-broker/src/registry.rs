@@ -304,7 +304,7 @@ impl SessionEntry {
         Ordered::acquire(Rank::Leaf, lock).clone()
     }
 
-    /// Time since which the client is disconnected, where this broker saw it go.
+    /// Time for which the client has been disconnected, where this broker saw it go.
     pub(crate) fn disconnected_for(&self, now: Instant) -> Option<Duration> {
         let Presence::Disconnected(since) = self.presence() else { return None };
         Some(now.saturating_duration_since(since?))

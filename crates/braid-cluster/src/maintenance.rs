@@ -277,10 +277,7 @@ impl Maintenance {
     /// Takes over a session, if that is due by its record and the lease of its node as they are now: a live node may
     /// have it by then.
     async fn adopt_one(&self, client: &ClientId, now: SystemTime) -> Result<(), String> {
-        let is_due = |record: &Record| {
-            let watched = Watched::of(&self.state, record);
-            watched.owner.is_some() || watched.due.is_some_and(|due| due <= now)
-        };
+        let is_due = |record: &Record| Watched::of(&self.state, record).due.is_some_and(|due| due <= now);
         let found = self.taker.find_absent(client, is_due).await.map_err(|error| error.to_string())?;
         if let Some(found) = found {
             self.handle.adopt_session(client, found).await.map_err(|reason| reason.to_string())?;

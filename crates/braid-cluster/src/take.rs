@@ -67,6 +67,15 @@ impl FoundRecord {
     fn session(self) -> RemoteSession {
         RemoteSession { identity: self.record.identity.as_deref().map(Arc::from), state: Box::new(self) }
     }
+
+    fn exact_session(self) -> RemoteSession {
+        Self { is_exact: true, ..self }.session()
+    }
+
+    /// Whether the record names this process.
+    fn is_own(&self, NodeState { node, run, .. }: &NodeState) -> bool {
+        self.record.owner.as_ref() == Some(node) && self.record.run == **run
+    }
 }
 
 impl Taker {
@@ -75,30 +84,25 @@ impl Taker {
         Ok(self.read(client_id).await?.map(FoundRecord::session))
     }
 
-    /// Looks for a session without a connection: `None` too if a live node has it, or if `is_due` does not hold. It is
-    /// not taken if it has changed since, as when its client returns.
+    /// Looks for a session without a connection: `None` too if a live node has it, or if no node has it and it is not
+    /// due. It is not taken if it has changed since, as when its client returns.
     pub(crate) async fn find_absent(
         &self,
         client_id: &ClientId,
         is_due: impl Fn(&Record) -> bool,
     ) -> Result<Option<RemoteSession>, StoreError> {
-        let Some(found) = self.read(client_id).await?.filter(|found| is_due(&found.record)) else {
-            return Ok(None);
+        let Some(found) = self.read(client_id).await? else { return Ok(None) };
+        let is_absent = match &found.record.owner {
+            Some(owner) => !self.has_lease(owner, &found.record.run).await?,
+            None => is_due(&found.record),
         };
-        if let Some(owner) = &found.record.owner
-            && self.has_lease(owner, &found.record.run).await?
-        {
-            return Ok(None);
-        }
-        Ok(Some(FoundRecord { is_exact: true, ..found }.session()))
+        Ok(is_absent.then(|| found.exact_session()))
     }
 
     /// Looks for a session whose record names this process. It is not taken if it has changed since.
     pub(crate) async fn find_own(&self, client_id: &ClientId) -> Result<Option<RemoteSession>, StoreError> {
-        let NodeState { node, run, .. } = &*self.state;
-        let is_own = |record: &Record| record.owner.as_ref() == Some(node) && record.run == **run;
-        let found = self.read(client_id).await?.filter(|found| is_own(&found.record));
-        Ok(found.map(|found| FoundRecord { is_exact: true, ..found }.session()))
+        let found = self.read(client_id).await?.filter(|found| found.is_own(&self.state));
+        Ok(found.map(FoundRecord::exact_session))
     }
 
     /// Whether a process of a node has its lease, and with it its sessions.
@@ -146,8 +150,8 @@ impl Taker {
         let mut found = *found;
         for _ in 0..TRIES {
             if !found.is_exact
+                && !found.is_own(&self.state)
                 && let Some(owner) = &found.record.owner
-                && (*owner != self.state.node || found.record.run != *self.state.run)
             {
                 let (owner, run) = (owner.clone(), found.record.run.clone());
                 self.release(&owner, &found).await?;
