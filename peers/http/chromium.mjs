@@ -135,7 +135,7 @@ scenario('alt-svc', NOT_FORCED, async (page) => {
 
 /** The server behind `/app`. */
 async function serve(handler) {
-  const server = createServer(handler).listen(Number(process.env.PEERS_WEB_UPSTREAM), '127.0.0.1')
+  const server = createServer(handler).listen({ fd: Number(process.env.PEERS_WEB_UPSTREAM_FD) })
   await once(server, 'listening')
   return { end: async () => {
     server.closeAllConnections()

@@ -7,7 +7,7 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from cases.http.web import upstream_port
+from cases.http.web import upstream_socket
 from endpoint import HOST
 
 
@@ -15,10 +15,11 @@ class Upstream(ThreadingHTTPServer):
     """The server. `requests` has method and path of each."""
 
     daemon_threads = True
-    allow_reuse_address = True
 
     def __init__(self) -> None:
-        super().__init__((HOST, upstream_port()), _Handler)
+        super().__init__((HOST, 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = upstream_socket()
         self.requests: list[str] = []
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
 
 from endpoint import HOST, STANDARD, WEB, ca_file, endpoint
 from raw_client import RawClient
@@ -113,6 +113,6 @@ def send_json(value: Any, method: str = "POST") -> tuple[str, ...]:
     return ("--request", method, "--header", "Content-Type: application/json", "--data-binary", json.dumps(value))
 
 
-def upstream_port() -> int:
-    """Port of the server behind `/app`."""
-    return int(os.environ[f"PEERS_{WEB}UPSTREAM"])
+def upstream_socket() -> socket.socket:
+    """Socket of the server behind `/app`, which the program that started the broker holds."""
+    return socket.socket(fileno=int(os.environ[f"PEERS_{WEB}UPSTREAM_FD"]))

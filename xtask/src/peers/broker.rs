@@ -178,10 +178,10 @@ impl Broker {
         let mut variables = vec![
             ("BROKER", self.kind.name().to_owned()),
             ("CA", self.data_dir.join("cert.pem").display().to_string()),
+            ("UPSTREAM_FD", self.ports.upstream_fd().to_string()),
         ];
         let listeners = self.ports.listeners().filter(|(name, _)| self.kind.listens(name));
-        let ports = listeners.chain([("UPSTREAM", self.ports.upstream())]);
-        variables.extend(ports.map(|(name, port)| (name, port.to_string())));
+        variables.extend(listeners.map(|(name, port)| (name, port.to_string())));
         let variant = match self.variant.name {
             "" => String::new(),
             name => format!("{}_", name.to_ascii_uppercase()),

@@ -2,6 +2,9 @@
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+
+use rustix::io::{FdFlags, fcntl_setfd};
 
 /// Names of the listeners in the scripts; in lower case they are flags of `braidmq serve`. QUIC is on UDP, HTTP on
 /// both.
@@ -13,6 +16,8 @@ const TRIES: usize = 16;
 pub(super) struct Ports {
     listeners: [u16; 6],
     upstream: u16,
+    /// Scripts inherit it: a port alone could become that of a connection before one of them listens.
+    upstream_socket: TcpListener,
     nats: NatsPorts,
 }
 
@@ -31,7 +36,7 @@ impl Ports {
     }
 
     fn find() -> io::Result<Self> {
-        let tcp = (0..8).map(|_| free_tcp()).collect::<io::Result<Vec<_>>>()?;
+        let tcp = (0..7).map(|_| free_tcp()).collect::<io::Result<Vec<_>>>()?;
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let (http, _http_udp) = free_on_both()?;
         let port = |held: &TcpListener| held.local_addr().map(|address| address.port());
@@ -43,8 +48,10 @@ impl Ports {
             udp.local_addr()?.port(),
             port(&http)?,
         ];
-        let nats = NatsPorts { clients: port(&tcp[5])?, routes: port(&tcp[6])?, monitor: port(&tcp[7])? };
-        Ok(Self { listeners, upstream: port(&tcp[4])?, nats })
+        let nats = NatsPorts { clients: port(&tcp[4])?, routes: port(&tcp[5])?, monitor: port(&tcp[6])? };
+        let upstream_socket = free_tcp()?;
+        fcntl_setfd(&upstream_socket, FdFlags::empty())?;
+        Ok(Self { listeners, upstream: port(&upstream_socket)?, upstream_socket, nats })
     }
 
     /// The listeners with their ports.
@@ -71,6 +78,11 @@ impl Ports {
     /// The port of the server behind the proxy routes, which a script starts.
     pub(super) fn upstream(&self) -> u16 {
         self.upstream
+    }
+
+    /// File descriptor of the socket that this server listens on.
+    pub(super) fn upstream_fd(&self) -> RawFd {
+        self.upstream_socket.as_raw_fd()
     }
 }
 
