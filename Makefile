@@ -52,10 +52,11 @@ lint: ## Run clippy; warnings are errors
 	$(call announce,lints)
 	cargo clippy --workspace --all-targets -- -D warnings
 
+# Many tests wait for timers and sockets.
 unit: ## Run cargo test
 	$(call announce,tests)
 	@mkdir -p $(dir $(TEST_LOG))
-	cargo test --workspace 2>&1 | tee $(TEST_LOG)
+	RUST_TEST_THREADS=$$((2 * $$(nproc))) cargo test --workspace 2>&1 | tee $(TEST_LOG)
 
 tidy: ## Check sizes, names, words and imports of the sources
 	$(call announce,budgets of the sources)
@@ -129,8 +130,8 @@ compiler apt-packages:
 
 cargo-deny:
 	@if cargo deny --version > /dev/null 2>&1; then echo "cargo-deny: installed"; else \
-	  echo "cargo-deny: cargo install cargo-deny (about three minutes, once)"; \
-	  cargo install --quiet --locked --version '$(CARGO_DENY)' cargo-deny; fi
+	  echo "cargo-deny: cargo install cargo-deny (about a minute, once)"; \
+	  CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --debug --locked --version '$(CARGO_DENY)' cargo-deny; fi
 
 nats-server: ## Install the server of NATS that the tests of clusters start, into .peers/bin
 	@if [[ "$$(.peers/bin/nats-server --version 2> /dev/null)" == *"v$(NATS_SERVER)" ]]; then \

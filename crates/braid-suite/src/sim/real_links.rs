@@ -301,6 +301,9 @@ async fn measure(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::thread;
+
     use super::super::on_virtual_time;
     use super::*;
 
@@ -332,31 +335,46 @@ mod tests {
 
     #[test]
     fn the_gate_helps_or_stands_aside() {
-        let [real, slow] = [false, true].map(|is_slow| Scenario::read(is_slow).expect("a table").profile);
-        let mut failed = Vec::new();
-        for (label, least, most) in REDUCED {
-            let find = |links: &'_ [Link]| links.iter().position(|link| link.name == label);
-            let (link, seconds, seeds) = match find(&real) {
-                Some(at) => (&real[at], 30, 1),
-                // The last of their changes is at 40 s. Few messages meet them, so that one seed says little.
-                None => (&slow[find(&slow).expect("a link")], 60, 3),
-            };
-            let [gate, without] = [Setting::Gate, Setting::Bbr3].map(|setting| -> Vec<Reading> {
-                let measured = |seed| measure(link, LinkDirection::Up, setting, seed, (None, seconds));
-                (1..=seeds).map(|seed| on_virtual_time(measured(seed)).expect("a reading")).collect()
-            });
-            let ratio = |of: fn(&Reading) -> f64| {
-                let of = |rounds: &[Reading]| median(rounds, |reading| Some(of(reading)));
-                of(&gate).expect("a round") / of(&without).expect("a round")
-            };
-            let bulk = ratio(|reading| reading.bulk_megabits);
-            let p99 = ratio(|reading| reading.latency_ms.p99.unwrap_or(f64::INFINITY));
-            let line = format!("{label:12} bulk {bulk:.2} (at least {least}), p99 {p99:.2} (at most {most})");
-            println!("{line}");
-            if bulk < least || p99 > most {
-                failed.push(line);
+        let tables = [false, true].map(|is_slow| Scenario::read(is_slow).expect("a table").profile);
+        let rest = Mutex::new(REDUCED.iter());
+        let failed = Mutex::new(Vec::new());
+        // Each round takes one thread.
+        let threads = thread::available_parallelism().expect("a count").get();
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let next = || rest.lock().expect("no panic").next();
+                    while let Some(bound) = next() {
+                        let violation = violation(&tables, *bound);
+                        failed.lock().expect("no panic").extend(violation);
+                    }
+                });
             }
-        }
+        });
+        let failed = failed.into_inner().expect("no panic");
         assert!(failed.is_empty(), "{failed:#?}");
+    }
+
+    /// The line of a link that misses its bounds.
+    fn violation([real, slow]: &[Vec<Link>; 2], (label, least, most): (&str, f64, f64)) -> Option<String> {
+        let find = |links: &[Link]| links.iter().position(|link| link.name == label);
+        let (link, seconds, seeds) = match find(real) {
+            Some(at) => (&real[at], 30, 1),
+            // The last of their changes is at 40 s. Few messages meet them, so that one seed says little.
+            None => (&slow[find(slow).expect("a link")], 60, 3),
+        };
+        let [gate, without] = [Setting::Gate, Setting::Bbr3].map(|setting| -> Vec<Reading> {
+            let measured = |seed| measure(link, LinkDirection::Up, setting, seed, (None, seconds));
+            (1..=seeds).map(|seed| on_virtual_time(measured(seed)).expect("a reading")).collect()
+        });
+        let ratio = |of: fn(&Reading) -> f64| {
+            let of = |rounds: &[Reading]| median(rounds, |reading| Some(of(reading)));
+            of(&gate).expect("a round") / of(&without).expect("a round")
+        };
+        let bulk = ratio(|reading| reading.bulk_megabits);
+        let p99 = ratio(|reading| reading.latency_ms.p99.unwrap_or(f64::INFINITY));
+        let line = format!("{label:12} bulk {bulk:.2} (at least {least}), p99 {p99:.2} (at most {most})");
+        println!("{line}");
+        (bulk < least || p99 > most).then_some(line)
     }
 }
