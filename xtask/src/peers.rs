@@ -3,10 +3,12 @@
 //! h2load, on nginx.
 //!
 //! The cases themselves are scripts in `peers/`. This module installs what they need, starts the broker with its
-//! defaults and with other settings, runs one suite after the other with the ports in its environment, and sums up.
+//! defaults and with other settings, runs the suites with the ports in their environment, and sums up.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use std::{slice, thread};
 
 mod broker;
 mod certificate;
@@ -68,13 +70,17 @@ pub(crate) struct Args {
     no_install: bool,
 }
 
-/// Every suite.
-const SUITES: &[Suite] = &[
+/// Suites that run two at a time: most of their time they wait for a timer of the broker.
+const BESIDE: &[Suite] = &[
+    Suite { script: "run_paho.py", limit: Duration::from_secs(1200), brokers: ALL },
     Suite { script: "run_mosquitto_clients.py", limit: Duration::from_secs(600), brokers: ALL },
     Suite { script: "run_raw.py", limit: Duration::from_secs(600), brokers: ALL },
-    Suite { script: "run_paho.py", limit: Duration::from_secs(1200), brokers: ALL },
     Suite { script: "run_mqttjs.mjs", limit: Duration::from_secs(600), brokers: ALL },
     Suite { script: "run_quic.py", limit: Duration::from_secs(300), brokers: WITH_QUIC },
+];
+
+/// Suites that run alone: they measure times, or look at all connections of a broker.
+const ALONE: &[Suite] = &[
     // 0-RTT and migration need a balancer that finds the node in a connection ID, and nodes put no name there.
     Suite { script: "run_streams.py", limit: Duration::from_secs(600), brokers: ONE_NODE },
     // The API tells what a connection is to the broker, and nodes of the cluster under test have no API.
@@ -113,18 +119,16 @@ fn peers(args: &Args) -> Result<Tally, String> {
     for variant in [&broker::STANDARD].into_iter().chain(others) {
         brokers.push(Broker::start(args.broker, variant, &binary, &home)?);
     }
+    let places = Places { root, home: &home, binary: &binary };
     let mut tally = Tally::default();
-    for suite in SUITES {
-        if !suite.brokers.contains(&args.broker) {
+    for (suites, at_once) in [(BESIDE, 2), (ALONE, 1)] {
+        let (suites, others): (Vec<_>, Vec<_>) =
+            suites.iter().partition(|suite| suite.brokers.contains(&args.broker));
+        for suite in others {
             println!("# {}: not for {}", suite.script, args.broker.name());
-            continue;
         }
-        suite.run(&Places { root, home: &home, binary: &binary }, &brokers, &args.only, &mut tally);
-        for broker in &mut brokers {
-            if let Some(end) = broker.ended() {
-                tally.fail(&broker.case("stays-up"), &end);
-                return Ok(tally);
-            }
+        if !run_all(&suites, at_once, &places, &args.only, &mut brokers, &mut tally) {
+            return Ok(tally);
         }
     }
     if args.broker == Kind::Braidmq {
@@ -137,4 +141,57 @@ fn peers(args: &Args) -> Result<Tally, String> {
         broker.stop(&mut tally);
     }
     Ok(tally)
+}
+
+/// Runs suites, up to `at_once` of them at a time. False when a broker has ended.
+fn run_all(
+    suites: &[&Suite],
+    at_once: usize,
+    places: &Places<'_>,
+    only: &str,
+    brokers: &mut [Broker],
+    tally: &mut Tally,
+) -> bool {
+    let environment: Vec<_> = brokers.iter().flat_map(Broker::environment).collect();
+    let row = Mutex::new(Row { rest: suites.iter(), brokers, tally, is_broken: false });
+    // A thread that panics ends the scope with a panic.
+    let row_of = || row.lock().unwrap_or_else(PoisonError::into_inner);
+    let next = || row_of().next();
+    let run = || {
+        while let Some(suite) = next() {
+            let tally = suite.run(places, &environment, only);
+            row_of().add(tally);
+        }
+    };
+    thread::scope(|scope| (0..at_once).for_each(|_| drop(scope.spawn(run))));
+    !row_of().is_broken
+}
+
+/// Suites that run on the same brokers.
+struct Row<'a> {
+    rest: slice::Iter<'a, &'a Suite>,
+    brokers: &'a mut [Broker],
+    tally: &'a mut Tally,
+    /// A broker has ended.
+    is_broken: bool,
+}
+
+impl<'a> Row<'a> {
+    fn next(&mut self) -> Option<&'a Suite> {
+        if self.is_broken { None } else { self.rest.next().copied() }
+    }
+
+    /// Adds the counts of a suite, and looks at the brokers.
+    fn add(&mut self, tally: Tally) {
+        *self.tally += tally;
+        if self.is_broken {
+            return;
+        }
+        for broker in &mut *self.brokers {
+            if let Some(end) = broker.ended() {
+                self.tally.fail(&broker.case("stays-up"), &end);
+                self.is_broken = true;
+            }
+        }
+    }
 }

@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Kind;
-use super::broker::Broker;
 use super::install::MSQUIC_RELAY;
 use super::tally::Tally;
 
@@ -32,7 +31,9 @@ pub(super) struct Suite {
 
 impl Suite {
     /// Runs the script to its end or its limit. An exit code of failure without a failed case is a failure too.
-    pub(super) fn run(&self, places: &Places<'_>, brokers: &[Broker], only: &str, tally: &mut Tally) {
+    /// `environment`: that of all brokers.
+    pub(super) fn run(&self, places: &Places<'_>, environment: &[(String, String)], only: &str) -> Tally {
+        let mut tally = Tally::default();
         let script = places.root.join("peers").join(self.script);
         let mut command = if self.script.ends_with(".mjs") {
             Command::new("node")
@@ -47,27 +48,30 @@ impl Suite {
             .env("PEERS_NODE_MODULES", places.home.join("node_modules"))
             .env("PEERS_BINARY", places.binary)
             .env("PEERS_MSQUIC_RELAY", places.home.join(MSQUIC_RELAY))
-            .envs(brokers.iter().flat_map(Broker::environment))
+            .envs(environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut child = match command.spawn() {
             Ok(child) => child,
-            Err(error) => return tally.fail(self.script, &format!("cannot start {command:?}: {error}")),
+            Err(error) => {
+                tally.fail(self.script, &format!("cannot start {command:?}: {error}"));
+                return tally;
+            }
         };
-        let failed_before = tally.failed;
-        let finished = child.stdout.take().is_some_and(|stdout| self.count(&lines_of(stdout), tally));
+        let finished = child.stdout.take().is_some_and(|stdout| self.count(&lines_of(stdout), &mut tally));
         if !finished {
             // The script may have ended since.
             let _ = child.kill();
             tally.fail(self.script, &format!("not finished within {:?}", self.limit));
         }
         match child.wait() {
-            Ok(status) if !status.success() && tally.failed == failed_before => {
+            Ok(status) if !status.success() && tally.failed == 0 => {
                 tally.fail(self.script, &format!("{status} without a failed case"));
             }
             Ok(_) => {}
             Err(error) => tally.fail(self.script, &format!("cannot wait for it: {error}")),
         }
+        tally
     }
 
     /// Counts lines until the script closes its output; false when the limit came first.

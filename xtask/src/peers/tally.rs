@@ -1,6 +1,7 @@
 //! Counts of passed and failed cases.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 /// Counts of cases. A known difference is a case that a foreign broker fails by its own bug.
@@ -35,6 +36,14 @@ impl Tally {
             Some(("known", _)) => self.known += 1,
             _ => {}
         }
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.known += other.known;
     }
 }
 
