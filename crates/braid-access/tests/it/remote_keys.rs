@@ -1,7 +1,8 @@
 //! Keys from a URL: start, refresh, unknown keys, and failures, on virtual time.
 
+use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use braid_access::http::HttpOptions;
@@ -269,13 +270,16 @@ async fn passwords_that_are_no_tokens_need_no_keys() {
     assert!(Login::with("jane", "no.token.either").answer(&chain).await.starts_with("0x86"));
 }
 
-/// Lines of the log of this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    /// Log of this thread.
+    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
-impl io::Write for Log {
+struct ThreadLog;
+
+impl io::Write for ThreadLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        LOG.with_borrow_mut(|log| log.extend_from_slice(bytes));
         Ok(bytes.len())
     }
 
@@ -284,25 +288,22 @@ impl io::Write for Log {
     }
 }
 
-impl Log {
-    /// The lines since the last call.
-    fn take(&self) -> Vec<String> {
-        let bytes = std::mem::take(&mut *self.0.lock().expect("lock"));
-        String::from_utf8(bytes).expect("text").lines().map(str::to_owned).collect()
-    }
+/// The lines since the last call.
+fn logged() -> Vec<String> {
+    String::from_utf8(LOG.take()).expect("text").lines().map(str::to_owned).collect()
 }
 
 #[tokio::test]
 async fn failures_keep_the_last_keys_until_they_are_too_old() {
-    let log = Log::default();
-    let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
         .without_time()
         .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
-        .with_writer(move || writer.clone())
+        .with_writer(|| ThreadLog)
         .finish();
-    let _logged = tracing::subscriber::set_default(subscriber);
+    // One of this thread alone could miss an event that another test logs first: whether any wants it is found then,
+    // and by the subscriber of that thread.
+    tracing::subscriber::set_global_default(subscriber).expect("the only one");
     let _frozen = FrozenTime::new();
     let (mut server, answer) = serve().await;
     let keys = RemoteKeys::start(client(&server.url()), OPTIONS, parse).await.expect("keys");
@@ -317,7 +318,7 @@ async fn failures_keep_the_last_keys_until_they_are_too_old() {
         pass(MIN_INTERVAL).await;
         fetched(&mut server, &keys).await;
     }
-    let lines = log.take();
+    let lines = logged();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("WARN") && lines[0].contains("unexpected status 503"), "{lines:?}");
     assert_eq!(current(&keys).as_deref(), Some("keys 0"));
@@ -330,13 +331,13 @@ async fn failures_keep_the_last_keys_until_they_are_too_old() {
         pass(MIN_INTERVAL).await;
         fetched(&mut server, &keys).await;
     }
-    let lines = log.take();
+    let lines = logged();
     assert!(lines.len() == 1 && lines[0].contains("ERROR") && lines[0].contains("too old"), "{lines:?}");
     assert_eq!(current(&keys), None);
     set(&answer, 200, "keys 1");
     pass(MIN_INTERVAL).await;
     fetched(&mut server, &keys).await;
     assert_eq!(current(&keys).as_deref(), Some("keys 1"));
-    let lines = log.take();
+    let lines = logged();
     assert!(lines.len() == 1 && lines[0].contains("INFO"), "{lines:?}");
 }
