@@ -363,7 +363,7 @@ impl Exchange {
         let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return true };
         let on = delivery.stream;
         let version = self.version();
-        let offset = self.continuations.as_mut().filter(|_| dup).map_or(0, |all| all.take(id));
+        let offset = self.continuations.as_mut().map_or(0, |all| all.take(id, dup));
         let transmission = transmission(version, self.mounting.as_deref(), Some(id), dup, now);
         let transmission = Transmission { offset, ..transmission };
         let fits = put(&mut self.streams, &mut self.outbound_aliases, delivery, transmission);

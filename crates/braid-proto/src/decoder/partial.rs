@@ -44,8 +44,8 @@ pub struct PartialMessages(Option<Box<Table>>);
 struct Table {
     /// In the order in which they were kept.
     parts: Vec<PartialMessage>,
-    /// Reason for which the offset of the last PUBLISH was refused.
-    problem: Option<OffsetProblem>,
+    /// Reason for which the offset of the last PUBLISH was refused, and its identifier.
+    problem: Option<(PacketId, OffsetProblem)>,
 }
 
 /// Incomplete PUBLISH in a spool.
@@ -146,8 +146,9 @@ impl PartialMessages {
     pub(super) fn complete(&mut self, publish: &mut Publish) -> Result<(), Violation> {
         let Some(table) = &mut self.0 else { return Ok(()) };
         table.problem = None;
+        let Some(id) = publish.packet_id else { return Ok(()) };
         let Some(offset) = offset_of(publish) else {
-            table.parts.retain(|part| Some(part.head.packet_id) != publish.packet_id);
+            table.parts.retain(|part| part.head.packet_id != id);
             return Ok(());
         };
         match table.find(publish, offset, publish.payload.len()) {
@@ -159,16 +160,17 @@ impl PartialMessages {
                 remove_offset(publish);
             }
             Err(problem) => {
-                table.problem = Some(problem);
-                table.parts.retain(|part| Some(part.head.packet_id) != publish.packet_id);
+                table.problem = Some((id, problem));
+                table.parts.retain(|part| part.head.packet_id != id);
             }
         }
         Ok(())
     }
 
-    /// Takes the reason for which the offset of the last PUBLISH was refused.
-    pub(crate) fn take_problem(&mut self) -> Option<OffsetProblem> {
-        self.0.as_mut()?.problem.take()
+    /// Reason for which the offset of a PUBLISH, the last one with an identifier, was refused.
+    pub(crate) fn problem_of(&self, publish: &Publish) -> Option<OffsetProblem> {
+        let (id, problem) = self.0.as_ref()?.problem?;
+        (publish.packet_id == Some(id)).then_some(problem)
     }
 }
 

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::connection::{Acceptance, Client, ClientEvent, ClientOptions, Event, ServerOptions};
+use braid_proto::connection::{
+    Acceptance, Cause, Client, ClientEvent, ClientOptions, Event, Sent, ServerOptions,
+};
 use braid_proto::decoder::{OffsetProblem, PartialMessages, Spool};
+use braid_proto::error::Violation;
 use braid_proto::message::Message;
 use braid_proto::packet::{
-    AckKind, Connect, MessageProperties, OFFSET_PROPERTY, Packet, PacketId, ProtocolVersion, Publish, QoS,
-    RESUME_PROPERTY, UserProperties,
+    Ack, AckKind, Connack, ConnackProperties, Connect, MessageProperties, OFFSET_PROPERTY, Packet, PacketId,
+    ProtocolVersion, Publish, QoS, RESUME_PROPERTY, UserProperties,
 };
 use braid_proto::reason::ReasonCode;
-use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::session::{Phase, Session, SessionExpiry};
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
 use bytes::{Buf, Bytes};
@@ -58,11 +61,15 @@ impl World {
 
     /// A connection with the session of the one before, and the parts that CONNACK lists.
     fn connect(&mut self, connect: Connect) -> (Rig, BTreeMap<u16, usize>) {
+        self.connect_with(connect, 100)
+    }
+
+    fn connect_with(&mut self, connect: Connect, receive_maximum: u16) -> (Rig, BTreeMap<u16, usize>) {
         let spool = Some(self.spool.clone() as Arc<dyn Spool>);
         let mut rig = Rig::before_connect(ServerOptions {
             spool,
             maximum_packet_size: KIB * KIB,
-            receive_maximum: 100,
+            receive_maximum,
             ..options()
         });
         rig.now = rig.now.max(self.now);
@@ -116,8 +123,14 @@ impl Known {
         // The rest of the interval, which is another one each time.
         let message_expiry = Some(u32::try_from(10_000 - from % 100).unwrap());
         let properties = MessageProperties { message_expiry, user, ..MessageProperties::default() };
-        let publish = Publish {
-            dup: offset.is_some(),
+        let payload = self.payload.slice(from..);
+        let publish = Publish { dup: offset.is_some(), payload, ..self.publish(properties) };
+        encoded(&Packet::Publish(publish), V5)
+    }
+
+    fn publish(&self, properties: MessageProperties) -> Publish {
+        Publish {
+            dup: false,
             qos: self.qos,
             retain: false,
             topic: Some(TopicName::parse(self.topic).unwrap()),
@@ -125,10 +138,9 @@ impl Known {
             topic_alias: None,
             subscription_ids: Vec::new(),
             properties: properties.boxed(),
-            payload: self.payload.slice(from..),
+            payload: self.payload.clone(),
             spooled: false,
-        };
-        encoded(&Packet::Publish(publish), V5)
+        }
     }
 }
 
@@ -291,6 +303,43 @@ fn a_refusal_has_its_reason_unless_the_client_wants_none() {
     }
 }
 
+/// [BQ-23], [BQ-99]
+#[test]
+fn a_refused_offset_counts_until_its_acknowledgement_leaves() {
+    let small = |id| Known { payload: Bytes::from_static(b"small"), ..Known::new(id, QoS::AtLeastOnce, 0) };
+    let mut world = World::new();
+    let (mut rig, _) = world.connect_with(connect_resuming(true), 3);
+    rig.read(&small(1).packet(None));
+    let events = rig.events();
+    rig.read(&small(2).packet(Some(5)));
+    assert_eq!(refusals(&mut rig), [OffsetProblem::NoPart]);
+    rig.read(&small(3).packet(None));
+    assert_eq!(rig.events().len(), 1);
+    rig.persist(&events);
+    assert_eq!(packets(&rig.sent(), V5).len(), 2, "the first, and the refusal behind it");
+    for id in [4, 5] {
+        rig.read(&small(id).packet(None));
+        assert_eq!(rig.events().len(), 1);
+    }
+    rig.read(&small(6).packet(None));
+    assert_eq!(rig.cause(), Some(Cause::Violation(Violation::ReceiveMaximumExceeded)));
+}
+
+/// [BQ-98]
+#[test]
+fn an_offset_of_qos_0_is_a_property_like_any_other() {
+    let mut world = World::new();
+    let (mut rig, _) = world.resume();
+    let mut properties = MessageProperties::default();
+    properties.user.push(OFFSET_PROPERTY, "5");
+    let known = Known::new(1, QoS::AtMostOnce, 10);
+    let publish = Publish { packet_id: None, ..known.publish(properties) };
+    rig.read(&encoded(&Packet::Publish(publish), V5));
+    let events = rig.events();
+    let [Event::Publish(message, None)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((message.payload.len(), message.properties.is_some()), (10, true));
+}
+
 /// [BQ-95]
 #[test]
 fn nothing_changes_for_other_clients() {
@@ -377,6 +426,16 @@ impl Pair {
         pair
     }
 
+    /// Gives the client a CONNACK that lists these parts.
+    fn accept(&mut self, parts: &[&str]) -> Vec<ClientEvent> {
+        let mut properties = ConnackProperties::default();
+        parts.iter().for_each(|part| properties.user.push(RESUME_PROPERTY, part));
+        let connack = Connack { session_present: true, reason: ReasonCode::Success, properties };
+        let bytes = encoded(&Packet::Connack(Box::new(connack)), V5);
+        self.client.handle_bytes(StreamKey::CONTROL, &bytes, self.rig.now);
+        std::iter::from_fn(|| self.client.poll_event()).collect()
+    }
+
     /// Takes bytes that the client sends.
     fn take(&mut self, limit: usize) -> Vec<u8> {
         let outbox = self.client.outbox(StreamKey::CONTROL).unwrap();
@@ -411,22 +470,12 @@ fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
         (QoS::ExactlyOnce, true),
     ] {
         let large = Known::new(1, qos, 400 * KIB);
-        let connack = |pair: &mut Pair, parts: &str| {
-            let mut connack = braid_proto::packet::Connack {
-                session_present: true,
-                reason: ReasonCode::Success,
-                properties: braid_proto::packet::ConnackProperties::default(),
-            };
-            // Parts of messages that the client does not have, of whole ones, and without sense are ignored.
-            for part in ["9:5", "1:409600", "1:0", "x:1", "1:-4", "", parts] {
-                connack.properties.user.push(RESUME_PROPERTY, part);
-            }
-            let bytes = encoded(&Packet::Connack(Box::new(connack)), V5);
-            pair.client.handle_bytes(StreamKey::CONTROL, &bytes, pair.rig.now);
-        };
+        // Parts of messages that the client does not have, of whole ones, and without sense are ignored.
+        let accept =
+            |pair: &mut Pair, part: &str| pair.accept(&["9:5", "1:409600", "1:0", "x:1", "1:-4", "", part]);
         let mut world = World::new();
         let mut pair = Pair::connect(&mut world, Session::default());
-        connack(&mut pair, "");
+        accept(&mut pair, "");
         let mut delivery = delivery(large.topic, large.payload.clone(), qos);
         delivery.stream = StreamKey::CONTROL;
         pair.client.publish(delivery, world.now).unwrap();
@@ -439,8 +488,7 @@ fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
         if is_refused {
             pair.rig.server.session_mut().unwrap().partials.expire(world.now + Duration::from_secs(9999));
         }
-        connack(&mut pair, &format!("1:{part}"));
-        let events: Vec<_> = std::iter::from_fn(|| pair.client.poll_event()).collect();
+        let events = accept(&mut pair, &format!("1:{part}"));
         assert_eq!(offsets(&events), [(part, 400 * KIB)]);
         let rest = pair.take(usize::MAX);
         assert!(rest.len() < 400 * KIB - part + 100, "{} bytes", rest.len());
@@ -473,4 +521,36 @@ fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
             assert_eq!(answered.iter().filter(|event| is_published(event)).count(), 1, "{answered:?}");
         }
     }
+}
+
+/// [BQ-98]
+#[test]
+fn an_offset_ends_with_its_message() {
+    let [first, second] = [1, 2].map(|id| Known::new(id, QoS::AtLeastOnce, 400 * KIB));
+    let mut world = World::new();
+    let mut session = Session::default();
+    for known in [&first, &second] {
+        let delivery = delivery(known.topic, known.payload.clone(), known.qos);
+        assert!(session.outbound.restore(PacketId::new(known.id).unwrap(), Phase::Sent(delivery)));
+    }
+    // The next identifier is the first that is free.
+    assert!(session.outbound.restore(PacketId::new(u16::MAX).unwrap(), Phase::Released(None)));
+    let mut pair = Pair::connect(&mut world, session);
+    assert_eq!(offsets(&pair.accept(&["1:1000", "2:300000"])).len(), 2);
+    // The second waits behind the first, and the server acknowledges it without having got it.
+    let puback = Packet::Ack(Ack::new(AckKind::Puback, PacketId::new(2).unwrap(), ReasonCode::Success));
+    pair.client.handle_bytes(StreamKey::CONTROL, &encoded(&puback, V5), world.now);
+    pair.take(usize::MAX);
+    pair.client.continue_resend(world.now);
+    let stream = StreamKey::bidi(1);
+    pair.client.handle_stream_opened(stream);
+    let mut small = delivery("small", "small", QoS::AtLeastOnce);
+    small.stream = stream;
+    assert!(matches!(pair.client.publish(small, world.now), Ok(Sent::Out(Some(id))) if id.value() == 2));
+    pair.client.handle_stream_reset(stream, world.now);
+    pair.client.continue_resend(world.now);
+    let repeated = packets(&pair.take(usize::MAX), V5);
+    let Some(Packet::Publish(publish)) = repeated.last() else { panic!("{repeated:?}") };
+    assert_eq!((publish.dup, &publish.payload[..]), (true, &b"small"[..]));
+    assert!(publish.properties.is_none(), "no offset");
 }

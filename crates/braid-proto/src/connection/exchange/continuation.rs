@@ -19,9 +19,10 @@ pub(super) struct Continuations {
 }
 
 impl Continuations {
-    /// Takes the offset from which a message is sent, once; 0 for all others: a later repetition is whole. [BQ-98]
-    pub(super) fn take(&mut self, id: PacketId) -> usize {
-        let Some(offset) = self.offsets.remove(&id) else { return 0 };
+    /// Takes the offset from which a message is sent, once; 0 for all others: a later repetition is whole. [BQ-98] A
+    /// message that is sent for the first time (`dup` is false) has the identifier of one that is over.
+    pub(super) fn take(&mut self, id: PacketId, dup: bool) -> usize {
+        let Some(offset) = self.offsets.remove(&id).filter(|_| dup) else { return 0 };
         self.sent.insert(id);
         offset
     }
@@ -101,6 +102,9 @@ impl Exchange {
         let properties = explanation.map(|text| {
             Box::new(AckProperties { reason_string: Some(text.into()), ..AckProperties::default() })
         });
+        if let (AckKind::Puback, Some(stream)) = (kind, self.streams.get_mut(on)) {
+            stream.unacknowledged = stream.unacknowledged.saturating_add(1); // Until the PUBACK leaves.
+        }
         let ack = Ack { properties, ..Ack::new(kind, packet_id, ReasonCode::ImplementationSpecificError) };
         self.enqueue_ack_without_effect(on, PendingAck::Ack(ack));
     }

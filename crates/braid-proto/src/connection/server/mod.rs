@@ -401,7 +401,7 @@ impl Server {
                 if !publish.subscription_ids.is_empty() {
                     return Err(Violation::SubscriptionIdFromClient); // [MQTT-3.3.4-6]
                 }
-                if let Some(problem) = exchange.session.partials.take_problem() {
+                if let Some(problem) = exchange.session.partials.problem_of(&publish) {
                     let explanation = established.wants_problem_information.then(|| problem.to_string());
                     exchange.refuse_offset(on, &publish, explanation); // [BQ-99]
                     self.emit(Event::OffsetRefused(on, problem));
