@@ -162,7 +162,6 @@ impl Exchange {
             return Ok(None);
         }
         let kind = if qos == QoS::AtLeastOnce {
-            stream.unacknowledged = stream.unacknowledged.saturating_add(1);
             AckKind::Puback // [MQTT-4.3.2-4]
         } else {
             AckKind::Pubrec // [MQTT-4.3.3-8]
@@ -180,13 +179,23 @@ impl Exchange {
 
     /// Enqueues the acknowledgement of a request, to be sent on the stream of the request. [BQ-14]
     pub(crate) fn enqueue_ack(&mut self, on: StreamKey, ack: PendingAck) -> Token {
-        self.streams.add_pending_ack(on);
+        self.count_ack(on, &ack);
         self.acks.push(on, ack)
     }
 
     fn enqueue_ack_without_effect(&mut self, on: StreamKey, ack: PendingAck) {
-        self.streams.add_pending_ack(on);
+        self.count_ack(on, &ack);
         self.acks.push_without_effect(on, ack);
+    }
+
+    /// Counts an acknowledgement until it is sent; a PUBACK against the Receive Maximum too.
+    fn count_ack(&mut self, on: StreamKey, ack: &PendingAck) {
+        self.streams.add_pending_ack(on);
+        if matches!(ack, PendingAck::Ack(ack) if ack.kind == AckKind::Puback)
+            && let Some(stream) = self.streams.get_mut(on)
+        {
+            stream.unacknowledged = stream.unacknowledged.saturating_add(1);
+        }
     }
 
     /// Sets the Reason Code of the pending acknowledgement of `token`.

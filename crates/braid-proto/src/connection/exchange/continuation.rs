@@ -102,9 +102,6 @@ impl Exchange {
         let properties = explanation.map(|text| {
             Box::new(AckProperties { reason_string: Some(text.into()), ..AckProperties::default() })
         });
-        if let (AckKind::Puback, Some(stream)) = (kind, self.streams.get_mut(on)) {
-            stream.unacknowledged = stream.unacknowledged.saturating_add(1); // Until the PUBACK leaves.
-        }
         let ack = Ack { properties, ..Ack::new(kind, packet_id, ReasonCode::ImplementationSpecificError) };
         self.enqueue_ack_without_effect(on, PendingAck::Ack(ack));
     }
