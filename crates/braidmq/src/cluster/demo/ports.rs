@@ -36,15 +36,25 @@ pub(super) fn free<const COUNT: usize>(start: u16) -> Result<[u16; COUNT], Strin
 mod tests {
     use super::*;
 
+    /// A free port is not bound twice in a row: a process that another test starts holds a copy of the socket until it
+    /// executes its program.
     #[test]
     fn ports_that_are_taken_are_passed_over() {
-        for start in [0, 11_999, 12_000, u16::MAX] {
-            let ports: [u16; 3] = free(start).unwrap();
-            let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports[1])).unwrap();
-            let others: [u16; 3] = free(start).unwrap();
-            assert!(!others.contains(&ports[1]), "{ports:?} {others:?}");
-            assert!(others.iter().all(|port| RANGE.contains(port)));
-            drop(taken);
+        let upward: Vec<u16> = RANGE.collect();
+        let downward: Vec<u16> = RANGE.rev().collect();
+        for order in [upward, downward] {
+            let (port, _taken) = order
+                .into_iter()
+                .find_map(|port| Some((port, TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?)))
+                .unwrap();
+            // Each number stands for the same port: the second wraps at the end of the range, the third before.
+            let first = port - RANGE.start();
+            let count = RANGE.end() - RANGE.start() + 1;
+            for start in [first, first + count, u16::MAX] {
+                let others: [u16; 3] = free(start).unwrap();
+                assert!(!others.contains(&port), "{port} {others:?}");
+                assert!(others.iter().all(|port| RANGE.contains(port)));
+            }
         }
     }
 }
