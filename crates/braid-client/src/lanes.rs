@@ -71,13 +71,20 @@ impl LaneEntry {
     /// stream.
     pub(crate) fn stream_for(&mut self, priority: Priority) -> Option<StreamKey> {
         match &mut self.stream {
-            LaneStream::Open(key) => return Some(*key),
-            LaneStream::OnControl => return Some(StreamKey::CONTROL),
             LaneStream::Unopened => self.stream = LaneStream::Wanted { priority, refused: None },
             LaneStream::Wanted { priority: wanted, .. } => *wanted = priority.max(*wanted),
-            LaneStream::Ending(_) => {}
+            LaneStream::Open(_) | LaneStream::OnControl | LaneStream::Ending(_) => {}
         }
-        None
+        self.stream()
+    }
+
+    /// Stream that the lane has now.
+    pub(crate) fn stream(&self) -> Option<StreamKey> {
+        match self.stream {
+            LaneStream::Open(key) => Some(key),
+            LaneStream::OnControl => Some(StreamKey::CONTROL),
+            LaneStream::Unopened | LaneStream::Wanted { .. } | LaneStream::Ending(_) => None,
+        }
     }
 
     /// Priority of a lane of large messages.

@@ -104,8 +104,8 @@ impl Connection {
             return true;
         };
         let at = state.lanes.lane_mut(lane);
-        let Some(mut stream) = at.stream_for(Priority::HIGHEST) else {
-            // A message that was too large for a datagram waits for a stream of its lane.
+        let Some(mut stream) = at.stream() else {
+            // A message that went in no datagram waits for a stream of its lane, which is asked for with the next look.
             let logical = state.lanes.logical(lane);
             state.lanes.push_front(logical, request);
             return true;

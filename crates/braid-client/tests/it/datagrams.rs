@@ -42,6 +42,20 @@ async fn unreliable_messages_go_in_datagrams_and_others_do_not() {
     assert_eq!((peer.datagrams, counts.sent, counts.streamed, counts.dropped), (1, 1, 3, 0));
 }
 
+/// Its properties are not counted where the message is chosen for a datagram, and its lane has no stream yet. [BQ-83]
+#[tokio::test(start_paused = true)]
+async fn a_message_that_fits_into_no_datagram_delays_none_of_its_lane() {
+    let (mut peer, client, _messages, _) = permitted().await;
+    let wide = unreliable(vec![b'x'; 1000]).user_property("unit", "m".repeat(400)).stream(3);
+    let wide = client.enqueue(wide).await.unwrap();
+    let next = client.enqueue(Publication::to("t", "2").unwrap().stream(3)).await.unwrap();
+    assert!(peer.take().await.1.starts_with('x'));
+    assert_eq!(peer.take().await.1, "2");
+    wide.await.unwrap();
+    next.await.unwrap();
+    assert_eq!((peer.datagrams, client.datagrams().streamed), (0, 1));
+}
+
 /// [BQ-81]
 #[tokio::test(start_paused = true)]
 async fn a_server_without_the_extension_gets_none() {
