@@ -17,7 +17,7 @@ use braid_proto::packet::PacketId;
 use crate::lock::lock;
 
 /// Identity of an acknowledgement: number of the connection, and token in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Receipt {
     pub(crate) connection: u64,
     pub(crate) token: Token,
@@ -167,7 +167,7 @@ impl ReceiveQueue {
         let message = state.messages.pop_front()?;
         let mut wakes_driver = state.messages.len() == self.capacity / 2;
         if let (true, Some(receipt)) = (self.is_automatic, message.receipt) {
-            state.acknowledged = Some(receipt);
+            state.acknowledged = state.acknowledged.max(Some(receipt));
             wakes_driver = true;
         }
         let waker = if wakes_driver { state.driver.take() } else { None };
@@ -178,7 +178,8 @@ impl ReceiveQueue {
 
     pub(crate) fn acknowledge(&self, receipt: Receipt) {
         self.change(|state| {
-            state.acknowledged = Some(receipt);
+            // It counts for all before it, so that an older one must not displace it.
+            state.acknowledged = state.acknowledged.max(Some(receipt));
             state.driver.take()
         });
     }
@@ -188,7 +189,7 @@ impl ReceiveQueue {
         self.change(|state| {
             state.is_discarding = true;
             let last = state.messages.drain(..).filter_map(|message| message.receipt).next_back();
-            state.acknowledged = last.or(state.acknowledged);
+            state.acknowledged = state.acknowledged.max(last);
             state.driver.take()
         });
     }
