@@ -33,6 +33,8 @@ const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(60);
 const EXPIRED: ReasonCode = ReasonCode::UnspecifiedError;
 /// Time limit for the last bytes of a closed connection.
 const LINGER: Duration = Duration::from_secs(2);
+/// Longest wait for the answers to an application that closes: some clocks cannot tell a time that is further away.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum number of reads of one poll while a closed connection waits for the end by the server: a server that never
 /// stops sending must not hold the thread past the deadline.
 const LAST_READS: usize = 32;
@@ -185,7 +187,8 @@ impl Connection {
         if self.timer.deadline.is_none() {
             state.take_requests(cx);
             state.close_requests();
-            self.timer.deadline = Some(now + state.settings.timeouts.disconnect);
+            let limit = state.settings.timeouts.disconnect.min(LONGEST);
+            self.timer.deadline = Some(now + limit);
         }
         let is_late = self.timer.deadline.is_some_and(|deadline| deadline <= now);
         let is_answered = state.lanes.is_empty() && state.inflight.is_settled();

@@ -37,6 +37,24 @@ async fn the_first_failure_of_connect_is_its_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_limit_without_end_ends_the_client_as_others_do() {
+    let (mut listening, builder) = network();
+    let builder = builder.disconnect_timeout(Duration::MAX);
+    let (mut peer, parts) = join!(listening.accept(), builder.connect());
+    let (client, mut messages) = parts.unwrap();
+    let waiting = client.enqueue(publication("1", QoS::AtLeastOnce)).await.unwrap();
+    let serving = async {
+        let (_, token) = peer.publish().await;
+        peer.persisted(token.unwrap()).await;
+        assert!(peer.event().await.is_none());
+    };
+    let (ended, ()) = join!(client.disconnect(), serving);
+    ended.unwrap();
+    waiting.await.unwrap();
+    assert!(messages.recv().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn messages_published_offline_wait_for_the_connection() {
     let (mut listening, builder) = network();
     let (client, _messages) = builder.start().unwrap();
