@@ -2,8 +2,10 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use braid_proto::connection::Client as Protocol;
+use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
 use braid_transport::Link;
 use tokio::sync::watch;
@@ -16,6 +18,10 @@ use crate::error::Error;
 use crate::events::ConnectionEvent;
 use crate::scram::Exchange;
 use crate::state::{ClientState, now};
+
+/// Time for which the CONNECT of a link that was left may still arrive: TCP goes on for minutes where nothing answers, and
+/// such a link was left because another one answers.
+const LATE_CONNECT: Duration = Duration::from_secs(60);
 
 /// End of a connection that leaves the driver something to do.
 enum Outcome {
@@ -37,6 +43,9 @@ pub(crate) struct Driver {
     connections: u64,
     /// Link on which the next connection begins, in place of one that is dialled.
     next: Option<Link>,
+    /// Time at which a link was left that had not brought CONNACK: the server may get its CONNECT later, and take it for
+    /// another client.
+    left_unanswered: Option<Instant>,
     /// Whether subscriptions may be restored before CONNACK. False after a connection that ended without an answer to
     /// an early SUBSCRIBE.
     resubscribes_early: bool,
@@ -44,7 +53,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(state: ClientState, ended: watch::Sender<Option<Result<(), Error>>>) -> Self {
-        Self { state, ended, session: None, connections: 0, next: None, resubscribes_early: true }
+        Self { state, ended, session: None, connections: 0, next: None, left_unanswered: None, resubscribes_early: true }
     }
 
     pub(crate) async fn run(mut self) {
@@ -63,10 +72,12 @@ impl Driver {
                 }
                 // The server of the URL may take the client.
                 Ok(Outcome::Referred(error)) => (error, true),
-                // The server of the link which was left for this one may, too.
                 Err(error) => {
-                    let has_alternative = is_moving && matches!(error, Error::Refused { .. });
-                    (error, has_alternative)
+                    let is_own_connect = self.is_taken_over_by_itself(&error);
+                    let auto = self.state.settings.route.auto();
+                    // The server of the link which was left for this one may, too.
+                    let has_other_link = auto.is_some_and(|auto| auto.handle_failure(&error, is_moving));
+                    (error, is_own_connect || has_other_link)
                 }
             };
             info!("no connection: {error}");
@@ -86,6 +97,14 @@ impl Driver {
         self.ended.send_replace(Some(result));
     }
 
+    /// Whether the server has closed the session for a CONNECT of this client, on a link that it has left; once for each
+    /// such link.
+    fn is_taken_over_by_itself(&mut self, error: &Error) -> bool {
+        let is_taken_over =
+            matches!(error, Error::Disconnected { reason: ReasonCode::SessionTakenOver, .. });
+        is_taken_over && self.left_unanswered.take().is_some_and(|at| now().duration_since(at) < LATE_CONNECT)
+    }
+
     /// Runs one connection from its link to its end, again without early data if the server rejects that.
     async fn serve_once(&mut self) -> Result<Outcome, Error> {
         let mut end = self.serve_link(true).await?;
@@ -94,7 +113,10 @@ impl Driver {
             self.state.handle_connection_end();
             end = self.serve_link(false).await?; // [BQ-62]
         }
-        if let Some(Replacement { link, reason, .. }) = end.replacement {
+        if let Some(Replacement { link, reason, is_established, .. }) = end.replacement {
+            if !is_established {
+                self.left_unanswered = Some(now());
+            }
             let to = link.peer().transport;
             info!("moving to {to}: {reason}");
             self.state.channels.events.push(ConnectionEvent::Moving { to, reason: reason.into() });

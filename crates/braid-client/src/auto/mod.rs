@@ -40,6 +40,11 @@ const ASKED: Duration = Duration::from_secs(60);
 /// Bytes that wait for the link, from which on a cheaper TLS is no reason to leave QUIC: urgent messages would wait
 /// behind them.
 const MUCH_UNSENT: usize = 64 * 1024;
+/// Connections over QUIC in a row that end without CONNACK, from which on QUIC does not work here.
+const UNANSWERED: u32 = 2;
+/// Times that QUIC fell silent while TLS answered, within a time, from which on it does not work here: new connections of
+/// it may do so for some seconds each.
+const SILENCES: (usize, Duration) = (2, Duration::from_secs(600));
 /// Most Server References that are followed within a time: servers may refer to each other.
 const MOST_REFERENCES: (usize, Duration) = (5, Duration::from_secs(60));
 
@@ -55,10 +60,39 @@ pub(crate) struct Auto {
     changes: NetworkChanges,
     /// Whether a connection that works may be left for a better one.
     may_choose: bool,
+    answered: Answered,
     /// Time until which the application's choice holds.
     asked_until: Option<Instant>,
     /// Times of the latest Server References that were followed.
     references: Vec<Instant>,
+}
+
+/// Times at which QUIC was left for TLS because it was silent.
+#[derive(Default)]
+struct Silences(Vec<(Key, Instant)>);
+
+impl Silences {
+    /// Notes one in a network. True: they are too many there.
+    fn note(&mut self, key: &Key) -> bool {
+        let (most, within_time) = SILENCES;
+        self.0.retain(|(_, at)| at.elapsed() < within_time);
+        self.0.push((key.clone(), Instant::now()));
+        self.0.iter().filter(|(one, _)| one == key).count() >= most
+    }
+}
+
+/// Answers of the server, and their absence.
+#[derive(Default)]
+struct Answered {
+    /// Whether the present link has brought CONNACK with Success; `None` between connections.
+    is_connected: Option<bool>,
+    /// Whether the session ends with the connection, as CONNACK says.
+    ends_session: bool,
+    /// Connections over QUIC that ended without CONNACK since one brought it.
+    failures: u32,
+    silences: Silences,
+    /// Whether TLS sends from an address that this machine has left.
+    has_left_address: bool,
 }
 
 /// Link that takes the place of the present one.
@@ -68,6 +102,8 @@ pub(crate) struct Replacement {
     pub(crate) reason: String,
     /// Time limit for the requests that the present link has not answered yet.
     pub(crate) settle: Duration,
+    /// Whether CONNACK has arrived on the present link.
+    pub(crate) is_established: bool,
 }
 
 impl fmt::Debug for Auto {
@@ -100,6 +136,7 @@ impl Auto {
             late_since: None,
             changes: NetworkChanges::default(),
             may_choose,
+            answered: Answered::default(),
             asked_until: None,
             references: Vec::new(),
         }
@@ -205,9 +242,9 @@ impl Auto {
         link
     }
 
-    fn quic_failed(&mut self, key: &Key, error: &Error) {
+    fn quic_failed(&mut self, key: &Key, reason: &dyn fmt::Display) {
         let wait = self.memory.quic_failed(key);
-        warn!("QUIC does not work here, next try in {} s at the earliest: {error}", wait.as_secs());
+        warn!("QUIC does not work here, next try in {} s at the earliest: {reason}", wait.as_secs());
     }
 
     // -- Connections -------------------------------------------------------------------------------
@@ -215,6 +252,8 @@ impl Auto {
     /// Begins to watch over a link on which a connection begins.
     pub(crate) fn begin(&mut self, link: &Link) {
         self.memory.enter(self.dialers.route(link.peer().address));
+        self.answered.is_connected = Some(false);
+        self.answered.has_left_address = false;
         self.watch = Watch::new(link, self.memory.first());
         if let Some(late) = self.late.take() {
             self.watch.attempt(Cause::Late, Protocol::Quic, self.memory.key().clone(), late);
@@ -228,7 +267,34 @@ impl Auto {
             Ok(None) => {}
             Err(reason) => warn!("the server's hint about QUIC is ignored: {reason}"),
         }
+        self.answered.is_connected = Some(true);
+        self.answered.failures = 0;
+        // A session that ends with the link would take messages with it.
+        self.answered.ends_session = properties.session_expiry == Some(0);
         self.memory.save();
+    }
+
+    /// Handles the failure of a connection, or of an attempt to connect. `is_moving`: another link was left for it.
+    /// Returns whether the next attempt goes elsewhere.
+    pub(crate) fn handle_failure(&mut self, error: &Error, is_moving: bool) -> bool {
+        if self.answered.is_connected.take() != Some(false) {
+            return false;
+        }
+        // Without any answer of the path it is no failure of QUIC, and a refusal is the server's answer, unless that
+        // accepts the client elsewhere.
+        let is_over_quic = self.watch.protocol() == Protocol::Quic && !self.watch.is_silent(true);
+        if is_over_quic && (is_moving || !matches!(error, Error::Refused { .. })) {
+            self.answered.failures += 1;
+            if is_moving || self.answered.failures >= UNANSWERED {
+                let key = self.memory.key().clone();
+                self.quic_failed(&key, error);
+            }
+        }
+        is_moving
+    }
+
+    fn may_choose(&self) -> bool {
+        self.may_choose && !self.answered.ends_session
     }
 
     /// Ready when another link is to take the place of the present one. `is_established`: CONNACK has arrived.
@@ -240,7 +306,7 @@ impl Auto {
         unsent: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Replacement> {
-        if self.changes.poll(cx).is_ready() {
+        while self.changes.poll(cx).is_ready() {
             self.handle_network_change(link);
         }
         loop {
@@ -253,7 +319,7 @@ impl Auto {
             if self.watch.poll_tick(cx).is_pending() {
                 return Poll::Pending;
             }
-            self.tick(link, unsent);
+            self.tick(link, is_established, unsent);
         }
     }
 
@@ -287,15 +353,16 @@ impl Auto {
     }
 
     /// Takes a reading of the path, and begins an attempt if another link would be better.
-    fn tick(&mut self, link: &mut Link, unsent: usize) {
+    fn tick(&mut self, link: &mut Link, is_established: bool, unsent: usize) {
         let is_silent = self.read(link);
-        if !self.watch.may_attempt(is_silent) {
+        if !self.watch.may_attempt(is_silent, is_established) {
             return;
         }
-        let is_kept = !self.may_choose || self.asked_until.is_some_and(|until| until > Instant::now());
+        let is_kept = !self.may_choose() || self.asked_until.is_some_and(|until| until > Instant::now());
         let (to, cause) = match self.dialers.has_quic() {
             false if is_silent => (Protocol::Tcp, Cause::Silence),
             true if is_silent => (self.watch.next_protocol(), Cause::Silence),
+            _ if self.answered.has_left_address => (Protocol::Tcp, Cause::Network),
             _ if is_kept => return,
             has_quic => {
                 let (chosen, first) = (self.memory.chosen(), self.memory.first());
@@ -335,7 +402,7 @@ impl Auto {
         let is_wanted = match cause {
             Cause::Silence => is_silent,
             Cause::Probe => decision.is_some(),
-            Cause::Late => self.may_choose,
+            Cause::Late => self.may_choose(),
             Cause::Choice | Cause::Asked | Cause::Network => true,
         };
         if !is_wanted {
@@ -352,11 +419,21 @@ impl Auto {
             Cause::Network => "the network has changed".to_owned(),
         };
         if cause == Cause::Silence && (from, to) == (Protocol::Quic, Protocol::Tcp) {
-            // Is it UDP, or only the old connection, that the server or a NAT has forgotten?
-            self.late = Some(Box::pin(within(LATE.1, self.dialers.attempt_beside(Protocol::Quic))));
+            self.handle_silent_quic();
         }
         let settle = if is_silent || !is_established { Duration::ZERO } else { self.watch.settle_limit() };
-        Some(Replacement { link: next, reason, settle })
+        Some(Replacement { link: next, reason, settle, is_established })
+    }
+
+    /// Handles silence of QUIC where TLS answers. Is it UDP, or only the old connection, that the server or a NAT has
+    /// forgotten?
+    fn handle_silent_quic(&mut self) {
+        let key = self.memory.key().clone();
+        if self.answered.silences.note(&key) {
+            self.quic_failed(&key, &"its connections fall silent while TLS answers");
+        } else {
+            self.late = Some(Box::pin(within(LATE.1, self.dialers.attempt_beside(Protocol::Quic))));
+        }
     }
 
     /// Handles a look at the addresses of this machine: QUIC moves along with them, TLS is replaced.
@@ -372,7 +449,10 @@ impl Auto {
                 Err(error) => warn!("the QUIC connection cannot move to {route}: {error}"),
             },
             // Known to work, unlike QUIC here. That may follow when its turn comes.
-            Protocol::Tcp => self.attempt(Cause::Network, Protocol::Tcp),
+            Protocol::Tcp => {
+                self.answered.has_left_address = true;
+                self.attempt(Cause::Network, Protocol::Tcp);
+            }
         }
     }
 
@@ -445,6 +525,17 @@ fn name(protocol: Protocol) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn two_silences_of_quic_in_one_network_within_ten_minutes_are_too_many() {
+        let key = |last| Key::new([10, 0, last, 1].into(), "server".into());
+        let mut silences = Silences::default();
+        assert!(!silences.note(&key(1)) && !silences.note(&key(2)));
+        tokio::time::advance(SILENCES.1).await;
+        assert!(!silences.note(&key(1)), "the first is forgotten");
+        tokio::time::advance(SILENCES.1 / 2).await;
+        assert!(silences.note(&key(1)));
+    }
 
     #[test]
     fn a_link_that_works_is_left_for_a_better_one() {

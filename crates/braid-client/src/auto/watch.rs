@@ -85,11 +85,13 @@ struct Pauses {
 }
 
 impl Pauses {
-    fn fail(&mut self) {
+    /// Begins the pause after one more failure, and returns it.
+    fn fail(&mut self) -> Duration {
         let (least, most) = RETRY;
         let pause = least.saturating_mul(1 << self.failures.min(6)).min(most);
         self.failures = self.failures.saturating_add(1);
         self.until = Some(Instant::now() + pause);
+        pause
     }
 
     fn is_over(&self) -> bool {
@@ -157,10 +159,12 @@ impl Watch {
 
     // -- Attempts ----------------------------------------------------------------------------------
 
-    /// Whether an attempt may begin now, because of silence or for another cause.
-    pub(super) fn may_attempt(&self, is_silent: bool) -> bool {
+    /// Whether an attempt may begin now, because of silence or for another cause. One because of silence displaces one
+    /// that waits for CONNACK.
+    pub(super) fn may_attempt(&self, is_silent: bool, is_established: bool) -> bool {
         let pauses = if is_silent { &self.silence } else { &self.choice };
-        self.attempt.is_none() && pauses.is_over()
+        let is_waiting = |beside: &Beside| is_silent && !is_established && beside.cause != Cause::Silence;
+        self.attempt.as_ref().is_none_or(is_waiting) && pauses.is_over()
     }
 
     /// Whether QUIC has lost the race, and not answered since.
@@ -181,7 +185,11 @@ impl Watch {
 
     /// Lets the next attempt for a cause wait, after one that failed.
     pub(super) fn attempt_later(&mut self, cause: Cause) {
-        if cause == Cause::Silence { self.silence.fail() } else { self.choice.fail() }
+        let pauses = if cause == Cause::Silence { &mut self.silence } else { &mut self.choice };
+        let pause = pauses.fail();
+        if cause == Cause::Network {
+            self.tick_after(pause); // A connection that sends nothing would not be read for a minute.
+        }
     }
 
     /// The attempt that has ended, if one has. `is_established`: CONNACK has arrived. Until then only silence ends a

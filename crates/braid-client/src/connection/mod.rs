@@ -212,10 +212,12 @@ impl Connection {
         if self.protocol.is_established() {
             self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
             self.writer.poll(&mut self.link, &mut self.protocol, &mut self.streams, cx);
+            self.flush(state, cx);
         } else {
+            // Its CONNECT must not arrive any more: the server would take it for another client.
             self.protocol.handle_link_closed();
+            self.link.close_by(now());
         }
-        self.flush(state, cx);
         let replacement = self.ending.replacement.take().map(|(replacement, _)| replacement);
         self.ending.reported = Some(Error::ConnectionLost);
         End { replacement, ..self.end() }
@@ -287,9 +289,10 @@ impl Connection {
         if self.protocol.is_closed() {
             return false;
         }
-        // A link that takes nothing more is read to its end, however many messages are queued: the server may have
-        // said why it closed it.
-        let is_full = state.channels.received.is_full() && !self.writer.has_failed();
+        // CONNACK is read, however many messages of the connection before are queued. And a link that takes nothing more
+        // is read to its end: the server may have said why it closed it.
+        let may_pause = self.protocol.is_established() && !self.writer.has_failed();
+        let is_full = may_pause && state.channels.received.is_full();
         if is_full != self.is_paused {
             self.is_paused = is_full;
             self.protocol.pause(is_full, now);

@@ -7,6 +7,7 @@ use braid_client::{
 };
 use braid_proto::connection::Event;
 use braid_proto::reason::ReasonCode;
+use braid_proto::session::{Session, SessionExpiry};
 use braid_transport::sim::Host;
 use tokio::join;
 use tokio::time::{Instant, timeout};
@@ -376,4 +377,98 @@ async fn a_move_that_is_refused_is_undone() {
     peer.disconnect(ReasonCode::NotAuthorized).await;
     let event = next(&mut events).await;
     assert!(matches!(event, ConnectionEvent::Disconnected { retry_in: None, .. }), "{event:?}");
+}
+
+/// QUIC that leads elsewhere: a server that refuses the client which TLS has.
+#[tokio::test(start_paused = true)]
+async fn quic_that_refuses_a_client_of_tls_is_not_the_first_choice_any_more() {
+    let (mut quic, mut tls, builder, device) = both();
+    device.change(|link| link.latency = Duration::from_millis(200));
+    let ((mut before, _), parts) = join!(tls.accept_with(None), builder.connect());
+    let (client, _messages) = parts.unwrap();
+    let mut events = client.events();
+    assert_eq!(connected(&mut events).await, Transport::Mem);
+    let refusing = async {
+        let (mut after, ()) = join!(quic.incoming(), before.run(Duration::from_secs(2)));
+        after.connect().await;
+        after.reject(ReasonCode::NotAuthorized).await;
+        tls.accept_with(Some(before.cut())).await.0
+    };
+    let (_peer, over) = join!(refusing, connected(&mut events));
+    assert_eq!(over, Transport::Mem);
+}
+
+/// A server that takes handshakes of QUIC, and does not answer CONNECT there.
+#[tokio::test(start_paused = true)]
+async fn quic_without_connack_is_left_for_tls_after_two_connections() {
+    let (mut quic, mut tls, builder, _device) = both();
+    let builder = builder.connect_timeout(Duration::from_secs(2));
+    let (client, _messages) = builder.start().unwrap();
+    let mut events = client.events();
+    for _ in 0..2 {
+        let mut peer = quic.incoming().await;
+        peer.connect().await;
+        let end = timeout(Duration::from_secs(60), peer.event()).await;
+        assert!(matches!(end, Ok(None)), "{end:?}");
+    }
+    let (_peer, over) = join!(tls.accept(), connected(&mut events));
+    assert_eq!(over, Transport::Mem);
+}
+
+/// DISCONNECT on the link that is left would end the session, and take messages with it.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_the_server_ends_with_its_connection_is_not_moved_for_a_better_link() {
+    let (mut quic, mut tls, builder, device) = both();
+    tls.options.maximum_session_expiry = SessionExpiry::WITH_CONNECTION;
+    device.change(|link| link.latency = Duration::from_millis(200));
+    let ((mut peer, _), parts) = join!(tls.accept_with(None), builder.connect());
+    let (client, _messages) = parts.unwrap();
+    let mut events = client.events();
+    assert_eq!(connected(&mut events).await, Transport::Mem);
+    let (late, ()) = join!(quic.incoming_unless_gone(), peer.run(Duration::from_secs(30)));
+    if let Some(mut late) = late {
+        assert!(late.event().await.is_none(), "QUIC answers, and gets no CONNECT");
+    }
+    let event = timeout(Duration::from_secs(1), events.recv()).await;
+    assert!(event.is_err(), "{event:?}");
+}
+
+/// CONNECT of a link that was left arrives later, or is thought to.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_taken_over_by_its_own_connect_comes_back_once() {
+    let (mut quic, mut tls, builder, device) = both();
+    let builder = builder.zero_rtt(true);
+    let (mut peer, _client, _messages, mut events) = over_quic(&mut quic, builder).await;
+    peer.run(10 * ROUND_TRIP).await;
+    let session = peer.cut();
+    assert!(matches!(next(&mut events).await, ConnectionEvent::Disconnected { .. }));
+    device.change(|link| link.cut = true);
+    let ((mut peer, _), over) = join!(tls.accept_with(Some(session)), connected(&mut events));
+    assert_eq!(over, Transport::Mem);
+    // The attempt of QUIC beside it ends.
+    peer.run(Duration::from_secs(5)).await;
+    device.change(|link| link.cut = false);
+    for is_last in [false, true] {
+        peer.take_over().await;
+        let ConnectionEvent::Disconnected { error, retry_in } = next(&mut events).await else {
+            panic!("the session is taken");
+        };
+        assert!(matches!(error, Error::Disconnected { reason: ReasonCode::SessionTakenOver, .. }), "{error}");
+        assert_eq!(retry_in.is_none(), is_last);
+        if !is_last {
+            let session = peer.cut();
+            (peer, _) = join!(accept_any(&mut quic, &mut tls, session), connected(&mut events));
+        }
+    }
+}
+
+/// Accepts the next connection of either transport.
+async fn accept_any(quic: &mut Listening, tls: &mut Listening, session: Session) -> Peer {
+    let mut peer = tokio::select! {
+        peer = quic.incoming() => peer,
+        peer = tls.incoming() => peer,
+    };
+    peer.connect().await;
+    peer.accept(Some(session)).await;
+    peer
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_client::QoS;
+use braid_client::{ConnectionEvent, QoS};
 use tokio::join;
 use tokio::time::timeout;
 
@@ -44,6 +44,23 @@ async fn manual_acknowledgement_covers_everything_before_it() {
     assert_eq!(settle(&mut peer).await, 3, "taken is not acknowledged");
     messages.acknowledge(&second);
     assert_eq!(settle(&mut peer).await, 1);
+}
+
+/// Two tasks that each handle a message finish in any order.
+#[tokio::test(start_paused = true)]
+async fn an_acknowledgement_of_an_older_message_takes_none_back() {
+    let (mut listening, builder) = network();
+    let (mut peer, parts) = join!(listening.accept(), builder.manual_acknowledgement(true).connect());
+    let (_client, mut messages) = parts.unwrap();
+    for payload in ["1", "2", "3"] {
+        peer.deliver("t", payload, QoS::AtLeastOnce).await;
+    }
+    let first = messages.recv().await.unwrap();
+    messages.recv().await.unwrap();
+    let third = messages.recv().await.unwrap();
+    messages.acknowledge(&third);
+    messages.acknowledge(&first);
+    assert_eq!(settle(&mut peer).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,6 +137,37 @@ async fn a_paused_client_pings_and_stays_connected() {
     peer.deliver("t", "2", QoS::AtMostOnce).await;
     assert_eq!(messages.recv().await.unwrap().payload, "2");
     drop(client);
+}
+
+/// The messages of the connection before fill the queue.
+#[tokio::test(start_paused = true)]
+async fn a_paused_client_connects_again() {
+    let (mut listening, builder) = network();
+    let builder = builder.receive_queue(1).session_expiry(Duration::from_secs(600));
+    let (mut peer, parts) = join!(listening.accept(), builder.connect());
+    let (client, mut messages) = parts.unwrap();
+    peer.deliver("t", "1", QoS::AtMostOnce).await;
+    settle(&mut peer).await;
+    let mut events = client.events();
+    let (mut peer, _) = listening.accept_with(Some(peer.cut())).await;
+    let connected = async {
+        loop {
+            match events.recv().await {
+                Some(ConnectionEvent::Connected { session_present: true, .. }) => return,
+                Some(ConnectionEvent::Disconnected { retry_in: Some(_), .. } | ConnectionEvent::Connected { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let quiet = timeout(Duration::from_secs(300), peer.event());
+    let (quiet, ()) = join!(quiet, connected);
+    assert!(quiet.is_err(), "the client went away: {quiet:?}");
+    // A read beside that of CONNACK is not made until there is room.
+    peer.deliver("t", "2", QoS::AtMostOnce).await;
+    assert!(timeout(Duration::from_secs(300), peer.event()).await.is_err(), "it pings");
+    for text in ["1", "2"] {
+        assert_eq!(messages.recv().await.unwrap().payload, text);
+    }
 }
 
 #[tokio::test(start_paused = true)]
