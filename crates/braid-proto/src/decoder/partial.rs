@@ -46,6 +46,8 @@ struct Table {
     parts: Vec<PartialMessage>,
     /// Reason for which the offset of the last PUBLISH was refused, and its identifier.
     problem: Option<(PacketId, OffsetProblem)>,
+    /// On the side of the client: identifiers of parts that the server has, and that are not of messages of this session.
+    foreign: Vec<PacketId>,
 }
 
 /// Incomplete PUBLISH in a spool.
@@ -105,6 +107,18 @@ impl PartialMessages {
         self.parts().iter().map(|part| (part.head.packet_id, part.received))
     }
 
+    /// Whether the server listed a part with this identifier that is not of a message of this session. [BQ-97]
+    pub(crate) fn is_foreign(&self, id: PacketId) -> bool {
+        self.0.as_ref().is_some_and(|table| table.foreign.contains(&id))
+    }
+
+    /// Notes the identifiers of all such parts that the server has.
+    pub(crate) fn set_foreign(&mut self, foreign: Vec<PacketId>) {
+        if self.0.is_some() || !foreign.is_empty() {
+            self.0.get_or_insert_default().foreign = foreign;
+        }
+    }
+
     /// Drops the parts that are too old. [BQ-96]
     pub fn expire(&mut self, now: Instant) {
         let Some(table) = &mut self.0 else { return };
@@ -117,11 +131,12 @@ impl PartialMessages {
     pub(crate) fn keep(&mut self, part: PartialMessage, at: Instant) {
         let Some(table) = &mut self.0 else { return };
         let mut part = part;
+        // One that was not continued is of another message.
+        table.parts.retain(|other| other.head.packet_id != part.head.packet_id);
         if part.received == 0 || !part.packet.keep() {
             return;
         }
         part.head.kept_at = Some(at);
-        table.parts.retain(|other| other.head.packet_id != part.head.packet_id);
         if table.parts.len() >= PARTS_MAX {
             table.parts.remove(0);
         }

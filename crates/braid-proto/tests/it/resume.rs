@@ -475,7 +475,7 @@ fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
             |pair: &mut Pair, part: &str| pair.accept(&["9:5", "1:409600", "1:0", "x:1", "1:-4", "", part]);
         let mut world = World::new();
         let mut pair = Pair::connect(&mut world, Session::default());
-        accept(&mut pair, "");
+        pair.accept(&["9:5"]);
         let mut delivery = delivery(large.topic, large.payload.clone(), qos);
         delivery.stream = StreamKey::CONTROL;
         pair.client.publish(delivery, world.now).unwrap();
@@ -520,6 +520,27 @@ fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
                 |event: &ClientEvent| matches!(event, ClientEvent::Published(_, ReasonCode::Success));
             assert_eq!(answered.iter().filter(|event| is_published(event)).count(), 1, "{answered:?}");
         }
+    }
+}
+
+/// A part of a process that has forgotten the session: the server has it until it has the whole of another message with
+/// its identifier. [BQ-97]
+#[test]
+fn a_part_of_another_message_is_not_continued() {
+    let large = Known::new(1, QoS::AtLeastOnce, 400 * KIB);
+    let mut world = World::new();
+    let mut pair = Pair::connect(&mut world, Session::default());
+    assert_eq!(offsets(&pair.accept(&["1:1000"])), []);
+    let mut delivery = delivery(large.topic, large.payload.clone(), large.qos);
+    delivery.stream = StreamKey::CONTROL;
+    pair.client.publish(delivery, world.now).unwrap();
+    let mut session = pair.client.take_session().unwrap();
+    for (listed, continued) in [(&["1:1000"][..], vec![]), (&[], vec![]), (&["1:1000"], vec![(1000, 400 * KIB)])] {
+        let mut pair = Pair::connect(&mut World::new(), session);
+        assert_eq!(offsets(&pair.accept(listed)), continued);
+        let sent = pair.take(usize::MAX).len();
+        assert_eq!(sent > 400 * KIB, continued.is_empty(), "{sent} bytes");
+        session = pair.client.take_session().unwrap();
     }
 }
 

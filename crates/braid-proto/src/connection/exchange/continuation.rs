@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{Exchange, PendingAck};
 use crate::connection::Resent;
 use crate::packet::{Ack, AckKind, AckProperties, Publish, RESUME_PROPERTY, UserProperties};
-use crate::session::Phase;
+use crate::session::{Phase, Session};
 use crate::types::{PacketId, QoS, ReasonCode, StreamKey, TopicName};
 
 /// Messages of a client that the server has in part.
@@ -40,20 +40,30 @@ pub struct Continued {
     pub size: usize,
 }
 
+/// Identifier and bytes of a part in a property of CONNACK.
+fn listed_part((name, value): (&str, &str)) -> Option<(PacketId, usize)> {
+    let (id, received) = value.split_once(':').filter(|_| name == RESUME_PROPERTY)?;
+    Some((PacketId::new(id.parse().ok()?)?, received.parse().ok()?))
+}
+
 impl Exchange {
     /// Reads the parts that a CONNACK lists, of messages that are still to be sent, and returns these messages. Others
-    /// are ignored. [BQ-97]
+    /// are ignored, and remembered while the server has them: a later message with such an identifier is another one,
+    /// however much alike, such as that of a process which has forgotten the session. [BQ-97]
     pub(crate) fn note_partials(&mut self, properties: &UserProperties) -> Vec<Continued> {
-        let offsets: BTreeMap<PacketId, usize> = properties
-            .iter()
-            .filter(|(name, _)| *name == RESUME_PROPERTY)
-            .filter_map(|(_, value)| {
-                let (id, received) = value.split_once(':')?;
-                let (id, received) = (PacketId::new(id.parse().ok()?)?, received.parse::<usize>().ok()?);
-                let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return None };
-                (1..delivery.message.payload_len()).contains(&received).then_some((id, received))
-            })
-            .collect();
+        let Session { outbound, partials, .. } = &mut self.session;
+        let (mut offsets, mut foreign) = (BTreeMap::new(), Vec::new());
+        for (id, received) in properties.iter().filter_map(listed_part) {
+            match outbound.get(id) {
+                Some(Phase::Sent(delivery)) if !partials.is_foreign(id) => {
+                    if (1..delivery.message.payload_len()).contains(&received) {
+                        offsets.insert(id, received);
+                    }
+                }
+                _ => foreign.push(id),
+            }
+        }
+        partials.set_foreign(foreign);
         let continued = offsets.iter().filter_map(|(id, offset)| self.continued(*id, *offset)).collect();
         if !offsets.is_empty() {
             self.continuations = Some(Box::new(Continuations { offsets, sent: BTreeSet::new() }));
