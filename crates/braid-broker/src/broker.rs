@@ -32,6 +32,12 @@ use crate::{clock, listen, overload, spool_monitor, sys};
 /// Interval at which expired messages are removed.
 const SWEEP: Duration = Duration::from_secs(10);
 
+/// Longest time for last bytes: some clocks cannot tell a time that is further away.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Least time for the ends of QUIC connections to leave, once nothing waits for the clients any more.
+const LAST: Duration = Duration::from_millis(500);
+
 /// Timers that are carried out before other tasks run: a Will may be published to many sessions.
 const TIMERS_AT_ONCE: usize = 16;
 
@@ -140,11 +146,12 @@ impl Broker {
             // The others close when they are dropped.
             shared.extend(listener.ok().filter(Listener::shares_socket));
         }
-        close_all(&core);
-        let _ = tokio::time::timeout(drain, connections_ended(&core)).await;
-        for listener in shared {
-            listener.close().await;
-        }
+        let end = Instant::now() + drain.min(LONGEST);
+        close_all(&core).await;
+        let _ = timeout_at(end, connections_ended(&core)).await;
+        let mut closing: JoinSet<()> = shared.into_iter().map(Listener::close).collect();
+        let end = end.max(Instant::now() + LAST);
+        let _ = timeout_at(end, async { while closing.join_next().await.is_some() {} }).await;
         core.persist.failure().map_or(Ok(()), Err)
     }
 }
@@ -198,13 +205,17 @@ async fn run_timers(core: Arc<Core>) {
     }
 }
 
-/// Disconnects every client because the broker stops.
-fn close_all(core: &Core) {
+/// Disconnects every client because the broker stops. Others have a turn between the pieces: what the first clients
+/// answer has to be read while the last ones are told.
+async fn close_all(core: &Core) {
     core.lifecycle.set_stopping();
-    for entry in core.sessions.registry.pieces().flatten() {
-        if let Some(waker) = entry.queue.signal(Signal::Close(ReasonCode::ServerShuttingDown)) {
-            waker.wake();
+    for piece in core.sessions.registry.pieces() {
+        for entry in piece {
+            if let Some(waker) = entry.queue.signal(Signal::Close(ReasonCode::ServerShuttingDown)) {
+                waker.wake();
+            }
         }
+        yield_now().await;
     }
 }
 

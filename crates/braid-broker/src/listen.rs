@@ -50,7 +50,11 @@ pub(crate) async fn run(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stop.wait_for(|stop| *stop) => return listener,
+            _ = stop.wait_for(|stop| *stop) => {
+                // Clients that are disconnected now come back at once, and would wait for nothing.
+                listener.stop_accepting();
+                return listener;
+            }
         };
         let health = listener.endpoint_health();
         core.statistics.note_endpoint(std::mem::replace(&mut endpoint, health), health);

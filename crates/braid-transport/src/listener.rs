@@ -199,6 +199,14 @@ impl Listener {
         }
     }
 
+    /// Refuses clients that wait to be accepted, and those that come from now on; on QUIC only, as elsewhere the system
+    /// collects them until the listener is dropped.
+    pub fn stop_accepting(&self) {
+        if let Socket::Quic(listener) = &self.socket {
+            listener.stop_accepting();
+        }
+    }
+
     /// Stops listening. Links that exist live on. For QUIC, whose links share the socket, it waits until all of them
     /// are closed, at most a few seconds: call it last.
     pub async fn close(self) {

@@ -49,6 +49,8 @@ const ALL_WAITING_BYTES: u64 = 32 << 20;
 
 /// Time for the last connections to close.
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
+/// Time after that in which a close is sent again to a peer to which it was lost.
+const REPEAT_LIMIT: Duration = Duration::from_millis(300);
 
 /// The TLS alert for "no application protocol in common".
 const NO_APPLICATION_PROTOCOL: u8 = 120;
@@ -248,11 +250,18 @@ impl QuicListener {
     }
 
     pub(crate) async fn close(self) {
+        self.stop_accepting();
         let Some(endpoint) = &self.endpoint else { return };
-        endpoint.stop_accepting(&self.config);
         if timeout(CLOSE_LIMIT, endpoint.wait_quiet()).await.is_err() {
             endpoint.close_all(code(codes::CLOSE_NORMAL));
-            let _ = timeout(CLOSE_LIMIT, endpoint.wait_quiet()).await;
+        }
+        let _ = timeout(REPEAT_LIMIT, endpoint.wait_empty()).await;
+    }
+
+    /// Refuses clients that wait to be accepted, and those that come from now on.
+    pub(crate) fn stop_accepting(&self) {
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.stop_accepting(&self.config);
         }
     }
 }
@@ -260,9 +269,7 @@ impl QuicListener {
 impl Drop for QuicListener {
     fn drop(&mut self) {
         // The endpoint lives as long as its connections; it must not collect more that are never accepted.
-        if let Some(endpoint) = &self.endpoint {
-            endpoint.stop_accepting(&self.config);
-        }
+        self.stop_accepting();
     }
 }
 

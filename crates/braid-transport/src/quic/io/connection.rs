@@ -491,6 +491,9 @@ impl Connection {
 
     /// Drives a connection that was closed until nothing is left of it: the peer may ask again for the close.
     pub(in crate::quic) async fn drained(mut self: Box<Self>) {
+        if let Source::Shared { endpoint, .. } = &self.source {
+            endpoint.note_closed(self.handle);
+        }
         self.drive(|connection| connection.is_drained.then_some(())).await;
     }
 

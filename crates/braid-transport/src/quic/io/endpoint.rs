@@ -34,7 +34,8 @@ pub(in crate::quic) struct Endpoint {
     limit: AmplificationLimit,
     /// Notified when a client comes, and when the endpoint is lost.
     incoming: Notify,
-    /// Notified when no connection is left that is neither closed nor lost.
+    /// Notified when no connection is left that is neither closed nor lost, and when one of the closed ones has ended
+    /// then.
     quiet: Notify,
     /// The task that receives.
     task: AtomicWaker,
@@ -229,14 +230,33 @@ impl Endpoint {
         self.lock().doubtful.remove(&address);
     }
 
-    /// Waits until each connection is closed or lost.
+    /// Waits until each connection is lost, or has sent its close.
     pub(in crate::quic) async fn wait_quiet(&self) {
+        self.wait_until(|state| state.active == 0).await;
+    }
+
+    /// Waits until no connection is left that would send its close again to a peer which asks for it.
+    pub(in crate::quic) async fn wait_empty(&self) {
+        self.wait_until(|state| state.active == 0 && state.count == 0).await;
+    }
+
+    async fn wait_until(&self, is_so: impl Fn(&State) -> bool) {
         loop {
             let notified = self.quiet.notified();
-            if self.lock().active == 0 {
+            if is_so(&self.lock()) {
                 return;
             }
             notified.await;
+        }
+    }
+
+    /// Notes that a connection has sent its close. It needs the endpoint where that is lost only, and peers that have
+    /// gone never answer.
+    pub(super) fn note_closed(&self, handle: ConnectionHandle) {
+        let mut state = self.lock();
+        state.deactivate(handle);
+        if state.active == 0 {
+            self.quiet.notify_waiters();
         }
     }
 
