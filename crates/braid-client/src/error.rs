@@ -24,7 +24,7 @@ pub enum Error {
     #[error(transparent)]
     Connect(Arc<ConnectError>),
     /// No link was established in time.
-    #[error("no connection within {seconds} s: check host and port, or allow more time")]
+    #[error("no connection within {seconds} s: check host and port")]
     ConnectTimeout {
         /// The limit, in seconds.
         seconds: u64,

@@ -101,7 +101,7 @@ pub enum ConnectError {
     NotTrusted(String),
     /// The certificate belongs to another name.
     #[error(
-        "the certificate of {host} is for another name ({reason}): connect by a name it has, or set the server name"
+        "the certificate of {host} is for another name ({reason}): connect by a name it has, or check its CA alone with --cafile and --insecure"
     )]
     WrongName {
         /// The host asked for.

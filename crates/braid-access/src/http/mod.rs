@@ -329,9 +329,12 @@ fn header_map(endpoint: &Endpoint, headers: Vec<SecretHeader>) -> Result<HeaderM
 
 fn connect_problem(error: ConnectError) -> HttpProblem {
     HttpProblem::Connect(match error {
-        // The transport's own text names a flag of the command line.
+        // The transport's own texts name flags of the command line.
         ConnectError::NotTrusted(host) => {
             format!("the certificate of {host} is not trusted: configure the file with its CA")
+        }
+        ConnectError::WrongName { host, reason } => {
+            format!("the certificate of {host} is for another name ({reason}): connect by a name it has")
         }
         error => error.to_string(),
     })

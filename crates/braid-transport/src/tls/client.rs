@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WantsClientCert};
+use rustls::client::{Resumption, WantsClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
@@ -31,7 +31,8 @@ pub struct ClientTlsOptions {
     pub ca_files: Vec<PathBuf>,
     /// The client's own certificate, for servers that ask for one.
     pub identity: Option<CertificateFiles>,
-    /// Trusts any certificate. Only for tests: an attacker in between can read and change everything.
+    /// Does not check the name in the certificate. With `ca_files` one of these must have signed it; without them any
+    /// certificate is trusted. Only for tests then: an attacker in between can read and change everything.
     pub insecure: bool,
     /// The name that the server's certificate must have, in place of the target's host.
     pub server_name: Option<String>,
@@ -160,7 +161,8 @@ impl ClientTls {
 
     /// Warns if the connection can be read by an attacker in between.
     pub(crate) fn warn_if_insecure(&self, host: &str) {
-        if self.shared.options.insecure {
+        let options = &self.shared.options;
+        if options.insecure && options.ca_files.is_empty() {
             tracing::warn!(host, "the server's certificate is NOT verified (insecure): for tests only");
         }
     }
@@ -208,7 +210,13 @@ fn client_config(
         .with_protocol_versions(versions)
         .map_err(|error| CertificateError::config(&error))?;
     let builder = if options.insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(UnverifiedIssuer { provider }))
+        let with_roots = |roots: RootCertStore| {
+            let issuers = WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
+            issuers.build().map_err(|error| CertificateError::config(&error))
+        };
+        let issuers =
+            (!options.ca_files.is_empty()).then(|| roots(options).and_then(with_roots)).transpose()?;
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(UnnamedServer { provider, issuers }))
     } else {
         builder.with_root_certificates(roots(options)?)
     };
@@ -290,22 +298,32 @@ pub(crate) fn tls_error(host: &str, error: &Error) -> ConnectError {
 
 // === Insecure ===
 
-/// Verifier for `insecure`: accepts any certificate whose key the peer proves to own.
+/// Verifier for `insecure`: accepts a certificate with any name whose key the peer proves to own.
 #[derive(Debug)]
-struct UnverifiedIssuer {
+struct UnnamedServer {
     provider: Arc<CryptoProvider>,
+    /// Authorities of which one must have signed the certificate; `None` if nobody needs to.
+    issuers: Option<Arc<WebPkiServerVerifier>>,
 }
 
-impl ServerCertVerifier for UnverifiedIssuer {
+impl ServerCertVerifier for UnnamedServer {
     fn verify_server_cert(
         &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
+        use CertificateDefect::{NotValidForName, NotValidForNameContext};
+        let Some(issuers) = &self.issuers else { return Ok(ServerCertVerified::assertion()) };
+        match issuers.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+            // The name is checked last, after signatures and dates.
+            Err(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
     }
 
     fn verify_tls12_signature(

@@ -150,6 +150,24 @@ async fn insecure_believes_any_certificate() {
 }
 
 #[tokio::test]
+async fn insecure_with_authorities_checks_all_but_the_name() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let unnamed = |pki: &Pki| {
+        pki.client_with(|options| {
+            options.insecure = true;
+            options.server_name = Some("elsewhere".to_owned());
+        })
+    };
+    for kind in secure_kinds(&pki, &ClientAuth::None) {
+        let mut listener = bind(kind.clone());
+        let (mut server, mut client) = pair(&mut listener, &unnamed(&pki)).await;
+        carry(&mut client, &mut server, b"hello").await;
+        let error = refusal(kind, &unnamed(&other)).await;
+        assert!(matches!(error, ConnectError::NotTrusted(_)), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn an_application_protocol_is_taken_if_it_is_ours_and_ignored_if_not() {
     let pki = Pki::new();
     for (offered, settled) in [("mqtt", Some("mqtt")), ("x-amzn-mqtt-ca", None)] {
