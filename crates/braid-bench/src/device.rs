@@ -58,7 +58,11 @@ struct Connections {
 ///
 /// # Errors
 /// The options of the client are invalid, or it is closed by an error that no reconnect cures.
-pub async fn run(load: &DeviceLoad, builder: Builder) -> Result<RunSummary, Failure> {
+pub async fn run(
+    load: &DeviceLoad,
+    builder: Builder,
+    mut tell: impl FnMut(&Event),
+) -> Result<RunSummary, Failure> {
     let alarm =
         Publication::new(topic_name(&load.topic)?, Bytes::new()).qos(QoS::AtLeastOnce).priority(URGENT);
     let clock = Clock::now();
@@ -137,7 +141,7 @@ pub async fn run(load: &DeviceLoad, builder: Builder) -> Result<RunSummary, Fail
     let run = async { tokio::join!(publish, collect) };
     let (published, longest) = tokio::select! {
         ended = run => ended,
-        () = connections.follow(&client, &clock) => return Err(Error::Closed.into()),
+        () = connections.follow(&client, &clock, &mut tell) => return Err(Error::Closed.into()),
         () = changes => return Err(Error::Closed.into()),
     };
     let (sent, recorded) = published?;
@@ -192,8 +196,8 @@ fn recording_topic(load: &DeviceLoad) -> String {
 }
 
 impl Connections {
-    /// Counts events until the client is closed by itself.
-    async fn follow(&mut self, client: &Client, clock: &Clock) {
+    /// Counts events, and tells them, until the client is closed by itself.
+    async fn follow(&mut self, client: &Client, clock: &Clock, tell: &mut impl FnMut(&Event)) {
         let mut events = client.events();
         while let Some(event) = events.recv().await {
             let (name, what) = match event {
@@ -211,8 +215,10 @@ impl Connections {
                 _ => continue,
             };
             *self.counters.entry(name.to_owned()).or_default() += 1;
+            let event = Event { at: clock.start().elapsed().as_secs_f64(), what };
+            tell(&event);
             if self.events.len() < EVENTS {
-                self.events.push(Event { at: clock.start().elapsed().as_secs_f64(), what });
+                self.events.push(event);
             }
         }
         // The end of a run that goes on elsewhere.

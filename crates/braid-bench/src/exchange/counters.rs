@@ -85,6 +85,11 @@ impl Counters {
         object.latencies.record(latency);
     }
 
+    /// Responses so far.
+    pub(super) fn answers(&self) -> u64 {
+        self.counts().objects.values().map(|object| object.counts.acked).sum()
+    }
+
     /// Counts bytes received on a stream.
     pub(super) fn received(&self, stream: u64, bytes: usize) {
         let second = self.clock.second(Instant::now());

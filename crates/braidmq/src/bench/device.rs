@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use braid_bench::device::{self, DeviceLoad};
-use braid_bench::summary::RunSummary;
+use braid_bench::summary::{Event, RunSummary};
 use braid_client::{Client, ClientTlsOptions};
 use clap::ArgAction;
 
 use super::failure::Failure;
 use super::options::{OptionsError, duration, switch};
 use super::output::JsonFile;
+use crate::printable::printable;
 
 /// Session Expiry Interval with recordings.
 const SESSION: Duration = Duration::from_secs(600);
@@ -126,7 +127,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         trace: args.trace,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let summary = runtime.block_on(device::run(&load, builder))?;
+    let summary = runtime.block_on(device::run(&load, builder, tell_event))?;
     runtime.shutdown_background();
     // Standard output may be closed.
     let _ = tell(&mut io::stdout().lock(), &summary);
@@ -138,10 +139,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if missing > 0 { Err(Failure::Unacknowledged(missing)) } else { Ok(()) }
 }
 
+/// Prints an event at once; standard output may be closed.
+fn tell_event(event: &Event) {
+    let _ = writeln!(io::stdout(), "{:>8.3} s  {}", event.at, printable(&event.what));
+}
+
 fn tell(out: &mut impl Write, summary: &RunSummary) -> io::Result<()> {
-    for event in &summary.events {
-        writeln!(out, "{:>8.3} s  {}", event.at, event.what)?;
-    }
     let count = |name| summary.counters.get(name).copied().unwrap_or_default();
     for (topic, what) in summary.topics.iter().zip(["alarms", "recordings"]) {
         writeln!(out, "{} of {} {what} acknowledged in {:.1} s", topic.acked, topic.sent, summary.seconds)?;

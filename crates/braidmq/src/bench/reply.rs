@@ -77,6 +77,7 @@ pub(super) enum Transport {
 /// Runs `braidmq bench reply`.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (kind, options) = (args.kind()?, args.listen_options());
+    let json = args.json.clone().map(JsonFile::prepare).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let timers = TimerService::exact()?;
     let (summary, outcome) = runtime.block_on(async {
@@ -99,8 +100,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     runtime.shutdown_background();
     tell(&summary);
-    if let Some(path) = &args.json {
-        JsonFile::prepare(path.clone())?.write(&summary)?;
+    if let Some(json) = json {
+        json.write(&summary)?;
     }
     outcome
 }

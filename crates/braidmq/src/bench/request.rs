@@ -16,6 +16,8 @@ use super::options::{OptionsError, duration};
 use super::output::JsonFile;
 use super::reply::{STREAMS, Transport};
 use crate::client::{parse_congestion, stopped};
+use crate::progress::ProgressLine;
+use crate::store::thousands;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -105,13 +107,17 @@ enum PerConnection {
 /// Runs `braidmq bench request`.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (load, dialer) = (args.load()?, args.dialer()?);
+    let json = args.json.clone().map(JsonFile::prepare).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let timers = TimerService::exact()?;
-    let summary = runtime.block_on(measure(&load, dialer, &timers, stopped()))?;
+    let progress = ProgressLine::new(false);
+    let report = |responses| progress.show(|| format!("{} responses", thousands(responses)));
+    let summary = runtime.block_on(measure(&load, dialer, &timers, stopped(), report))?;
+    progress.finish();
     runtime.shutdown_background();
     tell(args.transport, &summary);
-    if let Some(path) = &args.json {
-        JsonFile::prepare(path.clone())?.write(&summary)?;
+    if let Some(json) = json {
+        json.write(&summary)?;
     }
     let has_response = summary.topics.iter().any(|topic| topic.acked > 0);
     match summary.events.into_iter().next() {

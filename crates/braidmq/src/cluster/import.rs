@@ -17,9 +17,10 @@ use super::Location;
 use super::progress::{Step, with_progress};
 use crate::output;
 use crate::printable::printable;
+use crate::progress::ProgressLine;
 use crate::store::failure::Failure;
 use crate::store::import::open;
-use crate::store::progress::ProgressLine;
+use crate::store::progress::options_with;
 use crate::store::thousands;
 
 /// Import the export of a single broker's store: its sessions with their queues, and its retained messages
@@ -84,10 +85,10 @@ fn unpack(args: &Args) -> Result<(EmbeddedStore, String, tempfile::TempDir), Fai
         ))
     };
     let folder = tempfile::tempdir().map_err(temporary)?;
-    let progress = ProgressLine::new(false);
-    let unpacked = OfflineStore::restore(folder.path(), Existing::Keep, &mut from, progress.options());
+    let progress = Arc::new(ProgressLine::new(false));
+    let unpacked = OfflineStore::restore(folder.path(), Existing::Keep, &mut from, options_with(&progress));
     let opened = match unpacked {
-        Ok(_) => EmbeddedStore::open(folder.path(), progress.options()).map_err(Failure::from_unpacked),
+        Ok(_) => EmbeddedStore::open(folder.path(), options_with(&progress)).map_err(Failure::from_unpacked),
         Err(braid_store::TransferError::Store(error)) => Err(Failure::from_unpacked(error)),
         Err(error) => Err(Failure::of_import(error, &name)),
     };

@@ -1,15 +1,13 @@
 //! Progress of a question on standard error.
 
-use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use braid_cluster::import::ImportStage;
 use braid_cluster::status::Stage;
-use tokio::time::{Instant, interval};
+use tokio::time::interval;
 
-use crate::output::replace_line;
-use crate::store::progress::is_due;
+use crate::progress::ProgressLine;
 use crate::store::thousands;
 
 /// Interval in which the time for output is looked at.
@@ -28,8 +26,7 @@ pub(super) async fn with_progress<T, F: Future<Output = T>>(
 ) -> T {
     /// Step of the work.
     static STAGE: Mutex<Step> = Mutex::new(Step::Status(Stage::Connecting));
-    let is_terminal = io::stderr().is_terminal();
-    let (begun, mut last) = (Instant::now(), None::<Instant>);
+    let line = ProgressLine::new(false);
     let mut ticks = interval(TICK);
     // A poisoned lock is safe to use: a step is written whole.
     let work = work(&|stage| *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = stage);
@@ -37,31 +34,14 @@ pub(super) async fn with_progress<T, F: Future<Output = T>>(
     let done = loop {
         tokio::select! {
             done = &mut work => break done,
-            now = ticks.tick() => {
-                if is_due(now - begun, last.map(|last| now - last), is_terminal) {
-                    last = Some(now);
-                    show(*STAGE.lock().unwrap_or_else(PoisonError::into_inner), is_terminal);
-                }
-            }
+            _ = ticks.tick() => line.show(|| match *STAGE.lock().unwrap_or_else(PoisonError::into_inner) {
+                Step::Status(stage) => text(stage),
+                Step::Import(stage) => import_text(stage),
+            }),
         }
     };
-    if is_terminal && last.is_some() {
-        replace_line("");
-    }
+    line.finish();
     done
-}
-
-fn show(step: Step, is_terminal: bool) {
-    let text = match step {
-        Step::Status(stage) => text(stage),
-        Step::Import(stage) => import_text(stage),
-    };
-    if is_terminal {
-        replace_line(&text);
-    } else {
-        // A closed standard error is no failure.
-        let _ = writeln!(io::stderr(), "{text}");
-    }
 }
 
 fn text(stage: Stage) -> String {

@@ -36,6 +36,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if let Err(code) = signals::enter() {
         return code;
     }
+    eprintln!("testing this machine (some seconds; --cell sets the time of each test)");
     let lateness = args.lateness.map(|span| span.0);
     let wire = args.wire.into();
     let options = selftest::Options {

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use braid_store::{Check, Damage, OfflineStore};
 
-use super::progress::ProgressLine;
+use super::progress::options_with;
 use super::{DAMAGED, Failure, Location, print, thousands};
 use crate::printable::printable;
+use crate::progress::ProgressLine;
 
 /// Verify the store: every page's checksum and every row's references
 ///
@@ -25,9 +27,9 @@ pub(super) struct Args {
 const LISTED: usize = 20;
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let progress = ProgressLine::new(false);
+    let progress = Arc::new(ProgressLine::new(false));
     let directory = &args.location.data_dir;
-    let checked = OfflineStore::open(directory, progress.options()).and_then(|store| store.check());
+    let checked = OfflineStore::open(directory, options_with(&progress)).and_then(|store| store.check());
     progress.finish();
     let check = checked?;
     print(&text(&check, directory))?;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use braid_store::OfflineStore;
 use tempfile::NamedTempFile;
 
-use super::progress::ProgressLine;
+use super::progress::options_with;
 use super::{Failure, Location, print, thousands};
+use crate::progress::ProgressLine;
 
 /// Export everything as JSON Lines: a backup, or a transfer to another machine or version
 ///
@@ -27,7 +28,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let file = args.file.as_deref().filter(|file| file.as_os_str() != "-");
-    let progress = ProgressLine::new(file.is_none() && io::stdout().is_terminal());
+    let progress = Arc::new(ProgressLine::new(file.is_none() && io::stdout().is_terminal()));
     let exported = export(&args.location.data_dir, file, &progress);
     progress.finish();
     let records = exported?;
@@ -38,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 fn export(directory: &Path, file: Option<&Path>, progress: &Arc<ProgressLine>) -> Result<u64, Failure> {
-    let store = OfflineStore::open(directory, progress.options())?;
+    let store = OfflineStore::open(directory, options_with(progress))?;
     let Some(file) = file else {
         let exported = store.export(&mut io::stdout().lock());
         return exported.map_err(|error| Failure::of_export(error, "standard output"));

@@ -4,11 +4,13 @@ use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use braid_store::{Existing, OfflineStore};
 
-use super::progress::ProgressLine;
+use super::progress::options_with;
 use super::{Failure, Location, print, thousands};
+use crate::progress::ProgressLine;
 
 /// Import an export as the store, entirely or not at all
 ///
@@ -29,9 +31,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let file = args.file.as_deref().filter(|file| file.as_os_str() != "-");
     let (name, mut from) = open(file)?;
     let existing = if args.replace { Existing::Replace } else { Existing::Keep };
-    let progress = ProgressLine::new(false);
+    let progress = Arc::new(ProgressLine::new(false));
     let directory = &args.location.data_dir;
-    let imported = OfflineStore::restore(directory, existing, from.as_mut(), progress.options());
+    let imported = OfflineStore::restore(directory, existing, from.as_mut(), options_with(&progress));
     progress.finish();
     let records = imported.map_err(|error| Failure::of_import(error, &name))?;
     print(&format!("{} records are in the store of {}\n", thousands(records), directory.display()))?;

@@ -3,15 +3,17 @@
 use std::fmt::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use braid_store::{OfflineStore, QueueStats, Stats};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::progress::ProgressLine;
+use super::progress::options_with;
 use super::{Failure, Location, print, thousands};
 use crate::printable::printable;
+use crate::progress::ProgressLine;
 
 /// Count sessions, queues, retained messages and bytes, and list the longest queues
 #[derive(clap::Args, Debug)]
@@ -24,9 +26,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let progress = ProgressLine::new(false);
+    let progress = Arc::new(ProgressLine::new(false));
     let directory = &args.location.data_dir;
-    let counted = OfflineStore::open(directory, progress.options()).and_then(|store| store.stats());
+    let counted = OfflineStore::open(directory, options_with(&progress)).and_then(|store| store.stats());
     progress.finish();
     let stats = counted?;
     print(&if args.json { format!("{:#}\n", json(&stats)) } else { text(&stats, directory) })?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use braid_transport::quic::is_early_data_rejected;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 
 pub use self::load::{LoadError, RequestLoad, Reuse};
 
@@ -26,7 +26,11 @@ use crate::summary::RunSummary;
 /// Time limit of closing the connections, after the measured time.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// Puts `load` on the server that `dialer` connects to, until it is done or `stop` completes.
+/// Interval of the reports of a run.
+const REPORT: Duration = Duration::from_millis(100);
+
+/// Puts `load` on the server that `dialer` connects to, until it is done or `stop` completes. `report` gets the number of
+/// responses so far, ten times a second.
 ///
 /// Counters of the summary: `requests` are those begun; each became one of `responses`, of the `failed`, or is
 /// `unfinished` at the end. A request fails when its connection fails or ends before the response,
@@ -39,6 +43,7 @@ pub async fn run(
     dialer: Dialer,
     timers: &TimerService,
     stop: impl Future<Output = ()>,
+    mut report: impl FnMut(u64),
 ) -> Result<RunSummary, LoadError> {
     load.check()?;
     let dialer = Arc::new(dialer);
@@ -51,10 +56,18 @@ pub async fn run(
         let worker = Worker::new(load, Arc::clone(&dialer), source, Arc::clone(&tally));
         workers.spawn(worker.run(is_over.clone()));
     }
+    let reports = async {
+        let mut ticks = interval(REPORT);
+        loop {
+            ticks.tick().await;
+            report(tally.answers());
+        }
+    };
     tokio::select! {
         () = join(&mut workers) => {}
         () = sleep(load.duration.unwrap_or_default()), if load.duration.is_some() => {}
         () = stop => tally.note("stopped before the end"),
+        () = reports => {}
     }
     let summary = tally.requests(load.connections);
     drop((over, is_over));

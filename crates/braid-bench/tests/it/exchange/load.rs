@@ -71,7 +71,7 @@ async fn a_run_that_is_stopped_has_its_summary() {
     let load = RequestLoad { requests: Some(1000), ..RequestLoad::default() };
     let stop = tokio::time::sleep(Duration::from_secs(1));
     let summary =
-        run(&load, connector.into(), &TimerService::coarse(), stop).await.expect("the load makes sense");
+        run(&load, connector.into(), &TimerService::coarse(), stop, |_| {}).await.expect("the load makes sense");
     assert_eq!(counters(&summary), [4, 3, 0, 1, 1]);
     assert_eq!((summary.events[0].at, &*summary.events[0].what), (1.0, "stopped before the end"));
 }
@@ -115,7 +115,7 @@ async fn a_load_without_sense_is_not_begun() {
     let (_, connector) = in_memory(Service::default());
     let load =
         RequestLoad { reuse: Reuse::OneRequest, streams: 2, requests: Some(1), ..RequestLoad::default() };
-    let error = run(&load, connector.into(), &TimerService::coarse(), std::future::pending())
+    let error = run(&load, connector.into(), &TimerService::coarse(), std::future::pending(), |_| {})
         .await
         .expect_err("two at a time");
     assert_eq!(error, LoadError::Streams);

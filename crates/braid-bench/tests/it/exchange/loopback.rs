@@ -50,7 +50,7 @@ async fn all_transports_answer_every_request() {
             let load =
                 RequestLoad { connections, streams, reuse, requests: Some(100), ..RequestLoad::default() };
             let timers = TimerService::exact().expect("a thread");
-            let summary = run(&load, dialer, &timers, pending()).await.expect("the load makes sense");
+            let summary = run(&load, dialer, &timers, pending(), |_| {}).await.expect("the load makes sense");
             let [requests, responses, failed, unfinished, made] = counters(&summary);
             assert_eq!([requests, responses, failed, unfinished], [100, 100, 0, 0], "{:?}", summary.events);
             // One may be done with all before the other has begun.

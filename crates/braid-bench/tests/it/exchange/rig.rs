@@ -68,7 +68,7 @@ impl Rig {
 
 /// The whole load.
 pub(crate) async fn measure(load: &RequestLoad, dialer: impl Into<Dialer>) -> RunSummary {
-    run(load, dialer.into(), &TimerService::coarse(), pending()).await.expect("the load makes sense")
+    run(load, dialer.into(), &TimerService::coarse(), pending(), |_| {}).await.expect("the load makes sense")
 }
 
 pub(crate) fn counters(summary: &RunSummary) -> [u64; 5] {
