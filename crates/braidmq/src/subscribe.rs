@@ -113,7 +113,14 @@ pub(crate) fn run(args: Args) -> ExitCode {
 impl Args {
     /// Option that needs MQTT 5.
     fn needs_v5(&self) -> Option<&'static str> {
-        self.priority.map(|_| "--priority").or(self.datagrams.then_some("--datagrams"))
+        let given = [
+            ("--priority", self.priority.is_some()),
+            ("--datagrams", self.datagrams),
+            ("--no-local", self.no_local),
+            ("--retain-as-published", self.retain_as_published),
+            ("--retain-handling", self.retain_handling != RetainHandling::SendAlways),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
 }
 
@@ -310,6 +317,15 @@ mod tests {
     struct Cli {
         #[command(flatten)]
         args: Args,
+    }
+
+    #[test]
+    fn options_of_subscriptions_need_mqtt_5() {
+        let needs = |line: &str| Cli::parse_from(line.split(' ')).args.needs_v5();
+        for option in ["--no-local", "--retain-as-published", "--retain-handling never", "--priority 1"] {
+            assert_eq!(needs(&format!("sub -t a {option}")), option.split(' ').next());
+        }
+        assert_eq!(needs("sub -t a --retain-handling always -R"), None);
     }
 
     /// A server that answers CONNECT and SUBSCRIBE, then sends `last` and closes the link.

@@ -1,6 +1,7 @@
 //! Common parts of `pub` and `sub`: options of the connection, properties, failures and exit codes.
 
 mod failure;
+mod foreign;
 mod options;
 mod properties;
 mod quic;

@@ -1,6 +1,7 @@
 //! Options of a connection, named as those of `mosquitto_pub` and `mosquitto_sub`.
 
-use std::io::Read;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use braid_client::{
 use braid_transport::Transport;
 use clap::builder::PossibleValuesParser;
 
+use super::foreign::ForeignOptions;
 use super::quic::QuicOptions;
 use super::{Failure, Properties, key_log};
-use crate::secret::Secret;
+use crate::secret::{Secret, VARIABLE, first_line};
 
 const CONNECTION: &str = "Connection";
 const SESSION: &str = "Session";
@@ -50,17 +52,10 @@ pub(crate) struct ClientOptions {
     #[arg(short, long, value_name = "NAME", help_heading = CONNECTION)]
     pub(crate) username: Option<String>,
     /// The password. Others on this machine can see it in the list of processes: the environment variable
-    /// or --password-stdin are better places.
-    #[arg(
-        short = 'P',
-        long = "pw",
-        value_name = "PASSWORD",
-        env = "BRAIDMQ_PASSWORD",
-        hide_env_values = true,
-        help_heading = CONNECTION
-    )]
+    /// BRAIDMQ_PASSWORD, which counts if neither this nor the URL has a password, or --password-stdin are better places.
+    #[arg(short = 'P', long = "pw", value_name = "PASSWORD", help_heading = CONNECTION)]
     pub(crate) password: Option<Secret>,
-    /// Read the password from standard input, up to its end or the end of the line.
+    /// Read the password from the first line of standard input.
     #[arg(long, help_heading = CONNECTION)]
     pub(crate) password_stdin: bool,
     /// Authenticate by this method: SCRAM-SHA-256 (MQTT 5). The server never gets the password and has to prove that it
@@ -74,18 +69,14 @@ pub(crate) struct ClientOptions {
     )]
     pub(crate) auth_method: Option<String>,
     /// Version of MQTT: mqttv31, mqttv311 or mqttv5 (or 31, 311, 5). mqttv311 by default, or mqttv5 if an
-    /// option needs it (-x, -D, --auth-method) or the URL is auto://.
+    /// option needs it (such as -x, -D, --auth-method) or the URL is auto://.
     #[arg(short = 'V', long, value_name = "VERSION", value_parser = parse_version, help_heading = CONNECTION)]
     pub(crate) protocol_version: Option<ProtocolVersion>,
     /// Keep Alive: the most seconds without a packet, 0 to 65535.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 60, help_heading = CONNECTION)]
     pub(crate) keepalive: u16,
-    /// Accepted for compatibility with mosquitto: TCP_NODELAY is always set.
-    #[arg(long, hide = true)]
-    pub(crate) nodelay: bool,
-    /// Find the server by SRV records: not supported, give host and port.
-    #[arg(short = 'S', hide = true)]
-    pub(crate) srv: bool,
+    #[command(flatten)]
+    pub(crate) foreign: ForeignOptions,
 
     /// The Client Identifier. By default a random one.
     #[arg(short, long, value_name = "ID", conflicts_with = "id_prefix", help_heading = SESSION)]
@@ -160,9 +151,9 @@ pub(crate) struct ClientOptions {
     /// The application protocol to ask for (ALPN).
     #[arg(long, value_name = "PROTOCOL", help_heading = TLS)]
     pub(crate) tls_alpn: Option<String>,
-    /// Do not verify the server's certificate: for tests only, because anyone on the path can then read and change
-    /// all data. Turns TLS on.
-    #[arg(long, help_heading = TLS)]
+    /// Do not check the name in the server's certificate: with --cafile its signature still is. Without it any
+    /// certificate will do: for tests only, because anyone on the path can then read and change all data. Turns TLS on.
+    #[arg(long, conflicts_with = "tls_use_os_certs", help_heading = TLS)]
     pub(crate) insecure: bool,
 
     #[command(flatten)]
@@ -199,9 +190,7 @@ impl ClientOptions {
     /// Checks the options, reads the password from standard input if requested, and builds the client. `needs_v5`: a
     /// further option that MQTT 3 does not support.
     pub(crate) fn connection(&self, needs_v5: Option<&str>) -> Result<Connection, Failure> {
-        if self.srv {
-            return Err(Failure::usage("Error: SRV records are not supported: give --host and --port."));
-        }
+        self.foreign.refuse()?;
         let properties = Properties::parse(&self.property)?;
         let needs_v5 = match (&self.session_expiry_interval, self.property.first(), &self.auth_method) {
             (Some(_), _, _) => Some("-x"),
@@ -218,6 +207,7 @@ impl ClientOptions {
             return Err(Failure::usage(what));
         }
         let (url, topic) = self.url()?;
+        self.check_tls(&url)?;
         if let Some(option) = self.quic.first() {
             self.needs_quic(option)?;
         }
@@ -265,7 +255,7 @@ impl ClientOptions {
     /// The URL for the client, without the topic that it may name.
     fn url(&self) -> Result<(String, Option<String>), Failure> {
         let Some(url) = &self.url else {
-            let scheme = if self.wants_tls() || self.port == Some(8883) { "mqtts" } else { "mqtt" };
+            let scheme = if self.wants_tls().is_some() || self.port == Some(8883) { "mqtts" } else { "mqtt" };
             let host = if self.host.contains(':') && !self.host.starts_with('[') {
                 format!("[{}]", self.host)
             } else {
@@ -308,8 +298,30 @@ impl ClientOptions {
         self.scheme().is_some_and(is_auto)
     }
 
-    fn wants_tls(&self) -> bool {
-        !self.cafile.is_empty() || self.cert.is_some() || self.insecure || self.tls_use_os_certs
+    /// The first option that turns TLS on.
+    fn wants_tls(&self) -> Option<&'static str> {
+        let given = [
+            ("--cafile", !self.cafile.is_empty()),
+            ("--cert", self.cert.is_some()),
+            ("--insecure", self.insecure),
+            ("--tls-use-os-certs", self.tls_use_os_certs),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
+    }
+
+    /// Refuses options of TLS with a URL of a transport that is not encrypted.
+    fn check_tls(&self, url: &str) -> Result<(), Failure> {
+        let option = self.wants_tls().or(self.tls_alpn.as_ref().map(|_| "--tls-alpn"));
+        let transport = url.split_once("://").and_then(|(scheme, _)| Transport::from_scheme(scheme));
+        match (option, transport) {
+            (Some(option), Some(transport)) if !transport.is_encrypted() => {
+                let encrypted = if transport.is_websocket() { "wss" } else { "mqtts" };
+                Err(Failure::usage(format!(
+                    "Error: {option} needs TLS: connect with --url {encrypted}://HOST, or leave it out."
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn tls(&self) -> ClientTlsOptions {
@@ -329,17 +341,22 @@ impl ClientOptions {
             builder = builder.user_name(username);
         }
         if self.password_stdin {
-            let mut line = Vec::new();
-            std::io::stdin()
-                .read_to_end(&mut line)
+            let line = first_line(std::io::stdin().lock(), usize::from(u16::MAX))
                 .map_err(|error| Failure::usage(format!("Error: cannot read the password: {error}.")))?;
-            let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(line.len());
-            line.truncate(end);
             builder = builder.password(line);
-        } else if let Some(password) = &self.password {
-            builder = builder.password(password.to_string());
+        } else if let Some(password) = self.password_of(std::env::var_os(VARIABLE)) {
+            builder = builder.password(password);
         }
         Ok(if self.auth_method.is_some() { builder.scram() } else { builder })
+    }
+
+    /// The password of -P, or of the environment variable if the URL has none.
+    fn password_of(&self, variable: Option<OsString>) -> Option<Vec<u8>> {
+        let authority = self.url.as_deref().and_then(|url| url.split_once("://")?.1.split('/').next());
+        let user = authority.and_then(|authority| authority.rsplit_once('@')).map(|(user, _)| user);
+        let url_has_one = user.is_some_and(|user| user.contains(':'));
+        let given = self.password.as_ref().map(|password| password.as_bytes().to_owned());
+        given.or_else(|| variable.filter(|_| !url_has_one).map(OsStringExt::into_vec))
     }
 
     fn session(
@@ -475,8 +492,40 @@ mod tests {
         assert!(error("-c").is_some_and(|error| error.contains("-i")));
         assert!(error("-D will content-type x").is_some_and(|error| error.contains("--will-topic")));
         assert!(error("-S").is_some_and(|error| error.contains("--host and --port")));
+        assert!(error("--tls-version tlsv1.2").is_some_and(|error| error.contains("leave it out")));
+        assert!(error("--ws").is_some_and(|error| error.contains("--url ws://HOST")));
         assert!(error("-L localhost").is_some_and(|error| error.contains("mqtt://HOST")));
         assert!(error("-V 311 -x 60").is_some_and(|error| error.contains("-x needs MQTT 5")));
+    }
+
+    #[test]
+    fn options_of_tls_are_refused_where_nothing_is_encrypted() {
+        let error = |line: &str| options(line).connection(None).err().map(|failure| failure.to_string());
+        for option in ["--cafile ca.pem", "--cert c --key k", "--insecure", "--tls-use-os-certs", "--tls-alpn x"] {
+            for (plain, encrypted) in [("mqtt", "mqtts"), ("ws", "wss")] {
+                let name = option.split(' ').next().unwrap();
+                let expected =
+                    format!("Error: {name} needs TLS: connect with --url {encrypted}://HOST, or leave it out.");
+                assert_eq!(error(&format!("-L {plain}://h {option}")).as_deref(), Some(&*expected));
+                assert_eq!(error(&format!("-L {encrypted}://h {option}")), None);
+            }
+            assert_eq!(error(&format!("-L quic://h {option}")), None);
+            assert_eq!(error(&format!("-L auto://h {option}")), None);
+        }
+        assert!(error("--tls-alpn x").is_some_and(|error| error.contains("mqtts://HOST")));
+        assert_eq!(error("-p 8883 --tls-alpn x"), None);
+    }
+
+    #[test]
+    fn a_password_in_the_url_counts_before_the_environment_and_an_option_before_both() {
+        let password = |line: &str| {
+            let password = options(line).password_of(Some("variable".into()))?;
+            Some(String::from_utf8(password).unwrap())
+        };
+        assert_eq!(password("-u jane").as_deref(), Some("variable"));
+        assert_eq!(password("-L mqtt://jane@h/a:b").as_deref(), Some("variable"));
+        assert_eq!(password("-L mqtt://jane:secret@h/t"), None);
+        assert_eq!(password("-L mqtt://jane:secret@h/t -P other").as_deref(), Some("other"));
     }
 
     #[test]

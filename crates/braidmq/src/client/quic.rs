@@ -27,7 +27,8 @@ pub(crate) struct QuicOptions {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), help_heading = HEADING)]
     link_rate: Option<u64>,
     /// Keep a path of the connection on this interface, or at this address of this machine. To be given twice or more
-    /// often, the preferred one first: when one does not answer, messages go on on another. -v tells how they are.
+    /// often, the preferred one first: when one does not answer, messages go on on another. --events tells how they
+    /// are, as does -v of `braidmq pub`.
     #[arg(long, value_name = "INTERFACE", help_heading = HEADING)]
     path: Vec<String>,
     /// Use of the paths: standby sends on the first one that answers, both on all of them.

@@ -2,7 +2,7 @@
 //! machine can see.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -11,17 +11,15 @@ use braid_auth::password::MAX_PASSWORD_BYTES;
 use super::Failure;
 use super::terminal::HiddenInput;
 use crate::printable::printable;
-
-/// Environment variable with a password.
-const VARIABLE: &str = "BRAIDMQ_PASSWORD";
+use crate::secret::{self, VARIABLE};
 
 /// Source of a password
 #[derive(clap::Args, Debug)]
 pub(super) struct PasswordSource {
-    /// Read the password from standard input, up to its end or the end of the line
+    /// Read the password from the first line of standard input
     #[arg(long, conflicts_with = "password_file")]
     stdin: bool,
-    /// Read the password from a file, up to its end or the end of the line [default: the environment variable
+    /// Read the password from the first line of a file [default: the environment variable
     /// BRAIDMQ_PASSWORD if there is one, otherwise the terminal]
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
@@ -55,7 +53,7 @@ impl PasswordSource {
         }
         if let Some(path) = &self.password_file {
             let name = path.display().to_string();
-            return open(path, &name).and_then(|file| first_line(file, &name)).map(Some);
+            return open(path, &name).and_then(|file| first_line(BufReader::new(file), &name)).map(Some);
         }
         Ok(std::env::var_os(VARIABLE).map(OsStringExt::into_vec))
     }
@@ -65,15 +63,9 @@ fn open(path: &Path, name: &str) -> Result<File, Failure> {
     File::open(path).map_err(|error| Failure::new(format!("cannot read {name}: {error}")))
 }
 
-/// Reads up to the end or the end of the line, as `braidmq pub --password-stdin` does.
-fn first_line(source: impl Read, name: &str) -> Result<Vec<u8>, Failure> {
-    let mut line = Vec::new();
-    // One byte more than allowed, so that too long a password is not shortened.
-    let read = source.take(MAX_PASSWORD_BYTES as u64 + 1).read_to_end(&mut line);
-    read.map_err(|error| Failure::new(format!("cannot read {name}: {error}")))?;
-    let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(line.len());
-    line.truncate(end);
-    Ok(line)
+fn first_line(source: impl BufRead, name: &str) -> Result<Vec<u8>, Failure> {
+    secret::first_line(source, MAX_PASSWORD_BYTES)
+        .map_err(|error| Failure::new(format!("cannot read {name}: {error}")))
 }
 
 fn open_terminal() -> Result<HiddenInput, Failure> {
