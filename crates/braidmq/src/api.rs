@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use braid_access::http::{Endpoint, HttpClient, HttpOptions, SecretHeader};
+use braid_access::http::{Endpoint, HttpClient, HttpError, HttpOptions, HttpProblem, SecretHeader};
 use braid_access::read_file;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -79,12 +79,40 @@ fn first_line(path: &Path) -> Result<String, String> {
 
 /// Reads a resource.
 pub(crate) async fn get<T: DeserializeOwned>(client: &HttpClient) -> Result<T, String> {
-    let response = client.get().await.map_err(|error| error.to_string())?;
+    let response = client.get().await.map_err(|error| explained(&error))?;
     if response.status == 200 {
         return serde_json::from_slice(&response.body)
             .map_err(|error| format!("the response is not of this API: {error}"));
     }
     let problem: Value = serde_json::from_slice(&response.body).unwrap_or_default();
-    let detail = problem["detail"].as_str().unwrap_or("no detail");
+    let other = "this may not be the address of the API (http.api.listen, or else http.listen)";
+    let detail = problem["detail"].as_str().unwrap_or(other);
     Err(format!("the broker answers {}: {detail}", response.status))
+}
+
+/// Failure of a request, with the remedy where no broker was reached.
+fn explained(error: &HttpError) -> String {
+    // With https the failure may be that of its certificate.
+    let is_unreachable = matches!(error.problem, HttpProblem::Connect(_)) && error.url.starts_with("http:");
+    let remedy = if is_unreachable {
+        ": start the broker with --http 127.0.0.1:18083, or give the address of its API with --url"
+    } else {
+        ""
+    };
+    format!("{error}{remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_that_is_not_reached_is_to_be_started_with_http() {
+        let error = |url: &str, problem| explained(&HttpError { url: url.into(), problem });
+        let refused = || HttpProblem::Connect("cannot connect to 127.0.0.1:1: refused".to_owned());
+        let said = error("http://127.0.0.1:1/", refused());
+        assert!(said.contains("refused: start the broker with --http 127.0.0.1:18083"), "{said}");
+        assert!(error("https://127.0.0.1:1/", refused()).ends_with("refused"));
+        assert!(error("http://127.0.0.1:1/", HttpProblem::Busy).ends_with("too slow?"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use braid_broker::BrokerListener;
 use braid_transport::Transport;
@@ -49,9 +49,9 @@ fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate
     let mut out = format!("BraidMQ {} is listening:\n", env!("CARGO_PKG_VERSION"));
     let mut first = None;
     for &(transport, address) in &addresses.mqtt {
-        let url = format!("{}://{address}{}", transport.scheme(), default_path(transport));
-        let _ = writeln!(out, "  {:<5} {url}", transport.to_string());
-        first.get_or_insert((url, transport));
+        let url = |address| format!("{}://{address}{}", transport.scheme(), default_path(transport));
+        let _ = writeln!(out, "  {:<5} {}", transport.to_string(), url(address));
+        first.get_or_insert((url(reachable(address)), transport));
     }
     for address in &addresses.health {
         let _ = writeln!(out, "  http  http://{address}/health");
@@ -77,6 +77,9 @@ fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate
     };
     let _ = writeln!(out, "Clients without credentials {anonymous}.");
     if let Some((url, transport)) = first {
+        // As it was called: an alias or a path.
+        let program = std::env::args_os().next().unwrap_or_else(|| "braidmq".into());
+        let program = program.display();
         let trust = match certificate {
             Some(certificate) if certificate.is_self_signed && transport.is_encrypted() => {
                 format!(" --cafile {}", certificate.tls.files().certificate.display())
@@ -86,12 +89,22 @@ fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate
         let _ = write!(
             out,
             "Try it, in two other terminals:\n  \
-             braidmq sub --url {url}{trust} -t 'demo/#' -v\n  \
-             braidmq pub --url {url}{trust} -t demo/hello -m 'Hello, world'\n\
+             {program} sub --url {url}{trust} -t 'demo/#' -v\n  \
+             {program} pub --url {url}{trust} -t demo/hello -m 'Hello, world'\n\
              Stop with Ctrl-C.\n"
         );
     }
     out
+}
+
+/// Address of this machine where a listener of all its addresses is reached, and which the certificate names.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
 }
 
 /// Durability of sessions and messages, as a sentence.
@@ -107,6 +120,22 @@ fn durability(config: &Config) -> String {
         ),
         DurabilityConfig::Memory => {
             "Sessions and messages are kept in memory only: they end with this process.".to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_to_try_name_an_address_that_can_be_reached_and_is_in_the_certificate() {
+        for (bound, named) in [
+            ("0.0.0.0:1883", "127.0.0.1:1883"),
+            ("[::]:1883", "[::1]:1883"),
+            ("192.0.2.1:1883", "192.0.2.1:1883"),
+        ] {
+            assert_eq!(reachable(bound.parse().unwrap()).to_string(), named);
         }
     }
 }

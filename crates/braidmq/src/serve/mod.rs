@@ -63,7 +63,8 @@ pub(crate) struct Args {
     /// Read this TOML file
     #[arg(long, value_name = "FILE", env = "BRAIDMQ_CONFIG")]
     config: Option<PathBuf>,
-    /// Listen for MQTT on TCP; repeatable; naming any listener replaces the default set
+    /// Listen for MQTT on TCP; repeatable; naming any listener replaces [listeners] of the configuration; [[listener]]
+    /// tables stay
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Vec<String>,
     /// Listen for MQTT on TLS

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use braid_access::http::HttpClient;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use self::page::{Overview, Streams, clients_page, streams_page};
 use self::terminal::Screen;
@@ -64,27 +64,29 @@ enum View {
 
 async fn show(args: &Args) -> Result<(), String> {
     let mut view = View::new(args)?;
+    // Before the screen is opened, which would hide the failure.
+    let mut lines = view.look().await?;
     if args.once {
         // Rates are those between two looks.
-        view.look().await?;
         sleep(ONCE).await;
         let text = lines_of(&view.look().await?);
         return output::print(&text).map_err(|error| format!("cannot write standard output: {error}"));
     }
     let mut screen = Screen::open().map_err(|error| format!("there is no terminal ({error}): use --once"))?;
-    let mut ticks = interval(Duration::from_secs(args.interval));
+    let period = Duration::from_secs(args.interval);
+    let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        screen.draw(&lines).map_err(|error| format!("cannot write to the terminal: {error}"))?;
         tokio::select! {
             _ = ticks.tick() => {}
             () = screen.quit() => return Ok(()),
         }
-        let lines = match view.look().await {
+        lines = match view.look().await {
             Ok(lines) => lines,
             // A broker may be restarted: the next look may succeed.
             Err(message) => vec![crate::printable::printable(&message).into_owned()],
         };
-        screen.draw(&lines).map_err(|error| format!("cannot write to the terminal: {error}"))?;
     }
 }
 

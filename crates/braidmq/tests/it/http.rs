@@ -195,6 +195,14 @@ fn the_api_has_addresses_of_its_own() {
 }
 
 #[test]
+fn top_ends_with_the_failure_of_its_first_look() {
+    let output = braidmq(&["top", "--url", "http://127.0.0.1:1"]).output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.code() == Some(1) && said.lines().count() == 1, "{said}");
+    assert!(said.ends_with(", or give the address of its API with --url\n"), "{said}");
+}
+
+#[test]
 fn a_wrong_front_is_refused() {
     let data = tempfile::tempdir().unwrap();
     for (arguments, expected) in [
