@@ -17,17 +17,40 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const CHANGELOG: &str = "packaging/debian/changelog";
 
 /// Source in the repository, and path in the package. A path that ends in `.gz` is compressed. All have mode 0644.
+///
+/// Documents keep their places relative to one another, for their links. Pages for developers, decisions and
+/// screenshots are in the repository only.
 const FILES: &[(&str, &str)] = &[
     ("packaging/braidmq.toml", "etc/braidmq/braidmq.toml"),
     ("packaging/braidmq.service", "usr/lib/systemd/system/braidmq.service"),
     ("packaging/braidmq.1", "usr/share/man/man1/braidmq.1.gz"),
     ("packaging/debian/copyright", "usr/share/doc/braidmq/copyright"),
     (CHANGELOG, "usr/share/doc/braidmq/changelog.gz"),
+    ("docs/advisories.md", "usr/share/doc/braidmq/advisories.md"),
+    ("docs/api.md", "usr/share/doc/braidmq/api.md"),
+    ("docs/auto.md", "usr/share/doc/braidmq/auto.md"),
+    ("docs/bench-http.md", "usr/share/doc/braidmq/bench-http.md"),
+    ("docs/bench.md", "usr/share/doc/braidmq/bench.md"),
+    ("docs/benchmarks.md", "usr/share/doc/braidmq/benchmarks.md"),
+    ("docs/clients.md", "usr/share/doc/braidmq/clients.md"),
+    ("docs/cluster-balancer.md", "usr/share/doc/braidmq/cluster-balancer.md"),
+    ("docs/cluster.md", "usr/share/doc/braidmq/cluster.md"),
     ("docs/configuration.md", "usr/share/doc/braidmq/configuration.md"),
+    ("docs/dashboard.md", "usr/share/doc/braidmq/dashboard.md"),
+    ("docs/glossary.md", "usr/share/doc/braidmq/glossary.md"),
+    ("docs/http-hook.md", "usr/share/doc/braidmq/http-hook.md"),
+    ("docs/lab.md", "usr/share/doc/braidmq/lab.md"),
     ("docs/limits.md", "usr/share/doc/braidmq/limits.md"),
+    ("docs/openapi.json", "usr/share/doc/braidmq/openapi.json"),
+    ("docs/passwords.md", "usr/share/doc/braidmq/passwords.md"),
+    ("docs/permissions.md", "usr/share/doc/braidmq/permissions.md"),
+    ("docs/pictures/urgent-ahead-of-bulk.svg", "usr/share/doc/braidmq/pictures/urgent-ahead-of-bulk.svg"),
     ("docs/security.md", "usr/share/doc/braidmq/security.md"),
+    ("docs/spec/mqtt-over-quic.md", "usr/share/doc/braidmq/spec/mqtt-over-quic.md"),
     ("docs/store.md", "usr/share/doc/braidmq/store.md"),
     ("docs/streams.md", "usr/share/doc/braidmq/streams.md"),
+    ("docs/tenants.md", "usr/share/doc/braidmq/tenants.md"),
+    ("docs/tokens.md", "usr/share/doc/braidmq/tokens.md"),
 ];
 
 const NOTICES: &str = "usr/share/doc/braidmq/third-party-licences.gz";

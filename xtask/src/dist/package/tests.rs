@@ -30,14 +30,36 @@ drwxr-xr-x root/root ./usr/lib/systemd/system/
 drwxr-xr-x root/root ./usr/share/
 drwxr-xr-x root/root ./usr/share/doc/
 drwxr-xr-x root/root ./usr/share/doc/braidmq/
+-rw-r--r-- root/root ./usr/share/doc/braidmq/advisories.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/api.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/auto.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/bench-http.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/bench.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/benchmarks.md
 -rw-r--r-- root/root ./usr/share/doc/braidmq/changelog.gz
+-rw-r--r-- root/root ./usr/share/doc/braidmq/clients.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/cluster-balancer.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/cluster.md
 -rw-r--r-- root/root ./usr/share/doc/braidmq/configuration.md
 -rw-r--r-- root/root ./usr/share/doc/braidmq/copyright
+-rw-r--r-- root/root ./usr/share/doc/braidmq/dashboard.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/glossary.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/http-hook.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/lab.md
 -rw-r--r-- root/root ./usr/share/doc/braidmq/limits.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/openapi.json
+-rw-r--r-- root/root ./usr/share/doc/braidmq/passwords.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/permissions.md
+drwxr-xr-x root/root ./usr/share/doc/braidmq/pictures/
+-rw-r--r-- root/root ./usr/share/doc/braidmq/pictures/urgent-ahead-of-bulk.svg
 -rw-r--r-- root/root ./usr/share/doc/braidmq/security.md
+drwxr-xr-x root/root ./usr/share/doc/braidmq/spec/
+-rw-r--r-- root/root ./usr/share/doc/braidmq/spec/mqtt-over-quic.md
 -rw-r--r-- root/root ./usr/share/doc/braidmq/store.md
 -rw-r--r-- root/root ./usr/share/doc/braidmq/streams.md
+-rw-r--r-- root/root ./usr/share/doc/braidmq/tenants.md
 -rw-r--r-- root/root ./usr/share/doc/braidmq/third-party-licences.gz
+-rw-r--r-- root/root ./usr/share/doc/braidmq/tokens.md
 drwxr-xr-x root/root ./usr/share/man/
 drwxr-xr-x root/root ./usr/share/man/man1/
 -rw-r--r-- root/root ./usr/share/man/man1/braidmq.1.gz
@@ -86,7 +108,23 @@ fn control_files_are_complete() {
         assert_eq!(header[3..8], [0; 5], "{path} holds a name or a time");
     }
     let sums = output(Command::new("md5sum").current_dir(folder.path()).args(["--check", "DEBIAN/md5sums"]));
-    assert_eq!(sums.unwrap().lines().count(), 11, "every file but the conffile");
+    assert_eq!(sums.unwrap().lines().count(), FILES.len() + 1, "every file but the conffile");
+}
+
+#[test]
+fn links_between_documents_lead_to_files_of_the_package() {
+    const ELSEWHERE: [&str; 5] = ["http:", "https:", "../", "decisions/", "screenshots/"];
+    for (page, _) in FILES.iter().filter(|(page, _)| page.starts_with("docs/") && page.ends_with(".md")) {
+        let text = fs::read_to_string(tree::root().join(page)).unwrap();
+        for link in text.split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap();
+            if target.is_empty() || ELSEWHERE.iter().any(|start| target.starts_with(start)) {
+                continue;
+            }
+            let path = Path::new(page).with_file_name(target);
+            assert!(FILES.iter().any(|(from, _)| Path::new(from) == path), "{page} links {target}");
+        }
+    }
 }
 
 #[test]
