@@ -20,8 +20,9 @@ use crate::certificate::CertificateFiles;
 use crate::error::{CertificateError, HandshakeError};
 use crate::transport::Transport;
 
-/// Sessions a server remembers for resumption; each costs some hundred bytes.
-const SESSIONS: usize = 1024;
+/// Tickets that a server remembers for resumption, about 500 bytes each. A connection gets two, and all clients of a
+/// fleet come back at once after a cut.
+const SESSIONS: usize = 32_768;
 
 /// Authentication of clients by certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
