@@ -307,10 +307,11 @@ impl Builder {
     }
 
     /// Whether received messages are acknowledged by [`Messages::acknowledge`] instead of when they are taken, for
-    /// applications that have to store a message before the server may discard it. A message of QoS 2 that is not
-    /// acknowledged when the connection ends counts as acknowledged with the next one.
+    /// applications that have to store a message before the server may discard it. A message that is not acknowledged
+    /// when the connection ends comes again with the next one, marked as a duplicate, of QoS 2 as well.
     pub fn manual_acknowledgement(mut self, manual: bool) -> Self {
         self.queues.is_acknowledged_manually = manual;
+        self.protocol.forgets_unacknowledged = manual;
         self
     }
 

@@ -46,6 +46,29 @@ async fn manual_acknowledgement_covers_everything_before_it() {
     assert_eq!(settle(&mut peer).await, 1);
 }
 
+/// The application may not have stored it: the server has to keep it. [MQTT-4.3.3-8]
+#[tokio::test(start_paused = true)]
+async fn a_message_of_qos_2_that_is_not_acknowledged_comes_again() {
+    let (mut listening, builder) = network();
+    let builder = builder.manual_acknowledgement(true).session_expiry(Duration::from_secs(60));
+    let (mut peer, parts) = join!(listening.accept(), builder.connect());
+    let (_client, mut messages) = parts.unwrap();
+    for payload in ["1", "2"] {
+        peer.deliver("t", payload, QoS::ExactlyOnce).await;
+    }
+    let first = messages.recv().await.unwrap();
+    messages.recv().await.unwrap();
+    messages.acknowledge(&first);
+    peer.run(MOMENT).await;
+    let (mut peer, _) = listening.accept_with(Some(peer.cut())).await;
+    assert_eq!(settle(&mut peer).await, 1, "the first is complete");
+    let again = messages.recv().await.unwrap();
+    assert_eq!((again.dup, &again.payload[..]), (true, &b"2"[..]));
+    messages.acknowledge(&again);
+    assert_eq!(settle(&mut peer).await, 0);
+    assert!(timeout(MOMENT, messages.recv()).await.is_err());
+}
+
 /// Two tasks that each handle a message finish in any order.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_of_an_older_message_takes_none_back() {

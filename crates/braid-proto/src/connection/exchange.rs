@@ -236,6 +236,15 @@ impl Exchange {
         }
     }
 
+    /// Forgets the messages of QoS 2 whose PUBREC was not sent: the peer repeats them, and is the owner until then.
+    /// [MQTT-4.3.3-8]
+    pub(crate) fn forget_unacknowledged(&mut self) {
+        for (stream, packet_id) in self.acks.unsent_pubrecs() {
+            let id_scope = self.id_scope(stream);
+            self.session.inbound.release(id_scope, packet_id);
+        }
+    }
+
     /// Handles PUBACK, PUBREC, PUBREL and PUBCOMP on any stream. [BQ-22]
     pub(crate) fn handle_ack(&mut self, on: StreamKey, ack: &Ack) -> Acknowledged {
         let (id, reason) = (ack.packet_id, ack.reason);
@@ -614,6 +623,17 @@ impl AckQueue {
             self.entries = VecDeque::new(); // An idle connection keeps no capacity of a burst.
         }
         Some((stream, ack))
+    }
+
+    /// Streams and identifiers of the messages of QoS 2 whose effect is not durable.
+    fn unsent_pubrecs(&self) -> Vec<(StreamKey, PacketId)> {
+        let pubrec = |entry: &Entry| match &entry.ack {
+            PendingAck::Ack(ack) if ack.kind == AckKind::Pubrec && entry.has_effect => {
+                Some((entry.stream, ack.packet_id))
+            }
+            _ => None,
+        };
+        self.entries.iter().filter_map(pubrec).collect()
     }
 
     /// Number of pending acknowledgements.

@@ -31,6 +31,9 @@ pub struct ClientOptions {
     pub outbound_topic_aliases: u16,
     /// Whether large messages of a session that outlives the connection are continued on the next one. [BQ-95]
     pub resume_large: bool,
+    /// Whether a message of QoS 2 that is not acknowledged when the connection ends was not received: the server's
+    /// repetition is a message then, for an application that has to store it first.
+    pub forgets_unacknowledged: bool,
 }
 
 impl Default for ClientOptions {
@@ -41,6 +44,7 @@ impl Default for ClientOptions {
             maximum_inflight: 100,
             outbound_topic_aliases: 64,
             resume_large: false,
+            forgets_unacknowledged: false,
         }
     }
 }
@@ -289,11 +293,17 @@ impl Client {
     pub(super) fn close(&mut self, cause: Cause) {
         let closed = match &mut self.state {
             State::Closed(_) => return,
-            State::Established(established) => Closed {
-                outbox: established.exchange.streams.take_control_outbox(),
-                cause,
-                session: Some(mem::take(&mut established.exchange.session)),
-            },
+            State::Established(established) => {
+                let exchange = &mut established.exchange;
+                if self.options.forgets_unacknowledged {
+                    exchange.forget_unacknowledged();
+                }
+                Closed {
+                    outbox: exchange.streams.take_control_outbox(),
+                    cause,
+                    session: Some(mem::take(&mut exchange.session)),
+                }
+            }
             State::Connecting(connecting) => Closed {
                 outbox: mem::take(&mut connecting.outbox),
                 cause,
