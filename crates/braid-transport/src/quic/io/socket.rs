@@ -93,6 +93,9 @@ impl Socket {
 
     /// Receives up to `batch` buffers of datagrams, and calls `handle` for each datagram. Only one task may wait.
     ///
+    /// A datagram from port 0, which cannot be answered, is dropped: `sendmsg` to that port fails with EINVAL, upon
+    /// which segmentation offload and ECN would be off for the socket for good.
+    ///
     /// # Errors
     /// The socket is of no more use.
     pub(super) fn poll_receive(
@@ -105,6 +108,11 @@ impl Socket {
         if let Some(faults) = &self.faults {
             faults.receive()?;
         }
+        let mut handle = |datagram: Datagram| {
+            if datagram.from.port() != 0 {
+                handle(datagram);
+            }
+        };
         match &self.kind {
             Kind::System { io, state } => loop {
                 ready!(io.poll_recv_ready(cx))?;
@@ -237,4 +245,29 @@ fn receive(
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::sim::Network;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_datagram_from_port_0_is_dropped() {
+        let network = Network::new(1);
+        let socket = Socket::simulated(network.host("server").socket().expect("a port"));
+        let to = socket.local_addr().expect("address");
+        let forger = network.host("forger").attach(Some(0)).expect("port 0");
+        forger.send(to, None, b"forged");
+        network.host("client").socket().expect("a port").send(to, None, b"honest");
+        let mut received = Vec::new();
+        while received.is_empty() {
+            let batch =
+                poll_fn(|cx| socket.poll_receive(cx, BATCH_SIZE, |datagram| received.push(datagram.bytes)));
+            batch.await.expect("received");
+        }
+        assert_eq!(received, [&b"honest"[..]]);
+    }
 }
