@@ -115,6 +115,10 @@ impl Sender {
         if !self.routes.is_empty() {
             return self.leave_on_path(&batch);
         }
+        // The source of a client's packets is the choice of its system. The library names the address to which packets
+        // came last, which the host may have lost since.
+        let src_ip = batch.src_ip.filter(|_| self.limit.is_some());
+        let batch = Transmit { src_ip, ..batch };
         let has_room = self.sending.is_none() && self.unsent.is_empty();
         if !has_room || self.socket.try_send(&batch).is_err() {
             self.unsent.push_back(Batch::of(&batch));
@@ -129,5 +133,30 @@ impl Sender {
         if socket.try_send(&Transmit { src_ip: None, ..batch.clone() }).is_err() {
             tracing::debug!(bytes = batch.contents.len(), "a path has no room");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(destination: SocketAddr) -> Transmit<'static> {
+        let src_ip = Some(IpAddr::from([127, 0, 0, 9]));
+        Transmit { destination, ecn: None, contents: b"@", segment_size: None, src_ip }
+    }
+
+    /// Address from which the packet of a sender comes whose library names another one.
+    async fn source(limit: Option<AmplificationLimit>) -> IpAddr {
+        let peer = tokio::net::UdpSocket::bind(("127.0.0.1", 0)).await.expect("bind");
+        let socket = std::net::UdpSocket::bind(("0.0.0.0", 0)).expect("bind");
+        let socket = Arc::new(Socket::system(socket).expect("socket"));
+        Sender::new(socket, limit, None).leave(&batch(peer.local_addr().expect("address")));
+        peer.recv_from(&mut [0]).await.expect("received").1.ip()
+    }
+
+    #[tokio::test]
+    async fn only_a_server_sends_from_the_address_that_the_library_names() {
+        assert_eq!(source(None).await, IpAddr::from([127, 0, 0, 1]));
+        assert_eq!(source(Some(AmplificationLimit::default())).await, IpAddr::from([127, 0, 0, 9]));
     }
 }
