@@ -53,9 +53,12 @@ impl Sender {
         }
     }
 
-    /// Sends from another socket from now on.
+    /// Sends from another socket from now on. Batches that the old one had no room for are lost, as in a network: it
+    /// may be of an interface that never has room again. The library repeats what has to arrive.
     pub(super) fn set_socket(&mut self, socket: Arc<Socket>) {
         self.socket = socket;
+        self.unsent.clear();
+        self.sending = None;
     }
 
     /// Sends packets of this address from a socket, which is bound to it or to that of another path.
@@ -138,7 +141,10 @@ impl Sender {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use super::*;
+    use crate::sim::Network;
 
     fn batch(destination: SocketAddr) -> Transmit<'static> {
         let src_ip = Some(IpAddr::from([127, 0, 0, 9]));
@@ -158,5 +164,20 @@ mod tests {
     async fn only_a_server_sends_from_the_address_that_the_library_names() {
         assert_eq!(source(None).await, IpAddr::from([127, 0, 0, 1]));
         assert_eq!(source(Some(AmplificationLimit::default())).await, IpAddr::from([127, 0, 0, 9]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_socket_does_not_wait_for_room_on_the_old_one() {
+        let network = Network::new(1);
+        let socket = |host: &str| network.host(host).socket().expect("a port");
+        let peer = socket("peer");
+        let mut sender = Sender::new(Arc::new(Socket::simulated(socket("old"))), None, None);
+        sender.sending = Some(Box::pin(std::future::pending()));
+        sender.leave(&batch(peer.local_addr()));
+        sender.set_socket(Arc::new(Socket::simulated(socket("new"))));
+        assert!(poll_fn(|cx| Poll::Ready(sender.poll_room(cx))).await.is_ready());
+        sender.leave(&batch(peer.local_addr()));
+        let from = poll_fn(|cx| peer.poll_receive(cx)).await.from;
+        assert_eq!(from, sender.socket.local_addr().expect("address"));
     }
 }
