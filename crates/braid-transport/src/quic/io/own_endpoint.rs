@@ -26,7 +26,7 @@ pub(super) struct OwnEndpoint {
     server: SocketAddr,
     /// One, or one for each local path.
     sockets: Vec<PathSocket>,
-    /// Socket before a move, until something comes in on the new one.
+    /// Socket before a move, until something for the connection comes in on the new one.
     previous: Option<Arc<Socket>>,
     /// Indices of local paths whose sockets have failed.
     failed: Vec<usize>,
@@ -114,12 +114,9 @@ impl OwnEndpoint {
     ) -> io::Result<Vec<ConnectionEvent>> {
         let mut datagrams = Vec::new();
         let library = &mut self.library;
-        if let Some(previous) = self.previous.take()
-            && receive(&previous, None, library, cx, connection, &mut datagrams).is_ok()
-            && datagrams.is_empty()
-        {
-            self.previous = Some(previous);
-        }
+        self.previous
+            .take_if(|previous| receive(previous, None, library, cx, connection, &mut datagrams).is_err());
+        let on_previous = datagrams.len();
         let mut failure = None;
         self.sockets.retain(|PathSocket { local, socket, ip }| {
             let received = receive(socket, *ip, library, cx, connection, &mut datagrams);
@@ -130,6 +127,9 @@ impl OwnEndpoint {
             }
             is_open
         });
+        if datagrams.len() > on_previous {
+            self.previous = None;
+        }
         match failure {
             Some(error) if self.sockets.is_empty() => Err(error),
             _ => Ok(datagrams),

@@ -190,6 +190,27 @@ async fn a_client_moves_to_another_socket_and_its_streams_with_it() {
     assert_eq!(server.rebind(None).expect_err("only a client moves").kind(), io::ErrorKind::Unsupported);
 }
 
+#[tokio::test(start_paused = true)]
+async fn all_that_is_on_its_way_to_the_old_socket_of_a_client_arrives() {
+    let network = Network::new(3);
+    let device = network.host("device");
+    let (mut server, mut client, _listener) = links(&network, &device).await;
+    sleep(A_WHILE).await;
+    device.change_one(Direction::Down, |link| link.latency = Duration::from_millis(50));
+    let begun = Instant::now();
+    for byte in [b"1", b"2", b"3"] {
+        write(&mut server, StreamKey::CONTROL, byte).await;
+        sleep(Duration::from_millis(5)).await;
+    }
+    client.rebind(None).expect("rebind");
+    for byte in [b"1", b"2", b"3"] {
+        assert_eq!(next(&mut client).await.1, byte);
+    }
+    // Nothing that the server sends to the new address can have come by now.
+    let passed = begun.elapsed();
+    assert!(passed < Duration::from_millis(65), "{passed:?}");
+}
+
 #[tokio::test]
 async fn a_client_moves_to_another_real_socket() {
     let pki = Pki::new();
