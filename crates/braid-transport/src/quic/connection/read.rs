@@ -240,6 +240,10 @@ impl ConnectionState {
             return None;
         };
         self.insert(key, is_bidi, true);
+        // Told before the stream was known, if it came with the first frame.
+        if is_bidi && let Some(code) = self.connection.stop_code(id) {
+            self.handle_stop(key, code);
+        }
         Some(Read::Opened(key))
     }
 

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::task::Poll;
 
 use braid_proto::stream::{Priority, StreamKey};
-use noq_proto::{ConnectionError, Dir, Side, StreamId, VarInt};
+use noq_proto::{ConnectionError, Dir, FinishError, Side, StreamId, VarInt};
 use tokio::io::ReadBuf;
 use tokio::time::Instant;
 
@@ -190,10 +190,12 @@ impl Stream {
         }
     }
 
-    /// Sends FIN now.
+    /// Sends FIN now; RESET_STREAM if the peer has stopped the half, which the library would keep otherwise.
     pub(super) fn finish(&mut self, connection: &mut Connection) {
-        if std::mem::take(&mut self.is_sending) {
-            let _ = connection.finish(self.id);
+        if std::mem::take(&mut self.is_sending)
+            && let Err(FinishError::Stopped(code)) = connection.finish(self.id)
+        {
+            connection.reset(self.id, code);
         }
     }
 }

@@ -221,6 +221,31 @@ async fn abort_ends_the_half_that_is_open() {
     scene.recv.read_exact(&mut [0; 1]).await.expect("read");
 }
 
+/// STOP_SENDING travels with the first frame of its stream.
+// [BQ-33]
+#[tokio::test(start_paused = true)]
+async fn streams_that_begin_with_a_stop_leave_room_for_others() {
+    let mut scene = Scene::new().await;
+    let code = VarInt::from_u32(0x8e);
+    // More than may be open at a time.
+    for _ in 0..600 {
+        let opened = drive(&mut scene.server, timeout(A_MINUTE, scene.client.open_bi())).await;
+        let (mut send, mut recv) = opened.expect("a stream is permitted").expect("open");
+        recv.stop(code).expect("stop");
+        send.write_all(b"!").await.expect("write");
+        send.finish().expect("finish");
+        let key = StreamKey::bidi(u32::try_from(send.id().index()).expect("a small number"));
+        let mut told = Vec::new();
+        while told.last() != Some(&Read::Finished(key)) {
+            told.push(next(&mut scene.server).await.0);
+        }
+        let stopped = Read::Stopped(key, code.into_inner());
+        assert_eq!(told, [Read::Opened(key), stopped, Read::Bytes(key), Read::Finished(key)]);
+        assert!(write_fails(&mut scene.server, key));
+        scene.server.finish(key);
+    }
+}
+
 fn write_fails(link: &mut Link, key: StreamKey) -> bool {
     let mut cx = Context::from_waker(Waker::noop());
     let outcome = link.poll_write(&mut cx, key, &[IoSlice::new(b"x")]);

@@ -178,6 +178,11 @@ impl Connection {
         }
     }
 
+    /// Code of the peer's STOP_SENDING for a stream that is not reset, if one has come.
+    pub(in crate::quic) fn stop_code(&mut self, id: StreamId) -> Option<VarInt> {
+        self.library.send_stream(id).stopped().ok().flatten()
+    }
+
     /// True once the peer has acknowledged all of a stream that was finished, or has stopped it, or the connection has
     /// ended.
     pub(in crate::quic) fn is_send_over(&mut self, id: StreamId) -> bool {
