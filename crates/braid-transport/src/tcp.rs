@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
 use crate::error::ConnectError;
@@ -13,6 +14,14 @@ use crate::race::race;
 /// it asks for more in time.
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 16 * 1024;
+
+/// Silence before the first keep-alive probe, as before the PING of QUIC. Without Keep Alive of MQTT nothing else shows
+/// that a peer has vanished.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(600);
+
+/// Time from one probe to the next, and number of unanswered probes that end a connection.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
+const KEEPALIVE_RETRIES: u32 = 3;
 
 /// Options of TCP sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,12 +154,15 @@ fn set_congestion(_socket: &SockRef<'_>, _name: &str) -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// Sends small packets at once, and keeps little unsent before urgent ones. Both options fail only on a connection that
-/// has ended; the first read reports that.
+/// Sends small packets at once, keeps little unsent before urgent ones, and finds out when the peer has vanished. The
+/// options fail only on a connection that has ended; the first read reports that.
 fn tune(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);
+    let _ = socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_RETRIES));
     #[cfg(target_os = "linux")]
-    let _ = SockRef::from(stream).set_tcp_notsent_lowat(UNSENT);
+    let _ = socket.set_tcp_notsent_lowat(UNSENT);
 }
 
 /// Addresses of `host`, in the order of the system's preference; never empty.
@@ -199,13 +211,29 @@ mod tests {
         dial(("127.0.0.1", port), &[([127, 0, 0, 1], port).into()], options, local).await
     }
 
-    #[tokio::test]
-    async fn system_holds_few_unsent_bytes_on_either_side() {
+    /// Both ends of a new connection.
+    async fn pair() -> [TcpStream; 2] {
         let options = TcpOptions::default();
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, &options).expect("listen");
         let port = listener.local_addr().expect("address").port();
         let (accepted, dialled) = tokio::join!(accept(&listener), dial_here(port, &options, None));
-        for stream in [accepted.expect("accept").0, dialled.expect("dial")] {
+        [accepted.expect("accept").0, dialled.expect("dial")]
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_has_vanished_is_noticed_on_either_side() {
+        for stream in pair().await {
+            let socket = SockRef::from(&stream);
+            assert!(socket.keepalive().expect("option"));
+            assert_eq!(socket.tcp_keepalive_time().expect("option"), KEEPALIVE_TIME);
+            assert_eq!(socket.tcp_keepalive_interval().expect("option"), KEEPALIVE_INTERVAL);
+            assert_eq!(socket.tcp_keepalive_retries().expect("option"), KEEPALIVE_RETRIES);
+        }
+    }
+
+    #[tokio::test]
+    async fn system_holds_few_unsent_bytes_on_either_side() {
+        for stream in pair().await {
             assert_eq!(SockRef::from(&stream).tcp_notsent_lowat().expect("option"), UNSENT);
             assert!(stream.nodelay().expect("option"));
         }
