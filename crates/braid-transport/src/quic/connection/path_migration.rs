@@ -6,7 +6,7 @@ use std::time::Duration;
 use noq_proto::PathId;
 use tokio::time::Instant;
 
-use crate::quic::io::Connection;
+use crate::quic::io::{Connection, DoubtfulMark};
 use crate::transport::canonical;
 
 /// Time for which a new address is polled for its validation.
@@ -34,6 +34,8 @@ pub(super) struct PathMigration {
     /// The path that carries data.
     path: PathId,
     unvalidated: Option<Validation>,
+    /// Mark of the address in use, whose validation is to begin again.
+    mark: Option<DoubtfulMark>,
 }
 
 /// Validation of an address that is in use.
@@ -64,7 +66,7 @@ struct Counts {
 
 impl PathMigration {
     pub(super) fn new(known: SocketAddr) -> Self {
-        Self { known, current: known, path: PathId::ZERO, unvalidated: None }
+        Self { known, current: known, path: PathId::ZERO, unvalidated: None, mark: None }
     }
 
     /// The peer's new address, once. Begins its validation again if the library has given up: it does so after three
@@ -103,17 +105,15 @@ impl PathMigration {
         // Another path carries data only once it is validated.
         let path = connection.primary_path();
         if std::mem::replace(&mut self.path, path) != path {
-            (self.current, self.unvalidated) = (address, None);
+            (self.current, self.unvalidated, self.mark) = (address, None, None);
             return self.validated(address);
         }
         let Some(validation) = self.unvalidated.as_mut().filter(|_| address == self.current) else {
-            (self.current, self.unvalidated) = (address, Some(fresh));
+            (self.current, self.unvalidated, self.mark) = (address, Some(fresh), None);
             return None;
         };
         if acknowledgements > validation.acknowledgements {
-            if std::mem::take(&mut self.unvalidated).is_some_and(|validation| validation.is_repeated) {
-                connection.spare_validation();
-            }
+            (self.unvalidated, self.mark) = (None, None);
             return self.validated(address);
         }
         if counts.responses != validation.before.responses {
@@ -125,7 +125,9 @@ impl PathMigration {
         let (round_trips, more) = GIVEN_UP;
         let wait = if validation.is_lasting { PATIENCE } else { stats.rtt * round_trips + more };
         if now - validation.begun > wait && counts.received - validation.before.received >= LEAST_RECEIVED {
-            connection.validate_again();
+            // An old one would take the new one back.
+            drop(self.mark.take());
+            self.mark = connection.validate_again();
             (validation.begun, validation.before) = (now, counts);
             (validation.is_repeated, validation.is_lasting) = (true, false);
         }
@@ -142,5 +144,42 @@ impl PathMigration {
         let now = Instant::now();
         let rtt = connection.rtt().unwrap_or_default();
         (now < self.unvalidated?.begun + VALIDATION_LIMIT).then(|| now + rtt.max(POLL_INTERVAL))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_proto::stream::StreamKey;
+
+    use super::super::state::Role;
+    use super::super::tests::{next, pair, state, write};
+    use super::*;
+    use crate::link::Link;
+    use crate::transport::Read;
+
+    /// Tests whether another address may be marked.
+    fn has_room(server: &mut Link) -> bool {
+        state(server).connection.validate_again().is_some()
+    }
+
+    /// Addresses are marked up to the number of connections.
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_its_client_has_left_leaves_its_mark_to_another() {
+        let (_listener, mut server, mut client) = pair().await;
+        // All acknowledgements have come.
+        tokio::select! {
+            read = next(&mut server) => panic!("{read:?}"),
+            read = next(&mut client) => panic!("{read:?}"),
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+        assert!(has_room(&mut server));
+        let mark = state(&mut server).connection.validate_again();
+        let Role::Server { migration, .. } = &mut state(&mut server).role else { panic!("a server") };
+        migration.mark = mark;
+        assert!(!has_room(&mut server));
+        client.rebind(None).expect("rebind");
+        write(&mut client, StreamKey::CONTROL).await;
+        assert_eq!(next(&mut server).await, Read::Bytes(StreamKey::CONTROL));
+        assert!(has_room(&mut server));
     }
 }

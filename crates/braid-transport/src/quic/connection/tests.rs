@@ -7,7 +7,7 @@ use std::task::Poll;
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::io::ReadBuf;
 
-use super::Multi;
+use super::{ConnectionState, Multi};
 use crate::certificate::self_signed;
 use crate::link::Link;
 use crate::quic::codes::CLOSE_ABNORMAL;
@@ -18,7 +18,7 @@ use crate::transport::{Close, Dir, Read};
 use crate::{ListenOptions, Listener};
 
 /// Both ends of a new connection: server, client.
-async fn pair() -> (Listener, Link, Link) {
+pub(super) async fn pair() -> (Listener, Link, Link) {
     pair_behind(|_| ()).await
 }
 
@@ -50,7 +50,7 @@ async fn pair_with(quic: QuicOptions, change: impl Fn(&mut Conditions)) -> (List
     (listener, server, client)
 }
 
-async fn next(link: &mut Link) -> Read {
+pub(super) async fn next(link: &mut Link) -> Read {
     next_wanted(link, |_| true).await
 }
 
@@ -70,7 +70,7 @@ async fn try_next(link: &mut Link, mut wants: impl FnMut(StreamKey) -> bool) -> 
     .await
 }
 
-async fn write(link: &mut Link, stream: StreamKey) {
+pub(super) async fn write(link: &mut Link, stream: StreamKey) {
     let written = poll_fn(|cx| {
         let written = link.poll_write(cx, stream, &[IoSlice::new(b"!")]);
         let _ = link.poll_flush(cx);
@@ -78,6 +78,11 @@ async fn write(link: &mut Link, stream: StreamKey) {
     })
     .await;
     assert_eq!(written.expect("write"), 1);
+}
+
+pub(super) fn state(link: &mut Link) -> &mut ConnectionState {
+    let Link::Multi(Multi { state: Some(state), .. }) = link else { panic!("a link of many streams") };
+    state
 }
 
 /// Answers every stream, and its end with the end of the other direction.
@@ -237,10 +242,7 @@ async fn the_fin_after_a_long_turn_does_not_travel_with_its_bytes() {
     let key = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");
     write(&mut client, key).await;
     while next(&mut server).await != Read::Bytes(key) {}
-    let frames = |link: &mut Link| {
-        let Link::Multi(Multi { state: Some(state), .. }) = link else { panic!("a link of many streams") };
-        state.connection.stats().frame_tx.stream
-    };
+    let frames = |link: &mut Link| state(link).connection.stats().frame_tx.stream;
     let before = frames(&mut server);
     let written = poll_fn(|cx| server.poll_write(cx, key, &[IoSlice::new(b"!")])).await;
     assert_eq!(written.expect("write"), 1);
@@ -310,8 +312,7 @@ async fn an_unread_stream_of_full_packets_gets_no_more_than_its_window() {
     })
     .await;
     assert_eq!(sent, WINDOW);
-    let Link::Multi(Multi { state: Some(state), .. }) = &server else { panic!("a link of many streams") };
-    assert!(state.window.held() > 0, "pieces were taken");
+    assert!(state(&mut server).window.held() > 0, "pieces were taken");
 }
 
 /// Streams that are not read take little, and leave room for alarms. [BQ-55]

@@ -24,7 +24,7 @@ use super::answer_delay::{AnswerDelay, Frames};
 use super::batch;
 use super::datagram_frames::{DatagramFrames, DatagramSource, SentPackets};
 use super::datagram_queue::{DatagramQueue, Order};
-use super::endpoint::Endpoint;
+use super::endpoint::{DoubtfulMark, Endpoint};
 use super::event::Event;
 use super::first_flight::{FirstFlight, Turn};
 use super::own_endpoint::OwnEndpoint;
@@ -717,17 +717,12 @@ impl Connection {
         self.library.ping_path(self.primary_path()).is_ok()
     }
 
-    /// Has the library validate the address of a client again.
-    pub(in crate::quic) fn validate_again(&self) {
-        if let (Source::Shared { endpoint, .. }, Some(address)) = (&self.source, self.remote_address()) {
-            endpoint.validate_again(address);
-        }
-    }
-
-    /// Takes the last [`validate_again`](Self::validate_again) back, unless it has begun.
-    pub(in crate::quic) fn spare_validation(&self) {
-        if let (Source::Shared { endpoint, .. }, Some(address)) = (&self.source, self.remote_address()) {
-            endpoint.spare_validation(address);
+    /// Has the library validate the address of a client again, unless the mark that is returned is dropped before the
+    /// next datagram. `None` at a client, or if too many addresses have a mark.
+    pub(in crate::quic) fn validate_again(&self) -> Option<DoubtfulMark> {
+        match &self.source {
+            Source::Shared { endpoint, .. } => endpoint.validate_again(self.remote_address()?),
+            Source::Own(_) => None,
         }
     }
 

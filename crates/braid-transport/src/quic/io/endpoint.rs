@@ -53,7 +53,7 @@ struct State {
     incoming: AdmissionQueue<Incoming>,
     /// Clients that were refused because they waited, or would have waited, for too long.
     turned_away: u64,
-    /// Addresses that are to be validated again.
+    /// Addresses that are to be validated again, each with its [`DoubtfulMark`].
     doubtful: HashSet<SocketAddr>,
     /// No client is accepted any more.
     is_closed: bool,
@@ -217,17 +217,16 @@ impl Endpoint {
     /// nothing leaves, of another host: for a path of the same host the library gives up after three probe timeouts of
     /// what it knows, some 200 ms, and a peer that may send nothing for want of acknowledgements answers with its next
     /// probe, seconds later.
-    pub(super) fn validate_again(&self, address: SocketAddr) {
+    ///
+    /// Returns the mark of the address; `None` if there is one for each connection.
+    pub(super) fn validate_again(self: &Arc<Self>, address: SocketAddr) -> Option<DoubtfulMark> {
         let mut state = self.lock();
         // Each is the address of a connection, unless that has just ended.
-        if state.doubtful.len() < state.count {
-            state.doubtful.insert(address);
+        if state.doubtful.len() >= state.count {
+            return None;
         }
-    }
-
-    /// Takes [`validate_again`](Self::validate_again) back, unless it has begun.
-    pub(super) fn spare_validation(&self, address: SocketAddr) {
-        self.lock().doubtful.remove(&address);
+        state.doubtful.insert(address);
+        Some(DoubtfulMark { endpoint: Arc::clone(self), address })
     }
 
     /// Waits until each connection is lost, or has sent its close.
@@ -410,6 +409,19 @@ impl State {
 
     fn queues(&self) -> Vec<Arc<DatagramQueue>> {
         self.connections.iter().flatten().map(|entry| Arc::clone(&entry.queue)).collect()
+    }
+}
+
+/// Mark of an address that is to be validated again. Dropped, it is taken back, unless the validation has begun: an
+/// address that its client has left must not take the place of another.
+pub(in crate::quic) struct DoubtfulMark {
+    endpoint: Arc<Endpoint>,
+    address: SocketAddr,
+}
+
+impl Drop for DoubtfulMark {
+    fn drop(&mut self) {
+        self.endpoint.lock().doubtful.remove(&self.address);
     }
 }
 

@@ -24,7 +24,7 @@ mod unordered;
 pub(super) use admission::MOST as MOST_WAITING;
 pub(super) use connection::Connection;
 pub(super) use datagram_frames::{DatagramSource, NextPacket, SentPackets};
-pub(super) use endpoint::Endpoint;
+pub(super) use endpoint::{DoubtfulMark, Endpoint};
 pub(super) use event::{Event, Received, Refused};
 pub(super) use paths::{LocalPaths, OpenSocket};
 pub(super) use socket::Socket;
