@@ -145,7 +145,7 @@ async fn upgrade(
     options: &ConnectOptions,
 ) -> Result<Link, ConnectError> {
     if target.transport.is_websocket() {
-        Ok(Link::single(peer, ws::connect(io, target, &options.websocket).await?))
+        Ok(Link::websocket(peer, ws::connect(io, target, &options.websocket).await?))
     } else {
         Ok(Link::single(peer, io))
     }

@@ -70,7 +70,7 @@ impl Incoming {
             IncomingKind::Quic(incoming) => Box::pin(incoming.handshake()).await,
             IncomingKind::Mem { io, address } => Ok(Link::single(Peer::plain(Transport::Mem, address), io)),
             IncomingKind::Upgraded { io, peer, max_frame_bytes } => {
-                Ok(Link::single(*peer, ws::upgraded(io, max_frame_bytes)))
+                Ok(Link::websocket(*peer, ws::upgraded(io, max_frame_bytes)))
             }
         }
     }
@@ -129,7 +129,7 @@ async fn accept_websocket(
     options: Option<&WebSocketOptions>,
 ) -> Result<Link, HandshakeError> {
     Ok(match options {
-        Some(options) => Link::single(peer, ws::accept(io, options).await?),
+        Some(options) => Link::websocket(peer, ws::accept(io, options).await?),
         None => Link::single(peer, io),
     })
 }

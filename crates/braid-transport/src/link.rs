@@ -17,6 +17,7 @@ use crate::path_sample::{PathSample, TcpMetrics};
 use crate::quic::{Blocked, ConnectionState, DatagramCounts, GateState, Multi, PathReport, PathState};
 use crate::single::{ByteStream, Single};
 use crate::transport::{Close, Dir, Peer, Read};
+use crate::ws::WsStream;
 
 /// The transport under one MQTT Network Connection.
 ///
@@ -32,7 +33,13 @@ pub enum Link {
 impl Link {
     /// Link of one stream.
     pub(crate) fn single(peer: Peer, io: impl ByteStream + 'static) -> Self {
-        Self::Single(Single { io: Box::new(io), peer, probe: None })
+        Self::Single(Single { io: Box::new(io), peer, probe: None, trust: None })
+    }
+
+    /// Link of a WebSocket.
+    pub(crate) fn websocket(peer: Peer, io: WsStream<impl ByteStream + 'static>) -> Self {
+        let trust = Some(io.trust());
+        Self::Single(Single { io: Box::new(io), peer, probe: None, trust })
     }
 
     /// Link of one stream whose path [`Link::path_sample`] measures on this socket.
@@ -283,9 +290,19 @@ impl Link {
     }
 
     /// The CONNECT was accepted: the client may send on each stream up to the window of the stream. Until then it was
-    /// 128 KiB over all streams. [BQ-13]
+    /// 128 KiB over all streams. [BQ-13] A message of a WebSocket may be as long as the options permit; until then it
+    /// was 64 KiB. Without effect on another single stream.
     pub fn set_trusted(&mut self) {
-        self.on_quic(ConnectionState::set_trusted);
+        match self {
+            Self::Single(single) => {
+                if let Some(trust) = &single.trust {
+                    trust.set();
+                }
+            }
+            Self::Multi(_) => {
+                self.on_quic(ConnectionState::set_trusted);
+            }
+        }
     }
 
     /// Moves a client's connection to a new local socket; `None` for any free port. [BQ-70]

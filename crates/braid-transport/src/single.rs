@@ -3,6 +3,8 @@
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use braid_proto::stream::StreamKey;
@@ -18,6 +20,23 @@ pub struct Single {
     pub peer: Peer,
     /// The socket of TCP once more, where its path is measured.
     pub(crate) probe: Option<OwnedFd>,
+    /// Trust of a WebSocket.
+    pub(crate) trust: Option<Trust>,
+}
+
+/// Trust of a stream in its peer, whose messages may be larger from then on. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trust(Arc<AtomicBool>);
+
+impl Trust {
+    pub(crate) fn set(&self) {
+        // The task that reads is the one that sets it.
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A reliable, ordered stream of bytes both ways. [MQTT-4.2.0-1]

@@ -8,6 +8,7 @@ mod upgrades;
 pub use upgrades::WebSocketUpgrades;
 
 pub(crate) use handshake::{accept, connect, upgraded};
+pub(crate) use stream::WsStream;
 
 /// Options of MQTT over WebSocket.
 #[derive(Clone, Debug)]
@@ -16,7 +17,8 @@ pub struct WebSocketOptions {
     pub path: String,
     /// The largest frame, or message of several frames, that is received, in bytes. One is held in
     /// memory whole, so it should be little more than the largest MQTT packet: many clients send one
-    /// packet as one frame. The first message may have 64 KiB at most.
+    /// packet as one frame. A server takes 64 KiB at most until it trusts the client, see
+    /// [`Link::set_trusted`](crate::Link::set_trusted).
     pub max_frame_bytes: usize,
     /// Web pages that may connect: `None` for any, else those of this machine (`localhost`, loopback addresses) and
     /// those whose origin is listed, such as `https://app.example`. Clients other than browsers send no origin.

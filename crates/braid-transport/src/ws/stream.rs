@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocket, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes, error::ProtocolError};
 
-use crate::single::ByteStream;
+use crate::single::{ByteStream, Trust};
 
 /// Read buffer of an idle link, and upper bound of one system call, bytes.
 const READ_BUFFER: usize = 4 * 1024;
@@ -29,8 +29,8 @@ const MAX_UNSENT: usize = MAX_SENT_FRAME + 8 * 1024;
 /// Messages without bytes in one read: a flood of pings must not keep the thread from other tasks.
 const EMPTY_MESSAGES: usize = 64;
 
-/// Largest first message, bytes: a client before its CONNECT may use so much memory.
-const OPENING_MESSAGE: usize = 64 * 1024;
+/// Largest message of a client that is not trusted, bytes: before its CONNECT is accepted it may use so much memory.
+const UNTRUSTED_MESSAGE: usize = 64 * 1024;
 
 /// Time for the peer's close frame.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
@@ -48,8 +48,9 @@ pub(crate) struct WsStream<S> {
     wakers: Arc<Wakers>,
     /// The rest of the message that was read last.
     unread: Bytes,
-    /// Limit that applies after the first message; taken by it.
-    max_frame_bytes: Option<usize>,
+    /// Limit that applies once the peer is trusted; `None` from then on.
+    trusted_limit: Option<usize>,
+    trust: Trust,
     end: End,
 }
 
@@ -66,24 +67,33 @@ enum End {
 }
 
 impl<S: ByteStream> WsStream<S> {
-    /// `io` is a connection after its upgrade. `max_frame_bytes` bounds frames that are received.
+    /// `io` is a connection after its upgrade. `max_frame_bytes` bounds frames that are received. A client trusts its
+    /// server from the beginning.
     pub(super) fn new(io: S, role: Role, max_frame_bytes: usize) -> Self {
-        let opening = OPENING_MESSAGE.min(max_frame_bytes);
+        let (limit, trusted_limit) = match role {
+            Role::Server => (UNTRUSTED_MESSAGE.min(max_frame_bytes), Some(max_frame_bytes)),
+            Role::Client => (max_frame_bytes, None),
+        };
         let config = WebSocketConfig::default()
             .read_buffer_size(READ_BUFFER)
             .write_buffer_size(0)
             .max_write_buffer_size(MAX_UNSENT)
-            .max_frame_size(Some(opening))
-            .max_message_size(Some(opening));
+            .max_frame_size(Some(limit))
+            .max_message_size(Some(limit));
         let wakers = Arc::new(Wakers::default());
         let blocking = Blocking { io, waker: Waker::from(Arc::clone(&wakers)) };
         Self {
             socket: WebSocket::from_raw_socket(blocking, role, Some(config)),
             wakers,
             unread: Bytes::new(),
-            max_frame_bytes: Some(max_frame_bytes),
+            trusted_limit,
+            trust: Trust::default(),
             end: End::Open,
         }
+    }
+
+    pub(crate) fn trust(&self) -> Trust {
+        self.trust.clone()
     }
 
     /// Waits for the next message with bytes in it. `false` at the end of the stream.
@@ -98,8 +108,9 @@ impl<S: ByteStream> WsStream<S> {
                 return Poll::Pending;
             }
             messages += 1;
+            self.apply_trust();
             match self.socket.read() {
-                Ok(Message::Binary(bytes)) => self.take_message(bytes),
+                Ok(Message::Binary(bytes)) => self.unread = bytes,
                 Ok(Message::Text(_)) => {
                     // [MQTT-6.0.0-1]
                     let reason = "MQTT requires binary frames";
@@ -113,11 +124,8 @@ impl<S: ByteStream> WsStream<S> {
         Poll::Ready(Ok(true))
     }
 
-    fn take_message(&mut self, bytes: Bytes) {
-        self.unread = bytes;
-        if !self.unread.is_empty()
-            && let Some(limit) = self.max_frame_bytes.take()
-        {
+    fn apply_trust(&mut self) {
+        if let Some(limit) = self.trusted_limit.take_if(|_| self.trust.is_set()) {
             self.socket.set_config(|config| {
                 config.max_frame_size = Some(limit);
                 config.max_message_size = Some(limit);

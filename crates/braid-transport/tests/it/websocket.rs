@@ -193,8 +193,10 @@ async fn a_close_frame_is_answered_and_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn first_message_cannot_be_large() {
+async fn no_message_of_a_client_that_is_not_trusted_can_be_large() {
     let (mut socket, mut server) = upgraded().await;
+    socket.send(Message::binary("C")).await.expect("send");
+    assert_eq!(server.io.read_u8().await.expect("read"), b'C');
     socket.feed(Message::binary(vec![0; 65_537])).await.expect("send");
     let flush = tokio::spawn(async move {
         let _ = socket.flush().await;
@@ -221,6 +223,7 @@ async fn a_message_may_be_as_large_as_the_options_say() {
         socket
     });
     server.io.read_exact(&mut [0; 7]).await.expect("CONNECT");
+    server.io.0.set_trusted();
     let mut received = vec![0; bytes.len()];
     server.io.read_exact(&mut received).await.expect("read");
     assert!(received == bytes);
