@@ -7,15 +7,15 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Turns at a time for each thread of the runtime: one that runs, and one behind it, so that no thread has to wait
-/// for the listener.
+/// Turns at a time for each thread of the runtime: one that runs, and one behind it, so that none has to wait for the
+/// listener. The endpoint accepts one client at a time, within its turn; what leaves then is built at once by all.
 const PER_THREAD: usize = 2;
 
 /// Longest wait for a turn, if one is held by a client that is not shaken hands with.
 const LONGEST: Duration = Duration::from_millis(100);
 
-/// Turns of a listener. A turn takes processor time and waits for nothing: it is not the handshake, which lasts as long
-/// as the peer pleases.
+/// Turns of a listener. A turn takes processor time and waits for those before it alone: it is not the handshake, which
+/// lasts as long as the peer pleases.
 ///
 /// Without them all clients of a crowd are begun at once, and stand in the queue of the runtime before all that the
 /// others send next, and before the messages of connections that are up.

@@ -338,6 +338,9 @@ impl QuicIncoming {
     async fn begin(self) -> Result<Begun, HandshakeError> {
         let address = self.peer_address();
         let Self { mut incoming, mut config, transport, tls, handshakes, turn, limit } = self;
+        let endpoint = Arc::clone(&incoming.endpoint);
+        // Before the client is taken: it is refused if this is cancelled.
+        let admission = endpoint.admission().await;
         let Some(first) = incoming.incoming.take() else {
             return Err(HandshakeError::Quic("the client was answered before".to_owned()));
         };
@@ -353,13 +356,10 @@ impl QuicIncoming {
         let ConnectionConfig { shared, gate, activities } = transport.connection(None, path);
         Arc::make_mut(&mut config).transport_config(shared);
         let options = transport.options;
-        let connection = Connection::accept_client(
-            Arc::clone(&incoming.endpoint),
-            first,
-            config,
-            (gate.clone(), activities),
-        )
-        .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        let connection =
+            Connection::accept_client(Arc::clone(&endpoint), first, config, (gate.clone(), activities))
+                .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        drop(admission);
         let mut connection = Box::new(connection);
         connection.take_turn().await;
         drop(turn);

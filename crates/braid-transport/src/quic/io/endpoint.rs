@@ -39,6 +39,9 @@ pub(in crate::quic) struct Endpoint {
     quiet: Notify,
     /// The task that receives.
     task: AtomicWaker,
+    /// Held while a client is accepted: the library does its half of TLS, a millisecond and more, under the lock of the
+    /// state. Others that have a client to accept wait as tasks, and keep no thread.
+    admission: tokio::sync::Mutex<()>,
 }
 
 struct State {
@@ -99,6 +102,7 @@ impl Endpoint {
             incoming: Notify::new(),
             quiet: Notify::new(),
             task: AtomicWaker::new(),
+            admission: tokio::sync::Mutex::default(),
         });
         // Also if the task panics, or ends with its runtime.
         let guard = LostGuard(Arc::clone(&endpoint));
@@ -150,7 +154,13 @@ impl Endpoint {
         self.lock().turned_away
     }
 
-    /// Accepts a client. Returns the connection of the library with its handle and the queue of its datagrams.
+    /// Turn to accept a client, one at a time. Cancel safe.
+    pub(in crate::quic) async fn admission(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.admission.lock().await
+    }
+
+    /// Accepts a client, in its turn. Returns the connection of the library with its handle and the queue of its
+    /// datagrams.
     pub(super) fn accept(
         &self,
         incoming: Incoming,
