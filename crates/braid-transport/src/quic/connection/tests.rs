@@ -235,6 +235,19 @@ async fn the_close_of_a_lost_connection_takes_no_time() {
     assert!(begin.elapsed().is_zero(), "{:?}", begin.elapsed());
 }
 
+/// The endpoint of the connection is gone, and may have given its place to another.
+#[tokio::test(start_paused = true)]
+async fn a_lost_connection_sends_nothing_more() {
+    let (_listener, mut server, mut client) = pair().await;
+    let written = poll_fn(|cx| server.poll_write(cx, StreamKey::CONTROL, &[IoSlice::new(b"!")])).await;
+    assert_eq!(written.expect("write"), 1);
+    state(&mut server).connection.lose("on purpose");
+    try_next(&mut server, |_| true).await.expect_err("lost");
+    // The endpoint may answer what the client sends with a stateless reset.
+    let read = tokio::time::timeout(std::time::Duration::from_secs(5), try_next(&mut client, |_| true)).await;
+    assert!(!matches!(read, Ok(Ok(_))), "{read:?}");
+}
+
 /// FIN has a frame of its own even if the turn between took longer than the wait for it. [BQ-31]
 #[tokio::test(start_paused = true)]
 async fn the_fin_after_a_long_turn_does_not_travel_with_its_bytes() {

@@ -358,6 +358,10 @@ impl Connection {
         cx: &mut Context<'_>,
         source: Option<&mut dyn DatagramSource>,
     ) {
+        // The endpoint has forgotten the connection: events of the library would reach another one in its place.
+        if self.is_drained {
+            return;
+        }
         // Timeouts wait as well: a probe would carry the answer.
         if let Some(until) = self.answers.until()
             && until > now()
@@ -555,7 +559,9 @@ impl Connection {
     /// Exchanges events with the endpoint: connection IDs, and the end. True if the endpoint has answered.
     fn exchange_events(&mut self) -> bool {
         let mut has_answer = false;
-        while let Some(event) = self.library.poll_endpoint_events() {
+        while !self.is_drained
+            && let Some(event) = self.library.poll_endpoint_events()
+        {
             self.is_draining |= event.is_draining();
             self.is_drained |= event.is_drained();
             let answer = match &mut self.source {
