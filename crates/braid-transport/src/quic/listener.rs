@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::admission_turns::{AdmissionTurn, AdmissionTurns};
-use super::amplification::{AmplificationLimit, ValidatingCrypto};
+use super::amplification::{AmplificationLimit, PathValidationLimit, ValidatingCrypto};
 use super::announced_window::AnnouncedWindow;
 use super::codes::{self, code};
 use super::config::{self, ConnectionConfig, QuicOptions, Transport};
@@ -345,20 +345,20 @@ impl QuicIncoming {
             return Err(HandshakeError::Quic("the client was answered before".to_owned()));
         };
         let limited = limit.connection(first.remote_address(), first.remote_address_validated());
-        let (inner, limited) = (Arc::clone(&config.crypto), Arc::new(limited));
-        let inner = Arc::new(AnnouncedWindow(inner));
+        let paths = PathValidationLimit::new(first.remote_address());
+        let inner = Arc::new(AnnouncedWindow(Arc::clone(&config.crypto)));
         let offered = Arc::new(OfferedProtocols::default());
-        Arc::make_mut(&mut config).crypto =
-            Arc::new(ValidatingCrypto { inner, connection: limited, offered: Arc::clone(&offered) });
+        let crypto = ValidatingCrypto::new(inner, limited, &paths, Arc::clone(&offered));
+        Arc::make_mut(&mut config).crypto = Arc::new(crypto);
         // Without the round trip of an earlier connection: with it the library would give up validating the path of a
         // client that moves to a slower network. A client that repeats its first packet gets the flight again.
         let path = transport.options.known_path(address.ip(), None);
         let ConnectionConfig { shared, gate, activities } = transport.connection(None, path);
         Arc::make_mut(&mut config).transport_config(shared);
         let options = transport.options;
-        let connection =
-            Connection::accept_client(Arc::clone(&endpoint), first, config, (gate.clone(), activities))
-                .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
+        let parts = (gate.clone(), activities, paths);
+        let connection = Connection::accept_client(Arc::clone(&endpoint), first, config, parts)
+            .map_err(|error| explain(&error, &offered, &tls, options.alpn))?;
         drop(admission);
         let mut connection = Box::new(connection);
         connection.take_turn().await;

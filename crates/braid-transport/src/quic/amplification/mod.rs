@@ -11,11 +11,11 @@
 //!
 //! An address is validated by the first packet of a connection that was protected with Handshake keys
 //! ([`validating`]), or by a token from Retry or an earlier connection. It is so until its last connection ends.
-//! Clients that move to another address are left to the library: it has to know the limit before it builds a
-//! PATH_CHALLENGE.
+//! The addresses that a client moves to later have a limit of their connection ([`path_validation`]).
 
 mod initial;
 mod ledger;
+mod path_validation;
 mod validating;
 
 use std::fmt;
@@ -28,6 +28,7 @@ use noq_udp::Transmit;
 use super::io::Socket;
 use initial::is_initial_alone;
 use ledger::{Budget, Deferred, Ledger};
+pub(super) use path_validation::PathValidationLimit;
 pub(super) use validating::ValidatingCrypto;
 
 /// Bit of the first byte of a packet with a long header (RFC 9000, 17.2). Until a connection is established, and so

@@ -13,14 +13,28 @@ use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{ConnectionId, PathId, Side, TransportError};
 
 use super::Connection;
+use super::path_validation::{PacketLength, PathValidationLimit};
 use crate::quic::offered_protocols::OfferedProtocols;
 
 /// Configuration of one connection.
 pub(in crate::quic) struct ValidatingCrypto {
-    pub(in crate::quic) inner: Arc<dyn ServerConfig>,
-    pub(in crate::quic) connection: Arc<Connection>,
-    /// Told of a ClientHello that was refused.
-    pub(in crate::quic) offered: Arc<OfferedProtocols>,
+    inner: Arc<dyn ServerConfig>,
+    connection: Arc<Connection>,
+    offered: Arc<OfferedProtocols>,
+    packet: Arc<PacketLength>,
+}
+
+impl ValidatingCrypto {
+    /// `connection`: the limit of its handshake, `paths`: that of its path validation. `offered`: told of a ClientHello
+    /// that was refused.
+    pub(in crate::quic) fn new(
+        inner: Arc<dyn ServerConfig>,
+        connection: Connection,
+        paths: &PathValidationLimit,
+        offered: Arc<OfferedProtocols>,
+    ) -> Self {
+        Self { inner, connection: Arc::new(connection), offered, packet: paths.packet() }
+    }
 }
 
 impl ServerConfig for ValidatingCrypto {
@@ -35,7 +49,8 @@ impl ServerConfig for ValidatingCrypto {
     fn start_session(&self, version: u32, params: &TransportParameters) -> Box<dyn Session> {
         let inner = self.inner.start_session(version, params);
         let (connection, offered) = (Arc::clone(&self.connection), Arc::clone(&self.offered));
-        Box::new(ValidatingSession { inner, connection, offered, has_handshake_keys: false })
+        let packet = Arc::clone(&self.packet);
+        Box::new(ValidatingSession { inner, connection, offered, packet, has_handshake_keys: false })
     }
 }
 
@@ -44,6 +59,7 @@ struct ValidatingSession {
     inner: Box<dyn Session>,
     connection: Arc<Connection>,
     offered: Arc<OfferedProtocols>,
+    packet: Arc<PacketLength>,
     has_handshake_keys: bool,
 }
 
@@ -84,11 +100,12 @@ impl Session for ValidatingSession {
         self.inner.transport_parameters()
     }
 
-    /// The first keys are those of the Handshake.
+    /// The first keys are those of the Handshake, the second those of packets with short headers.
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
         let mut keys = self.inner.write_handshake(buf)?;
-        if !self.has_handshake_keys {
-            self.has_handshake_keys = true;
+        if std::mem::replace(&mut self.has_handshake_keys, true) {
+            keys.packet.local = self.packet.key(keys.packet.local);
+        } else {
             self.offered.forget();
             let connection = Arc::clone(&self.connection);
             keys.packet.remote = Box::new(ValidatingKey { inner: keys.packet.remote, connection });
@@ -97,7 +114,9 @@ impl Session for ValidatingSession {
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        self.inner.next_1rtt_keys()
+        let mut keys = self.inner.next_1rtt_keys()?;
+        keys.local = self.packet.key(keys.local);
+        Some(keys)
     }
 
     fn is_valid_retry(&self, orig_dst_cid: ConnectionId, header: &[u8], payload: &[u8]) -> bool {

@@ -34,6 +34,7 @@ use super::sender::Sender;
 use super::socket::Socket;
 use super::timer::{Timer, now};
 use super::unordered::Unordered;
+use crate::quic::amplification::PathValidationLimit;
 use crate::quic::codes::{self, code};
 use crate::quic::congestion::controller::SharedGate;
 use crate::quic::congestion::path_activity::PathActivities;
@@ -110,10 +111,10 @@ impl Connection {
         endpoint: Arc<Endpoint>,
         incoming: Incoming,
         config: Arc<ServerConfig>,
-        (gate, activities): (Option<Arc<SharedGate>>, Option<PathActivities>),
+        (gate, activities, paths): (Option<Arc<SharedGate>>, Option<PathActivities>, PathValidationLimit),
     ) -> Result<Self, ConnectionError> {
         let (library, handle, queue) = endpoint.accept(incoming, config)?;
-        let sender = endpoint.sender(gate.clone());
+        let sender = endpoint.sender(gate.clone(), paths);
         let paths = activities.map(|activities| Box::new(Paths::server(activities)));
         Ok(Self::new(library, handle, Source::Shared { endpoint, queue }, sender, (gate, paths)))
     }
@@ -179,7 +180,14 @@ impl Connection {
     /// Takes in what has come, and registers the task for more.
     pub(in crate::quic) fn receive(&mut self, cx: &mut Context<'_>) {
         let (datagrams, order) = match &mut self.source {
-            Source::Shared { queue, .. } => queue.take(cx),
+            Source::Shared { queue, .. } => {
+                let mut paths = self.sender.path_validation();
+                queue.take(cx, |from, bytes| {
+                    if let Some(paths) = &mut paths {
+                        paths.handle_received(from, bytes);
+                    }
+                })
+            }
             Source::Own(own) => match own.receive(cx, self.handle) {
                 Ok(datagrams) => (datagrams, None),
                 Err(error) => return self.lose(&format!("its socket failed: {error}")),
@@ -409,7 +417,8 @@ impl Connection {
                 }
                 buffer.clear();
                 let is_alone = source.as_deref_mut().is_some_and(|source| self.fill_packet(source));
-                let segments = if is_alone { NonZeroUsize::MIN } else { most };
+                let segments =
+                    if self.limit_path_validation() || is_alone { NonZeroUsize::MIN } else { most };
                 if let Some(transmit) = self.poll_transmit(now, segments, buffer) {
                     sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
                     self.sender.send(&transmit, buffer);
@@ -442,6 +451,15 @@ impl Connection {
             }
         });
         self.exchange_events();
+    }
+
+    /// Limits the length of packets that validate a path. True: the next packet has to be built by itself.
+    fn limit_path_validation(&mut self) -> bool {
+        let Self { sender, library, paths, .. } = self;
+        let Some(limit) = sender.path_validation() else { return false };
+        let others = paths.iter().flat_map(|paths| paths.ids());
+        let remote = |id| library.network_path(id).ok().map(|path| path.remote());
+        limit.begin(others.chain([PathId::ZERO]).filter_map(remote))
     }
 
     /// Has the source add datagrams to the next packet. True: the packet has to be built by itself.

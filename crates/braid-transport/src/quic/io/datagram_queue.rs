@@ -1,5 +1,6 @@
 //! Queue between the task of an endpoint and that of a connection.
 
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
@@ -20,6 +21,8 @@ pub(super) struct DatagramQueue {
 #[derive(Default)]
 struct State {
     datagrams: Vec<ConnectionEvent>,
+    /// Sources of what has come, with bytes: one for several datagrams in a row.
+    sources: Vec<(SocketAddr, usize)>,
     order: Option<Order>,
     waker: Option<Waker>,
 }
@@ -34,11 +37,16 @@ pub(super) enum Order {
 }
 
 impl DatagramQueue {
-    /// Adds a datagram. Returns the waker of the connection if it has to be woken; that of the whole batch is one.
-    pub(super) fn push(&self, datagram: ConnectionEvent) -> Option<Waker> {
+    /// Adds a datagram of so many bytes. Returns the waker of the connection if it has to be woken; that of the whole
+    /// batch is one.
+    pub(super) fn push(&self, datagram: ConnectionEvent, from: SocketAddr, bytes: usize) -> Option<Waker> {
         let mut state = self.lock();
         if state.datagrams.len() < MAX_WAITING {
             state.datagrams.push(datagram);
+            match state.sources.last_mut() {
+                Some((last, sum)) if *last == from => *sum += bytes,
+                _ => state.sources.push((from, bytes)),
+            }
         }
         state.waker.take()
     }
@@ -55,9 +63,15 @@ impl DatagramQueue {
         }
     }
 
-    /// Takes what has come, and registers the task for what comes next.
-    pub(super) fn take(&self, cx: &Context<'_>) -> (Vec<ConnectionEvent>, Option<Order>) {
+    /// Takes what has come, and registers the task for what comes next. `note_source` is called with each source and
+    /// its bytes, also of datagrams that are left for the next turn.
+    pub(super) fn take(
+        &self,
+        cx: &Context<'_>,
+        mut note_source: impl FnMut(SocketAddr, usize),
+    ) -> (Vec<ConnectionEvent>, Option<Order>) {
         let mut state = self.lock();
+        state.sources.drain(..).for_each(|(from, bytes)| note_source(from, bytes));
         match &mut state.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),

@@ -21,7 +21,7 @@ use super::datagram_queue::{DatagramQueue, Order};
 use super::sender::Sender;
 use super::socket::{Datagram, Socket};
 use super::timer::now;
-use crate::quic::amplification::AmplificationLimit;
+use crate::quic::amplification::{AmplificationLimit, PathValidationLimit};
 use crate::quic::congestion::controller::SharedGate;
 
 /// Batches that are received before other tasks have a turn.
@@ -180,9 +180,9 @@ impl Endpoint {
         }
     }
 
-    /// The sender of a connection. `gate`: that of the connection.
-    pub(super) fn sender(&self, gate: Option<Arc<SharedGate>>) -> Sender {
-        Sender::new(Arc::clone(&self.socket), Some(self.limit.clone()), gate)
+    /// The sender of a connection. `gate` and `paths`: those of the connection.
+    pub(super) fn sender(&self, gate: Option<Arc<SharedGate>>, paths: PathValidationLimit) -> Sender {
+        Sender::new(Arc::clone(&self.socket), Some((self.limit.clone(), paths)), gate)
     }
 
     pub(in crate::quic) fn refuse(&self, incoming: Incoming) {
@@ -325,12 +325,14 @@ impl Endpoint {
         let Datagram { from, to, ecn, bytes } = datagram;
         self.limit.handle_received(from, &bytes);
         let (mut answer, now) = (Vec::new(), now());
+        // As the library writes it.
+        let (source, length) = (FourTuple::new(from, to).remote(), bytes.len());
         let mut state = self.lock();
         let from = state.seen_from(from, &bytes);
         match state.library.handle(now, FourTuple::new(from, to), ecn, bytes, &mut answer) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let entry = state.connections.get(handle.0).and_then(Option::as_ref);
-                woken.extend(entry.and_then(|entry| entry.queue.push(event)));
+                woken.extend(entry.and_then(|entry| entry.queue.push(event, source, length)));
             }
             Some(DatagramEvent::NewConnection(incoming)) if state.is_closed => {
                 drop(state);

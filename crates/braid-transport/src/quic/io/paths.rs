@@ -339,6 +339,11 @@ impl Paths {
         }
     }
 
+    /// Paths that are not discarded.
+    pub(super) fn ids(&self) -> impl Iterator<Item = PathId> {
+        self.known.iter().map(|known| known.id)
+    }
+
     /// Paths that carry data.
     pub(super) fn used(&self) -> impl Iterator<Item = PathId> {
         self.known.iter().map(|known| known.id).filter(|id| self.watchdog.is_used(*id) == Some(true))

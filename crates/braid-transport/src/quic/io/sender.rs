@@ -15,7 +15,7 @@ use noq_udp::Transmit;
 
 use super::batch::{self, Batch};
 use super::socket::Socket;
-use crate::quic::amplification::AmplificationLimit;
+use crate::quic::amplification::{AmplificationLimit, PathValidationLimit};
 use crate::quic::congestion::controller::SharedGate;
 use crate::quic::congestion::pto_filter;
 
@@ -24,8 +24,8 @@ pub(super) struct Sender {
     /// Sockets of a client with several paths, by the address that the library sends from; `socket` is for packets
     /// without one, before the first answer.
     routes: Vec<(IpAddr, Arc<Socket>)>,
-    /// Limit of a server.
-    limit: Option<AmplificationLimit>,
+    /// Limits of a server: of its endpoint, and of the connection.
+    limits: Option<(AmplificationLimit, PathValidationLimit)>,
     /// Address that was validated: packets with short headers go there without a look into the ledger, and to any
     /// other that the connection moves to.
     validated: Option<SocketAddr>,
@@ -39,13 +39,13 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(
         socket: Arc<Socket>,
-        limit: Option<AmplificationLimit>,
+        limits: Option<(AmplificationLimit, PathValidationLimit)>,
         gate: Option<Arc<SharedGate>>,
     ) -> Self {
         Self {
             socket,
             routes: Vec::new(),
-            limit,
+            limits,
             validated: None,
             gate,
             unsent: VecDeque::new(),
@@ -67,6 +67,11 @@ impl Sender {
             Some((_, known)) => *known = socket,
             None => self.routes.push((address, socket)),
         }
+    }
+
+    /// Limit of a server's path validation.
+    pub(super) fn path_validation(&mut self) -> Option<&mut PathValidationLimit> {
+        self.limits.as_mut().map(|(_, paths)| paths)
     }
 
     /// Datagrams of one batch at most.
@@ -110,8 +115,10 @@ impl Sender {
         if batch.destination.port() == 0 {
             return;
         }
-        let passed = match &self.limit {
-            Some(limit) => limit.pass(&mut self.validated, batch),
+        let passed = match &mut self.limits {
+            Some((limit, paths)) => {
+                paths.pass(batch).and_then(|batch| limit.pass(&mut self.validated, &batch))
+            }
             None => Some(batch.clone()),
         };
         let Some(batch) = passed else { return };
@@ -120,7 +127,7 @@ impl Sender {
         }
         // The source of a client's packets is the choice of its system. The library names the address to which packets
         // came last, which the host may have lost since.
-        let src_ip = batch.src_ip.filter(|_| self.limit.is_some());
+        let src_ip = batch.src_ip.filter(|_| self.limits.is_some());
         let batch = Transmit { src_ip, ..batch };
         let has_room = self.sending.is_none() && self.unsent.is_empty();
         if !has_room || self.socket.try_send(&batch).is_err() {
@@ -152,18 +159,20 @@ mod tests {
     }
 
     /// Address from which the packet of a sender comes whose library names another one.
-    async fn source(limit: Option<AmplificationLimit>) -> IpAddr {
+    async fn source(limits: Option<(AmplificationLimit, PathValidationLimit)>) -> IpAddr {
         let peer = tokio::net::UdpSocket::bind(("127.0.0.1", 0)).await.expect("bind");
         let socket = std::net::UdpSocket::bind(("0.0.0.0", 0)).expect("bind");
         let socket = Arc::new(Socket::system(socket).expect("socket"));
-        Sender::new(socket, limit, None).leave(&batch(peer.local_addr().expect("address")));
+        let to = peer.local_addr().expect("address");
+        Sender::new(socket, limits, None).leave(&batch(to));
         peer.recv_from(&mut [0]).await.expect("received").1.ip()
     }
 
     #[tokio::test]
     async fn only_a_server_sends_from_the_address_that_the_library_names() {
         assert_eq!(source(None).await, IpAddr::from([127, 0, 0, 1]));
-        assert_eq!(source(Some(AmplificationLimit::default())).await, IpAddr::from([127, 0, 0, 9]));
+        let limits = (AmplificationLimit::default(), PathValidationLimit::new(([127, 0, 0, 1], 1).into()));
+        assert_eq!(source(Some(limits)).await, IpAddr::from([127, 0, 0, 9]));
     }
 
     #[tokio::test(start_paused = true)]

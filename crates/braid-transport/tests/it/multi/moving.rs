@@ -138,14 +138,67 @@ async fn a_client_with_a_closed_gate_answers_a_challenge_at_once() {
     device.change_one(Direction::Down, |link| link.cut = false);
     while !matches!(next(&mut server).await.0, Read::Moved(_)) {}
     let datagrams = recording.datagrams();
-    let full = |direction| {
-        move |datagram: &&Datagram| datagram.direction == direction && datagram.bytes.len() >= 1200
-    };
-    let challenge = datagrams.iter().find(full(Direction::Down)).expect("a challenge").at;
-    let response = datagrams.iter().filter(full(Direction::Up)).find(|datagram| datagram.at > challenge);
+    // Until it is answered nothing else comes.
+    let is_down = |datagram: &&Datagram| datagram.direction == Direction::Down;
+    let challenge = datagrams.iter().find(is_down).expect("a challenge").at;
+    let response = datagrams.iter().find(|datagram| is_response(datagram) && datagram.at > challenge);
     writing.abort();
     let passed = response.expect("a response").at - challenge;
     assert!(passed < Duration::from_millis(30), "{passed:?}");
+}
+
+/// Padded, as PATH_RESPONSE of the client is.
+fn is_response(datagram: &Datagram) -> bool {
+    datagram.direction == Direction::Up && datagram.bytes.len() >= 1200
+}
+
+/// Bytes of the datagrams in this direction.
+fn bytes<'a>(datagrams: impl IntoIterator<Item = &'a Datagram>, direction: Direction) -> usize {
+    let datagrams = datagrams.into_iter().filter(|datagram| datagram.direction == direction);
+    datagrams.map(|datagram| datagram.bytes.len()).sum()
+}
+
+/// RFC 9000, 8.2.1.
+#[tokio::test(start_paused = true)]
+async fn a_few_bytes_from_a_new_address_are_enough_for_a_challenge_within_the_limit() {
+    let mut scene = Scene::new().await;
+    let (_key, mut send, _recv) = scene.open().await;
+    drive(&mut scene.server, sleep(A_WHILE)).await;
+    scene.device.rebind_nat();
+    let (recording, begun) = (scene.device.record(), Instant::now());
+    send.write_all(b"?").await.expect("write");
+    while !matches!(next(&mut scene.server).await.0, Read::Moved(_)) {}
+    let passed = begun.elapsed();
+    assert!(passed < Duration::from_millis(20), "{passed:?}");
+    let datagrams = recording.datagrams();
+    let before = datagrams.split(is_response).next().expect("a part");
+    let (sent, received) = (bytes(before, Direction::Up), bytes(before, Direction::Down));
+    assert!((1..=3 * sent).contains(&received), "{received} bytes for {sent}");
+}
+
+/// A client that is connected sends from one address after the other, and gets nothing of the answers, as if it had
+/// forged them.
+#[tokio::test(start_paused = true)]
+async fn addresses_that_a_client_forges_get_three_times_its_bytes_at_most() {
+    let mut scene = Scene::new().await;
+    let (_key, mut send, _recv) = scene.open().await;
+    drive(&mut scene.server, sleep(A_WHILE)).await;
+    scene.device.change_one(Direction::Down, |link| link.cut = true);
+    let recording = scene.device.network().host("server").record();
+    for round in 0..50 {
+        if round % 2 == 0 {
+            scene.device.rebind_nat();
+        } else {
+            scene.device.rebind_nat_port();
+        }
+        send.write_all(b"?").await.expect("write");
+        while let Ok((read, _)) = timeout(Duration::from_millis(3), next(&mut scene.server)).await {
+            assert!(matches!(read, Read::Bytes(_)), "{read:?}");
+        }
+    }
+    let datagrams = recording.datagrams();
+    let (sent, received) = (bytes(&datagrams, Direction::Up), bytes(&datagrams, Direction::Down));
+    assert!((1..=3 * received).contains(&sent), "{sent} bytes for {received}");
 }
 
 /// The library never repeats a PATH_RESPONSE.
