@@ -53,7 +53,15 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(state: ClientState, ended: watch::Sender<Option<Result<(), Error>>>) -> Self {
-        Self { state, ended, session: None, connections: 0, next: None, left_unanswered: None, resubscribes_early: true }
+        Self {
+            state,
+            ended,
+            session: None,
+            connections: 0,
+            next: None,
+            left_unanswered: None,
+            resubscribes_early: true,
+        }
     }
 
     pub(crate) async fn run(mut self) {
@@ -100,8 +108,7 @@ impl Driver {
     /// Whether the server has closed the session for a CONNECT of this client, on a link that it has left; once for each
     /// such link.
     fn is_taken_over_by_itself(&mut self, error: &Error) -> bool {
-        let is_taken_over =
-            matches!(error, Error::Disconnected { reason: ReasonCode::SessionTakenOver, .. });
+        let is_taken_over = matches!(error, Error::Disconnected { reason: ReasonCode::SessionTakenOver, .. });
         is_taken_over && self.left_unanswered.take().is_some_and(|at| now().duration_since(at) < LATE_CONNECT)
     }
 

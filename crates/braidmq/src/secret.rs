@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn a_password_ends_with_its_line_and_does_not_wait_for_more() {
-        let read = |text, most| first_line(io::BufReader::new(Open(text)), most).map_err(|error| error.to_string());
+        let read =
+            |text, most| first_line(io::BufReader::new(Open(text)), most).map_err(|error| error.to_string());
         assert_eq!(read(b"secret\n", 100), Ok(b"secret".to_vec()));
         assert_eq!(read(b"secret\r\nmore", 100), Ok(b"secret".to_vec()));
         assert_eq!(read(b"too long\n", 3), Ok(b"too ".to_vec()));

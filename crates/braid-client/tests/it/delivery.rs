@@ -177,7 +177,10 @@ async fn a_paused_client_connects_again() {
         loop {
             match events.recv().await {
                 Some(ConnectionEvent::Connected { session_present: true, .. }) => return,
-                Some(ConnectionEvent::Disconnected { retry_in: Some(_), .. } | ConnectionEvent::Connected { .. }) => {}
+                Some(
+                    ConnectionEvent::Disconnected { retry_in: Some(_), .. }
+                    | ConnectionEvent::Connected { .. },
+                ) => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -535,7 +535,9 @@ fn a_part_of_another_message_is_not_continued() {
     delivery.stream = StreamKey::CONTROL;
     pair.client.publish(delivery, world.now).unwrap();
     let mut session = pair.client.take_session().unwrap();
-    for (listed, continued) in [(&["1:1000"][..], vec![]), (&[], vec![]), (&["1:1000"], vec![(1000, 400 * KIB)])] {
+    for (listed, continued) in
+        [(&["1:1000"][..], vec![]), (&[], vec![]), (&["1:1000"], vec![(1000, 400 * KIB)])]
+    {
         let mut pair = Pair::connect(&mut World::new(), session);
         assert_eq!(offsets(&pair.accept(listed)), continued);
         let sent = pair.take(usize::MAX).len();

@@ -43,13 +43,25 @@ impl ForeignOptions {
         const PSK: &str = "is not supported: use certificates, or a user name and a password";
         let given = [
             ("-S", self.srv, "is not supported: SRV records are not read; give --host and --port"),
-            ("-A", self.bind.is_some(), "is not supported: the system chooses the address; --path does over QUIC"),
-            ("--capath", self.capath.is_some(), "is not supported: give --cafile for each file, or --tls-use-os-certs"),
+            (
+                "-A",
+                self.bind.is_some(),
+                "is not supported: the system chooses the address; --path does over QUIC",
+            ),
+            (
+                "--capath",
+                self.capath.is_some(),
+                "is not supported: give --cafile for each file, or --tls-use-os-certs",
+            ),
             ("--ciphers", self.ciphers.is_some(), ALGORITHMS),
             ("--tls-version", self.tls_version.is_some(), ALGORITHMS),
             ("--tls-engine", self.tls_engine.is_some(), "is not supported: give --key with a PEM file"),
             ("--keyform", self.keyform.is_some(), "is not supported: give --key with a PEM file"),
-            ("--tls-keylog", self.tls_keylog.is_some(), "is not supported: set the environment variable SSLKEYLOGFILE"),
+            (
+                "--tls-keylog",
+                self.tls_keylog.is_some(),
+                "is not supported: set the environment variable SSLKEYLOGFILE",
+            ),
             ("--psk", self.psk.is_some(), PSK),
             ("--psk-identity", self.psk_identity.is_some(), PSK),
             ("--proxy", self.proxy.is_some(), "is not supported: connect without it"),

@@ -501,11 +501,14 @@ mod tests {
     #[test]
     fn options_of_tls_are_refused_where_nothing_is_encrypted() {
         let error = |line: &str| options(line).connection(None).err().map(|failure| failure.to_string());
-        for option in ["--cafile ca.pem", "--cert c --key k", "--insecure", "--tls-use-os-certs", "--tls-alpn x"] {
+        for option in
+            ["--cafile ca.pem", "--cert c --key k", "--insecure", "--tls-use-os-certs", "--tls-alpn x"]
+        {
             for (plain, encrypted) in [("mqtt", "mqtts"), ("ws", "wss")] {
                 let name = option.split(' ').next().unwrap();
-                let expected =
-                    format!("Error: {name} needs TLS: connect with --url {encrypted}://HOST, or leave it out.");
+                let expected = format!(
+                    "Error: {name} needs TLS: connect with --url {encrypted}://HOST, or leave it out."
+                );
                 assert_eq!(error(&format!("-L {plain}://h {option}")).as_deref(), Some(&*expected));
                 assert_eq!(error(&format!("-L {encrypted}://h {option}")), None);
             }

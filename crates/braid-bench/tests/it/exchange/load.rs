@@ -70,8 +70,9 @@ async fn a_run_that_is_stopped_has_its_summary() {
     let (_, connector) = in_memory(Service { time: Duration::from_millis(300), serial: false });
     let load = RequestLoad { requests: Some(1000), ..RequestLoad::default() };
     let stop = tokio::time::sleep(Duration::from_secs(1));
-    let summary =
-        run(&load, connector.into(), &TimerService::coarse(), stop, |_| {}).await.expect("the load makes sense");
+    let summary = run(&load, connector.into(), &TimerService::coarse(), stop, |_| {})
+        .await
+        .expect("the load makes sense");
     assert_eq!(counters(&summary), [4, 3, 0, 1, 1]);
     assert_eq!((summary.events[0].at, &*summary.events[0].what), (1.0, "stopped before the end"));
 }
