@@ -68,7 +68,7 @@ impl Memory {
     pub(super) fn enter(&mut self, route: Option<IpAddr>) -> bool {
         let Some(route) = route.filter(|route| *route != self.route) else { return false };
         self.route = route;
-        self.key = Key::new(route, Arc::clone(&self.key.origin));
+        self.key = self.key_of(route);
         true
     }
 
@@ -97,9 +97,15 @@ impl Memory {
         &self.key
     }
 
-    /// Notes that QUIC works here.
-    pub(super) fn quic_works(&mut self) -> Option<Decision> {
-        self.selector.quic_works(self.now(), &self.key)
+    /// Key of the network of an address of this machine.
+    pub(super) fn key_of(&self, route: IpAddr) -> Key {
+        Key::new(route, Arc::clone(&self.key.origin))
+    }
+
+    /// Notes that QUIC works in the network of a key; `None`: here.
+    pub(super) fn quic_works(&mut self, key: Option<&Key>) -> Option<Decision> {
+        let now = self.now();
+        self.selector.quic_works(now, key.unwrap_or(&self.key))
     }
 
     /// Notes that QUIC failed in the network of a key. Returns the time until it may be tried again.

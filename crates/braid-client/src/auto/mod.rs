@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use braid_proto::packet::ConnackProperties;
 use braid_proto::reason::ReasonCode;
-use braid_select::{First, Key, Protocol};
+use braid_select::{Decision, First, Key, Protocol};
 use braid_transport::Link;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -233,7 +233,7 @@ impl Auto {
     /// Notes the result of a race. `rest`: the attempt that did not win, and the time it has had.
     fn won(&mut self, protocol: Protocol, link: Link, rest: Option<(Attempt, Duration)>) -> Link {
         if protocol == Protocol::Quic && !link.is_early() {
-            self.memory.quic_works();
+            self.memory.quic_works(None);
         }
         self.late = rest.filter(|_| protocol == Protocol::Tcp).map(|(attempt, elapsed)| {
             let (times, least) = LATE;
@@ -245,6 +245,29 @@ impl Auto {
     fn quic_failed(&mut self, key: &Key, reason: &dyn fmt::Display) {
         let wait = self.memory.quic_failed(key);
         warn!("QUIC does not work here, next try in {} s at the earliest: {reason}", wait.as_secs());
+    }
+
+    /// Notes that QUIC does not work in the network of the present link, and for the next connection from here, which
+    /// asks by the first address of the server's name: that may be of another family.
+    fn quic_failed_here(&mut self, reason: &dyn fmt::Display) {
+        let key = self.memory.key().clone();
+        self.quic_failed(&key, reason);
+        if let Some(next) = self.next_key().filter(|next| *next != key) {
+            self.memory.quic_failed(&next);
+        }
+    }
+
+    /// Notes that QUIC works, likewise. Returns the change of the choice for the present link.
+    fn quic_works_here(&mut self) -> Option<Decision> {
+        let decision = self.memory.quic_works(None);
+        let next = self.next_key();
+        self.memory.quic_works(next.as_ref());
+        decision
+    }
+
+    /// Network of the next connection, if it began now.
+    fn next_key(&self) -> Option<Key> {
+        self.dialers.route(None).map(|route| self.memory.key_of(route))
     }
 
     // -- Connections -------------------------------------------------------------------------------
@@ -286,8 +309,7 @@ impl Auto {
         if is_over_quic && (is_moving || !matches!(error, Error::Refused { .. })) {
             self.answered.failures += 1;
             if is_moving || self.answered.failures >= UNANSWERED {
-                let key = self.memory.key().clone();
-                self.quic_failed(&key, error);
+                self.quic_failed_here(error);
             }
         }
         is_moving
@@ -396,7 +418,7 @@ impl Auto {
                 return None;
             }
         };
-        let decision = if to == Protocol::Quic { self.memory.quic_works() } else { None };
+        let decision = if to == Protocol::Quic { self.quic_works_here() } else { None };
         // An answer may have come since the last reading, which this task has not had time for.
         let is_silent = self.read(link);
         let is_wanted = match cause {
@@ -428,9 +450,8 @@ impl Auto {
     /// Handles silence of QUIC where TLS answers. Is it UDP, or only the old connection, that the server or a NAT has
     /// forgotten?
     fn handle_silent_quic(&mut self) {
-        let key = self.memory.key().clone();
-        if self.answered.silences.note(&key) {
-            self.quic_failed(&key, &"its connections fall silent while TLS answers");
+        if self.answered.silences.note(self.memory.key()) {
+            self.quic_failed_here(&"its connections fall silent while TLS answers");
         } else {
             self.late = Some(Box::pin(within(LATE.1, self.dialers.attempt_beside(Protocol::Quic))));
         }

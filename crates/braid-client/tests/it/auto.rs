@@ -392,10 +392,21 @@ async fn quic_that_refuses_a_client_of_tls_is_not_the_first_choice_any_more() {
         let (mut after, ()) = join!(quic.incoming(), before.run(Duration::from_secs(2)));
         after.connect().await;
         after.reject(ReasonCode::NotAuthorized).await;
-        tls.accept_with(Some(before.cut())).await.0
+        // Fast enough for the head start.
+        device.change(|link| link.latency = ROUND_TRIP / 2);
+        let session = before.cut();
+        tokio::select! {
+            accepted = tls.accept_with(Some(session)) => accepted.0,
+            () = connect_over(&mut quic) => panic!("the client goes back"),
+        }
     };
     let (_peer, over) = join!(refusing, connected(&mut events));
     assert_eq!(over, Transport::Mem);
+}
+
+/// Waits for a CONNECT.
+async fn connect_over(listening: &mut Listening) {
+    listening.incoming().await.connect().await;
 }
 
 /// A server that takes handshakes of QUIC, and does not answer CONNECT there.
@@ -411,7 +422,10 @@ async fn quic_without_connack_is_left_for_tls_after_two_connections() {
         let end = timeout(Duration::from_secs(60), peer.event()).await;
         assert!(matches!(end, Ok(None)), "{end:?}");
     }
-    let (_peer, over) = join!(tls.accept(), connected(&mut events));
+    let (_peer, over) = tokio::select! {
+        both = async { join!(tls.accept(), connected(&mut events)) } => both,
+        () = connect_over(&mut quic) => panic!("a third one"),
+    };
     assert_eq!(over, Transport::Mem);
 }
 

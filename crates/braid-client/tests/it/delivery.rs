@@ -186,7 +186,8 @@ async fn a_paused_client_connects_again() {
         }
     };
     let quiet = timeout(Duration::from_secs(300), peer.event());
-    let (quiet, ()) = join!(quiet, connected);
+    let (quiet, connected) = join!(quiet, timeout(Duration::from_secs(60), connected));
+    connected.expect("CONNACK is read");
     assert!(quiet.is_err(), "the client went away: {quiet:?}");
     // A read beside that of CONNACK is not made until there is room.
     peer.deliver("t", "2", QoS::AtMostOnce).await;
