@@ -23,12 +23,11 @@ use super::early::Early;
 use super::http3::Http3Connection;
 use super::io::{Connection, Endpoint, MOST_WAITING, Socket};
 use super::offered_protocols::OfferedProtocols;
-use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
 use crate::link::Link;
 use crate::sim::{Host, Socket as SimulatedSocket};
 use crate::tcp;
-use crate::tls::{ALPN_H3, ServerTls, client_certificate};
+use crate::tls::{ALPN_H3, ServerTls, Tickets, client_certificate};
 use crate::transport::canonical;
 
 /// Unread bytes over all streams that a client may send before its CONNECT is accepted: a first flight, and little for

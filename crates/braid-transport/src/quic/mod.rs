@@ -24,7 +24,6 @@ mod offered_protocols;
 mod qlog;
 mod quic_lb;
 mod rate;
-mod tickets;
 
 pub use config::{Congestion, QuicOptions};
 pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason as PathReason};

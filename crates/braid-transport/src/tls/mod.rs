@@ -5,11 +5,13 @@ mod client_auth;
 mod keylog;
 mod resolver;
 mod server;
+mod tickets;
 
 pub(crate) use client::tls_error;
 pub use client::{ClientTls, ClientTlsOptions};
 pub(crate) use client_auth::client_certificate;
 pub use server::{ClientAuth, ServerTls, ServerTlsOptions, TlsVersion};
+pub(crate) use tickets::Tickets;
 
 use std::sync::Arc;
 

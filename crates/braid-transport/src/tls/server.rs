@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::server::{Acceptor, ServerSessionMemoryCache};
+use rustls::server::Acceptor;
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -15,6 +15,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use super::client_auth::{ClientVerifier, client_verifier};
 use super::keylog::KeyFile;
 use super::resolver::CertificateResolver;
+use super::tickets::Tickets;
 use super::{ALPN_HTTP, ALPN_MQTT, ALPN_TLS, provider};
 use crate::certificate::CertificateFiles;
 use crate::error::{CertificateError, HandshakeError};
@@ -300,7 +301,7 @@ impl Configs {
             let mut config = builder.with_cert_resolver(resolver);
             // A new store each time: a session that began under another CA, or before the client was revoked, must not
             // be resumed.
-            config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+            config.session_storage = Arc::new(Tickets::new(SESSIONS));
             if let Some(key_log) = key_log {
                 config.key_log = Arc::<KeyFile>::clone(key_log);
             }

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 /// Lifetime of a ticket [BQ-60]: it bounds the lifetime of the key of a recorded connection.
 const LIFETIME: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Tickets in memory, each valid for one connection: a replayed first flight finds its ticket gone, and its early data
+/// Tickets in memory, each valid for one connection of TLS 1.3: a replayed first flight finds its ticket gone, and its early data
 /// unreadable.
-pub(super) struct Tickets {
+pub(crate) struct Tickets {
     size: usize,
     state: Mutex<State>,
 }
@@ -34,7 +34,7 @@ struct Ticket {
 
 impl Tickets {
     /// A store of at most `size` tickets; the oldest make room. With 0 no client resumes.
-    pub(super) fn new(size: usize) -> Self {
+    pub(crate) fn new(size: usize) -> Self {
         Self { size, state: Mutex::default() }
     }
 
@@ -84,9 +84,11 @@ impl StoresServerSessions for Tickets {
         true
     }
 
-    /// For TLS 1.2; QUIC never calls it.
-    fn get(&self, _name: &[u8]) -> Option<Vec<u8>> {
-        None
+    /// For TLS 1.2, in which a client may resume a session any number of times, and which has no early data.
+    fn get(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let state = self.lock();
+        let ticket = state.by_name.get(name).filter(|ticket| !ticket.has_expired(Instant::now()))?;
+        Some(ticket.session.clone())
     }
 
     // [BQ-60]
@@ -150,6 +152,16 @@ mod tests {
         put(&tickets, 5);
         let state = tickets.lock();
         assert_eq!((state.by_name.len(), state.by_age.len()), (1, 1), "all but the last had expired");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_of_tls_1_2_stays_until_it_expires() {
+        let tickets = Tickets::new(10);
+        put(&tickets, 1);
+        assert_eq!([tickets.get(&[1]), tickets.get(&[1])], [Some(vec![1, 1]), Some(vec![1, 1])]);
+        assert_eq!(tickets.get(&[2]), None);
+        advance(LIFETIME).await;
+        assert_eq!(tickets.get(&[1]), None);
     }
 
     #[test]

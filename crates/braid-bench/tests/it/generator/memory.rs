@@ -61,7 +61,7 @@ async fn thirty_large_messages(qos: u8) {
     wait(150_500 * SECOND / 1000).await;
     assert_eq!(statistics.topics()[0].sent, 30);
     let held = allocated() - before;
-    assert!((LARGE..LARGE * 3 / 2).contains(&held), "{held} bytes for thirty messages of {LARGE}");
+    assert!((LARGE..LARGE * 3 / 2).contains(&held), "QoS {qos}: {held} bytes for thirty messages of {LARGE}");
     running.await.expect("no panic");
     let topic = &statistics.topics()[0];
     assert_eq!((topic.acked, topic.failed), (0, 30));
