@@ -246,9 +246,12 @@ impl OwnSession {
 
     // -- Changes -----------------------------------------------------------------------------------
 
+    /// Begins a connection. The client may repeat what it published on the one before: CONNACK, which waits for the
+    /// record, waits until each of these messages is in the log, or has failed and the session with it.
     pub(crate) fn resume(&mut self, identity: Option<Arc<str>>, expiry: SessionExpiry, claim: Claim) {
         (self.identity, self.expiry, self.claim) = (identity, expiry, claim);
         (self.stage, self.parked_at, self.found) = (Stage::Connected, None, None);
+        self.write.holds = true;
     }
 
     pub(crate) fn park(&mut self, at: SystemTime, expiry: SessionExpiry) {
@@ -573,6 +576,15 @@ mod tests {
                 session.resume(None, SessionExpiry::from_secs(60), Claim::new(3));
             }
         }
+    }
+
+    /// [MQTT-4.3.3-8]: after CONNACK a repetition with DUP is answered with PUBREC, whatever becomes of the first one.
+    #[test]
+    fn the_record_of_a_session_that_is_taken_over_waits_for_its_messages() {
+        let layout = layout();
+        let mut session = session(&layout);
+        session.resume(None, SessionExpiry::from_secs(60), Claim::new(2));
+        assert!(session.write.holds);
     }
 
     #[test]
