@@ -2,16 +2,16 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 use std::time::Instant;
 
-use braid_proto::message::{Delivery, Message, SubscriptionIds};
+use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
-
-use braid_router::Readiness;
 
 use super::backpressure::{AckRttEstimator, RoomRegistration, RoomWaiters, hold_until};
 use super::egress::EgressQueue;
@@ -19,7 +19,7 @@ use super::overflow::{Admission, Decision, Eviction, Occupancy, StreamOccupancy,
 use super::pending::PendingQueue;
 use super::policy::QueuePolicy;
 use super::stored::{StoredEntry, StoredQueue};
-use super::usage::{Evicted, PerStreamUsage, QueueLimits, QueueUsage};
+use super::usage::{Evicted, PerStreamUsage, QueueLimits, QueueUsage, UsageHint};
 use crate::lock_order::{Ordered, Rank};
 use crate::log_throttle::LogThrottle;
 use crate::view::{Inquiry, ViewError};
@@ -34,7 +34,10 @@ const OPEN_INQUIRIES: usize = 16;
 ///
 /// A std Mutex: it is held for a few pushes or one swap, never across an await or a wake-up.
 #[derive(Debug, Default)]
-pub(crate) struct SessionQueue(Mutex<Inner>);
+pub(crate) struct SessionQueue {
+    inner: Mutex<Inner>,
+    hint: Hint,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -47,6 +50,53 @@ struct Inner {
     /// Publishers that hold acknowledgements back until the queue has room. Allocated with the first one.
     room_waiters: Option<Arc<RoomWaiters>>,
     overflow_log: LogThrottle,
+}
+
+/// State and usage at the last release of the lock, for readers without it.
+#[derive(Debug, Default)]
+struct Hint {
+    state: AtomicU8,
+    usage: UsageHint,
+}
+
+/// Guard of the queue, which updates its hint.
+struct Locked<'a> {
+    inner: Ordered<MutexGuard<'a, Inner>>,
+    hint: &'a Hint,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.hint.state.store(self.inner.connection.state as u8, Ordering::Relaxed);
+        self.hint.usage.set(&self.inner.held());
+    }
+}
+
+/// Ability of a session to take one more message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capacity {
+    /// Its connection can send the message.
+    Connected,
+    /// The message can wait for its next connection.
+    Offline,
+    /// The queue is full: the message, or one that waits, would be dropped.
+    Full,
+    /// The session has ended.
+    Closed,
 }
 
 /// Connection of the session, as far as publishers need it.
@@ -67,6 +117,7 @@ struct Connection {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 enum State {
     #[default]
     Offline,
@@ -138,15 +189,16 @@ pub(crate) struct Expired {
 
 impl SessionQueue {
     /// A panic under the lock may leave counts that do not agree with the messages: they are counted anew.
-    fn lock(&self) -> Ordered<MutexGuard<'_, Inner>> {
-        Ordered::acquire(Rank::Queue, || {
-            self.0.lock().unwrap_or_else(|poisoned| {
-                self.0.clear_poison();
+    fn lock(&self) -> Locked<'_> {
+        let inner = Ordered::acquire(Rank::Queue, || {
+            self.inner.lock().unwrap_or_else(|poisoned| {
+                self.inner.clear_poison();
                 let mut inner = poisoned.into_inner();
                 inner.pending.recount();
                 inner
             })
-        })
+        });
+        Locked { inner, hint: &self.hint }
     }
 
     #[cfg(test)]
@@ -205,14 +257,27 @@ impl SessionQueue {
         false
     }
 
-    /// Readiness of a member of a shared subscription for a message.
-    pub(crate) fn readiness(&self, message: &Message, limits: QueueLimits) -> Readiness {
-        let inner = self.lock();
-        let usage = QueueUsage::of_message(message, &SubscriptionIds::None, QoS::AtLeastOnce);
-        match inner.connection.state {
-            State::Closed => Readiness::Unfit,
-            State::Online if inner.held().admits(&usage, limits) => Readiness::Ready,
-            State::Online | State::Offline => Readiness::Fallback,
+    /// Capacity for a message of size `more`, beside `reserved` that is about to be pushed. Takes no lock: a message to
+    /// ten thousand members of a shared subscription must not take ten thousand locks.
+    pub(crate) fn capacity(
+        &self,
+        reserved: &QueueUsage,
+        more: &QueueUsage,
+        policy: &QueuePolicy,
+    ) -> Capacity {
+        // Relaxed: a push that comes too late finds the session ended, or the queue full.
+        let state = self.hint.state.load(Ordering::Relaxed);
+        if state == State::Closed as u8 {
+            return Capacity::Closed;
+        }
+        let is_online = state == State::Online as u8;
+        let is_wanted = is_online || policy.keeps_qos0 || !more.has_qos0();
+        if !is_wanted || !self.hint.usage.read().plus(reserved).admits(more, policy.limits) {
+            Capacity::Full
+        } else if is_online {
+            Capacity::Connected
+        } else {
+            Capacity::Offline
         }
     }
 
@@ -622,6 +687,7 @@ mod tests {
     use std::task::Wake;
     use std::time::{Duration, SystemTime};
 
+    use braid_proto::message::Message;
     use braid_proto::topic::TopicName;
     use braid_store::{Lsn, StoredDelivery};
 

@@ -1,6 +1,7 @@
 //! Sizes of queued messages, in all and per stream, and the limits they are compared with.
 
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
@@ -162,6 +163,36 @@ impl QueueUsage {
     pub(crate) fn weight(&self, limits: QueueLimits) -> usize {
         let Amount { bytes, large_bytes, .. } = self.total;
         bytes.saturating_sub(large_bytes).saturating_add(large_bytes.min(limits.large_bytes()))
+    }
+}
+
+/// Copy of the usage of a queue for readers without its lock. Its parts may be of two moments.
+#[derive(Debug, Default)]
+pub(crate) struct UsageHint {
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
+    large_bytes: AtomicUsize,
+}
+
+impl UsageHint {
+    /// Updates the copy.
+    pub(crate) fn set(&self, usage: &QueueUsage) {
+        let Amount { messages, bytes, large_bytes, .. } = usage.total;
+        // Relaxed: the copy guards nothing.
+        self.messages.store(messages, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.large_bytes.store(large_bytes, Ordering::Relaxed);
+    }
+
+    /// Usage as far as [`QueueUsage::admits`] needs it.
+    pub(crate) fn read(&self) -> QueueUsage {
+        let total = Amount {
+            messages: self.messages.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            large_bytes: self.large_bytes.load(Ordering::Relaxed),
+            outside_bytes: 0,
+        };
+        QueueUsage { total, qos0: Amount::default() }
     }
 }
 
