@@ -15,10 +15,10 @@ use crate::work;
 /// kept by identifier only, because the peer may continue them on any stream [BQ-21].
 #[derive(Clone, Debug, Default)]
 pub struct Inbound {
-    /// Exchanges on the open streams of this connection.
+    /// Exchanges on the open streams of this connection, by identifier.
     current: BTreeSet<(PacketId, StreamKey)>,
-    /// Number of `current` exchanges by stream, without zeros.
-    per_stream: BTreeMap<StreamKey, usize>,
+    /// Identifiers of `current` by stream, without empty sets: the end of a stream must not search all exchanges.
+    per_stream: BTreeMap<StreamKey, BTreeSet<PacketId>>,
     /// Exchanges of ended streams of this connection, counted by identifier.
     detached: HashMap<PacketId, usize, FxBuildHasher>,
     /// Exchanges of earlier connections, counted by identifier.
@@ -49,7 +49,7 @@ impl Inbound {
         if !self.current.insert((packet_id, stream)) {
             return false;
         }
-        *self.per_stream.entry(stream).or_default() += 1;
+        self.per_stream.entry(stream).or_default().insert(packet_id);
         let is_continued = dup && take(&mut self.detached, packet_id)
             || (dup || stream.is_control()) && take(&mut self.resumed, packet_id);
         !is_continued // [BQ-21]
@@ -74,9 +74,9 @@ impl Inbound {
         if !self.current.remove(&(packet_id, stream)) {
             return false;
         }
-        if let Some(count) = self.per_stream.get_mut(&stream) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(ids) = self.per_stream.get_mut(&stream) {
+            ids.remove(&packet_id);
+            if ids.is_empty() {
                 self.per_stream.remove(&stream);
             }
         }
@@ -89,16 +89,11 @@ impl Inbound {
 
     /// Detaches the exchanges of a stream that has ended: they may continue elsewhere. [BQ-21]
     pub(crate) fn end_stream(&mut self, stream: StreamKey) {
-        if self.per_stream.remove(&stream).is_none() {
-            return;
+        for packet_id in self.per_stream.remove(&stream).into_iter().flatten() {
+            work::step();
+            self.current.remove(&(packet_id, stream));
+            add(&mut self.detached, packet_id, 1);
         }
-        let detached = &mut self.detached;
-        self.current.retain(|(packet_id, key)| {
-            if *key == stream {
-                add(detached, *packet_id, 1);
-            }
-            *key != stream
-        });
     }
 
     /// Begins a new connection, with a new send quota of the peer (MQTT 5, 4.9).
@@ -126,7 +121,7 @@ impl Inbound {
 
     /// Number of exchanges on this stream, which the Receive Maximum limits.
     pub fn unacknowledged(&self, stream: StreamKey) -> usize {
-        self.per_stream.get(&stream).copied().unwrap_or(0)
+        self.per_stream.get(&stream).map_or(0, BTreeSet::len)
     }
 
     /// Number of exchanges on the open streams of this connection.
@@ -228,6 +223,70 @@ mod tests {
         assert_eq!((restored.len(), restored.unacknowledged(StreamKey::CONTROL)), (2, 0));
         assert!(!restored.receive(a, ID, true) && !restored.receive(b, ID, true));
         assert!(restored.receive(StreamKey::CONTROL, ID, true), "a third one is new");
+    }
+
+    #[test]
+    fn the_end_of_a_stream_costs_its_own_exchanges_only() {
+        let steps = |streams: u32| {
+            let mut inbound = Inbound::default();
+            for stream in 1..=streams {
+                (1..=100).for_each(|id| {
+                    assert!(inbound.receive(StreamKey::bidi(stream), PacketId::new(id).unwrap(), false));
+                });
+            }
+            let ended = StreamKey::bidi(streams + 1);
+            assert!(inbound.receive(ended, ID, false) && inbound.receive(ended, ID.next(), false));
+            let steps = work::steps(|| inbound.end_stream(ended));
+            assert_eq!(inbound.open_exchanges(), 100 * usize::try_from(streams).unwrap());
+            assert_eq!((inbound.unacknowledged(ended), inbound.len()), (0, inbound.open_exchanges() + 2));
+            steps
+        };
+        assert_eq!((steps(1), steps(255)), (2, 2));
+    }
+
+    /// Naive model: lists of exchanges, each with its stream where it is on one.
+    #[test]
+    fn random_operations_agree_with_lists() {
+        let mut rng = fastrand::Rng::with_seed(4);
+        let (mut inbound, mut current, mut detached) = (Inbound::default(), Vec::new(), Vec::new());
+        for _ in 0..20_000 {
+            let (stream, id) = (StreamKey::bidi(rng.u32(0..5)), PacketId::new(rng.u16(1..20)).unwrap());
+            let of_id = |list: &[(StreamKey, PacketId)], on: Option<StreamKey>| {
+                let is_wanted = |one: &&(StreamKey, PacketId)| one.1 == id && on.is_none_or(|on| one.0 == on);
+                list.iter().filter(is_wanted).min().copied()
+            };
+            match rng.u8(0..10) {
+                0 => {
+                    inbound.end_stream(stream);
+                    detached
+                        .extend(current.extract_if(.., |one: &mut (StreamKey, PacketId)| one.0 == stream));
+                }
+                1..6 => {
+                    let is_new = of_id(&current, Some(stream)).is_none();
+                    assert_eq!(inbound.receive(stream, id, false), is_new);
+                    current.extend(is_new.then_some((stream, id)));
+                }
+                _ => {
+                    let own = of_id(&current, Some(stream));
+                    let ended = of_id(&detached, None).filter(|_| own.is_none());
+                    let other = of_id(&current, None).filter(|_| ended.is_none());
+                    assert_eq!(inbound.contains(id), of_id(&current, None).or(ended).is_some());
+                    assert_eq!(inbound.release(stream, id), own.or(ended).or(other).is_some());
+                    let (list, one) = match (own, ended) {
+                        (None, Some(one)) => (&mut detached, Some(one)),
+                        (own, _) => (&mut current, own.or(other)),
+                    };
+                    let at = list.iter().position(|other| Some(*other) == one);
+                    at.map(|at| list.remove(at));
+                }
+            }
+            assert_eq!(
+                (inbound.open_exchanges(), inbound.len()),
+                (current.len(), current.len() + detached.len())
+            );
+            let on_stream = current.iter().filter(|one| one.0 == stream).count();
+            assert_eq!(inbound.unacknowledged(stream), on_stream);
+        }
     }
 
     #[test]
