@@ -24,8 +24,6 @@ pub(crate) struct EgressQueue {
     arrivals: VecDeque<Delivery>,
     usage: QueueUsage,
     streams: PerStreamUsage,
-    /// Lanes that sent nothing in this round, sorted.
-    refused: Vec<Lane>,
     ack_rtt: AckRttEstimator,
 }
 
@@ -42,7 +40,7 @@ impl EgressQueue {
     /// Begins a round of sending: every lane may be asked again.
     pub(crate) fn note_begin(&mut self, now: Instant) {
         self.streams.note_begin(now);
-        self.refused.clear();
+        self.lanes.begin_round();
     }
 
     /// Notes a delivery that is in the outbox of a stream.
@@ -149,18 +147,12 @@ impl EgressQueue {
         mut accepts: impl FnMut(Lane, &Delivery) -> bool,
     ) -> Option<(Lane, Delivery)> {
         let mut from = Lane::default();
-        let refused = &mut self.refused;
         if !self.lanes.is_mixed() {
-            refused.clear();
+            self.lanes.begin_round();
         }
-        let delivery = self.lanes.pop(|lane, delivery| {
+        let delivery = self.lanes.pop_next(|lane, delivery| {
             from = lane;
-            let Err(at) = refused.binary_search(&lane) else { return false };
-            let accepted = accepts(lane, delivery);
-            if !accepted {
-                refused.insert(at, lane);
-            }
-            accepted
+            accepts(lane, delivery)
         })?;
         self.remove(from.stream, &delivery);
         Some((from, delivery))

@@ -1,8 +1,9 @@
 //! Send queue of a connection: items of many lanes, ordered by priority.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::types::{Lane, Priority, StreamKey};
+use crate::work;
 
 /// Capacity that an empty lane keeps, in a queue of up to [`FEW_LANES`] lanes and in a larger one: a connection with
 /// one lane must not allocate for each burst, and ten thousand receivers of one burst must not keep its memory.
@@ -16,15 +17,20 @@ const KEEP_LEVELS: usize = 8;
 /// Priority queue of lanes: strict priority, round-robin among lanes of one priority, FIFO within a lane.
 /// [BQ-53], [BQ-54]
 ///
-/// Adding and taking cost the same with any number of lanes, apart from lanes whose front `accepts` refuses.
+/// Adding and taking cost the same with any number of lanes. In a round of [`pop_next`](Self::pop_next) a lane is asked
+/// once until it refuses.
 #[derive(Clone, Debug)]
 pub struct LaneQueue<T> {
     /// Lanes in no order, including some empty ones.
     lanes: Vec<LaneItems<T>>,
     /// Indices into `lanes`, ordered by lane.
     by_lane: Vec<(Lane, usize)>,
-    /// Priorities in descending order.
-    levels: Vec<PriorityLevel>,
+    /// Boxed: most queues have one level, and a map allocates for eleven.
+    levels: BTreeMap<Priority, Box<PriorityLevel>>,
+    /// Priority above which no lane is left to be asked in this round.
+    next: Priority,
+    /// Lower bound of the priorities of lanes that were refused in this round; `None`: there are none.
+    refused: Option<Priority>,
     /// Number of lanes that are not empty.
     nonempty: usize,
     len: usize,
@@ -37,17 +43,61 @@ struct LaneItems<T> {
     queue: VecDeque<T>,
 }
 
-/// Lanes of one priority that are not empty, in round-robin order.
-#[derive(Clone, Debug)]
+/// Lanes of one priority that are not empty, in round-robin order, as indices into [`LaneQueue::lanes`].
+#[derive(Clone, Debug, Default)]
 struct PriorityLevel {
-    priority: Priority,
-    /// Indices into [`LaneQueue::lanes`]; the lane served last is last.
+    /// Lanes that were refused in this round, which come before `turns`: they keep their turn.
+    refused: VecDeque<usize>,
+    /// The lane served last is last.
     turns: VecDeque<usize>,
+}
+
+impl PriorityLevel {
+    fn order(&self) -> impl Iterator<Item = usize> {
+        self.refused.iter().chain(&self.turns).copied()
+    }
+
+    fn len(&self) -> usize {
+        self.refused.len() + self.turns.len()
+    }
+
+    fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        self.refused.retain(|at| keep(*at));
+        self.turns.retain(|at| keep(*at));
+    }
+
+    /// Puts the refused lanes back.
+    fn begin_round(&mut self) {
+        while let Some(at) = self.refused.pop_back() {
+            work::step();
+            self.turns.push_front(at);
+        }
+    }
+
+    /// Removes the first lane that `accepts` admits, of those that were not refused in this round.
+    fn take(&mut self, mut accepts: impl FnMut(usize) -> bool) -> Option<usize> {
+        while let Some(at) = self.turns.pop_front() {
+            work::step();
+            if accepts(at) {
+                return Some(at);
+            }
+            self.refused.push_back(at);
+        }
+        None
+    }
 }
 
 impl<T> Default for LaneQueue<T> {
     fn default() -> Self {
-        Self { lanes: Vec::new(), by_lane: Vec::new(), levels: Vec::new(), nonempty: 0, len: 0 }
+        Self {
+            lanes: Vec::new(),
+            by_lane: Vec::new(),
+            levels: BTreeMap::new(),
+            next: Priority::HIGHEST,
+            refused: None,
+            nonempty: 0,
+            len: 0,
+        }
     }
 }
 
@@ -93,18 +143,10 @@ impl<T> LaneQueue<T> {
         let at = self.index_of(lane);
         if self.lanes[at].queue.is_empty() {
             self.nonempty += 1;
-            let level = self.find_level(lane.priority).unwrap_or_else(|new| {
-                self.levels.insert(new, PriorityLevel { priority: lane.priority, turns: VecDeque::new() });
-                new
-            });
-            self.levels[level].turns.push_back(at);
+            self.next = self.next.max(lane.priority);
+            self.levels.entry(lane.priority).or_default().turns.push_back(at);
         }
         &mut self.lanes[at].queue
-    }
-
-    /// Index of a priority in `levels`; as an error, the index at which to insert it.
-    fn find_level(&self, priority: Priority) -> Result<usize, usize> {
-        self.levels.binary_search_by(|level| priority.cmp(&level.priority))
     }
 
     /// Index of a lane in `lanes`; a new one is added.
@@ -145,69 +187,94 @@ impl<T> LaneQueue<T> {
             .into_iter()
             .filter_map(|(lane, at)| moved[at].map(|at| (lane, at)))
             .collect();
-        let turns = self.levels.iter_mut().flat_map(|level| &mut level.turns);
-        turns.for_each(|at| *at = moved[*at].unwrap_or_default());
+        let levels = self.levels.values_mut();
+        let indices = levels.flat_map(|level| level.refused.iter_mut().chain(&mut level.turns));
+        indices.for_each(|at| *at = moved[*at].unwrap_or_default());
     }
 
     /// Takes the front of the first lane for which `accepts` is true. The lane is then served after the others of its
     /// priority.
-    pub fn pop(&mut self, mut accepts: impl FnMut(Lane, &T) -> bool) -> Option<T> {
-        let lanes = &self.lanes;
-        let mut takes = |at: &usize| {
-            let LaneItems { lane, queue } = &lanes[*at];
-            queue.front().is_some_and(|item| accepts(*lane, item))
-        };
-        let mut all = self.levels.iter().enumerate();
-        let (level, turn) =
-            all.find_map(|(index, level)| Some((index, level.turns.iter().position(&mut takes)?)))?;
-        let turns = &mut self.levels[level].turns;
-        let at = *turns.get(turn)?;
-        let queue = &mut self.lanes[at].queue;
-        let item = queue.pop_front()?;
-        self.len -= 1;
-        if queue.is_empty() {
-            turns.remove(turn);
-            self.note_empty(level, at);
-        } else if turns.len() > 1 {
-            turns.remove(turn);
-            turns.push_back(at);
+    pub fn pop(&mut self, accepts: impl FnMut(Lane, &T) -> bool) -> Option<T> {
+        self.begin_round();
+        self.pop_next(accepts)
+    }
+
+    /// Begins a round: each lane may be asked again.
+    pub fn begin_round(&mut self) {
+        self.next = Priority::HIGHEST;
+        if let Some(lowest) = self.refused.take() {
+            self.levels.range_mut(lowest..).for_each(|(_, level)| level.begin_round());
         }
-        Some(item)
+    }
+
+    /// Takes as [`pop`](Self::pop) does, but asks no lane that was refused in this round.
+    pub fn pop_next(&mut self, mut accepts: impl FnMut(Lane, &T) -> bool) -> Option<T> {
+        for (priority, level) in self.levels.range_mut(..=self.next).rev() {
+            work::step();
+            let (priority, lanes) = (*priority, &mut self.lanes);
+            self.next = priority;
+            let taken = level.take(|at| {
+                let LaneItems { lane, queue } = &lanes[at];
+                queue.front().is_some_and(|item| accepts(*lane, item))
+            });
+            if !level.refused.is_empty() {
+                self.refused = Some(self.refused.map_or(priority, |lowest| lowest.min(priority)));
+            }
+            let Some(at) = taken else { continue };
+            let queue = &mut lanes[at].queue;
+            let item = queue.pop_front()?;
+            self.len -= 1;
+            if queue.is_empty() {
+                self.note_empty(priority, at);
+            } else {
+                level.turns.push_back(at);
+            }
+            return Some(item);
+        }
+        None
     }
 
     /// Takes the front of the longest among the lanes of the lowest priority that `accepts` admits, to make room. The
     /// round-robin order stays.
     pub fn evict(&mut self, accepts: impl FnMut(Lane) -> bool) -> Option<(Lane, T)> {
-        let (level, at) = self.find_victim(accepts)?;
+        let at = self.find_victim(accepts)?;
         let LaneItems { lane, queue } = &mut self.lanes[at];
         let (lane, item) = (*lane, queue.pop_front()?);
         self.len -= 1;
         if queue.is_empty() {
-            self.levels[level].turns.retain(|other| *other != at);
-            self.note_empty(level, at);
+            self.remove_turn(lane.priority, at);
         }
         Some((lane, item))
     }
 
     /// Lane of which [`evict`](Self::evict) would take the front.
     pub fn victim(&self, accepts: impl FnMut(Lane) -> bool) -> Option<Lane> {
-        self.find_victim(accepts).map(|(_, at)| self.lanes[at].lane)
+        self.find_victim(accepts).map(|at| self.lanes[at].lane)
     }
 
-    /// Level and lane from which [`evict`](Self::evict) takes.
-    fn find_victim(&self, mut accepts: impl FnMut(Lane) -> bool) -> Option<(usize, usize)> {
+    /// Index of the lane from which [`evict`](Self::evict) takes.
+    fn find_victim(&self, mut accepts: impl FnMut(Lane) -> bool) -> Option<usize> {
         let lanes = &self.lanes;
-        self.levels.iter().enumerate().rev().find_map(|(index, level)| {
-            let accepted = level.turns.iter().filter(|at| accepts(lanes[**at].lane));
-            accepted.max_by_key(|at| lanes[**at].queue.len()).map(|at| (index, *at))
+        self.levels.values().find_map(|level| {
+            let accepted = level.order().filter(|at| accepts(lanes[*at].lane));
+            accepted.max_by_key(|at| lanes[*at].queue.len())
         })
     }
 
-    /// Notes that a lane of a level became empty.
-    fn note_empty(&mut self, level: usize, at: usize) {
+    /// Removes a lane that became empty from its level.
+    fn remove_turn(&mut self, priority: Priority, at: usize) {
+        if let Some(level) = self.levels.get_mut(&priority) {
+            level.retain(|other| other != at);
+        }
+        self.note_empty(priority, at);
+    }
+
+    /// Notes that a lane became empty, which its level does not have any more.
+    fn note_empty(&mut self, priority: Priority, at: usize) {
         self.nonempty -= 1;
-        if self.levels[level].turns.is_empty() && self.levels.len() > KEEP_LEVELS {
-            self.levels.remove(level);
+        if self.levels.len() > KEEP_LEVELS && self.levels.get(&priority).is_some_and(|level| level.len() == 0)
+        {
+            self.levels.remove(&priority);
         }
         let keep = KEEP_CAPACITY[usize::from(self.lanes.len() > FEW_LANES)];
         let queue = &mut self.lanes[at].queue;
@@ -235,7 +302,8 @@ impl<T> LaneQueue<T> {
 
     /// Highest priority with items.
     pub fn first_priority(&self) -> Option<Priority> {
-        self.levels.iter().find(|level| !level.turns.is_empty()).map(|level| level.priority)
+        let mut levels = self.levels.iter().rev();
+        levels.find(|(_, level)| level.len() > 0).map(|(priority, _)| *priority)
     }
 
     /// Drops the items that `keep` refuses, and returns their number.
@@ -244,10 +312,13 @@ impl<T> LaneQueue<T> {
         for items in &mut self.lanes {
             items.queue.retain(|item| keep(item));
         }
-        for level in &mut self.levels {
-            level.turns.retain(|at| !self.lanes[*at].queue.is_empty());
+        for level in self.levels.values_mut() {
+            level.retain(|at| !self.lanes[at].queue.is_empty());
         }
-        self.nonempty = self.levels.iter().map(|level| level.turns.len()).sum();
+        if self.levels.len() > KEEP_LEVELS {
+            self.levels.retain(|_, level| level.len() > 0);
+        }
+        self.nonempty = self.levels.values().map(|level| level.len()).sum();
         self.len = self.lanes.iter().map(|items| items.queue.len()).sum();
         before - self.len
     }
@@ -265,10 +336,7 @@ impl<T> LaneQueue<T> {
             self.len -= queue.len();
             taken.push(std::mem::take(queue));
             let priority = lane.priority;
-            if let Ok(level) = self.find_level(priority) {
-                self.levels[level].turns.retain(|other| *other != at);
-                self.note_empty(level, at);
-            }
+            self.remove_turn(priority, at);
         }
         taken.into_iter().flatten()
     }
@@ -276,29 +344,29 @@ impl<T> LaneQueue<T> {
     /// Takes all items, in the order of sending.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         let Self { mut lanes, levels, .. } = std::mem::take(self);
-        let order = levels.into_iter().flat_map(|level| level.turns);
+        let order = levels.into_values().rev().flat_map(|level| level.refused.into_iter().chain(level.turns));
         order.flat_map(move |at| std::mem::take(&mut lanes[at].queue))
     }
 
     /// Lanes with items, in the order of sending: the item that is next, and the number of all.
     pub fn lanes(&self) -> impl Iterator<Item = (Lane, &T, usize)> {
-        let order = self.levels.iter().flat_map(|level| &level.turns);
+        let order = self.levels.values().rev().flat_map(|level| level.order());
         order.filter_map(|at| {
-            let LaneItems { lane, queue } = &self.lanes[*at];
+            let LaneItems { lane, queue } = &self.lanes[at];
             Some((*lane, queue.front()?, queue.len()))
         })
     }
 
     /// Items in the order of sending.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        let order = self.levels.iter().flat_map(|level| &level.turns);
-        order.flat_map(|at| &self.lanes[*at].queue)
+        let order = self.levels.values().rev().flat_map(|level| level.order());
+        order.flat_map(|at| &self.lanes[at].queue)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
 
     use super::*;
 
@@ -417,6 +485,154 @@ mod tests {
             assert!(
                 queue.iter().count() == model.len() && queue.lanes.len() <= 3 * model.len() + KEEP_LANES + 1
             );
+        }
+    }
+
+    /// Naive model of rounds: lanes in the order of their turns, whatever their priorities.
+    #[derive(Default)]
+    struct Rounds {
+        turns: Vec<(Lane, VecDeque<u32>)>,
+        refused: BTreeSet<Lane>,
+    }
+
+    impl Rounds {
+        /// Indices into `turns` in the order of sending.
+        fn order(&self) -> Vec<usize> {
+            let mut order: Vec<_> = (0..self.turns.len()).collect();
+            order.sort_by_key(|at| std::cmp::Reverse(self.turns[*at].0.priority));
+            order
+        }
+
+        fn queue(&mut self, lane: Lane) -> &mut VecDeque<u32> {
+            let found = self.turns.iter().position(|(other, _)| *other == lane);
+            let at = found.unwrap_or(self.turns.len());
+            if found.is_none() {
+                self.turns.push((lane, VecDeque::new()));
+            }
+            &mut self.turns[at].1
+        }
+
+        fn pop(&mut self, mut accepts: impl FnMut(Lane) -> bool) -> Option<u32> {
+            for at in self.order() {
+                let lane = self.turns[at].0;
+                if self.refused.contains(&lane) {
+                    continue;
+                }
+                if accepts(lane) {
+                    let (lane, mut queue) = self.turns.remove(at);
+                    let item = queue.pop_front();
+                    self.turns.push((lane, queue));
+                    self.remove_empty();
+                    return item;
+                }
+                self.refused.insert(lane);
+            }
+            None
+        }
+
+        fn evict(&mut self, spared: StreamKey) -> Option<u32> {
+            let open = self.order().into_iter().filter(|at| self.turns[*at].0.stream != spared);
+            let longest = open.max_by_key(|at| {
+                let (lane, queue) = &self.turns[*at];
+                (std::cmp::Reverse(lane.priority), queue.len())
+            })?;
+            let item = self.turns[longest].1.pop_front();
+            self.remove_empty();
+            item
+        }
+
+        fn remove_empty(&mut self) {
+            for (lane, _) in self.turns.extract_if(.., |(_, queue)| queue.is_empty()) {
+                self.refused.remove(&lane);
+            }
+        }
+    }
+
+    /// [BQ-53], [BQ-55]
+    #[test]
+    fn rounds_ask_the_lanes_and_give_the_items_of_a_list_of_turns() {
+        let mut rng = fastrand::Rng::with_seed(12);
+        let (mut queue, mut model) = (LaneQueue::default(), Rounds::default());
+        for n in 0..15_000_u32 {
+            let to = lane(n / 200 + rng.u32(0..8), rng.u16(0..12) * rng.u16(0..2));
+            match rng.u8(0..24) {
+                0..9 => {
+                    queue.push_back(to, n);
+                    model.queue(to).push_back(n);
+                }
+                9 => {
+                    queue.push_front(to, n);
+                    model.queue(to).push_front(n);
+                }
+                10 => {
+                    let spared = to.stream;
+                    let evicted = queue.evict(|lane| lane.stream != spared).map(|(_, item)| item);
+                    assert_eq!(evicted, model.evict(spared));
+                }
+                11 if n % 8 == 0 => {
+                    let in_order =
+                        model.order().into_iter().filter(|at| model.turns[*at].0.stream == to.stream);
+                    let items: Vec<_> = in_order.flat_map(|at| model.turns[at].1.clone()).collect();
+                    assert_eq!(queue.take_stream(to.stream).collect::<Vec<_>>(), items);
+                    model.turns.retain(|(lane, _)| lane.stream != to.stream);
+                    model.refused.retain(|lane| lane.stream != to.stream);
+                }
+                12 if n % 8 == 0 => {
+                    queue.retain(|item| item % 3 > 0);
+                    model.turns.iter_mut().for_each(|(_, queue)| queue.retain(|item| item % 3 > 0));
+                    model.remove_empty();
+                }
+                13 => {
+                    queue.begin_round();
+                    model.refused.clear();
+                }
+                dice => {
+                    let seed = rng.u32(..);
+                    let number =
+                        |lane: Lane| lane.stream.index().wrapping_mul(31) ^ u32::from(lane.priority.value());
+                    let accepts = |lane: Lane| (number(lane) & seed).count_ones().is_multiple_of(2);
+                    let (mut asked, mut expected) = (Vec::new(), Vec::new());
+                    let log = |lane: Lane, asked: &mut Vec<Lane>| {
+                        asked.push(lane);
+                        accepts(lane)
+                    };
+                    let popped = if dice < 16 {
+                        model.refused.clear();
+                        queue.pop(|lane, _| log(lane, &mut asked))
+                    } else {
+                        queue.pop_next(|lane, _| log(lane, &mut asked))
+                    };
+                    assert_eq!(popped, model.pop(|lane| log(lane, &mut expected)));
+                    assert_eq!(asked, expected);
+                }
+            }
+            let items: Vec<_> = model.order().into_iter().flat_map(|at| model.turns[at].1.clone()).collect();
+            assert_eq!(queue.iter().copied().collect::<Vec<_>>(), items);
+            assert_eq!((queue.len(), queue.is_mixed()), (items.len(), model.turns.len() > 1));
+        }
+    }
+
+    /// [BQ-55]: one client may have ten thousand lanes, none of which it reads.
+    #[test]
+    fn refused_lanes_cost_their_number_once_in_a_round() {
+        const LANES: u16 = 10_000;
+        for priorities in [1, LANES] {
+            let mut queue = LaneQueue::default();
+            (0..LANES).for_each(|n| {
+                let to = lane(n.into(), n % priorities);
+                (0..2).for_each(|item| queue.push_back(to, item));
+            });
+            for round in 0..2 {
+                let steps = work::steps(|| {
+                    queue.begin_round();
+                    let mut popped = 0;
+                    while queue.pop_next(|lane, _| lane.stream.index().is_multiple_of(2)).is_some() {
+                        popped += 1;
+                    }
+                    assert_eq!(popped, if round == 0 { LANES } else { 0 });
+                });
+                assert!(steps <= 6 * u64::from(LANES), "{steps} with {priorities} priorities");
+            }
         }
     }
 }
