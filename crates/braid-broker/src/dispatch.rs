@@ -336,7 +336,7 @@ impl Dispatcher {
         // Another node may have the next member.
         let deliveries = deliveries.filter(|_| !self.has_log());
         // A hundred thousand deliveries are of a handful of groups.
-        let mut targets: HashMap<Arc<TopicFilter>, Option<SharedTarget>> = HashMap::new();
+        let mut targets: HashMap<Arc<TopicFilter>, Option<Arc<SharedTarget>>> = HashMap::new();
         for delivery in deliveries {
             let Some(filter) = &delivery.shared else { continue };
             let group = targets.entry(filter.clone()).or_insert_with(|| self.routing.group(filter));
@@ -407,7 +407,8 @@ pub(crate) struct PublishedOne {
 pub(crate) struct Dispatched {
     /// Sessions that cannot keep up.
     pub(crate) congested: Vec<Congested>,
-    /// Matches of its messages with subscriptions, those that are merged into one delivery included.
+    /// Matches of its messages with subscriptions, those that are merged into one delivery included, and members of
+    /// shared subscriptions that were asked for their capacity.
     pub(crate) matches: usize,
     /// Commit that the acknowledgements wait for; `None` when the store had nothing to be told.
     pub(crate) commit: Option<Commit>,
@@ -561,7 +562,7 @@ impl<'a> BatchPush<'a> {
 
     fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
         self.urgent.note(to.priority.is_some_and(|priority| priority > Priority::DEFAULT), run);
-        self.matches += run.len() * (to.matches.len() + to.groups.len());
+        self.matches += run.len() * to.matches.len();
         let mut start = 0;
         let mut deliveries = Vec::with_capacity(run.len());
         for (entry, end) in &to.targets {
@@ -615,7 +616,7 @@ impl<'a> BatchPush<'a> {
     ///
     /// A member that may not receive the message is passed over, as its connection would drop it; the authorizer is
     /// asked only about a member that would be selected.
-    fn select<'s>(&self, shared: &'s SharedTarget, message: &Message) -> Option<&'s Match<SessionKey>> {
+    fn select<'s>(&mut self, shared: &'s SharedTarget, message: &Message) -> Option<&'s Match<SessionKey>> {
         let Dispatcher { access, queues, .. } = self.dispatcher;
         let more = QueueUsage::of_message(message, &SubscriptionIds::None, message.qos);
         let capacity = |entry: &SessionEntry| {
@@ -629,8 +630,9 @@ impl<'a> BatchPush<'a> {
             let subscription = shared.group.subscription(key, StreamKey::CONTROL);
             queues.policy.keeps_qos0 || subscription.is_none_or(|one| one.qos > QoS::AtMostOnce)
         };
-        let (mut has_fallback, mut has_full) = (false, false);
-        let member = shared.group.select(|ahead, key| {
+        let (mut has_fallback, mut has_full, mut asked) = (false, false, 0);
+        let mut member = shared.group.select(|ahead, key| {
+            asked += 1;
             if ahead == 0 {
                 (has_fallback, has_full) = (false, false);
             }
@@ -651,11 +653,15 @@ impl<'a> BatchPush<'a> {
             has_fallback = true;
             readiness
         });
-        if member.is_some() || !has_full {
-            return member;
+        if member.is_none() && has_full {
+            member = shared.group.select(|_, key| {
+                asked += 1;
+                let entry = shared.entry(*key);
+                entry.is_some_and(|one| capacity(one) != Capacity::Closed && may_receive(one)).into()
+            });
         }
-        let is_open = |entry: &&Arc<SessionEntry>| capacity(entry) != Capacity::Closed && may_receive(entry);
-        shared.group.select(|_, key| shared.entry(*key).is_some_and(|entry| is_open(&entry)).into())
+        self.matches += asked;
+        member
     }
 
     fn finish(mut self) -> Dispatched {
@@ -721,6 +727,24 @@ mod tests {
             core.dispatcher
                 .publish(&mut routes, None, &messages, &[], Vec::new(), |_, is_reached| assert!(is_reached));
         assert_eq!(dispatched.matches, 2 * (3 + 1), "three of its own and the group, for each message");
+    }
+
+    #[tokio::test]
+    async fn members_without_room_count_one_by_one() {
+        let core = core(LimitsConfig { queued_messages: 1, ..LimitsConfig::default() });
+        for number in 0..200 {
+            let entry = member(&core, &number.to_string()).await;
+            fill(&core, &entry, 1);
+        }
+        let dispatched = core.dispatcher.publish(
+            &mut RouteCache::default(),
+            None,
+            &[message()],
+            &[],
+            Vec::new(),
+            |_, _| {},
+        );
+        assert_eq!(dispatched.matches, 200 + 1, "each of them, and the one that is selected in the end");
     }
 
     /// [MQTT-4.8.2-4]: a member whose session ends after it was selected is not the only one that could receive it.

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use braid_proto::session::{MovedSubscription, Subscription};
 use braid_proto::stream::{Priority, StreamKey};
@@ -23,8 +23,12 @@ pub(crate) const FILTERS_AT_ONCE: usize = 256;
 const CACHED_TOPICS: usize = 8;
 
 /// Largest route that is cached. Resolving a larger one for each batch costs little next to pushing to all of its
-/// sessions, and ten thousand publishers must not each cache ten thousand subscribers.
+/// sessions, and ten thousand publishers must not each cache ten thousand subscribers. The table keeps the list of the
+/// sessions of a large group: it is resolved without a visit to each of them.
 const CACHED_TARGETS: usize = 128;
+
+/// Number of members above which the list of the sessions of a shared subscription is kept.
+const KEPT_MEMBERS: usize = 32;
 
 /// Subscriptions of all sessions, and the rules of priority.
 ///
@@ -38,6 +42,9 @@ pub(crate) struct RoutingTable {
     subscriptions: AtomicUsize,
     rules: Rules,
     registry: Arc<Registry>,
+    /// Large groups, until their members change. A std Mutex: it is locked for calls of the map. Poison is ignored:
+    /// each call leaves a whole map.
+    shared: Mutex<HashMap<TopicFilter, Arc<SharedTarget>>>,
     cluster: Arc<dyn Cluster>,
     failed: watch::Sender<bool>,
 }
@@ -47,6 +54,8 @@ pub(crate) struct SubscriptionIndex {
     router: Router<SessionKey>,
     /// `None`: there are no other nodes.
     interest: Option<Interest>,
+    /// Shared filters whose members have changed, as far as [`RoutingTable::shared`] has not been told.
+    changed_groups: Vec<TopicFilter>,
 }
 
 struct Interest {
@@ -63,6 +72,7 @@ impl SubscriptionIndex {
         subscription: Subscription,
     ) -> Option<Subscription> {
         let replaced = self.router.subscribe(key, filter, subscription);
+        self.changed_groups.extend(filter.is_shared().then(|| filter.clone()));
         if let (None, Some(Interest { subscriptions, cluster })) = (replaced, &mut self.interest) {
             match subscriptions.get_mut(filter) {
                 Some(count) => *count += 1,
@@ -83,6 +93,7 @@ impl SubscriptionIndex {
         stream: StreamKey,
     ) -> Option<Subscription> {
         let removed = self.router.unsubscribe(key, filter, stream);
+        self.changed_groups.extend(filter.is_shared().then(|| filter.clone()));
         if let (Some(_), Some(Interest { subscriptions, cluster })) = (removed, &mut self.interest)
             && let Some(count) = subscriptions.get_mut(filter)
         {
@@ -110,11 +121,16 @@ impl RoutingTable {
         let interest =
             cluster.has_log().then(|| Interest { subscriptions: HashMap::new(), cluster: cluster.clone() });
         Self {
-            router: RwLock::new(SubscriptionIndex { router: Router::new(), interest }),
+            router: RwLock::new(SubscriptionIndex {
+                router: Router::new(),
+                interest,
+                changed_groups: Vec::new(),
+            }),
             generation: AtomicU64::new(0),
             subscriptions: AtomicUsize::new(0),
             rules: Rules::new(rules),
             registry,
+            shared: Mutex::default(),
             cluster,
             failed: watch::Sender::new(false),
         }
@@ -150,7 +166,19 @@ impl RoutingTable {
         let result = change(&mut router);
         self.generation.store(router.generation(), Ordering::Release);
         self.subscriptions.store(router.statistics().subscriptions, Ordering::Relaxed);
+        let changed = std::mem::take(&mut router.changed_groups);
+        drop(router);
+        if !changed.is_empty() {
+            let mut shared = self.shared();
+            let gone: Vec<_> = changed.iter().filter_map(|filter| shared.remove(filter)).collect();
+            drop(shared);
+            drop(gone);
+        }
         result
+    }
+
+    fn shared(&self) -> Ordered<MutexGuard<'_, HashMap<TopicFilter, Arc<SharedTarget>>>> {
+        Ordered::acquire(Rank::Leaf, || self.shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Rebinds the subscriptions of a session whose streams have ended. [BQ-42]
@@ -177,9 +205,11 @@ impl RoutingTable {
     }
 
     /// The present members of a shared subscription.
-    pub(crate) fn group(&self, filter: &TopicFilter) -> Option<SharedTarget> {
-        let group = self.read().group(filter).cloned();
-        group.map(|group| self.shared_target(&group))
+    pub(crate) fn group(&self, filter: &TopicFilter) -> Option<Arc<SharedTarget>> {
+        let router = self.read();
+        let (group, generation) = (router.group(filter)?.clone(), router.generation());
+        drop(router);
+        Some(self.shared_target(&group, generation))
     }
 
     /// Sessions that subscribe to a filter, sorted, each once.
@@ -202,11 +232,28 @@ impl RoutingTable {
         keys
     }
 
-    fn shared_target(&self, group: &Arc<Group<SessionKey>>) -> SharedTarget {
+    /// Sessions of a group, which was found in this generation of the router.
+    fn shared_target(&self, group: &Arc<Group<SessionKey>>, generation: u64) -> Arc<SharedTarget> {
+        let is_large = group.len() > KEPT_MEMBERS;
+        if is_large
+            && let Some(kept) = self.shared().get(&**group.filter())
+            && Arc::ptr_eq(&kept.group, group)
+        {
+            return kept.clone();
+        }
         let registry = self.registry.entries();
         let members = group.members();
         let entries = members.filter_map(|member| registry.get(&member.key).cloned()).collect();
-        SharedTarget { group: group.clone(), entries }
+        drop(registry);
+        let target = Arc::new(SharedTarget { group: group.clone(), entries });
+        if is_large && target.is_whole() {
+            let mut shared = self.shared();
+            // A change after this one removes the list again. Of a group that has changed by now it would stay.
+            if self.generation.load(Ordering::Acquire) == generation {
+                shared.insert(group.filter().as_ref().clone(), target.clone());
+            }
+        }
+        target
     }
 
     /// The delivered name is the one that matched. [MQTT-3.3.2-3]
@@ -241,9 +288,8 @@ impl RoutingTable {
                 found.subscription.priority.get_or_insert(priority);
             }
         }
-        route.groups.extend(found.shared.iter().map(|group| self.shared_target(group)));
-        let is_whole = |shared: &SharedTarget| shared.entries.len() == shared.group.members().count();
-        route.is_whole &= route.groups.iter().all(is_whole);
+        route.groups.extend(found.shared.iter().map(|group| self.shared_target(group, generation)));
+        route.is_whole &= route.groups.iter().all(|shared| shared.is_whole());
         route
     }
 }
@@ -259,7 +305,7 @@ pub(crate) struct Route {
     pub(crate) matches: Vec<Match<SessionKey>>,
     /// Each session with the end of its matches.
     pub(crate) targets: Vec<(Arc<SessionEntry>, usize)>,
-    pub(crate) groups: Vec<SharedTarget>,
+    pub(crate) groups: Vec<Arc<SharedTarget>>,
     /// The topic's, for members of the groups that asked for none.
     pub(crate) priority: Option<Priority>,
 }
@@ -293,6 +339,11 @@ pub(crate) struct SharedTarget {
 }
 
 impl SharedTarget {
+    /// Whether the registry has the session of each member.
+    fn is_whole(&self) -> bool {
+        self.entries.len() == self.group.len()
+    }
+
     pub(crate) fn entry(&self, key: SessionKey) -> Option<&Arc<SessionEntry>> {
         self.entries.binary_search_by_key(&key, |entry| entry.key).ok().map(|at| &self.entries[at])
     }
@@ -347,6 +398,36 @@ mod tests {
 
     use super::*;
     use crate::registry::ConnectionId;
+
+    #[test]
+    fn the_sessions_of_a_large_group_are_listed_once_for_its_members() {
+        let alone: Arc<dyn Cluster> = Arc::new(crate::cluster::SingleNode);
+        let registry = Arc::new(Registry::new(SessionId::new(1)));
+        let table = RoutingTable::new(&[], registry.clone(), alone);
+        let [shared, other] =
+            ["$share/s/t", "$share/s/u"].map(|one| TopicFilter::parse(one).expect("a filter"));
+        let subscribe = |filter: &TopicFilter, keys: std::ops::Range<u64>| {
+            for key in keys.map(SessionKey) {
+                let client_id = braid_proto::packet::ClientId::from(key.0.to_string().as_str());
+                registry.insert(&Arc::new(SessionEntry::new(key, client_id, ConnectionId(1))));
+                table.change(|router| router.subscribe(key, filter, Subscription::default()));
+            }
+        };
+        let topic = TopicName::parse("t").expect("a topic");
+        let find = || RouteCache::default().find(&table, &topic).groups[0].clone();
+        subscribe(&shared, 0..200);
+        let first = find();
+        subscribe(&other, 0..40);
+        assert!(Arc::ptr_eq(&first, &find()), "another connection, after a change that does not concern it");
+        assert!(Arc::ptr_eq(&first, &table.group(&shared).expect("it has members")));
+        subscribe(&shared, 200..201);
+        let second = find();
+        assert_eq!((first.entries.len(), second.entries.len()), (200, 201));
+        for key in (0..201).map(SessionKey) {
+            table.change(|router| router.unsubscribe(key, &shared, StreamKey::CONTROL));
+        }
+        assert!(table.group(&shared).is_none() && table.shared().is_empty(), "nothing is left of it");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_during_a_change_stops_the_broker() {
