@@ -147,9 +147,6 @@ impl EgressQueue {
         mut accepts: impl FnMut(Lane, &Delivery) -> bool,
     ) -> Option<(Lane, Delivery)> {
         let mut from = Lane::default();
-        if !self.lanes.is_mixed() {
-            self.lanes.begin_round();
-        }
         let delivery = self.lanes.pop_next(|lane, delivery| {
             from = lane;
             accepts(lane, delivery)

@@ -17,8 +17,8 @@ const KEEP_LEVELS: usize = 8;
 /// Priority queue of lanes: strict priority, round-robin among lanes of one priority, FIFO within a lane.
 /// [BQ-53], [BQ-54]
 ///
-/// Adding and taking cost the same with any number of lanes. In a round of [`pop_next`](Self::pop_next) a lane is asked
-/// once until it refuses.
+/// Adding and taking cost the same with any number of lanes, apart from lanes whose front `accepts` refuses: once in a
+/// round of [`pop_next`](Self::pop_next).
 #[derive(Clone, Debug)]
 pub struct LaneQueue<T> {
     /// Lanes in no order, including some empty ones.
@@ -207,8 +207,24 @@ impl<T> LaneQueue<T> {
         }
     }
 
-    /// Takes as [`pop`](Self::pop) does, but asks no lane that was refused in this round.
+    /// Takes as [`pop`](Self::pop) does, but asks no lane that was refused in this round. A lane without others is
+    /// asked again.
     pub fn pop_next(&mut self, mut accepts: impl FnMut(Lane, &T) -> bool) -> Option<T> {
+        if !self.is_mixed() {
+            self.begin_round();
+        }
+        // Most queues have one lane, which needs no turns.
+        if let [LaneItems { lane, queue }] = self.lanes.as_mut_slice() {
+            if !accepts(*lane, queue.front()?) {
+                return None;
+            }
+            let (priority, item) = (lane.priority, queue.pop_front()?);
+            self.len -= 1;
+            if queue.is_empty() {
+                self.remove_turn(priority, 0);
+            }
+            return Some(item);
+        }
         for (priority, level) in self.levels.range_mut(..=self.next).rev() {
             work::step();
             let (priority, lanes) = (*priority, &mut self.lanes);
@@ -230,6 +246,9 @@ impl<T> LaneQueue<T> {
                 level.turns.push_back(at);
             }
             return Some(item);
+        }
+        if !self.is_mixed() {
+            self.begin_round();
         }
         None
     }
@@ -513,6 +532,9 @@ mod tests {
         }
 
         fn pop(&mut self, mut accepts: impl FnMut(Lane) -> bool) -> Option<u32> {
+            if self.turns.len() <= 1 {
+                self.refused.clear();
+            }
             for at in self.order() {
                 let lane = self.turns[at].0;
                 if self.refused.contains(&lane) {
@@ -525,7 +547,9 @@ mod tests {
                     self.remove_empty();
                     return item;
                 }
-                self.refused.insert(lane);
+                if self.turns.len() > 1 {
+                    self.refused.insert(lane);
+                }
             }
             None
         }
