@@ -54,7 +54,7 @@ struct Connections {
 
 /// Runs the load. Alarms have QoS 1 and a payload `{"timestamp": MICROSECONDS, "number": N}`; their latency is that
 /// from the due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it; their
-/// latency is that from their beginning, whatever happens to connections in between.
+/// latency is that from their beginning, whatever happens to connections in between. `tell` gets each event at once.
 ///
 /// # Errors
 /// The options of the client are invalid, or it is closed by an error that no reconnect cures.
@@ -130,19 +130,11 @@ pub async fn run(
         timeout(load.patience + CLOSE, device.disconnect()).await.unwrap_or(Ok(()))?;
         Ok::<_, Failure>((sent?, recorded?))
     };
-    let changes = async {
-        let Some(every) = load.change_every else { return std::future::pending().await };
-        loop {
-            sleep(every).await;
-            // Without a connection there is nothing to move.
-            let _ = device.change_transport().await;
-        }
-    };
     let run = async { tokio::join!(publish, collect) };
     let (published, longest) = tokio::select! {
         ended = run => ended,
         () = connections.follow(&client, &clock, &mut tell) => return Err(Error::Closed.into()),
-        () = changes => return Err(Error::Closed.into()),
+        () = change_transport(device, load.change_every) => return Err(Error::Closed.into()),
     };
     let (sent, recorded) = published?;
     tally.counts.sent = sent;
@@ -160,6 +152,16 @@ pub async fn run(
         events: connections.events,
         ..RunSummary::new(Role::Pub, &clock, clock.start().elapsed().as_secs_f64())
     })
+}
+
+/// Changes the transport again and again, if that is wanted. Never ready.
+async fn change_transport(client: &Client, every: Option<Duration>) {
+    let Some(every) = every else { return std::future::pending().await };
+    loop {
+        sleep(every).await;
+        // Without a connection there is nothing to move.
+        let _ = client.change_transport().await;
+    }
 }
 
 /// Publishes recordings one after the other, until `end`, or as many as the load has.

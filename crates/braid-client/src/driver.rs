@@ -19,8 +19,8 @@ use crate::events::ConnectionEvent;
 use crate::scram::Exchange;
 use crate::state::{ClientState, now};
 
-/// Time for which the CONNECT of a link that was left may still arrive: TCP goes on for minutes where nothing answers, and
-/// such a link was left because another one answers.
+/// Time for which the CONNECT of a link that was left may still arrive: TCP goes on for minutes where nothing answers,
+/// and such a link was left because another one answers.
 const LATE_CONNECT: Duration = Duration::from_secs(60);
 
 /// End of a connection that leaves the driver something to do.
@@ -43,8 +43,8 @@ pub(crate) struct Driver {
     connections: u64,
     /// Link on which the next connection begins, in place of one that is dialled.
     next: Option<Link>,
-    /// Time at which a link was left that had not brought CONNACK: the server may get its CONNECT later, and take it for
-    /// another client.
+    /// Time at which a link was left that had not brought CONNACK: the server may get its CONNECT later, and take it
+    /// for another client.
     left_unanswered: Option<Instant>,
     /// Whether subscriptions may be restored before CONNACK. False after a connection that ended without an answer to
     /// an early SUBSCRIBE.
@@ -105,8 +105,8 @@ impl Driver {
         self.ended.send_replace(Some(result));
     }
 
-    /// Whether the server has closed the session for a CONNECT of this client, on a link that it has left; once for each
-    /// such link.
+    /// Whether the server has ended the connection for a CONNECT of this client, on a link that it has left; once for
+    /// each such link.
     fn is_taken_over_by_itself(&mut self, error: &Error) -> bool {
         let is_taken_over = matches!(error, Error::Disconnected { reason: ReasonCode::SessionTakenOver, .. });
         is_taken_over && self.left_unanswered.take().is_some_and(|at| now().duration_since(at) < LATE_CONNECT)

@@ -178,7 +178,7 @@ impl ReceiveQueue {
 
     pub(crate) fn acknowledge(&self, receipt: Receipt) {
         self.change(|state| {
-            // It counts for all before it, so that an older one must not displace it.
+            // Each counts for all before it, so that an older one must not displace a newer one.
             state.acknowledged = state.acknowledged.max(Some(receipt));
             state.driver.take()
         });

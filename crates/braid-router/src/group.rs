@@ -96,7 +96,7 @@ impl<K> Group<K> {
             }
             let chosen = (next + ready.or(fallback)?) % self.len();
             // Relaxed: the index guards no other memory.
-            match self.next.compare_exchange_weak(next, chosen + 1, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.next.compare_exchange(next, chosen + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return self.members_from(chosen).next(),
                 Err(newer) => next = newer,
             }

@@ -59,10 +59,11 @@ struct Hint {
     usage: UsageHint,
 }
 
-/// Guard of the queue, which updates its hint.
+/// Guard of the queue, which updates its hint if it was used to change it.
 struct Locked<'a> {
     inner: Ordered<MutexGuard<'a, Inner>>,
     hint: &'a Hint,
+    is_changed: bool,
 }
 
 impl Deref for Locked<'_> {
@@ -75,14 +76,17 @@ impl Deref for Locked<'_> {
 
 impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut Inner {
+        self.is_changed = true;
         &mut self.inner
     }
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.hint.state.store(self.inner.connection.state as u8, Ordering::Relaxed);
-        self.hint.usage.set(&self.inner.held());
+        if self.is_changed {
+            self.hint.state.store(self.inner.connection.state as u8, Ordering::Relaxed);
+            self.hint.usage.set(&self.inner.held());
+        }
     }
 }
 
@@ -198,7 +202,7 @@ impl SessionQueue {
                 inner
             })
         });
-        Locked { inner, hint: &self.hint }
+        Locked { inner, hint: &self.hint, is_changed: false }
     }
 
     #[cfg(test)]

@@ -42,8 +42,8 @@ const ASKED: Duration = Duration::from_secs(60);
 const MUCH_UNSENT: usize = 64 * 1024;
 /// Connections over QUIC in a row that end without CONNACK, from which on QUIC does not work here.
 const UNANSWERED: u32 = 2;
-/// Times that QUIC fell silent while TLS answered, within a time, from which on it does not work here: new connections of
-/// it may do so for some seconds each.
+/// Times that QUIC fell silent while TLS answered, within a time, from which on it does not work here: new connections
+/// may do so for some seconds each.
 const SILENCES: (usize, Duration) = (2, Duration::from_secs(600));
 /// Most Server References that are followed within a time: servers may refer to each other.
 const MOST_REFERENCES: (usize, Duration) = (5, Duration::from_secs(60));
@@ -81,15 +81,15 @@ impl Silences {
     }
 }
 
-/// Answers of the server, and their absence.
+/// Answers of the server, and failures to get one.
 #[derive(Default)]
 struct Answered {
     /// Whether the present link has brought CONNACK with Success; `None` between connections.
     is_connected: Option<bool>,
     /// Whether the session ends with the connection, as CONNACK says.
     ends_session: bool,
-    /// Connections over QUIC that ended without CONNACK since one brought it.
-    failures: u32,
+    /// Connections over QUIC in a row that ended without CONNACK, and their network.
+    failures: Option<(Key, u32)>,
     silences: Silences,
     /// Whether TLS sends from an address that this machine has left.
     has_left_address: bool,
@@ -147,6 +147,7 @@ impl Auto {
     /// Establishes a link: races QUIC and TLS, and the one that is the better choice here has a head start.
     pub(crate) async fn dial(&mut self, may_be_early: bool) -> Result<Link, Error> {
         (self.late, self.late_since) = (None, None);
+        self.answered.is_connected = None;
         if self.dialers.return_to_origin() {
             self.memory.set_origin(self.dialers.server());
         }
@@ -291,7 +292,7 @@ impl Auto {
             Err(reason) => warn!("the server's hint about QUIC is ignored: {reason}"),
         }
         self.answered.is_connected = Some(true);
-        self.answered.failures = 0;
+        self.answered.failures = None;
         // A session that ends with the link would take messages with it.
         self.answered.ends_session = properties.session_expiry == Some(0);
         self.memory.save();
@@ -306,9 +307,11 @@ impl Auto {
         // Without any answer of the path it is no failure of QUIC, and a refusal is the server's answer, unless that
         // accepts the client elsewhere.
         let is_over_quic = self.watch.protocol() == Protocol::Quic && !self.watch.is_silent(true);
+        let before = self.answered.failures.take().filter(|(key, _)| key == self.memory.key());
         if is_over_quic && (is_moving || !matches!(error, Error::Refused { .. })) {
-            self.answered.failures += 1;
-            if is_moving || self.answered.failures >= UNANSWERED {
+            let failures = before.map_or(0, |(_, failures)| failures) + 1;
+            self.answered.failures = Some((self.memory.key().clone(), failures));
+            if is_moving || failures >= UNANSWERED {
                 self.quic_failed_here(error);
             }
         }

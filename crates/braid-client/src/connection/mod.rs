@@ -289,8 +289,8 @@ impl Connection {
         if self.protocol.is_closed() {
             return false;
         }
-        // CONNACK is read, however many messages of the connection before are queued. And a link that takes nothing more
-        // is read to its end: the server may have said why it closed it.
+        // CONNACK is read, however many messages of the connection before are queued. And a link that takes nothing
+        // more is read to its end: the server may have said why it closed it.
         let may_pause = self.protocol.is_established() && !self.writer.has_failed();
         let is_full = may_pause && state.channels.received.is_full();
         if is_full != self.is_paused {

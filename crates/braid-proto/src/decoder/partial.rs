@@ -46,7 +46,7 @@ struct Table {
     parts: Vec<PartialMessage>,
     /// Reason for which the offset of the last PUBLISH was refused, and its identifier.
     problem: Option<(PacketId, OffsetProblem)>,
-    /// On the side of the client: identifiers of parts that the server has, and that are not of messages of this session.
+    /// On the side of the client: identifiers of parts at the server that are of other messages.
     foreign: Vec<PacketId>,
 }
 

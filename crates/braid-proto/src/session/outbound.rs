@@ -68,6 +68,13 @@ impl Outbound {
         Some(id)
     }
 
+    /// Begins behind an identifier, so that those up to it are not used before all others were.
+    pub(crate) fn begin_behind(&mut self, id: PacketId) {
+        if self.next_id <= id {
+            self.next_id = id.next();
+        }
+    }
+
     fn insert(&mut self, id: PacketId, phase: Phase, lane: Lane, sent_on_connection: bool) {
         self.spooled_bytes += phase.spooled_len();
         if !matches!(phase, Phase::Request) {

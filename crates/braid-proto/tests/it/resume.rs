@@ -530,7 +530,8 @@ fn a_part_of_another_message_is_not_continued() {
     let large = Known::new(1, QoS::AtLeastOnce, 400 * KIB);
     let mut world = World::new();
     let mut pair = Pair::connect(&mut world, Session::default());
-    assert_eq!(offsets(&pair.accept(&["1:1000"])), []);
+    // The identifiers begin anew behind the last one.
+    assert_eq!(offsets(&pair.accept(&["1:1000", "65535:5"])), []);
     let mut delivery = delivery(large.topic, large.payload.clone(), large.qos);
     delivery.stream = StreamKey::CONTROL;
     pair.client.publish(delivery, world.now).unwrap();
@@ -544,6 +545,21 @@ fn a_part_of_another_message_is_not_continued() {
         assert_eq!(sent > 400 * KIB, continued.is_empty(), "{sent} bytes");
         session = pair.client.take_session().unwrap();
     }
+}
+
+/// Its message has an identifier of its own. [BQ-97]
+#[test]
+fn a_message_beside_the_part_of_another_is_continued() {
+    let large = Known::new(2, QoS::AtLeastOnce, 400 * KIB);
+    let mut world = World::new();
+    let mut pair = Pair::connect(&mut world, Session::default());
+    assert_eq!(offsets(&pair.accept(&["1:1000"])), []);
+    let mut delivery = delivery(large.topic, large.payload.clone(), large.qos);
+    delivery.stream = StreamKey::CONTROL;
+    assert!(matches!(pair.client.publish(delivery, world.now), Ok(Sent::Out(Some(id))) if id.value() == 2));
+    let session = pair.client.take_session().unwrap();
+    let mut pair = Pair::connect(&mut world, session);
+    assert_eq!(offsets(&pair.accept(&["1:1000", "2:300000"])), [(300_000, 400 * KIB)]);
 }
 
 /// [BQ-98]

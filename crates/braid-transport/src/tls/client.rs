@@ -302,7 +302,7 @@ pub(crate) fn tls_error(host: &str, error: &Error) -> ConnectError {
 #[derive(Debug)]
 struct UnnamedServer {
     provider: Arc<CryptoProvider>,
-    /// Authorities of which one must have signed the certificate; `None` if nobody needs to.
+    /// Authorities of which one must have signed the certificate; `None`: any issuer is accepted.
     issuers: Option<Arc<WebPkiServerVerifier>>,
 }
 

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 /// Lifetime of a ticket [BQ-60]: it bounds the lifetime of the key of a recorded connection.
 const LIFETIME: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Tickets in memory, each valid for one connection of TLS 1.3: a replayed first flight finds its ticket gone, and its early data
-/// unreadable.
+/// Tickets in memory, each valid for one connection of TLS 1.3: a replayed first flight finds its ticket gone, and its
+/// early data unreadable.
 pub(crate) struct Tickets {
     size: usize,
     state: Mutex<State>,

@@ -52,7 +52,7 @@ pub(crate) struct ClientOptions {
     #[arg(short, long, value_name = "NAME", help_heading = CONNECTION)]
     pub(crate) username: Option<String>,
     /// The password. Others on this machine can see it in the list of processes: the environment variable
-    /// BRAIDMQ_PASSWORD, which counts if neither this nor the URL has a password, or --password-stdin are better places.
+    /// BRAIDMQ_PASSWORD, which counts if neither this nor the URL has one, or --password-stdin are better places.
     #[arg(short = 'P', long = "pw", value_name = "PASSWORD", help_heading = CONNECTION)]
     pub(crate) password: Option<Secret>,
     /// Read the password from the first line of standard input.

@@ -29,8 +29,8 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// Interval of the reports of a run.
 const REPORT: Duration = Duration::from_millis(100);
 
-/// Puts `load` on the server that `dialer` connects to, until it is done or `stop` completes. `report` gets the number of
-/// responses so far, ten times a second.
+/// Puts `load` on the server that `dialer` connects to, until it is done or `stop` completes. `report` gets the number
+/// of responses so far, ten times a second.
 ///
 /// Counters of the summary: `requests` are those begun; each became one of `responses`, of the `failed`, or is
 /// `unfinished` at the end. A request fails when its connection fails or ends before the response,

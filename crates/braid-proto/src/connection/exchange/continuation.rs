@@ -49,7 +49,8 @@ fn listed_part((name, value): (&str, &str)) -> Option<(PacketId, usize)> {
 impl Exchange {
     /// Reads the parts that a CONNACK lists, of messages that are still to be sent, and returns these messages. Others
     /// are ignored, and remembered while the server has them: a later message with such an identifier is another one,
-    /// however much alike, such as that of a process which has forgotten the session. [BQ-97]
+    /// however much alike, such as that of a process which has forgotten the session. Identifiers behind them are used
+    /// first, so that the next message can be continued. [BQ-97]
     pub(crate) fn note_partials(&mut self, properties: &UserProperties) -> Vec<Continued> {
         let Session { outbound, partials, .. } = &mut self.session;
         let (mut offsets, mut foreign) = (BTreeMap::new(), Vec::new());
@@ -62,6 +63,9 @@ impl Exchange {
                 }
                 _ => foreign.push(id),
             }
+        }
+        if let Some(last) = foreign.iter().max() {
+            outbound.begin_behind(*last);
         }
         partials.set_foreign(foreign);
         let continued = offsets.iter().filter_map(|(id, offset)| self.continued(*id, *offset)).collect();

@@ -2,8 +2,8 @@
 //!
 //! The library pads each datagram with a PATH_CHALLENGE or a PATH_RESPONSE to 1200 bytes. It sends one to a new address
 //! as soon as a single byte has come from there, another to the address before that one, and one in answer to each
-//! probe: a client with one connection could have thirty bytes sent to forged addresses for each of its own. All other
-//! packets leave for addresses that are validated.
+//! probe: a client with one connection could have thirty bytes sent to forged addresses for each of its own. The others
+//! leave for addresses that are validated, but for that of a close, which the library counts.
 //!
 //! Here an address gets at most three times the bytes that came from it on this connection. A packet above that leaves
 //! with less padding, as RFC 9000 (8.2.1) permits: it is shortened before it is encrypted, since a packet with a short
@@ -23,7 +23,7 @@ use noq_udp::Transmit;
 const FACTOR: u64 = 3;
 
 /// Addresses of a connection that are known, the last ones.
-const MAX_ADDRESSES: usize = 8;
+const MAX_ADDRESSES: usize = 32;
 
 /// Bytes of a datagram that the library pads.
 const FULL: usize = 1200;
@@ -96,6 +96,11 @@ impl PathValidationLimit {
         self.packet.limit.store(limit, Ordering::Relaxed);
         self.packet.omitted.store(NONE, Ordering::Relaxed);
         limit < FULL
+    }
+
+    /// Drops the batch that was built last.
+    pub(in crate::quic) fn discard(&mut self) {
+        self.packet.omitted.store(NONE, Ordering::Relaxed);
     }
 
     /// Returns what leaves of the batch that was built last.
@@ -284,10 +289,10 @@ mod tests {
     #[test]
     fn an_address_that_was_forgotten_begins_with_nothing() {
         let mut limit = PathValidationLimit::new(address(1));
-        for port in 2..=10 {
+        for port in 2..=34 {
             limit.handle_received(address(port), 1000);
         }
-        assert_eq!(sent(&mut limit, 10, 10, &CHALLENGE), Some(FULL));
+        assert_eq!(sent(&mut limit, 34, 34, &CHALLENGE), Some(FULL));
         for port in [1, 2] {
             assert_eq!(sent(&mut limit, port, port, &CHALLENGE), None, "{port}");
         }

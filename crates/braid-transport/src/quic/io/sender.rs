@@ -113,6 +113,7 @@ impl Sender {
     pub(super) fn leave(&mut self, batch: &Transmit<'_>) {
         // An address that is validated again.
         if batch.destination.port() == 0 {
+            self.limits.iter_mut().for_each(|(_, paths)| paths.discard());
             return;
         }
         let passed = match &mut self.limits {
@@ -149,6 +150,9 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
 
     use super::*;
     use crate::sim::Network;
@@ -165,7 +169,8 @@ mod tests {
         let socket = Arc::new(Socket::system(socket).expect("socket"));
         let to = peer.local_addr().expect("address");
         Sender::new(socket, limits, None).leave(&batch(to));
-        peer.recv_from(&mut [0]).await.expect("received").1.ip()
+        let received = timeout(Duration::from_secs(10), peer.recv_from(&mut [0])).await;
+        received.expect("127.0.0.9 is an address of this machine").expect("received").1.ip()
     }
 
     #[tokio::test]
