@@ -11,7 +11,7 @@ use async_nats::jetstream::stream::Stream;
 use braid_proto::topic::TopicName;
 use braid_store::{Lsn, StoredMessage};
 use futures_util::StreamExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::error::ClusterError;
 use crate::layout::Layout;
@@ -27,6 +27,9 @@ const STALL: Duration = Duration::from_secs(10);
 
 /// Time to read what is retained.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between two tries of that.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Retained message.
 #[derive(Debug)]
@@ -44,11 +47,20 @@ pub(crate) struct Snapshot {
 
 /// Reads all retained messages.
 pub(crate) async fn load(log: &LogSource, retained: &Stream<()>) -> Result<Snapshot, ClusterError> {
-    let failed = |reason: String| ClusterError::NoJetStream { within: PATIENCE, reason };
-    let loaded = timeout(PATIENCE, Snapshot::read(log, retained)).await;
-    let loaded =
-        loaded.map_err(|_| failed("the retained messages cannot be read in that time".to_owned()))?;
-    loaded.map_err(|error| failed(error.to_string()))
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let reason = match timeout_at(give_up, Snapshot::read(log, retained)).await {
+            Ok(Ok(snapshot)) => return Ok(snapshot),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the retained messages cannot be read in that time".to_owned(),
+        };
+        // A server that is busy, or a stream without a leader, lets a request run into its own limit of time.
+        if Instant::now() + AGAIN >= give_up {
+            return Err(ClusterError::NoJetStream { within: PATIENCE, reason });
+        }
+        tracing::debug!(reason, "reading the retained messages again");
+        sleep(AGAIN).await;
+    }
 }
 
 impl Snapshot {
