@@ -475,7 +475,7 @@ fn a_client_sends_the_rest_once_and_the_whole_after_a_refusal() {
             |pair: &mut Pair, part: &str| pair.accept(&["9:5", "1:409600", "1:0", "x:1", "1:-4", "", part]);
         let mut world = World::new();
         let mut pair = Pair::connect(&mut world, Session::default());
-        pair.accept(&["9:5"]);
+        pair.accept(&[]);
         let mut delivery = delivery(large.topic, large.payload.clone(), qos);
         delivery.stream = StreamKey::CONTROL;
         pair.client.publish(delivery, world.now).unwrap();
