@@ -11,13 +11,14 @@ use async_nats::jetstream::stream::Stream;
 use braid_proto::topic::TopicName;
 use braid_store::{Lsn, StoredMessage};
 use futures_util::StreamExt;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::ClusterError;
 use crate::layout::Layout;
 use crate::log_source::{Found, LogSource};
 use crate::logged::{Logged, named, read};
 use crate::ordered::ordered;
+use crate::streams::{Tried, patiently};
 
 /// Header of a message that the servers have copied: its stream and sequence number there.
 const SOURCE: &str = "Nats-Stream-Source";
@@ -27,9 +28,6 @@ const STALL: Duration = Duration::from_secs(10);
 
 /// Time to read what is retained.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Time between two tries of that.
-const AGAIN: Duration = Duration::from_millis(200);
 
 /// Retained message.
 #[derive(Debug)]
@@ -47,20 +45,19 @@ pub(crate) struct Snapshot {
 
 /// Reads all retained messages.
 pub(crate) async fn load(log: &LogSource, retained: &Stream<()>) -> Result<Snapshot, ClusterError> {
+    let failed = |reason: String| ClusterError::NoJetStream { within: PATIENCE, reason };
     let give_up = Instant::now() + PATIENCE;
-    loop {
-        let reason = match timeout_at(give_up, Snapshot::read(log, retained)).await {
-            Ok(Ok(snapshot)) => return Ok(snapshot),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the retained messages cannot be read in that time".to_owned(),
-        };
-        // A server that is busy, or a stream without a leader, lets a request run into its own limit of time.
-        if Instant::now() + AGAIN >= give_up {
-            return Err(ClusterError::NoJetStream { within: PATIENCE, reason });
+    patiently(give_up, || async {
+        match timeout_at(give_up, Snapshot::read(log, retained)).await {
+            Ok(Ok(snapshot)) => Tried::Done(Ok(snapshot)),
+            // A server that is busy, or a stream without a leader, lets a request run into its own limit of time.
+            Ok(Err(error)) => Tried::Again(failed(error.to_string())),
+            Err(_) => {
+                Tried::Done(Err(failed("the retained messages cannot be read in that time".to_owned())))
+            }
         }
-        tracing::debug!(reason, "reading the retained messages again");
-        sleep(AGAIN).await;
-    }
+    })
+    .await
 }
 
 impl Snapshot {

@@ -30,13 +30,14 @@ pub async fn ensure(jetstream: &Context, layout: &Layout) -> Result<(), ClusterE
 }
 
 /// Result of one try.
-enum Tried<T> {
+pub(crate) enum Tried<T> {
     Done(Result<T, ClusterError>),
     /// No leader has answered yet, or servers do not know each other yet.
     Again(ClusterError),
 }
 
-async fn patiently<T, F: Future<Output = Tried<T>>>(
+/// Tries a call until it is done, or until `give_up`.
+pub(crate) async fn patiently<T, F: Future<Output = Tried<T>>>(
     give_up: Instant,
     mut call: impl FnMut() -> F,
 ) -> Result<T, ClusterError> {
