@@ -102,10 +102,9 @@ impl Memory {
         Key::new(route, Arc::clone(&self.key.origin))
     }
 
-    /// Notes that QUIC works in the network of a key; `None`: here.
-    pub(super) fn quic_works(&mut self, key: Option<&Key>) -> Option<Decision> {
-        let now = self.now();
-        self.selector.quic_works(now, key.unwrap_or(&self.key))
+    /// Notes that QUIC works in the network of a key.
+    pub(super) fn quic_works(&mut self, key: &Key) -> Option<Decision> {
+        self.selector.quic_works(self.now(), key)
     }
 
     /// Notes that QUIC failed in the network of a key. Returns the time until it may be tried again.

@@ -234,7 +234,7 @@ impl Auto {
     /// Notes the result of a race. `rest`: the attempt that did not win, and the time it has had.
     fn won(&mut self, protocol: Protocol, link: Link, rest: Option<(Attempt, Duration)>) -> Link {
         if protocol == Protocol::Quic && !link.is_early() {
-            self.memory.quic_works(None);
+            self.quic_works_here();
         }
         self.late = rest.filter(|_| protocol == Protocol::Tcp).map(|(attempt, elapsed)| {
             let (times, least) = LATE;
@@ -253,22 +253,25 @@ impl Auto {
     fn quic_failed_here(&mut self, reason: &dyn fmt::Display) {
         let key = self.memory.key().clone();
         self.quic_failed(&key, reason);
-        if let Some(next) = self.next_key().filter(|next| *next != key) {
+        if let Some(next) = self.next_key() {
             self.memory.quic_failed(&next);
         }
     }
 
     /// Notes that QUIC works, likewise. Returns the change of the choice for the present link.
     fn quic_works_here(&mut self) -> Option<Decision> {
-        let decision = self.memory.quic_works(None);
-        let next = self.next_key();
-        self.memory.quic_works(next.as_ref());
+        let key = self.memory.key().clone();
+        let decision = self.memory.quic_works(&key);
+        if let Some(next) = self.next_key() {
+            self.memory.quic_works(&next);
+        }
         decision
     }
 
-    /// Network of the next connection, if it began now.
+    /// Network of the next connection, if it began now; `None`: that of the present link.
     fn next_key(&self) -> Option<Key> {
-        self.dialers.route(None).map(|route| self.memory.key_of(route))
+        let next = self.dialers.route(None).map(|route| self.memory.key_of(route));
+        next.filter(|next| next != self.memory.key())
     }
 
     // -- Connections -------------------------------------------------------------------------------

@@ -69,6 +69,20 @@ async fn over_quic(quic: &mut Listening, builder: braid_client::Builder) -> (Pee
     (peer, client, messages, events)
 }
 
+/// A client over TLS, with its first connection: QUIC answers later.
+async fn over_tls(
+    tls: &mut Listening,
+    builder: braid_client::Builder,
+    device: &Host,
+) -> (Peer, Client, Messages, Events) {
+    device.change(|link| link.latency = Duration::from_millis(200));
+    let (peer, parts) = join!(tls.accept(), builder.connect());
+    let (client, messages) = parts.unwrap();
+    let mut events = client.events();
+    assert_eq!(connected(&mut events).await, Transport::Mem);
+    (peer, client, messages, events)
+}
+
 #[tokio::test(start_paused = true)]
 async fn quic_is_taken_where_it_works() {
     let (mut quic, _tls, builder, _device) = both();
@@ -106,11 +120,7 @@ async fn blocked_udp_costs_one_head_start_once() {
 #[tokio::test(start_paused = true)]
 async fn quic_that_answers_late_is_moved_to() {
     let (mut quic, mut tls, builder, device) = both();
-    device.change(|link| link.latency = Duration::from_millis(200));
-    let ((mut before, _), parts) = join!(tls.accept_with(None), builder.connect());
-    let (client, _messages) = parts.unwrap();
-    let mut events = client.events();
-    assert_eq!(connected(&mut events).await, Transport::Mem);
+    let (mut before, _client, _messages, mut events) = over_tls(&mut tls, builder, &device).await;
     let moving = async {
         let (mut after, ()) = join!(quic.incoming(), before.run(Duration::from_secs(2)));
         after.connect().await;
@@ -383,11 +393,7 @@ async fn a_move_that_is_refused_is_undone() {
 #[tokio::test(start_paused = true)]
 async fn quic_that_refuses_a_client_of_tls_is_not_the_first_choice_any_more() {
     let (mut quic, mut tls, builder, device) = both();
-    device.change(|link| link.latency = Duration::from_millis(200));
-    let ((mut before, _), parts) = join!(tls.accept_with(None), builder.connect());
-    let (client, _messages) = parts.unwrap();
-    let mut events = client.events();
-    assert_eq!(connected(&mut events).await, Transport::Mem);
+    let (mut before, _client, _messages, mut events) = over_tls(&mut tls, builder, &device).await;
     let refusing = async {
         let (mut after, ()) = join!(quic.incoming(), before.run(Duration::from_secs(2)));
         after.connect().await;
@@ -434,11 +440,7 @@ async fn quic_without_connack_is_left_for_tls_after_two_connections() {
 async fn a_session_that_the_server_ends_with_its_connection_is_not_moved_for_a_better_link() {
     let (mut quic, mut tls, builder, device) = both();
     tls.options.maximum_session_expiry = SessionExpiry::WITH_CONNECTION;
-    device.change(|link| link.latency = Duration::from_millis(200));
-    let ((mut peer, _), parts) = join!(tls.accept_with(None), builder.connect());
-    let (client, _messages) = parts.unwrap();
-    let mut events = client.events();
-    assert_eq!(connected(&mut events).await, Transport::Mem);
+    let (mut peer, _client, _messages, mut events) = over_tls(&mut tls, builder, &device).await;
     let (late, ()) = join!(quic.incoming_unless_gone(), peer.run(Duration::from_secs(30)));
     if let Some(mut late) = late {
         assert!(late.event().await.is_none(), "QUIC answers, and gets no CONNECT");

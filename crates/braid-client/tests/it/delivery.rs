@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_client::{ConnectionEvent, QoS};
+use braid_client::{Client, ConnectionEvent, Messages, QoS};
 use tokio::join;
 use tokio::time::timeout;
 
@@ -30,14 +30,20 @@ async fn a_message_is_acknowledged_when_it_is_taken() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn manual_acknowledgement_covers_everything_before_it() {
+/// A client that acknowledges by itself, and has been sent three messages.
+async fn three_to_acknowledge() -> (Peer, Client, Messages) {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.manual_acknowledgement(true).connect());
-    let (_client, mut messages) = parts.unwrap();
+    let (client, messages) = parts.unwrap();
     for payload in ["1", "2", "3"] {
         peer.deliver("t", payload, QoS::AtLeastOnce).await;
     }
+    (peer, client, messages)
+}
+
+#[tokio::test(start_paused = true)]
+async fn manual_acknowledgement_covers_everything_before_it() {
+    let (mut peer, _client, mut messages) = three_to_acknowledge().await;
     messages.recv().await.unwrap();
     let second = messages.recv().await.unwrap();
     messages.recv().await.unwrap();
@@ -72,12 +78,7 @@ async fn a_message_of_qos_2_that_is_not_acknowledged_comes_again() {
 /// Two tasks that each handle a message finish in any order.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_of_an_older_message_takes_none_back() {
-    let (mut listening, builder) = network();
-    let (mut peer, parts) = join!(listening.accept(), builder.manual_acknowledgement(true).connect());
-    let (_client, mut messages) = parts.unwrap();
-    for payload in ["1", "2", "3"] {
-        peer.deliver("t", payload, QoS::AtLeastOnce).await;
-    }
+    let (mut peer, _client, mut messages) = three_to_acknowledge().await;
     let first = messages.recv().await.unwrap();
     messages.recv().await.unwrap();
     let third = messages.recv().await.unwrap();
