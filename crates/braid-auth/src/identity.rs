@@ -43,8 +43,8 @@ pub struct Attributes {
 
 struct Known {
     attributes: Attributes,
-    /// The parsed `rules`.
-    own: Option<Acl>,
+    /// The parsed `rules`. Boxed: nearly every client has an address, and hardly any has rules.
+    own: Option<Box<Acl>>,
 }
 
 /// Stored identity that cannot be read.
@@ -76,7 +76,7 @@ impl Identity {
     /// The rules are not valid.
     pub fn new(attributes: Attributes) -> Result<Self, AclError> {
         let parse = |rules: &str| Acl::parse_own(rules.as_bytes(), "the rules of the client");
-        let own = attributes.rules.as_deref().map(parse).transpose()?;
+        let own = attributes.rules.as_deref().map(parse).transpose()?.map(Box::new);
         let is_known = attributes != Attributes::default();
         Ok(Self(is_known.then(|| Arc::new(Known { attributes, own }))))
     }
@@ -172,7 +172,7 @@ impl Identity {
         broker: Option<&Acl>,
         decide: impl FnOnce(&[&Acl], &Subject<'_>) -> Decision,
     ) -> Decision {
-        let own = self.0.as_deref().and_then(|known| known.own.as_ref());
+        let own = self.0.as_deref().and_then(|known| known.own.as_deref());
         self.with_subject(client_id, |subject| match (own, broker) {
             (Some(own), Some(broker)) => decide(&[own, broker], subject),
             (Some(list), None) | (None, Some(list)) => decide(&[list], subject),
