@@ -61,8 +61,8 @@ pub(crate) struct Exchange {
     unplaced: Vec<PacketId>,
     /// Progress of deliveries with a `queue_lsn`.
     pub(crate) progress: VecDeque<Progress>,
-    /// Aliases of the control stream; data streams have none. [BQ-18]
-    outbound_aliases: OutboundAliases,
+    /// Aliases of the control stream; data streams have none [BQ-18]. Boxed: most peers permit none.
+    outbound_aliases: Option<Box<OutboundAliases>>,
     /// Messages that the server has in part. Boxed: hardly any connection has one.
     continuations: Option<Box<Continuations>>,
 }
@@ -81,7 +81,7 @@ impl Exchange {
             driver_places_resends: false,
             unplaced: Vec::new(),
             progress: VecDeque::new(),
-            outbound_aliases: OutboundAliases::new(agreement.outbound_aliases),
+            outbound_aliases: OutboundAliases::new(agreement.outbound_aliases).map(Box::new),
             continuations: None,
         };
         exchange.add_resend(resend);
@@ -384,7 +384,7 @@ impl Exchange {
         let offset = self.continuations.as_mut().map_or(0, |all| all.take(id, dup));
         let transmission = transmission(version, self.mounting.as_deref(), Some(id), dup, now);
         let transmission = Transmission { offset, ..transmission };
-        let fits = put(&mut self.streams, &mut self.outbound_aliases, delivery, transmission);
+        let fits = put(&mut self.streams, self.outbound_aliases.as_deref_mut(), delivery, transmission);
         if !on.is_control()
             && let Some(outbox) = self.streams.outbox(on)
         {
@@ -400,7 +400,7 @@ impl Exchange {
 
     fn put(&mut self, delivery: &Delivery, id: Option<PacketId>, dup: bool, now: Instant) -> bool {
         let transmission = transmission(self.version(), self.mounting.as_deref(), id, dup, now);
-        put(&mut self.streams, &mut self.outbound_aliases, delivery, transmission)
+        put(&mut self.streams, self.outbound_aliases.as_deref_mut(), delivery, transmission)
     }
 
     /// Sends a packet other than PUBLISH on the control stream, as [`Self::send_packet_on`].
@@ -444,7 +444,7 @@ fn transmission<'a>(
 
 fn put(
     streams: &mut Streams,
-    aliases: &mut OutboundAliases,
+    aliases: Option<&mut OutboundAliases>,
     delivery: &Delivery,
     mut transmission: Transmission<'_>,
 ) -> bool {
@@ -454,14 +454,14 @@ fn put(
     // Packets of different streams overtake each other: an alias could be used before its definition. [BQ-18]
     // The server of a client keeps a part by its Topic Name. [BQ-98]
     let is_named = streams.agreement().is_client && delivery.message.payload_len() >= NAMED_FROM;
-    let may_alias = delivery.stream.is_control() && !is_named;
-    transmission.alias = if may_alias { aliases.assign(topic, name.len()) } else { None };
+    let mut aliases = aliases.filter(|_| delivery.stream.is_control() && !is_named);
+    transmission.alias = aliases.as_mut().and_then(|aliases| aliases.assign(topic, name.len()));
     let maximum_packet_size = streams.agreement().peer_maximum_packet_size;
     let Some((outbox, traffic)) = streams.sending_half(delivery.stream) else { return true };
     while put_delivery(outbox.open(), delivery, &transmission, maximum_packet_size).is_none() {
         // An alias takes three bytes: without it the packet may fit.
         let Some((_, named)) = transmission.alias.take() else { return false };
-        if named {
+        if let Some(aliases) = aliases.as_mut().filter(|_| named) {
             aliases.revoke(topic);
         }
     }

@@ -176,7 +176,7 @@ impl InboundAliases {
 /// Topic Aliases that this side defines, for one connection. [MQTT-3.3.2-7]
 ///
 /// Topic Names get an alias in the order of their first use, until none is left; an alias is never reassigned.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OutboundAliases {
     /// Lower of the peer's Topic Alias Maximum and the limit of this side. [MQTT-3.1.2-26], [MQTT-3.2.2-17]
     maximum: u16,
@@ -184,15 +184,16 @@ pub(crate) struct OutboundAliases {
 }
 
 impl OutboundAliases {
-    pub(crate) fn new(maximum: u16) -> Self {
-        Self { maximum, aliases: HashMap::new() }
+    /// `None` where no alias is permitted.
+    pub(crate) fn new(maximum: u16) -> Option<Self> {
+        (maximum > 0).then(|| Self { maximum, aliases: HashMap::new() })
     }
 
     /// Alias for a PUBLISH of this topic, and whether the Topic Name must be sent with it. `len`: bytes of the name
     /// that is sent.
     pub(crate) fn assign(&mut self, topic: &TopicName, len: usize) -> Option<(u16, bool)> {
         // The alias of a shorter name would not be shorter. [MQTT-3.1.2-27], [MQTT-3.2.2-18]
-        if self.maximum == 0 || len <= ALIAS_LEN {
+        if len <= ALIAS_LEN {
             return None;
         }
         if let Some(alias) = self.aliases.get(topic) {

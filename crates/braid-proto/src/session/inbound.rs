@@ -13,8 +13,13 @@ use crate::work;
 ///
 /// The peer has a set of identifiers for each stream [BQ-20]. Exchanges of ended streams and earlier connections are
 /// kept by identifier only, because the peer may continue them on any stream [BQ-21].
+///
+/// Allocated with the first exchange: most clients send no QoS 2.
 #[derive(Clone, Debug, Default)]
-pub struct Inbound {
+pub struct Inbound(Option<Box<Exchanges>>);
+
+#[derive(Clone, Debug, Default)]
+struct Exchanges {
     /// Exchanges on the open streams of this connection, by identifier.
     current: BTreeSet<(PacketId, StreamKey)>,
     /// Identifiers of `current` by stream, without empty sets: the end of a stream must not search all exchanges.
@@ -38,7 +43,18 @@ fn take(map: &mut HashMap<PacketId, usize, FxBuildHasher>, packet_id: PacketId) 
     true
 }
 
+static NONE: Exchanges = Exchanges {
+    current: BTreeSet::new(),
+    per_stream: BTreeMap::new(),
+    detached: HashMap::with_hasher(FxBuildHasher),
+    resumed: HashMap::with_hasher(FxBuildHasher),
+};
+
 impl Inbound {
+    fn all(&self) -> &Exchanges {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+
     /// Notes a QoS 2 message. False: a duplicate, which must not be delivered again. [MQTT-4.3.3-10]
     ///
     /// `dup` is the flag of the PUBLISH. Only a marked repetition can continue an exchange of another stream:
@@ -46,17 +62,94 @@ impl Inbound {
     /// connection is recognised on the control stream without the flag too, as in MQTT.
     pub fn receive(&mut self, stream: StreamKey, packet_id: PacketId, dup: bool) -> bool {
         work::step();
-        if !self.current.insert((packet_id, stream)) {
+        let all = self.0.get_or_insert_default();
+        if !all.current.insert((packet_id, stream)) {
             return false;
         }
-        self.per_stream.entry(stream).or_default().insert(packet_id);
-        let is_continued = dup && take(&mut self.detached, packet_id)
-            || (dup || stream.is_control()) && take(&mut self.resumed, packet_id);
+        all.per_stream.entry(stream).or_default().insert(packet_id);
+        let is_continued = dup && take(&mut all.detached, packet_id)
+            || (dup || stream.is_control()) && take(&mut all.resumed, packet_id);
         !is_continued // [BQ-21]
     }
 
     /// Handles PUBREL. False: the identifier is not known. [MQTT-4.3.3-12]
     pub fn release(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
+        self.0.as_mut().is_some_and(|all| all.release(stream, packet_id))
+    }
+
+    /// Detaches the exchanges of a stream that has ended: they may continue elsewhere. [BQ-21]
+    pub(crate) fn end_stream(&mut self, stream: StreamKey) {
+        let Some(all) = &mut self.0 else { return };
+        for packet_id in all.per_stream.remove(&stream).into_iter().flatten() {
+            work::step();
+            all.current.remove(&(packet_id, stream));
+            add(&mut all.detached, packet_id, 1);
+        }
+    }
+
+    /// Begins a new connection, with a new send quota of the peer (MQTT 5, 4.9).
+    pub fn resume(&mut self) {
+        let Some(all) = &mut self.0 else { return };
+        for (packet_id, _) in std::mem::take(&mut all.current) {
+            add(&mut all.resumed, packet_id, 1);
+        }
+        for (packet_id, count) in all.detached.drain() {
+            add(&mut all.resumed, packet_id, count);
+        }
+        all.per_stream.clear();
+        self.0.take_if(|all| all.resumed.is_empty());
+    }
+
+    /// Restores exchanges of an earlier process.
+    pub fn restore(&mut self, packet_id: PacketId, exchanges: NonZeroU16) {
+        add(&mut self.0.get_or_insert_default().resumed, packet_id, exchanges.get().into());
+    }
+
+    /// Identifiers with their numbers of exchanges, in no order; one identifier may be listed more than once.
+    pub fn exchanges(&self) -> impl Iterator<Item = (PacketId, usize)> {
+        let all = self.all();
+        let resumed = all.resumed.iter().chain(&all.detached).map(|(packet_id, count)| (*packet_id, *count));
+        all.current.iter().map(|(packet_id, _)| (*packet_id, 1)).chain(resumed)
+    }
+
+    /// Number of exchanges on this stream, which the Receive Maximum limits.
+    pub fn unacknowledged(&self, stream: StreamKey) -> usize {
+        self.all().per_stream.get(&stream).map_or(0, BTreeSet::len)
+    }
+
+    /// Number of exchanges on the open streams of this connection.
+    pub fn open_exchanges(&self) -> usize {
+        self.all().current.len()
+    }
+
+    /// Whether this stream has an exchange with this identifier.
+    pub fn is_unacknowledged(&self, stream: StreamKey, packet_id: PacketId) -> bool {
+        self.all().current.contains(&(packet_id, stream))
+    }
+
+    /// Whether any exchange has this identifier.
+    pub fn contains(&self, packet_id: PacketId) -> bool {
+        let all = self.all();
+        all.resumed.contains_key(&packet_id)
+            || all.detached.contains_key(&packet_id)
+            || all.first_with(packet_id).is_some()
+    }
+
+    /// Number of exchanges.
+    pub fn len(&self) -> usize {
+        let all = self.all();
+        all.current.len() + all.resumed.values().chain(all.detached.values()).sum::<usize>()
+    }
+
+    /// Whether there is no exchange.
+    pub fn is_empty(&self) -> bool {
+        let all = self.all();
+        all.current.is_empty() && all.resumed.is_empty() && all.detached.is_empty()
+    }
+}
+
+impl Exchanges {
+    fn release(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
         self.take_current(stream, packet_id)
             || self.take_detached(packet_id)
             // Some clients continue an exchange on another stream than they began it on.
@@ -85,70 +178,6 @@ impl Inbound {
 
     fn take_detached(&mut self, packet_id: PacketId) -> bool {
         take(&mut self.detached, packet_id) || take(&mut self.resumed, packet_id)
-    }
-
-    /// Detaches the exchanges of a stream that has ended: they may continue elsewhere. [BQ-21]
-    pub(crate) fn end_stream(&mut self, stream: StreamKey) {
-        for packet_id in self.per_stream.remove(&stream).into_iter().flatten() {
-            work::step();
-            self.current.remove(&(packet_id, stream));
-            add(&mut self.detached, packet_id, 1);
-        }
-    }
-
-    /// Begins a new connection, with a new send quota of the peer (MQTT 5, 4.9).
-    pub fn resume(&mut self) {
-        for (packet_id, _) in std::mem::take(&mut self.current) {
-            add(&mut self.resumed, packet_id, 1);
-        }
-        for (packet_id, count) in self.detached.drain() {
-            add(&mut self.resumed, packet_id, count);
-        }
-        self.per_stream.clear();
-    }
-
-    /// Restores exchanges of an earlier process.
-    pub fn restore(&mut self, packet_id: PacketId, exchanges: NonZeroU16) {
-        add(&mut self.resumed, packet_id, exchanges.get().into());
-    }
-
-    /// Identifiers with their numbers of exchanges, in no order; one identifier may be listed more than once.
-    pub fn exchanges(&self) -> impl Iterator<Item = (PacketId, usize)> {
-        let resumed =
-            self.resumed.iter().chain(&self.detached).map(|(packet_id, count)| (*packet_id, *count));
-        self.current.iter().map(|(packet_id, _)| (*packet_id, 1)).chain(resumed)
-    }
-
-    /// Number of exchanges on this stream, which the Receive Maximum limits.
-    pub fn unacknowledged(&self, stream: StreamKey) -> usize {
-        self.per_stream.get(&stream).map_or(0, BTreeSet::len)
-    }
-
-    /// Number of exchanges on the open streams of this connection.
-    pub fn open_exchanges(&self) -> usize {
-        self.current.len()
-    }
-
-    /// Whether this stream has an exchange with this identifier.
-    pub fn is_unacknowledged(&self, stream: StreamKey, packet_id: PacketId) -> bool {
-        self.current.contains(&(packet_id, stream))
-    }
-
-    /// Whether any exchange has this identifier.
-    pub fn contains(&self, packet_id: PacketId) -> bool {
-        self.resumed.contains_key(&packet_id)
-            || self.detached.contains_key(&packet_id)
-            || self.first_with(packet_id).is_some()
-    }
-
-    /// Number of exchanges.
-    pub fn len(&self) -> usize {
-        self.current.len() + self.resumed.values().chain(self.detached.values()).sum::<usize>()
-    }
-
-    /// Whether there is no exchange.
-    pub fn is_empty(&self) -> bool {
-        self.current.is_empty() && self.resumed.is_empty() && self.detached.is_empty()
     }
 }
 
