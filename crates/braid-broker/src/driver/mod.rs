@@ -104,15 +104,6 @@ enum Turn {
     Over,
 }
 
-impl Turn {
-    fn question(self) -> Option<Question> {
-        match self {
-            Self::Decide(question) => Some(question),
-            Self::Over => None,
-        }
-    }
-}
-
 impl Driver {
     /// Driver of a connection after its handshake, and the reason to refuse its CONNECT with. `None` if the handshake
     /// failed, or the connection is refused without an answer.
@@ -157,27 +148,33 @@ impl Driver {
         }
     }
 
+    /// Futures are boxed while they are needed: a connection with a session waits in none of them.
     async fn run(&mut self, refusal: Option<ReasonCode>) {
-        while let Some(question) = Box::pin(self.next_question()).await {
-            Box::pin(self.decide(question, refusal)).await;
+        loop {
+            let turn = if self.session.entry.is_some() {
+                // The session queue signals the stop of the broker.
+                poll_fn(|context| self.poll(context)).await
+            } else {
+                Box::pin(self.poll_until_stopped()).await
+            };
+            match turn {
+                Turn::Decide(question) => Box::pin(self.decide(question, refusal)).await,
+                Turn::Over => break,
+            }
         }
         // The transport keeps to this even if the task is dropped. [BQ-41]
         self.link.close_by(clock::now() + QUIC_CLOSE_TIMEOUT);
         let _ = Box::pin(tokio::time::timeout(CLOSE_TIMEOUT, self.close())).await;
     }
 
-    /// Serves the connection until the next CONNECT or AUTH; `None` when it is over.
-    async fn next_question(&mut self) -> Option<Question> {
-        if self.session.entry.is_some() {
-            // The session queue signals the stop of the broker.
-            return poll_fn(|context| self.poll(context)).await.question();
-        }
+    /// Serves a connection without a session.
+    async fn poll_until_stopped(&mut self) -> Turn {
         let core = self.core.clone();
         tokio::select! {
-            turn = poll_fn(|context| self.poll(context)) => turn.question(),
+            turn = poll_fn(|context| self.poll(context)) => turn,
             () = core.lifecycle.stopped() => {
                 self.end_link(None);
-                None
+                Turn::Over
             }
         }
     }
@@ -268,6 +265,7 @@ impl Driver {
                 || self.has_reopened(now);
             if !has_changed && !self.server.has_events() && self.poll_timer(now, context).is_pending() {
                 self.gate.set_busy(false, self.core.statistics.busy());
+                self.egress.rest();
                 if !self.flush(context) {
                     context.waker().wake_by_ref();
                 }

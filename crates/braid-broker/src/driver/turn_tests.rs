@@ -85,7 +85,8 @@ impl Fixture {
     async fn connect(&mut self) -> Question {
         self.send([Packet::Connect(Box::new(Connect::new(ProtocolVersion::V5, "client")))]).await;
         let turn = poll_fn(|context| self.driver.poll(context)).await;
-        turn.question().expect("a CONNECT")
+        let Turn::Decide(question) = turn else { panic!("a CONNECT") };
+        question
     }
 
     async fn send(&mut self, packets: impl IntoIterator<Item = Packet>) {

@@ -19,33 +19,48 @@ const KEEP_CAPACITY: usize = 64;
 /// Priority queue of deliveries, one lane for each stream and priority, with its usage.
 #[derive(Debug, Default)]
 pub(crate) struct EgressQueue {
+    /// Allocated with the first delivery. Given back by [`EgressQueue::rest`]: most connections are quiet.
+    waiting: Option<Box<Waiting>>,
+    /// Whether a delivery has come since the last rest.
+    was_used: bool,
+    ack_rtt: AckRttEstimator,
+}
+
+/// Deliveries with their usage.
+#[derive(Debug, Default)]
+struct Waiting {
     lanes: LaneQueue<Delivery>,
     /// Taken from the session's queue and not in a lane yet. Empty between two turns.
     arrivals: VecDeque<Delivery>,
     usage: QueueUsage,
     streams: PerStreamUsage,
-    ack_rtt: AckRttEstimator,
 }
 
 impl EgressQueue {
-    pub(crate) fn usage(&self) -> &QueueUsage {
-        &self.usage
+    pub(crate) fn usage(&self) -> QueueUsage {
+        self.waiting.as_ref().map_or_else(QueueUsage::default, |waiting| waiting.usage)
     }
 
     /// Updates a copy of the usage of each stream.
     pub(crate) fn copy_streams(&mut self, copy: &mut PerStreamUsage) {
-        self.streams.copy_to(copy);
+        if let Some(waiting) = &mut self.waiting {
+            waiting.streams.copy_to(copy);
+        }
     }
 
     /// Begins a round of sending: every lane may be asked again.
     pub(crate) fn note_begin(&mut self, now: Instant) {
-        self.streams.note_begin(now);
-        self.lanes.begin_round();
+        if let Some(waiting) = &mut self.waiting {
+            waiting.streams.note_begin(now);
+            waiting.lanes.begin_round();
+        }
     }
 
     /// Notes a delivery that is in the outbox of a stream.
     pub(crate) fn note_sent(&mut self, stream: StreamKey, packet_id: Option<PacketId>, now: Instant) {
-        self.streams.note_progress(stream, now);
+        if let Some(waiting) = &mut self.waiting {
+            waiting.streams.note_progress(stream, now);
+        }
         if let Some(packet_id) = packet_id {
             self.ack_rtt.note_sent(packet_id, now);
         }
@@ -69,33 +84,27 @@ impl EgressQueue {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
+        self.waiting.as_ref().is_none_or(|waiting| waiting.lanes.is_empty())
     }
 
     /// Whether there is more than one lane.
     pub(crate) fn is_mixed(&self) -> bool {
-        self.lanes.is_mixed()
+        self.waiting.as_ref().is_some_and(|waiting| waiting.lanes.is_mixed())
     }
 
     /// Lanes in the order of sending: the delivery that is next, and the number of all.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = (Lane, &Delivery, usize)> {
-        self.lanes.lanes()
+        self.waiting.iter().flat_map(|waiting| waiting.lanes.lanes())
     }
 
     /// Usage of one stream.
     pub(crate) fn usage_of(&self, stream: StreamKey) -> QueueUsage {
-        if !self.streams.is_empty() {
-            self.streams.usage_of(stream)
-        } else if stream.is_control() {
-            self.usage
-        } else {
-            QueueUsage::default()
-        }
+        self.waiting.as_ref().map_or_else(QueueUsage::default, |waiting| waiting.usage_of(stream))
     }
 
     /// Whether any delivery is for a stream.
     pub(crate) fn waits_on(&self, stream: StreamKey) -> bool {
-        self.lanes.waits_on(stream)
+        self.waiting.as_ref().is_some_and(|waiting| waiting.lanes.waits_on(stream))
     }
 
     /// Takes all messages of a session's queue: one swap and the usage. [`EgressQueue::sort_arrivals`] puts them into
@@ -108,6 +117,81 @@ impl EgressQueue {
         pending: &mut PendingQueue,
         resolve: impl Fn(StreamKey) -> StreamKey,
     ) -> Option<Lane> {
+        self.waiting().take(pending, resolve)
+    }
+
+    /// Puts messages that were taken into their lanes. `lane`: the lane of all of them, unless there are several.
+    pub(crate) fn sort_arrivals(&mut self, lane: Option<Lane>, resolve: impl Fn(StreamKey) -> StreamKey) {
+        self.waiting().sort_arrivals(lane, resolve);
+    }
+
+    /// Adds a delivery that did not come through the session's queue.
+    pub(crate) fn push(&mut self, delivery: Delivery) {
+        let waiting = self.waiting();
+        waiting.add(delivery.stream, &delivery);
+        waiting.lanes.push_back(delivery.lane(), delivery);
+    }
+
+    /// Takes the next delivery in the order of sending that `accepts` takes, and its lane. A lane that was refused is
+    /// not asked again in the same round while there are several: what is sent meanwhile makes no room for it.
+    pub(crate) fn pop(&mut self, accepts: impl FnMut(Lane, &Delivery) -> bool) -> Option<(Lane, Delivery)> {
+        self.waiting.as_mut()?.pop(accepts)
+    }
+
+    /// Puts a delivery that could not be sent back into its lane. The stream of the delivery may have ended since; the
+    /// deliveries behind it wait in this lane. [BQ-54]
+    pub(crate) fn put_back(&mut self, lane: Lane, delivery: Delivery) {
+        let waiting = self.waiting();
+        waiting.add(lane.stream, &delivery);
+        waiting.lanes.push_front(lane, delivery);
+    }
+
+    /// Moves the deliveries for a stream that has ended behind those for the control stream. [BQ-42]
+    pub(crate) fn redirect(&mut self, ended: StreamKey) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.redirect(ended);
+        }
+    }
+
+    /// Evicts what exceeds the limits, and then what exceeds the fair share of a stream, by the policy.
+    pub(crate) fn trim(&mut self, policy: &QueuePolicy) -> Evicted {
+        self.waiting.as_mut().map_or_else(Evicted::default, |waiting| waiting.trim(policy))
+    }
+
+    /// Removes all deliveries, in the order of sending.
+    pub(crate) fn drain(&mut self) -> VecDeque<Delivery> {
+        let Some(waiting) = &mut self.waiting else { return VecDeque::new() };
+        waiting.usage = QueueUsage::default();
+        waiting.streams.clear();
+        waiting.lanes.drain().collect()
+    }
+
+    /// Ends a poll of the connection. Memory is given back if nothing has come since the one before: a busy connection
+    /// needs it at once again.
+    pub(crate) fn rest(&mut self) {
+        if !std::mem::take(&mut self.was_used) {
+            self.waiting.take_if(|waiting| waiting.lanes.is_empty() && waiting.streams.is_at_rest());
+        }
+    }
+
+    fn waiting(&mut self) -> &mut Waiting {
+        self.was_used = true;
+        self.waiting.get_or_insert_default()
+    }
+}
+
+impl Waiting {
+    fn usage_of(&self, stream: StreamKey) -> QueueUsage {
+        if !self.streams.is_empty() {
+            self.streams.usage_of(stream)
+        } else if stream.is_control() {
+            self.usage
+        } else {
+            QueueUsage::default()
+        }
+    }
+
+    fn take(&mut self, pending: &mut PendingQueue, resolve: impl Fn(StreamKey) -> StreamKey) -> Option<Lane> {
         let taken = pending.swap_arrived(&mut self.arrivals);
         if taken.streams.is_empty()
             && let Some(first) = self.arrivals.front()
@@ -119,8 +203,7 @@ impl EgressQueue {
         taken.lane
     }
 
-    /// Puts messages that were taken into their lanes. `lane`: the lane of all of them, unless there are several.
-    pub(crate) fn sort_arrivals(&mut self, lane: Option<Lane>, resolve: impl Fn(StreamKey) -> StreamKey) {
+    fn sort_arrivals(&mut self, lane: Option<Lane>, resolve: impl Fn(StreamKey) -> StreamKey) {
         let resolved = |lane: Lane| Lane { stream: resolve(lane.stream), ..lane };
         match lane {
             Some(lane) => self.lanes.append(resolved(lane), &mut self.arrivals),
@@ -134,18 +217,7 @@ impl EgressQueue {
         }
     }
 
-    /// Adds a delivery that did not come through the session's queue.
-    pub(crate) fn push(&mut self, delivery: Delivery) {
-        self.add(delivery.stream, &delivery);
-        self.lanes.push_back(delivery.lane(), delivery);
-    }
-
-    /// Takes the next delivery in the order of sending that `accepts` takes, and its lane. A lane that was refused is
-    /// not asked again in the same round while there are several: what is sent meanwhile makes no room for it.
-    pub(crate) fn pop(
-        &mut self,
-        mut accepts: impl FnMut(Lane, &Delivery) -> bool,
-    ) -> Option<(Lane, Delivery)> {
+    fn pop(&mut self, mut accepts: impl FnMut(Lane, &Delivery) -> bool) -> Option<(Lane, Delivery)> {
         let mut from = Lane::default();
         let delivery = self.lanes.pop_next(|lane, delivery| {
             from = lane;
@@ -155,15 +227,7 @@ impl EgressQueue {
         Some((from, delivery))
     }
 
-    /// Puts a delivery that could not be sent back into its lane. The stream of the delivery may have ended since; the
-    /// deliveries behind it wait in this lane. [BQ-54]
-    pub(crate) fn put_back(&mut self, lane: Lane, delivery: Delivery) {
-        self.add(lane.stream, &delivery);
-        self.lanes.push_front(lane, delivery);
-    }
-
-    /// Moves the deliveries for a stream that has ended behind those for the control stream. [BQ-42]
-    pub(crate) fn redirect(&mut self, ended: StreamKey) {
+    fn redirect(&mut self, ended: StreamKey) {
         if !self.lanes.waits_on(ended) {
             return;
         }
@@ -174,8 +238,7 @@ impl EgressQueue {
         }
     }
 
-    /// Evicts what exceeds the limits, and then what exceeds the fair share of a stream, by the policy.
-    pub(crate) fn trim(&mut self, policy: &QueuePolicy) -> Evicted {
+    fn trim(&mut self, policy: &QueuePolicy) -> Evicted {
         let mut evicted = Evicted::default();
         // Asked in each turn of a connection; nearly always there is nothing.
         if self.streams.is_empty() && !self.usage.exceeds(policy.limits) {
@@ -226,13 +289,6 @@ impl EgressQueue {
         self.remove(lane.stream, &oldest);
         evicted.note(&QueueUsage::of(&oldest), oldest.queue_lsn);
         true
-    }
-
-    /// Removes all deliveries, in the order of sending.
-    pub(crate) fn drain(&mut self) -> VecDeque<Delivery> {
-        self.usage = QueueUsage::default();
-        self.streams.clear();
-        self.lanes.drain().collect()
     }
 
     fn add(&mut self, stream: StreamKey, delivery: &Delivery) {
@@ -345,7 +401,7 @@ mod tests {
         // Eight times the free room is left.
         assert_eq!(pop_all(&mut egress, lane(1, 9)), (4..90).collect::<Vec<u8>>());
         assert_eq!((removed, pop_all(&mut egress, lane(2, 5))), (4, vec![0, 1, 2, 3]));
-        assert!(egress.is_empty() && egress.streams.is_empty() && *egress.usage() == QueueUsage::default());
+        assert!(egress.is_empty() && egress.usage() == QueueUsage::default());
     }
 
     #[test]
@@ -368,11 +424,33 @@ mod tests {
         }
         egress.redirect(StreamKey::bidi(1));
         assert!(!egress.waits_on(StreamKey::bidi(1)));
-        assert_eq!(egress.streams.usage_of(StreamKey::CONTROL).messages(), 4);
+        assert_eq!(egress.usage_of(StreamKey::CONTROL).messages(), 4);
         let lane = |stream, priority| Lane { stream, priority: Priority::new(priority) };
         assert_eq!(pop_all(&mut egress, lane(StreamKey::bidi(2), 5)), [10, 11]);
         assert_eq!(pop_all(&mut egress, lane(StreamKey::CONTROL, 9)), [3]);
         assert_eq!(pop_all(&mut egress, lane(StreamKey::CONTROL, 5)), [20, 1, 2]);
-        assert!(egress.is_empty() && egress.streams.is_empty());
+        assert!(egress.is_empty() && egress.usage_of(StreamKey::bidi(2)) == QueueUsage::default());
+    }
+
+    #[test]
+    fn memory_is_given_back_in_the_second_rest_without_a_delivery() {
+        let (mut egress, mut copy) = (EgressQueue::default(), PerStreamUsage::default());
+        egress.push(delivery(1, 5, 1));
+        egress.copy_streams(&mut copy);
+        egress.rest();
+        egress.rest();
+        assert_eq!(egress.usage().messages(), 1, "it is kept while something waits");
+        assert!(egress.pop(|_, _| true).is_some());
+        egress.rest();
+        assert!(egress.waiting.is_some(), "the copy of its usage is not empty yet");
+        egress.copy_streams(&mut copy);
+        assert!(copy.is_empty());
+        egress.push(delivery(1, 5, 1));
+        assert!(egress.pop(|_, _| true).is_some());
+        egress.copy_streams(&mut copy);
+        egress.rest();
+        assert!(egress.waiting.is_some(), "it was used just now");
+        egress.rest();
+        assert!(egress.waiting.is_none());
     }
 }

@@ -49,7 +49,8 @@ struct Inner {
     connection: Connection,
     /// Publishers that hold acknowledgements back until the queue has room. Allocated with the first one.
     room_waiters: Option<Arc<RoomWaiters>>,
-    overflow_log: LogThrottle,
+    /// Allocated with the first message that is dropped.
+    overflow_log: Option<Box<LogThrottle>>,
 }
 
 /// State and usage at the last release of the lock, for readers without it.
@@ -238,7 +239,7 @@ impl SessionQueue {
         if inner.pending.has_arrived() || outcome.disconnects {
             wakers.extend(inner.connection.waker.take());
         }
-        outcome.log = inner.overflow_log.note(outcome.overflowed, now);
+        outcome.log = inner.note_overflow(outcome.overflowed, now);
         outcome
     }
 
@@ -329,7 +330,7 @@ impl SessionQueue {
         inner.note_taken(egress);
         let has_room = inner.has_room_for_publishers(limits);
         let publishers = inner.take_publishers(has_room);
-        let log = inner.overflow_log.note(dropped, now);
+        let log = inner.note_overflow(dropped, now);
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
         log
@@ -457,7 +458,7 @@ impl SessionQueue {
             outcome.note_expired(inner.pending.remove_qos0());
         }
         inner.trim(policy, &mut outcome);
-        outcome.log = inner.overflow_log.note(outcome.overflowed, now);
+        outcome.log = inner.note_overflow(outcome.overflowed, now);
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
         outcome
@@ -642,8 +643,16 @@ impl Inner {
         self.take_publishers(true)
     }
 
+    /// Counts dropped deliveries. Returns the number to log, if a line is due.
+    fn note_overflow(&mut self, dropped: u64, now: Instant) -> Option<u64> {
+        if dropped == 0 && self.overflow_log.is_none() {
+            return None;
+        }
+        self.overflow_log.get_or_insert_default().note(dropped, now)
+    }
+
     fn note_taken(&mut self, egress: &mut EgressQueue) {
-        self.taken = *egress.usage();
+        self.taken = egress.usage();
         egress.copy_streams(&mut self.taken_streams);
     }
 

@@ -318,6 +318,11 @@ impl PerStreamUsage {
         self.rows.is_empty()
     }
 
+    /// Whether it is empty, and its copy as well.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.is_empty() && !self.has_changed
+    }
+
     pub(crate) fn clear(&mut self) {
         *self = Self { rows: Vec::new(), has_changed: true };
     }
