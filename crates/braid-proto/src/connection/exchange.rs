@@ -547,8 +547,10 @@ impl AckQueue {
     /// Adds the acknowledgement of a request with an effect that must become durable.
     pub(crate) fn push(&mut self, stream: StreamKey, ack: PendingAck) -> Token {
         let packet_id = ack.packet_id();
+        let is_exactly_once = matches!(&ack, PendingAck::Ack(ack) if ack.kind == AckKind::Pubrec);
         self.entries.push_back(Entry { has_effect: true, stream, ack });
-        Token { sequence: self.front + self.entries.len() as u64 - 1, stream, packet_id }
+        let sequence = self.front + self.entries.len() as u64 - 1;
+        Token { sequence, stream, packet_id, is_exactly_once }
     }
 
     /// Adds an acknowledgement without such an effect, as that of a duplicate.
@@ -591,7 +593,7 @@ impl AckQueue {
                 {
                     *pending = answer;
                     self.first_unanswered = passed_over.unwrap_or(sequence + 1);
-                    return Some(Token { sequence, stream, packet_id });
+                    return Some(Token { sequence, stream, packet_id, is_exactly_once: false });
                 }
                 PendingAck::Unanswered(_) => {
                     passed_over.get_or_insert(sequence);

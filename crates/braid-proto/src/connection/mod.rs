@@ -66,6 +66,8 @@ pub struct Token {
     sequence: u64,
     stream: StreamKey,
     packet_id: PacketId,
+    /// Whether the request is a PUBLISH of QoS 2.
+    is_exactly_once: bool,
 }
 
 impl Token {

@@ -120,16 +120,21 @@ fn a_message_above_the_receive_maximum_is_no_duplicate_later() {
 // [MQTT-4.3.3-9]
 #[test]
 fn a_lost_refusal_is_no_success_after_resume() {
-    let mut rig = Rig::connected(options(), connect(V5));
-    rig.read(&[0x34, 6, 0, 1, b'a', 0, 1, 0]);
-    let events = rig.events();
-    let [Event::Publish(_, Some(token))] = &events[..] else { panic!("{events:?}") };
-    rig.server.set_reason(*token, ReasonCode::NotAuthorized);
-    rig.server.handle_link_closed();
-    let session = rig.end().unwrap().session.unwrap();
-    let mut rig = Rig::resumed(options(), connect(V5), session);
-    rig.read(&[0x3C, 6, 0, 1, b'a', 0, 1, 0]);
-    assert!(matches!(rig.events()[..], [Event::Publish(..)]));
+    for closes_first in [false, true] {
+        let mut rig = Rig::connected(options(), connect(V5));
+        rig.read(&[0x34, 6, 0, 1, b'a', 0, 1, 0, 0x34, 6, 0, 1, b'a', 0, 2, 0]);
+        let events = rig.events();
+        let [Event::Publish(_, Some(token)), _] = &events[..] else { panic!("{events:?}") };
+        if closes_first {
+            rig.server.handle_link_closed();
+        }
+        rig.server.set_reason(*token, ReasonCode::NotAuthorized);
+        rig.server.handle_link_closed();
+        let session = rig.end().unwrap().session.unwrap();
+        let mut rig = Rig::resumed(options(), connect(V5), session);
+        rig.read(&[0x3C, 6, 0, 1, b'a', 0, 1, 0, 0x3C, 6, 0, 1, b'a', 0, 2, 0]);
+        assert!(matches!(rig.events()[..], [Event::Publish(..)]), "the second was received");
+    }
 }
 
 // [MQTT-3.3.4-10], [MQTT-4.9.0-3]

@@ -456,6 +456,13 @@ impl Server {
     pub fn set_reason(&mut self, token: Token, reason: ReasonCode) {
         if let Some(exchange) = self.exchange_mut() {
             exchange.set_reason(token, reason);
+        } else if token.is_exactly_once
+            && reason.is_error()
+            && let Some(session) = self.session_mut()
+        {
+            // The connection has ended in the turn of the PUBLISH. Its repetition must not be taken for a duplicate of
+            // a message that was refused. [MQTT-4.3.3-9]
+            session.inbound.release(token.stream, token.packet_id);
         }
     }
 
