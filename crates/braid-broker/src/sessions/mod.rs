@@ -551,7 +551,10 @@ impl SessionManager {
         }
         for session in sessions {
             let (record, claim) = (session.record.clone(), session.claim);
-            drop(self.restore_session(session, now));
+            let entry = self.restore_session(session, now);
+            // A CONNECT may come before its timers, of which there may be many.
+            let away = record.parked_at.and_then(|at| now.system.duration_since(at).ok()).unwrap_or_default();
+            entry.set_presence(Presence::Disconnected(now.instant.checked_sub(away)));
             if record.parked_at.is_none() && !is_clock_behind {
                 // Connected when its broker ended. Its timers begin to run now, and must not begin anew at the next
                 // start.
@@ -559,8 +562,8 @@ impl SessionManager {
                 self.persist.commit_late([Change::Parked { session, at, expiry: record.expiry, claim }]);
             }
         }
-        // Timers that expired while no broker ran come before any connection.
-        while let Ok(timer) = self.timers.poll_due(Instant::from_std(now.instant)) {
+        // Timers that expired while no broker ran come before any connection. They were set after `now`.
+        while let Ok(timer) = self.timers.poll_due(Instant::now()) {
             drop(self.handle_due(&timer));
         }
     }

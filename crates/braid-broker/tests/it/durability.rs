@@ -423,6 +423,16 @@ async fn sessions_expire_while_the_broker_is_down() {
 }
 
 // [BQ-52]
+// The clock runs while the store is read.
+#[tokio::test(start_paused = true)]
+async fn sessions_that_expired_while_the_broker_was_down_end_at_its_start() {
+    let mortal = Restartable::start();
+    mortal.broker.connect(lasting("hour")).await.vanish().await;
+    tokio::time::resume();
+    let mortal = mortal.crash_for(Duration::from_secs(4000));
+    assert!(mortal.session("hour").is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn priorities_of_subscriptions_and_queued_messages_are_recovered() {
     let mortal = Restartable::start();
