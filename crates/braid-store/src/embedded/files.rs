@@ -20,17 +20,48 @@ const NEW_TABLES: &str = "store.redb.new";
 const JOURNAL: &str = "store.journal";
 
 /// Opens the tables' file in the directory; creates both if they do not exist.
-pub(super) fn tables_device(directory: &Path) -> Result<(FileBackend, Arc<str>), OpenError> {
+pub(super) fn tables_device(directory: &Path) -> Result<(FileBackend, Arc<str>, FileId), OpenError> {
     let path = path_text(directory);
+    let missing: Vec<_> = directory.ancestors().take_while(|path| !path.exists()).collect();
     private::create_directory(directory).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
             OpenError::Directory { path: Arc::clone(&path), reason: error.to_string().into() }
         }
         _ => OpenError::of_io(&path, &error),
     })?;
+    // Names of new directories, up to the first one that was there.
+    for parent in missing.iter().filter_map(|path| path.parent()) {
+        sync_directory(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })?;
+    }
     let opened = open_device(directory, TABLES, true)?;
     sync_directory(directory)?;
     Ok(opened)
+}
+
+/// Identity of an open file of tables.
+pub(super) struct FileId(Option<(u64, u64)>);
+
+impl FileId {
+    fn of(metadata: &fs::Metadata) -> Self {
+        #[cfg(unix)]
+        let id = {
+            use std::os::unix::fs::MetadataExt;
+            Some((metadata.dev(), metadata.ino()))
+        };
+        #[cfg(not(unix))]
+        let id = None;
+        Self(id)
+    }
+
+    /// Checks, once the file is locked, that it still has the tables' name: an import may have replaced it between
+    /// opening and locking, and nothing that it takes would ever be found.
+    ///
+    /// # Errors
+    /// The store is in use.
+    pub(super) fn check(&self, directory: &Path, path: &Arc<str>) -> Result<(), OpenError> {
+        let present = directory.join(TABLES).metadata().ok().and_then(|metadata| Self::of(&metadata).0);
+        if self.0 == present { Ok(()) } else { Err(OpenError::InUse(Arc::clone(path))) }
+    }
 }
 
 /// True when the tables' name exists, as a store's file or anything else.
@@ -55,18 +86,17 @@ pub(super) fn lock(device: &FileBackend, path: &Arc<str>) -> Result<(), OpenErro
 
 /// Creates an empty file beside the tables; [`replace_tables`] puts it in their place.
 pub(super) fn new_device(directory: &Path) -> Result<(FileBackend, Arc<str>), OpenError> {
-    let (device, path) = open_device(directory, NEW_TABLES, true)?;
+    let (device, path, _) = open_device(directory, NEW_TABLES, true)?;
     // An import that was interrupted may have left it.
     device.set_len(0).map_err(|error| OpenError::of_io(&path, &error))?;
     Ok((device, path))
 }
 
-/// Replaces the tables by the new file atomically: a power failure leaves one of them, complete.
+/// Replaces the tables by the new file atomically: a power failure leaves one of them, complete. The new one is certain
+/// to be left after [`sync_directory`].
 pub(super) fn replace_tables(directory: &Path) -> Result<(), OpenError> {
     let path = directory.join(TABLES);
-    fs::rename(directory.join(NEW_TABLES), &path)
-        .map_err(|error| OpenError::of_io(&path_text(&path), &error))?;
-    sync_directory(directory)
+    fs::rename(directory.join(NEW_TABLES), &path).map_err(|error| OpenError::of_io(&path_text(&path), &error))
 }
 
 /// Removes the new file, and the tables too if they were created only to be locked.
@@ -79,13 +109,13 @@ pub(super) fn discard(directory: &Path, tables_too: bool) {
 }
 
 /// Makes the names of new files durable.
-fn sync_directory(directory: &Path) -> Result<(), OpenError> {
+pub(super) fn sync_directory(directory: &Path) -> Result<(), OpenError> {
     let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(|error| OpenError::of_io(&path_text(directory), &error))
 }
 
 /// Opens the tables' file in the directory, which must exist.
-pub(super) fn existing_device(directory: &Path) -> Result<(FileBackend, Arc<str>), OpenError> {
+pub(super) fn existing_device(directory: &Path) -> Result<(FileBackend, Arc<str>, FileId), OpenError> {
     open_device(directory, TABLES, false)
 }
 
@@ -97,14 +127,18 @@ pub(super) fn journal_device(
     if !create && directory.join(JOURNAL).symlink_metadata().is_err() {
         return Ok(None);
     }
-    let opened = open_device(directory, JOURNAL, create)?;
+    let (device, path, _) = open_device(directory, JOURNAL, create)?;
     if create {
         sync_directory(directory)?;
     }
-    Ok(Some(opened))
+    Ok(Some((device, path)))
 }
 
-fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBackend, Arc<str>), OpenError> {
+fn open_device(
+    directory: &Path,
+    name: &str,
+    create: bool,
+) -> Result<(FileBackend, Arc<str>, FileId), OpenError> {
     let file_path = directory.join(name);
     let mut options = private::options();
     options.read(true).write(true).create(create).truncate(false);
@@ -120,9 +154,10 @@ fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBacken
         }
         _ => OpenError::of_io(&path, &error),
     })?;
+    let id = FileId::of(&file.metadata().map_err(|error| OpenError::of_io(&path, &error))?);
     advise(&file, name == JOURNAL);
     let backend = FileBackend::new(file).map_err(|error| OpenError::of_database(&path, error))?;
-    Ok((backend, path))
+    Ok((backend, path, id))
 }
 
 /// Drops the file's clean pages from the page cache, as far as the system does that, so that reads come from the
@@ -153,5 +188,23 @@ fn other_kind(path: &Path) -> Option<&'static str> {
         Ok(_) => Some("not a regular file"),
         Err(error) if error.kind() != io::ErrorKind::NotFound => None,
         Err(_) => path.symlink_metadata().is_ok().then_some("a link to nothing"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_were_replaced_before_they_were_locked_are_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let inner = directory.path().join("a/b");
+        let (_device, path, id) = tables_device(&inner).unwrap();
+        assert!(id.check(&inner, &path).is_ok());
+        new_device(&inner).unwrap();
+        replace_tables(&inner).unwrap();
+        assert!(matches!(id.check(&inner, &path), Err(OpenError::InUse(_))));
+        discard(&inner, true);
+        assert!(matches!(id.check(&inner, &path), Err(OpenError::InUse(_))));
     }
 }

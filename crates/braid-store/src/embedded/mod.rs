@@ -77,8 +77,12 @@ impl EmbeddedStore {
     /// # Errors
     /// One line with the remedy.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let (device, path) = files::tables_device(directory)?;
-        let journal = |create| JournalFile::in_directory(directory, create);
+        let (device, path, id) = files::tables_device(directory)?;
+        // The journal is opened when the tables are locked.
+        let journal = |create| {
+            id.check(directory, &path)?;
+            JournalFile::in_directory(directory, create)
+        };
         let mut store = Self::over(device, &path, journal, options)?;
         store.directory = Some(directory.to_owned());
         Ok(store)

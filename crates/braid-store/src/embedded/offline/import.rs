@@ -70,7 +70,7 @@ impl OfflineStore {
     }
 
     /// Creates the data directory's store from an [`export`](Self::export). The new tables are written beside the
-    /// existing ones and replace them when they are complete and durable; if anything fails, nothing is changed.
+    /// existing ones and replace them when they are complete and durable; if anything fails before, nothing is changed.
     /// Returns the number of records.
     ///
     /// # Errors
@@ -88,19 +88,25 @@ impl OfflineStore {
         if restored.is_err() {
             files::discard(directory, !existed);
         }
+        let records = restored?;
+        files::sync_directory(directory)?;
         drop(lock);
-        restored
+        Ok(records)
     }
 
     /// Locks the existing tables, or creates them to lock them.
     fn lock(directory: &Path, existing: Existing, options: &Options) -> Result<Box<dyn Send>, TransferError> {
-        let (device, path) = files::tables_device(directory)?;
+        let (device, path, id) = files::tables_device(directory)?;
         let length = device.len().map_err(|error| OpenError::of_io(&path, &error))?;
         if existing == Existing::Replace || length == 0 {
             files::lock(&device, &path)?;
+            id.check(directory, &path)?;
             return Ok(Box::new(device));
         }
-        let journal = || JournalFile::in_directory(directory, false);
+        let journal = || {
+            id.check(directory, &path)?;
+            JournalFile::in_directory(directory, false)
+        };
         let store = Self::over(device, &path, journal, options.clone())?;
         if store.is_empty()? { Ok(Box::new(store)) } else { Err(TransferError::NotEmpty { path }) }
     }

@@ -45,8 +45,12 @@ impl OfflineStore {
     /// # Errors
     /// One line with the remedy.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let (device, path) = files::existing_device(directory)?;
-        Self::over(device, &path, || JournalFile::in_directory(directory, false), options)
+        let (device, path, id) = files::existing_device(directory)?;
+        let journal = || {
+            id.check(directory, &path)?;
+            JournalFile::in_directory(directory, false)
+        };
+        Self::over(device, &path, journal, options)
     }
 
     /// Opens the store on devices of the caller's: one for the tables, one for the journal.
