@@ -221,7 +221,10 @@ impl Controller for ObservedController {
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
-        self.activity.lock().handle_lost();
+        // One without data was not counted when it was sent.
+        if lost_bytes > 0 {
+            self.activity.lock().handle_lost();
+        }
         self.inner.on_packet_lost(lost_bytes, pn, now);
     }
 
@@ -279,6 +282,19 @@ mod tests {
         assert_eq!(activity.answered_at, Some(begin + 9 * MS));
         activity.handle_lost();
         assert_eq!(activity.unanswered_since, None);
+    }
+
+    #[test]
+    fn a_lost_packet_of_acknowledgements_alone_ends_no_silence() {
+        let (activities, begin) = (PathActivities::default(), Instant::now());
+        let mut controller =
+            activities.around(Arc::new(noq_proto::congestion::CubicConfig::default())).build(begin, 1200);
+        controller.on_packet_sent(begin, 1200, 1);
+        controller.on_packet_lost(0, 0, begin);
+        let activity = activities.take().expect("one was built");
+        assert_eq!(activity.read().unanswered_since, Some(begin));
+        controller.on_packet_lost(1200, 1, begin);
+        assert_eq!(activity.read().unanswered_since, None);
     }
 
     #[test]

@@ -216,11 +216,9 @@ impl Connection {
     /// Notes that a PATH_CHALLENGE has come to a client.
     fn note_challenges(&mut self) {
         // Paths beside others are validated while those carry data.
-        if self.side().is_client()
-            && self.paths.is_none()
-            && let Some(stats) = self.path_stats()
-        {
-            let challenges = stats.frame_rx.path_challenge;
+        if self.side().is_client() && self.paths.is_none() {
+            // The statistics of a path would ask its controller for the window, as if there were a packet to send.
+            let challenges = self.library.stats().frame_rx.path_challenge;
             self.is_challenged |= std::mem::replace(&mut self.challenges, challenges) < challenges;
         }
     }

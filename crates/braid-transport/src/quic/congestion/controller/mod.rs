@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
@@ -49,15 +49,6 @@ impl Gated {
     ) -> Self {
         Self { inner, gate, path: Mutex::new(path) }
     }
-
-    /// A gate that permits what a connection sends which resumes.
-    fn first_gate(&self, path: Option<&KnownPath>, now: Instant, mtu: u16) -> Gate {
-        let gate = Gate::new(now, mtu, self.gate.reserve());
-        match path.and_then(|path| path.capacity(now)) {
-            Some(known) => gate.resumed(known.window() / u64::from(mtu), PARTS[1]),
-            None => gate,
-        }
-    }
 }
 
 impl ControllerFactory for Gated {
@@ -67,7 +58,12 @@ impl ControllerFactory for Gated {
             return Arc::clone(&self.inner).build(now, mtu);
         }
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.gate.replace(self.first_gate(path.as_ref(), now, mtu));
+        let gate = Gate::new(now, mtu, self.gate.reserve());
+        self.gate.replace(match path.as_ref().and_then(|path| path.capacity(now)) {
+            // It permits what a connection sends which resumes.
+            Some(known) => gate.resumed(known.window() / u64::from(mtu), PARTS[1]),
+            None => gate,
+        });
         let inner = Arc::clone(&self.inner).build(now, mtu);
         Box::new(GatedController { path, ..GatedController::new(self, inner, mtu) })
     }
@@ -210,10 +206,10 @@ impl GatedController {
         }
     }
 
-    /// Follows the class of the path. A gate that is over is in passthrough.
+    /// Follows the class of the path. A gate that is abandoned is in passthrough.
     fn follow(&mut self, now: Instant) {
         let class = self.gate().class();
-        let class = if self.factory.gate.is_over() { Class::Passthrough } else { class };
+        let class = if self.factory.gate.is_abandoned() { Class::Passthrough } else { class };
         if class == self.class {
             return;
         }
@@ -353,10 +349,6 @@ impl Controller for GatedController {
         self.inner.on_mtu_update(new_mtu);
     }
 
-    fn on_ack_frequency_update(&mut self, ack_eliciting_threshold: u64, requested_max_ack_delay: Duration) {
-        self.inner.on_ack_frequency_update(ack_eliciting_threshold, requested_max_ack_delay);
-    }
-
     fn window(&self) -> u64 {
         self.asked.store(WINDOW, Ordering::Relaxed);
         if self.factory.gate.is_open() {
@@ -414,15 +406,14 @@ impl Controller for GatedController {
 
 impl fmt::Debug for GatedController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GatedController")
-            .field("class", &self.class)
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
+        self.inner.fmt(f)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use noq_proto::congestion::CubicConfig;
     use tokio::time::advance;
 
@@ -482,6 +473,21 @@ mod tests {
         controller.on_end_acks(now(), 0, false, None);
         assert_eq!(gate.state().map(|state| state.class), Some(Class::Policed));
         (gate, controller)
+    }
+
+    /// A close with much to send takes few round trips on a fast path.
+    #[tokio::test(start_paused = true)]
+    async fn the_congestion_controller_is_told_everything_once_the_gate_is_abandoned() {
+        let (gate, mut controller) = policed().await;
+        let lose = |controller: &mut Box<dyn Controller>| {
+            let before = controller.window();
+            controller.on_congestion_event(now(), now(), false, false, MTU.into(), 40);
+            controller.window() < before
+        };
+        assert!(!lose(&mut controller));
+        gate.abandon();
+        controller.on_end_acks(now(), 0, false, None);
+        assert!(lose(&mut controller));
     }
 
     /// Without segmentation offload each probe is a batch of its own.

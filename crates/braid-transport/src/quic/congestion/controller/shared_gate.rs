@@ -26,12 +26,11 @@ pub(in crate::quic) struct SharedGate {
     is_passthrough: AtomicBool,
     /// The handshake is over, and each datagram has one packet.
     is_established: AtomicBool,
-    /// The connection is at its end, or the gate has failed: the congestion controller decides alone.
+    /// The connection is at its end, has had another path, or the gate has failed: the congestion controller decides
+    /// alone.
     is_abandoned: AtomicBool,
     /// The connection may have further paths.
     expects_paths: AtomicBool,
-    /// The connection has had another path.
-    is_retired: AtomicBool,
     /// The next packet leaves in any case.
     is_open: AtomicBool,
     /// A packet was refused since the last try.
@@ -52,7 +51,6 @@ impl SharedGate {
             is_established: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
             expects_paths: AtomicBool::new(false),
-            is_retired: AtomicBool::new(false),
             is_open: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             reserve,
@@ -73,12 +71,6 @@ impl SharedGate {
         })
     }
 
-    /// True once the congestion controllers decide for good: there is another path, or a panic has left the gate half
-    /// changed.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_retired.load(Ordering::Acquire) || self.gate.is_poisoned()
-    }
-
     /// Notes that the next controller is for another path: the gate is a model of one.
     pub(in crate::quic) fn expect_paths(&self) {
         self.expects_paths.store(true, Ordering::Release);
@@ -86,11 +78,11 @@ impl SharedGate {
 
     /// Stands aside if a controller is built for another path. Returns whether that is so.
     pub(super) fn retire(&self) -> bool {
-        let is_retired = self.expects_paths.load(Ordering::Acquire);
-        if is_retired && !self.is_retired.swap(true, Ordering::AcqRel) {
+        let is_another = self.expects_paths.load(Ordering::Acquire);
+        if is_another {
             self.abandon();
         }
-        is_retired
+        is_another
     }
 
     /// True while the gate decides, in place of the congestion controller.

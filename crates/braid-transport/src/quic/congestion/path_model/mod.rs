@@ -140,13 +140,9 @@ impl Gate {
             ack_only: self.sent.ack_only,
             in_flight: self.sent.in_flight() + 1,
             is_full: std::mem::take(&mut self.sent.is_next_full) || bytes * 10 >= self.sent.mtu * 9,
-            is_probe: false,
             is_ping,
-            level: 0.0,
-            correction: 0.0,
             ordinal: self.sent.datagrams,
-            expected: None,
-            fate: None,
+            ..SentPacket::default()
         };
         match &mut self.model {
             Model::Policed(policer) => {
@@ -214,11 +210,12 @@ impl Gate {
     /// Notes a lost packet.
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
+        // Withheld probes and packets of the path before are not lost here.
+        let Some(sent) = self.sent.resolve(number, Fate::Lost, now) else { return };
         // Where a window measures a policer, PINGs would take its tokens.
         if self.class() == Class::Windowed && self.reason != Reason::DropsAboveRate {
             self.tail.handle_random_loss(now);
         }
-        let Some(sent) = self.sent.resolve(number, Fate::Lost, now) else { return };
         self.urgent.restore(sent.urgent, now);
         self.handle_fates(now);
     }

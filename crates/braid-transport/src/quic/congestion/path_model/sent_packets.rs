@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 const FORGET_AFTER: f64 = 3.0;
 
 /// Ack-eliciting packet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SentPacket {
     pub(super) number: u64,
     /// Time of sending (s).

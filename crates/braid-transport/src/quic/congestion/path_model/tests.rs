@@ -761,6 +761,18 @@ fn pings_follow_packets_on_a_path_with_random_losses() {
     assert_eq!(gate.ping_due(), None, "a later packet shows whether it is lost");
 }
 
+/// Withheld probes count as lost for the library.
+#[test]
+fn losses_of_packets_that_never_left_call_for_no_pings() {
+    let start = Instant::now();
+    let mut gate = few_packets(start, 40);
+    gate.tail = TailPings::default();
+    gate.handle_lost(999, start + Duration::from_secs(20));
+    assert_eq!(send(&mut gate, 1000, 300, start, 20_000), None);
+    gate.handle_lost(1000, start + Duration::from_secs(20));
+    assert!(send(&mut gate, 1001, 300, start, 20_001).is_some(), "this one did");
+}
+
 #[test]
 fn no_ping_leaves_beyond_what_urgent_packets_may_have_in_flight() {
     let start = Instant::now();
