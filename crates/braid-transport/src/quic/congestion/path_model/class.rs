@@ -166,6 +166,7 @@ impl Gate {
     /// Changes the class.
     fn enter(&mut self, model: Model, reason: Reason, now: f64) {
         tracing::debug!(from = ?self.model.class(), to = ?model.class(), ?reason, "the path changes its class");
+        (self.rtt.queue_began, self.rtt.delayed) = (None, None);
         match reason {
             Reason::LossDespiteTokens => {
                 self.ignore_loss_until = now + self.refuted;
@@ -199,7 +200,7 @@ impl Gate {
         let permitted = if let Model::Startup(startup) = &self.model { startup.window() } else { 0 };
         let rate = rate.unwrap_or_else(|| self.sent.in_flight().max(permitted) as f64 / smoothed.max(1e-4));
         let base = self.rtt.min.rtt.unwrap_or(smoothed);
-        self.enter(Model::Windowed(WindowModel::new(rate, base, self.ignore_loss_until, now)), reason, now);
+        self.enter(Model::Windowed(WindowModel::new(rate, base, now)), reason, now);
     }
 
     /// Leaves the path to the congestion controller.
@@ -221,7 +222,8 @@ impl Gate {
                 }
             }
             Model::Windowed(path) => {
-                if let Some(rate) = path.passed(sent.ordinal, now - sent.at, now) {
+                let may_be_policed = now >= self.ignore_loss_until;
+                if let Some(rate) = path.passed(sent.ordinal, now - sent.at, may_be_policed, now) {
                     let policer = PolicerModel::unverified(rate, self.reserve, now);
                     self.enter(Model::Policed(policer), Reason::DropsAboveRate, now);
                 } else if path.rate() < SLOW && path.wait() > QUEUE_WAIT && now > self.no_queue_until {
@@ -337,7 +339,6 @@ impl Gate {
         let (count, since) = self.rtt.delayed.get_or_insert((0, now));
         *count += 1;
         if *count >= POLICER_DELAYS && now - *since > POLICER_DELAY_TIME {
-            self.rtt.delayed = None;
             self.enter(Model::Startup(Startup::new(now)), Reason::PolicerDelays, now);
         }
     }

@@ -81,7 +81,7 @@ const FADING: f64 = 0.995;
 /// Lowest rate in packets a second.
 const LEAST: f64 = 1.0;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct PolicerModel {
     /// Tokens that bulk leaves for urgent packets.
     reserve: f64,
@@ -104,7 +104,7 @@ pub(super) struct PolicerModel {
 }
 
 /// Token bucket as modelled.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct TokenBucket {
     /// Tokens per second.
     rate: f64,
@@ -172,7 +172,7 @@ impl DropRun {
 }
 
 /// Packets beyond the model's tokens: when they are sent, and what they have shown.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Probes {
     current: Option<Probe>,
     /// Earliest begin (s) of the next.
@@ -233,20 +233,10 @@ impl PolicerModel {
     /// packets.
     pub(super) fn new(rate: f64, reserve: f64, now: f64) -> Self {
         let rate = (rate * RATE_MARGIN).max(LEAST);
+        let bucket = TokenBucket { rate, depth: DEPTH, at: now, ..TokenBucket::default() };
         let next_at = now + SHORTEST / 2.0;
-        Self {
-            reserve,
-            bucket: TokenBucket { rate, level: 0.0, depth: DEPTH, at: now, correction: 0.0 },
-            raised: 0.0,
-            drops: VecDeque::new(),
-            passed: 0,
-            passes: VecDeque::new(),
-            probes: Probes { current: None, next_at, interval: SHORTEST, climb: None, refused_since: None },
-            random_loss: RandomLoss::default(),
-            fallen_at: 0.0,
-            most: rate,
-            run: DropRun::default(),
-        }
+        let probes = Probes { next_at, interval: SHORTEST, ..Probes::default() };
+        Self { reserve, bucket, probes, most: rate, ..Self::default() }
     }
 
     /// Model whose losses may yet turn out to be random: until forty packets have found tokens, drops do not measure
@@ -269,7 +259,8 @@ impl PolicerModel {
 
     /// True if packets are lost whatever is sent: there is no policer.
     pub(super) fn is_random_loss(&self) -> bool {
-        self.random_loss.lossy_counts >= LOSSY_COUNTS || self.random_loss.is_refuted()
+        let RandomLoss { lossy_counts, is_first, lost, .. } = self.random_loss;
+        lossy_counts >= LOSSY_COUNTS || is_first && lost >= LOSSY
     }
 
     /// Sum of all corrections of the level.
@@ -526,10 +517,6 @@ struct RandomLoss {
 }
 
 impl RandomLoss {
-    fn is_refuted(&self) -> bool {
-        self.is_first && self.lost >= LOSSY
-    }
-
     fn count(&mut self, is_lost: bool) {
         self.packets += 1;
         self.lost += u32::from(is_lost);

@@ -54,7 +54,7 @@ const LATE: f64 = 0.01;
 const FASTEST: f64 = 0.000_001;
 const SLOWEST: f64 = 1.0;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct QueueModel {
     /// Service time (s).
     service: f64,
@@ -82,7 +82,7 @@ struct Measured {
 }
 
 /// Difference between predicted and measured waits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Noise {
     /// Average (s).
     error: f64,
@@ -100,17 +100,8 @@ impl QueueModel {
         let mut schedule = ServiceSchedule::default();
         since.for_each(|(ordinal, at)| schedule.push(ordinal, at, service));
         schedule.correct(last.1 + service, service);
-        Self {
-            service,
-            samples: VecDeque::new(),
-            noise: Noise { error: 0.0, most: (service * 2.0).max(TIMER_ERROR), since: None },
-            lost: 0,
-            base_delay: BaseDelay::default(),
-            last,
-            measured: VecDeque::new(),
-            certain: service,
-            schedule,
-        }
+        let noise = Noise { most: (service * 2.0).max(TIMER_ERROR), ..Noise::default() };
+        Self { service, noise, last, certain: service, schedule, ..Self::default() }
     }
 
     pub(super) fn rate(&self) -> f64 {

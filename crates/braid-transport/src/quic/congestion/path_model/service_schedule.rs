@@ -10,18 +10,12 @@ const OUTSTANDING: usize = 256;
 /// when the one before is done.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServiceSchedule {
-    datagrams: VecDeque<Datagram>,
+    /// Ordinals, and times of sending (s).
+    datagrams: VecDeque<(u64, f64)>,
     /// Time (s) at which the bottleneck is done with all before the oldest.
     free_before: f64,
     /// Time (s) at which it is done with all.
     free_at: f64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Datagram {
-    ordinal: u64,
-    /// Time of sending (s).
-    at: f64,
 }
 
 /// Predicted service of a datagram.
@@ -44,13 +38,13 @@ impl ServiceSchedule {
         if self.datagrams.len() == OUTSTANDING {
             self.pop(u64::MAX, service);
         }
-        self.datagrams.push_back(Datagram { ordinal, at });
+        self.datagrams.push_back((ordinal, at));
         self.free_at = self.free_at.max(at) + service;
     }
 
     /// Takes the oldest datagram, if its ordinal is at most this one.
     pub(super) fn pop(&mut self, ordinal: u64, service: f64) -> Option<Service> {
-        let Datagram { ordinal, at } = *self.datagrams.front().filter(|first| first.ordinal <= ordinal)?;
+        let (ordinal, at) = *self.datagrams.front().filter(|(first, _)| *first <= ordinal)?;
         self.datagrams.pop_front();
         let (start, late) = (self.free_before.max(at), at - self.free_before);
         self.free_before = start + service;
@@ -60,7 +54,6 @@ impl ServiceSchedule {
     /// Corrects when (s) the bottleneck is done with all before the oldest datagram, and with it all later ones.
     pub(super) fn correct(&mut self, free_before: f64, service: f64) {
         self.free_before = free_before;
-        self.free_at =
-            self.datagrams.iter().fold(free_before, |free, datagram| free.max(datagram.at) + service);
+        self.free_at = self.datagrams.iter().fold(free_before, |free, (_, at)| free.max(*at) + service);
     }
 }

@@ -65,7 +65,7 @@ pub(super) enum Depth {
     Deep,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct StandingQueue {
     /// Shortest RTT (s).
     base: f64,
@@ -102,18 +102,7 @@ struct Trial {
 impl StandingQueue {
     /// `base`: round trip (s) without a queue.
     pub(super) fn new(base: f64) -> Self {
-        let excesses = VecDeque::new();
-        Self {
-            base,
-            tolerance: 0.0,
-            excesses,
-            wait: 0.0,
-            noise: 0.0,
-            draining: None,
-            trial: None,
-            barred: 0,
-            rounds: 0,
-        }
+        Self { base, ..Self::default() }
     }
 
     /// Round trip (s) without a queue of ours.

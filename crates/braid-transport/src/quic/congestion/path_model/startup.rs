@@ -52,7 +52,7 @@ const SLOW_UNTIL: f64 = 1.5;
 const RUN: u32 = 64;
 
 /// Startup: few packets, then as many as the path answers for, until it shows its limit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Startup {
     window: f64,
     /// Packets that the path held for an earlier connection.
@@ -75,19 +75,7 @@ pub(super) struct Startup {
 
 impl Startup {
     pub(super) fn new(now: f64) -> Self {
-        Self {
-            window: FIRST,
-            known: None,
-            is_clear: true,
-            first_drop: None,
-            last_drop: now,
-            passed: 0,
-            dropped: 0,
-            ack_only: 0,
-            run: (0, now),
-            fates: (0, 0),
-            lone: (0, 0),
-        }
+        Self { window: FIRST, is_clear: true, last_drop: now, run: (0, now), ..Self::default() }
     }
 
     /// Startup with so many packets in flight.
@@ -197,11 +185,8 @@ impl Startup {
             (self.first_drop, self.passed, self.dropped, self.ack_only) = (Some(sent), 0, 0, ack_only);
             return None;
         }
-        if dropped < random_losses(all, RANDOM_LOSS, DEVIATIONS) {
-            return None;
-        }
         let passed = f64::from(self.passed) + ack_only.saturating_sub(self.ack_only) as f64;
-        Some(passed.max(1.0) / span)
+        (dropped >= random_losses(all, RANDOM_LOSS, DEVIATIONS)).then_some(passed / span)
     }
 }
 

@@ -69,7 +69,7 @@ const URGENT: f64 = 8.0;
 const SLOWEST: f64 = 1.0;
 const FASTEST: f64 = 1e6;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct WindowModel {
     /// Packets that may be in flight.
     window: f64,
@@ -84,8 +84,6 @@ pub(super) struct WindowModel {
     /// Average excess (s) of round trips over the least one of their round.
     spread: f64,
     losses: LossIntervals,
-    /// Time (s) until which losses do not show a policer.
-    no_policer_until: f64,
     /// Time (s) until which the window grows slowly.
     slow_until: f64,
     /// Time (s) until which packets that count as lost are late.
@@ -97,7 +95,7 @@ pub(super) struct WindowModel {
 }
 
 /// Packets of a round trip.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Round {
     /// Ordinal of the first packet that was sent in it.
     first: Option<u64>,
@@ -117,17 +115,7 @@ struct Round {
 
 impl Round {
     fn new(now: f64) -> Self {
-        Self {
-            first: None,
-            begun: now,
-            delivered: 0,
-            lost: 0,
-            least: f64::INFINITY,
-            sum: 0.0,
-            samples: 0.0,
-            is_full: false,
-            is_marked: false,
-        }
+        Self { begun: now, least: f64::INFINITY, ..Self::default() }
     }
 
     /// Tests whether at least so many packets are lost, and more than this share.
@@ -137,23 +125,15 @@ impl Round {
 }
 
 impl WindowModel {
-    /// `rate`: packets per second. `base`: round trip (s) without a queue. `no_policer_until`: time (s) until which
-    /// losses do not show a policer.
-    pub(super) fn new(rate: f64, base: f64, no_policer_until: f64, now: f64) -> Self {
+    /// `rate`: packets per second. `base`: round trip (s) without a queue.
+    pub(super) fn new(rate: f64, base: f64, now: f64) -> Self {
         let mut new = Self {
-            rate: SLOWEST,
-            window: LEAST,
             extra: MOST_EXTRA,
-            rates: VecDeque::new(),
             round: Round::new(now),
             queue: StandingQueue::new(base),
-            spread: 0.0,
-            losses: LossIntervals::default(),
-            no_policer_until,
-            slow_until: f64::NEG_INFINITY,
             late_until: f64::NEG_INFINITY,
             paced_at: now,
-            marked: 0,
+            ..Self::default()
         };
         new.replace_rates(rate, now);
         new.set_window();
@@ -205,19 +185,21 @@ impl WindowModel {
 
     /// Notes a packet that leaves. `in_flight`: with it.
     pub(super) fn charge(&mut self, ordinal: u64, in_flight: u64, now: f64) {
-        // Before the window holds, packets wait in a queue that it drains.
-        if self.round.first.is_none() && in_flight as f64 <= self.window + 1.0 {
-            // A mark may be reported after the acknowledgement that ended the round before.
-            let is_marked = self.round.is_marked;
-            self.round = Round { first: Some(ordinal), is_marked, ..Round::new(now) };
+        // Before the window holds, packets wait in a queue that it drains. Urgent ones may keep it full for long.
+        if self.round.first.is_none()
+            && (in_flight as f64 <= self.window + 1.0 || now - self.round.begun > MEMORY)
+        {
+            // A mark and losses may be reported after the acknowledgement that ended the round before.
+            let Round { is_marked, lost, .. } = self.round;
+            self.round = Round { first: Some(ordinal), is_marked, lost, ..Round::new(now) };
         }
         let service = 1.0 / (self.rate() * PACE);
         self.paced_at = self.paced_at.max(now - service - TICK) + service;
     }
 
     /// Notes a packet that was delivered within `rtt` s. Returns the packets per second that a policer passes, if there
-    /// seems to be one.
-    pub(super) fn passed(&mut self, ordinal: u64, rtt: f64, now: f64) -> Option<f64> {
+    /// seems to be one and losses may show one (`may_be_policed`).
+    pub(super) fn passed(&mut self, ordinal: u64, rtt: f64, may_be_policed: bool, now: f64) -> Option<f64> {
         self.queue.handle_rtt(rtt);
         let round = &mut self.round;
         round.delivered += 1;
@@ -228,14 +210,14 @@ impl WindowModel {
         round.sum += rtt;
         round.samples += 1.0;
         let is_over = round.samples >= ROUND_PACKETS.min(self.window / 2.0) && now - round.begun > ROUND_TIME;
-        if is_over { self.end_round(now) } else { None }
+        if is_over { self.end_round(may_be_policed, now) } else { None }
     }
 
     /// Notes a packet that counts as lost.
     pub(super) fn lost(&mut self, now: f64) {
         if now < self.late_until {
             self.round.delivered += 1;
-        } else {
+        } else if self.round.first.is_some() || now <= self.round.begun {
             self.round.lost += 1;
         }
     }
@@ -259,7 +241,7 @@ impl WindowModel {
         self.set_window();
     }
 
-    fn end_round(&mut self, now: f64) -> Option<f64> {
+    fn end_round(&mut self, may_be_policed: bool, now: f64) -> Option<f64> {
         let round = std::mem::replace(&mut self.round, Round::new(now));
         let time = now - round.begun;
         let rate = f64::from(round.delivered) / time;
@@ -274,10 +256,10 @@ impl WindowModel {
             self.queue.handle_losses();
         }
         // Losses of few packets say nothing about a limit: all that there was to send has left.
-        let may_be_policed = round.is_full
+        let may_be_policed = may_be_policed
+            && round.is_full
             && depth == Depth::Empty
-            && self.spread < FLAT + sample.service * FLAT_SHARE
-            && now >= self.no_policer_until;
+            && self.spread < FLAT + sample.service * FLAT_SHARE;
         let losses = match self.losses.handle_round(round.delivered, round.lost, time) {
             Losses::Policed(rate) if may_be_policed => return Some(rate),
             Losses::Policed(_) => Losses::Many,
@@ -334,5 +316,35 @@ impl WindowModel {
     /// Time (s) at which bulk is permitted; `None` if time alone does not permit any.
     pub(super) fn next(&self, in_flight: u64, now: f64) -> Option<f64> {
         ((in_flight as f64) < self.window).then_some(self.paced_at.max(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: f64 = 0.04;
+
+    #[test]
+    fn losses_behind_the_end_of_a_round_count_in_the_next() {
+        let mut path = WindowModel::new(1000.0, RTT, 0.0);
+        path.charge(1, 1, 0.0);
+        (1..=8).for_each(|ordinal| assert_eq!(path.passed(ordinal, RTT, true, RTT), None));
+        assert_eq!(path.round.first, None, "it is over");
+        // With the same acknowledgement, and a late one.
+        (0..5).for_each(|_| path.lost(RTT));
+        path.lost(RTT * 2.0);
+        path.charge(9, 1, RTT * 2.0);
+        assert_eq!(path.round.lost, 5);
+    }
+
+    #[test]
+    fn urgent_packets_beyond_the_window_do_not_end_the_measurement() {
+        let mut path = WindowModel::new(50.0, RTT, 0.0);
+        let begins = |path: &mut WindowModel, now| {
+            path.charge(1, 12, now);
+            path.round.first.is_some()
+        };
+        assert!(!begins(&mut path, RTT) && begins(&mut path, MEMORY + RTT));
     }
 }
