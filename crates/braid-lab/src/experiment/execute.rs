@@ -71,6 +71,7 @@ pub(super) fn execute(
     let busy = doubts.iter().filter(|doubt| doubt.is_busy).count();
     refused.extend(doubts.into_iter().map(|doubt| doubt.what));
     let summaries = outputs::summaries(plan, &variant.name, &dir, &mut refused);
+    let gates = outputs::gates(&dir, &paths, origin_unix_us, &mut refused);
     let evidence = Evidence {
         summaries,
         programs: &programs,
@@ -94,7 +95,7 @@ pub(super) fn execute(
         load: [load_before, load_averages()[0]],
         metrics: evidence.metrics(&plan.scenario),
         cdfs: evidence.cdfs(&plan.scenario),
-        gates: outputs::gates(&dir, &paths, origin_unix_us),
+        gates,
         events: outputs::events(&evidence),
         series,
         refused,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
@@ -158,13 +159,27 @@ pub(super) fn gate_paths(plan: &Plan, topology: &Topology) -> Vec<PathOf> {
     plan.scenario.programs.iter().map(of_program).collect()
 }
 
-/// Gate logs of a run; programs without a log are skipped.
-pub(super) fn gates(dir: &Path, paths: &[PathOf], origin_unix_us: u64) -> Vec<GateRun> {
-    let of_program = |path: &PathOf| {
-        let text = fs::read_to_string(dir.join(gate_log(&path.program))).unwrap_or_default();
-        parse(&text, path, origin_unix_us)
-    };
-    paths.iter().flat_map(of_program).collect()
+/// Gate logs of a run; programs without a log are skipped. A log that cannot be read refuses the run.
+pub(super) fn gates(
+    dir: &Path,
+    paths: &[PathOf],
+    origin_unix_us: u64,
+    refused: &mut Vec<String>,
+) -> Vec<GateRun> {
+    let mut gates = Vec::new();
+    for path in paths {
+        let name = gate_log(&path.program);
+        let read = match fs::read_to_string(dir.join(&name)) {
+            Ok(text) => parse(&text, path, origin_unix_us),
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => Err(error.to_string()),
+        };
+        match read {
+            Ok(read) => gates.extend(read),
+            Err(problem) => refused.push(format!("{name}: {problem}")),
+        }
+    }
+    gates
 }
 
 /// Line of the log.
@@ -182,10 +197,16 @@ struct Sample {
     packets: u64,
 }
 
-fn parse(text: &str, path: &PathOf, origin_unix_us: u64) -> Vec<GateRun> {
+/// Samples of a log, by connection.
+fn parse(text: &str, path: &PathOf, origin_unix_us: u64) -> Result<Vec<GateRun>, String> {
     let mut gates: Vec<GateRun> = Vec::new();
-    // The last line may be incomplete.
-    for sample in text.lines().filter_map(|line| serde_json::from_str::<Sample>(line).ok()) {
+    for (at, line) in text.split_inclusive('\n').enumerate() {
+        let sample: Sample = match serde_json::from_str(line) {
+            Ok(sample) => sample,
+            // The program ended while it wrote its last line.
+            Err(_) if !line.ends_with('\n') => break,
+            Err(error) => return Err(format!("line {}: {error}", at + 1)),
+        };
         let gate = match gates.iter_mut().position(|gate| gate.peer == sample.peer) {
             Some(at) => &mut gates[at],
             None => {
@@ -206,7 +227,7 @@ fn parse(text: &str, path: &PathOf, origin_unix_us: u64) -> Vec<GateRun> {
     }
     gates.sort_by_key(|gate| std::cmp::Reverse(gate.at.len()));
     gates.truncate(MOST_CONNECTIONS);
-    gates
+    Ok(gates)
 }
 
 fn push(gate: &mut GateRun, at: f64, sample: &Sample) {
@@ -231,6 +252,8 @@ impl PathOf {
 
 #[cfg(test)]
 mod tests {
+    use braid_transport::quic::PathClass as Class;
+
     use super::super::job::tests::plan;
     use super::super::measure::tests::{consumer, of_programs};
     use super::*;
@@ -314,7 +337,7 @@ mod tests {
              \"tokens\":-1.5,\"reserve_tokens\":1.0}}\n\
              {{\"unix_us\":1600"
         );
-        let gates = parse(&text, &path(), 1_500_000);
+        let gates = parse(&text, &path(), 1_500_000).expect("a log whose last line is incomplete");
         assert_eq!(gates.len(), 2);
         let gate = &gates[0];
         assert_eq!((gate.program.as_str(), gate.peer.as_str()), ("broker", "10.0.0.2:5"));
@@ -328,7 +351,41 @@ mod tests {
 
     #[test]
     fn without_a_log_there_is_no_gate() {
-        assert_eq!(gates(Path::new("nowhere"), &[path()], 0), []);
-        assert_eq!(parse("", &path(), 0), []);
+        let mut refused = Vec::new();
+        assert_eq!(gates(Path::new("nowhere"), &[path()], 0, &mut refused), []);
+        assert_eq!(refused, Vec::<String>::new());
+        assert_eq!(parse("", &path(), 0), Ok(Vec::new()));
+    }
+
+    /// Line of a log with this class.
+    fn of_class(class: &str, unix_us: u64) -> String {
+        let peer = "10.0.0.2:5";
+        let line = serde_json::json!({ "unix_us": unix_us, "peer": peer, "class": class, "packets": 7 });
+        format!("{line}\n")
+    }
+
+    #[test]
+    fn each_class_of_the_gate_is_read() {
+        let classes = [Class::Startup, Class::Passthrough, Class::Windowed, Class::Policed, Class::Queued];
+        let lines = classes.iter().zip(1..).map(|(class, second)| of_class(class.name(), second * 1_000_000));
+        let gates = parse(&lines.collect::<String>(), &path(), 0).expect("all classes are known");
+        let known =
+            [PathClass::Start, PathClass::Open, PathClass::Window, PathClass::Policed, PathClass::Queued];
+        assert_eq!(gates[0].class, known);
+        let older: PathClass = serde_json::from_str("\"search\"").expect("the name in older reports");
+        assert_eq!(older, PathClass::Window);
+    }
+
+    #[test]
+    fn an_unknown_class_refuses_the_run() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let text = of_class("start", 1) + &of_class("other", 2) + &of_class("start", 3);
+        fs::write(folder.path().join(gate_log("broker")), text).expect("a file");
+        let mut refused = Vec::new();
+        assert_eq!(gates(folder.path(), &[path()], 0, &mut refused), []);
+        let [reason] = refused.try_into().expect("one reason");
+        assert!(reason.starts_with("broker.gate.jsonl: line 2: unknown variant `other`"), "{reason}");
+        let last = of_class("start", 1) + &of_class("other", 2);
+        assert!(parse(&last, &path(), 0).is_err(), "a whole last line is no incomplete one");
     }
 }

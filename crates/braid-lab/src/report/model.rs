@@ -257,8 +257,10 @@ pub enum PathClass {
     Start,
     /// Left to the congestion controller.
     Open,
-    /// Random loss; the bottleneck is being searched for.
-    Search,
+    /// Fast or varying queue, or random loss: the window follows the delivery rate. Reports of older versions name it
+    /// `search`.
+    #[serde(alias = "search")]
+    Window,
     /// Policer: drops packets above a rate.
     Policed,
     /// Queue.

@@ -21,7 +21,7 @@ const CLASSES: [(PathClass, usize, &str); 5] = [
     // A paler grey than that of lines.
     (PathClass::Start, 13, "not known yet"),
     (PathClass::Open, 2, "open"),
-    (PathClass::Search, 4, "loses at random"),
+    (PathClass::Window, 4, "window by delivery rate"),
     (PathClass::Policed, 5, "policed"),
     (PathClass::Queued, 3, "queued"),
 ];
