@@ -392,16 +392,6 @@ impl Evidence<'_> {
     }
 }
 
-impl Value {
-    /// Quantile, from 0 to 1, of a latency quantile.
-    fn quantile(&self) -> Option<f64> {
-        match self {
-            Self::Topic(_, Field::Quantile(thousandths)) => Some(f64::from(*thousandths) / 1000.0),
-            _ => None,
-        }
-    }
-}
-
 fn part_value(part: &Part, field: Field) -> Option<f64> {
     let Part { messages, took, late } = part;
     Some(match field {

@@ -297,6 +297,7 @@ fn blank(plan: &Plan, jobs: &[Job<'_>]) -> Report {
         machine,
         selftest: plan.stamp.selftest.clone(),
         columns: metrics.iter().filter_map(Metric::column).collect(),
+        latencies: metrics.iter().filter(|one| one.is_latency()).map(|one| one.name.clone()).collect(),
         variants: (plan.scenario.variants.iter())
             .filter(|variant| has_variant(&variant.name))
             .map(Variant::described)

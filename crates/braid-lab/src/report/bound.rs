@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Check, Report, Spread};
 
 /// `[[bound]]` of a scenario, for the median of a metric over the usable runs of each named variant on each named
-/// profile. Requires `at_least`, `at_most` or both, or `absent`.
+/// profile. Requires `at_least`, `at_most` or both, or `absent`. A limit fails if a usable run lacks the metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct Bound {
@@ -190,9 +190,7 @@ impl Bound {
         report: &Report,
         bases: &[(&'a str, &'a str)],
     ) -> Option<((&'a str, &'a str), Option<f64>)> {
-        let median = |(variant, profile): (&str, &str)| {
-            report.spread(variant, profile, &self.metric).map(|spread| spread.median)
-        };
+        let median = |(variant, profile): (&str, &str)| report.median(variant, profile, &self.metric);
         let known = bases.iter().map(|base| (*base, median(*base)));
         known.reduce(|best, next| match (best.1, next.1) {
             (None, _) => best,
@@ -210,7 +208,8 @@ impl Bound {
         let ratio = |profile: &String| {
             let bases = self.compared_with((variant, profile));
             let (_, unit) = self.best_base(report, &bases)?;
-            let measured = report.spread(variant, profile, &self.metric)?.median;
+            let spread = report.spread(variant, profile, &self.metric)?;
+            let measured = Some(spread.median).filter(|_| spread.part().is_none())?;
             unit.filter(|unit| *unit > 0.0).map(|unit| measured / unit)
         };
         let ratios: Option<Vec<f64>> = self.mean_of.iter().map(ratio).collect();
@@ -239,15 +238,19 @@ impl Bound {
 
     fn check_pair(&self, report: &Report, variant: &str, profile: &str) -> Check {
         let spread = report.spread(variant, profile, &self.metric);
-        let measured = spread.map(|spread| spread.median);
+        let measured = spread.map(|spread| spread.median).filter(|median| median.is_finite());
         let usable = report.usable(variant, profile).count();
         let (holds, limits) = match self.absent {
             true => (usable > 0 && spread.is_none(), "absent".to_owned()),
-            false => self.check_limits(report, (variant, profile), measured),
+            false => {
+                let of_all = measured.filter(|_| spread.is_some_and(|spread| spread.part().is_none()));
+                self.check_limits(report, (variant, profile), of_all)
+            }
         };
         let found = match spread {
-            Some(Spread { median, count, .. }) if self.absent => {
-                format!("{} in {count} of {usable} runs", short(median))
+            Some(Spread { median, count, runs, .. }) if self.absent || count < runs => {
+                let median = if median.is_finite() { short(median) } else { "infinite,".to_owned() };
+                format!("{median} in {count} of {usable} runs")
             }
             Some(spread) => short(spread.median),
             None if holds => "absent".to_owned(),
@@ -278,7 +281,12 @@ impl Bound {
                 None if report.usable(base.0, base.1).next().is_none() => {
                     format!("{words} {number} times {name}, which has no usable run")
                 }
-                None => format!("{words} {number} times {name}, which has no {}", self.metric),
+                None => {
+                    let spread = report.spread(base.0, base.1, &self.metric);
+                    let part = spread.and_then(|spread| spread.part());
+                    let part = part.map_or_else(String::new, |part| format!(" in more than {part} runs"));
+                    format!("{words} {number} times {name}, which has no {}{part}", self.metric)
+                }
             }
         };
         let limits =

@@ -47,7 +47,7 @@ pub struct ComparedMetric {
     pub a: Option<Spread>,
     /// Usable runs of the second report; `None` without the metric.
     pub b: Option<Spread>,
-    /// Second median divided by the first; `None` if one is missing or the first is 0.
+    /// Second median divided by the first; `None` if one is missing or infinite, or the first is 0.
     pub ratio: Option<f64>,
     /// Whether the ranges overlap; `None` if a side has fewer than two runs.
     pub overlap: Option<bool>,
@@ -109,7 +109,10 @@ impl ComparedMetric {
             column: column.clone(),
             a,
             b,
-            ratio: both.map(|(a, b)| b.median / a.median).filter(|ratio| ratio.is_finite()),
+            ratio: both
+                .filter(|(a, b)| a.median.is_finite() && b.median.is_finite())
+                .map(|(a, b)| b.median / a.median)
+                .filter(|ratio| ratio.is_finite()),
             overlap: both.filter(|(a, b)| a.count > 1 && b.count > 1).map(|(a, b)| a.overlaps(&b)),
         }
     }
@@ -194,7 +197,10 @@ impl Display for Comparison {
         let mut table = Table::new(Alignment::Right, ["", "A", "B", "B / A", "ranges"]);
         for row in &self.rows {
             let shown = |spread: &Option<Spread>| {
-                spread.map_or(NONE.into(), |spread| row.column.shown_with_unit(spread.median))
+                spread.map_or(NONE.into(), |spread| {
+                    let median = row.column.shown_with_unit(spread.median);
+                    spread.part().map_or(median.clone(), |part| format!("{median} ({part})"))
+                })
             };
             let overlap = match row.overlap {
                 None => NONE,

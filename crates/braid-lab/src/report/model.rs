@@ -44,6 +44,10 @@ pub struct Report {
     pub selftest: Option<SelftestResult>,
     /// Columns of the table, in order.
     pub columns: Vec<Column>,
+    /// Metrics that are latencies: in a usable run without the metric, the messages in question never arrived, so
+    /// that its latency is infinite.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latencies: Vec<String>,
     /// Rows of the table: the compared variants.
     pub variants: Vec<Variant>,
     /// Networks on which they were compared.

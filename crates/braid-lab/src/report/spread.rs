@@ -6,23 +6,57 @@ use serde::{Deserialize, Serialize};
 use super::{Column, Profile, Reference, Report, Run, Variant};
 
 /// [`braid_measure::Spread`] of a metric over runs, with the field names of `report.json`.
+///
+/// Latencies of runs in which the messages never arrived are infinite; JSON has `null` for them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Middle value, or the mean of the two in the middle.
+    #[serde(with = "infinite")]
     pub median: f64,
     /// Smallest value.
     pub low: f64,
     /// Largest value.
+    #[serde(with = "infinite")]
     pub high: f64,
-    /// Number of runs.
+    /// Number of runs with the metric.
     pub count: u64,
+    /// Number of usable runs.
+    #[serde(default)]
+    pub runs: u64,
+}
+
+/// Infinite numbers as `null`.
+mod infinite {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        value.is_finite().then_some(*value).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Ok(Option::deserialize(deserializer)?.unwrap_or(f64::INFINITY))
+    }
 }
 
 impl Spread {
     /// Spread of the finite `values`; `None` without any.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let braid_measure::Spread { median, minimum, maximum, count } = braid_measure::Spread::of(values)?;
-        Some(Self { median, low: minimum, high: maximum, count })
+        Some(Self { median, low: minimum, high: maximum, count, runs: count })
+    }
+
+    /// Spread of a latency that is infinite where it is missing; `None` if it is missing everywhere.
+    fn of_latencies(values: &[Option<f64>]) -> Option<Self> {
+        let found = Self::of(values.iter().flatten().copied())?;
+        let high = if values.iter().all(Option::is_some) { found.high } else { f64::INFINITY };
+        let median = braid_measure::Spread::median_of_all(values.iter().copied()).unwrap_or(f64::INFINITY);
+        Some(Self { median, high, ..found })
+    }
+
+    /// `4 of 5`: runs that have the metric; `None` if all usable ones have it.
+    pub(super) fn part(&self) -> Option<String> {
+        (self.count < self.runs).then(|| format!("{} of {}", self.count, self.runs))
     }
 
     /// Whether the ranges have a value in common.
@@ -81,9 +115,24 @@ impl Report {
         self.runs_of(variant, profile).filter(|run| run.refused.is_empty())
     }
 
-    /// Spread of a metric over the valid runs of a variant on a profile; `None` if none has it.
+    /// Spread of a metric over the valid runs of a variant on a profile; `None` if none has it. A run without it counts
+    /// as the slowest if the metric is one of [`Report::latencies`].
     pub fn spread(&self, variant: &str, profile: &str, metric: &str) -> Option<Spread> {
-        Spread::of(self.usable(variant, profile).filter_map(|run| run.metrics.get(metric).copied()))
+        let values = self.usable(variant, profile).map(|run| run.metrics.get(metric).copied());
+        let values: Vec<Option<f64>> = values.map(|value| value.filter(|value| value.is_finite())).collect();
+        let spread = if self.latencies.iter().any(|name| name == metric) {
+            Spread::of_latencies(&values)
+        } else {
+            Spread::of(values.iter().flatten().copied())
+        };
+        spread.map(|spread| Spread { runs: values.len() as u64, ..spread })
+    }
+
+    /// Median over all valid runs; `None` if it is infinite, or if a run lacks a metric that is no latency.
+    pub(super) fn median(&self, variant: &str, profile: &str, metric: &str) -> Option<f64> {
+        let spread = self.spread(variant, profile, metric)?;
+        let is_known = spread.count == spread.runs || self.latencies.iter().any(|name| name == metric);
+        Some(spread.median).filter(|median| is_known && median.is_finite())
     }
 }
 
@@ -110,6 +159,21 @@ mod tests {
         assert_eq!(median(&[3.0, f64::NAN, 1.0, f64::INFINITY, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0]), Some(2.5));
         assert_eq!(median(&[f64::MAX, f64::MAX]), Some(f64::MAX), "the mean of two does not overflow");
+    }
+
+    #[test]
+    fn missing_latencies_are_infinite() {
+        let infinite = f64::INFINITY;
+        let of =
+            |values: &[Option<f64>]| Spread::of_latencies(values).map(|spread| (spread.median, spread.high));
+        assert_eq!(of(&[Some(1.0), None, Some(3.0)]), Some((3.0, infinite)));
+        assert_eq!(of(&[Some(1.0), None]), Some((infinite, infinite)));
+        assert_eq!(of(&[Some(1.0), Some(2.0)]), Some((1.5, 2.0)));
+        assert_eq!(of(&[None, None]), None);
+        let spread = Spread::of_latencies(&[Some(1.0), None]).expect("one has it");
+        let json = serde_json::to_string(&spread).expect("JSON");
+        assert!(json.contains(r#""median":null"#), "{json}");
+        assert_eq!(serde_json::from_str::<Spread>(&json).expect("a spread"), spread);
     }
 
     #[test]

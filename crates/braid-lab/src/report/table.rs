@@ -35,6 +35,11 @@ pub fn table(report: &Report) -> String {
         );
     }
     page.push('\n');
+    if report.columns.iter().any(|column| is_partial(report, &column.metric)) {
+        page.push_str(
+            "In parentheses: the runs that have the figure. A missing latency counts as infinite.\n",
+        );
+    }
     if several(report) {
         page.push_str("Medians over the usable runs, smallest..largest.\n");
     }
@@ -59,6 +64,14 @@ fn several(report: &Report) -> bool {
     pairs.into_iter().any(|(variant, profile)| report.usable(&variant.name, &profile.name).nth(1).is_some())
 }
 
+/// Whether a metric is missing in some usable runs of a variant on a profile.
+fn is_partial(report: &Report, metric: &str) -> bool {
+    let mut spreads = report.profiles.iter().flat_map(|profile| {
+        report.variants.iter().filter_map(|variant| report.spread(&variant.name, &profile.name, metric))
+    });
+    spreads.any(|spread| spread.part().is_some())
+}
+
 /// Results on a profile: a row for each variant and each reference.
 pub(super) struct ProfileTable<'a> {
     pub(super) profile: &'a Profile,
@@ -80,6 +93,8 @@ pub(super) struct Cell {
     pub(super) is_measured: bool,
     /// Smallest and largest value, where they differ.
     pub(super) range: Option<String>,
+    /// `4 of 5`: runs that have the metric, where some lack it.
+    pub(super) part: Option<String>,
     pub(super) published: Option<String>,
 }
 
@@ -132,6 +147,7 @@ impl Cell {
             value: spread.map_or(NONE.into(), |spread| column.shown(spread.median)),
             is_measured: spread.is_some(),
             range: spread.and_then(|spread| column.range(spread)),
+            part: spread.and_then(|spread| spread.part()),
             published: published.map(|value| column.shown(value)),
         }
     }
@@ -141,6 +157,7 @@ impl Display for Cell {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(&self.value)?;
         self.range.iter().try_for_each(|range| write!(f, " {range}"))?;
+        self.part.iter().try_for_each(|part| write!(f, " ({part})"))?;
         self.published.iter().try_for_each(|published| write!(f, " [{published}]"))
     }
 }

@@ -258,6 +258,12 @@ impl Metric {
             digits: self.digits,
         })
     }
+
+    /// Whether the metric is a latency, which has no value where the messages in question never arrived.
+    pub(crate) fn is_latency(&self) -> bool {
+        let is_quantile = self.value.quantile().is_some();
+        self.times > 0.0 && self.value.is_latency() && (self.per.is_none() || is_quantile)
+    }
 }
 
 impl Scenario {

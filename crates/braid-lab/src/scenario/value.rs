@@ -312,6 +312,30 @@ impl Value {
         }
     }
 
+    /// Quantile, from 0 to 1, of a latency quantile, also of one in a window.
+    pub(crate) fn quantile(&self) -> Option<f64> {
+        match self {
+            Self::Topic(_, Field::Quantile(thousandths)) => Some(f64::from(*thousandths) / 1000.0),
+            Self::In { value, .. } => value.quantile(),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a time until messages arrived, or until connections were made.
+    pub(crate) fn is_latency(&self) -> bool {
+        match self {
+            Self::Topic(_, field) => {
+                matches!(field, Field::Quantile(_) | Field::MaxMs | Field::MeanMs | Field::Settled(_))
+            }
+            Self::Program { field, .. } => matches!(
+                field,
+                ProgramField::ConnectP50Ms | ProgramField::ConnectP99Ms | ProgramField::ConnectMaxMs
+            ),
+            Self::In { value, .. } => value.is_latency(),
+            Self::Counter { .. } | Self::Stream { .. } | Self::Set(_) | Self::Link { .. } => false,
+        }
+    }
+
     /// Window of the value, if any.
     pub(crate) fn window(&self) -> Option<&str> {
         if let Self::In { window, .. } = self { Some(window) } else { None }

@@ -155,6 +155,46 @@ fn a_bound_without_a_median_does_not_hold() {
     );
 }
 
+/// The first run of `tcp` has no rate, as a latency of messages that never arrived.
+fn with_a_missing_value(tcp: &[f64]) -> Report {
+    let mut report = small(tcp, &[50.0]);
+    report.runs[0].metrics.clear();
+    report
+}
+
+#[test]
+fn a_limit_fails_if_a_usable_run_lacks_the_metric() {
+    let text = "metric = 'rate'\nvariant = 'tcp'\n";
+    let words = |report: &Report, limit: &str| checked(&format!("{text}{limit}"), report).remove(0);
+    let mut report = with_a_missing_value(&[1.0, 2.0, 4.0]);
+    let expected = "tcp on lan: rate 3 in 2 of 3 runs (bound: at most 10)";
+    assert_eq!(words(&report, "at_most = 10"), (false, expected.into()));
+    report.latencies.push("rate".into());
+    let expected = "tcp on lan: rate 4 in 2 of 3 runs (bound: at most 10)";
+    assert_eq!(words(&report, "at_most = 10"), (false, expected.into()), "the missing one is the slowest");
+    report.runs[1].metrics.clear();
+    let expected = "tcp on lan: rate infinite, in 1 of 3 runs (bound: at least 1)";
+    assert_eq!(words(&report, "at_least = 1"), (false, expected.into()));
+    report.runs[0].refused.push("late".into());
+    report.runs[1].refused.push("late".into());
+    let expected = "tcp on lan: rate 4 (bound: at most 10)";
+    assert_eq!(words(&report, "at_most = 10"), (true, expected.into()), "refused runs do not count");
+}
+
+#[test]
+fn a_base_is_the_median_of_all_usable_runs() {
+    let words = |report: &Report| checked("metric = 'rate'\ntimes = 'tcp'\nat_least = 10", report).remove(0);
+    let mut report = with_a_missing_value(&[1.0, 2.0, 4.0]);
+    let missing =
+        "quic on lan: rate 50 (bound: at least 10 times tcp, which has no rate in more than 2 of 3 runs)";
+    assert_eq!(words(&report), (false, missing.into()));
+    report.latencies.push("rate".into());
+    let expected = "quic on lan: rate 50 (bound: at least 40, 10 times tcp)";
+    assert_eq!(words(&report), (true, expected.into()));
+    report.runs[1].metrics.clear();
+    assert!(!words(&report).0, "the median is infinite");
+}
+
 #[test]
 fn bad_bounds_say_what_to_change() {
     for (text, error) in [

@@ -49,6 +49,27 @@ fn missing_values_of_one_side_are_named() {
 }
 
 #[test]
+fn runs_whose_messages_never_arrived_are_the_slowest() {
+    let before = small(&[10.0, 11.0, 12.0], &[5.0, 6.0]);
+    let mut after = small(&[1.0, 10.0, 11.0], &[5.0, 6.0]);
+    {
+        let report = &mut after;
+        report.latencies.push("rate".into());
+        report.runs[0].metrics.clear();
+        report.runs[3].metrics.clear();
+    }
+    let comparison = compare(&before, &after).unwrap();
+    let tcp = row(&comparison, "tcp").b.unwrap();
+    assert_eq!((tcp.median, tcp.low, tcp.high, tcp.count, tcp.runs), (11.0, 10.0, f64::INFINITY, 2, 3));
+    let quic = row(&comparison, "quic");
+    assert_eq!((quic.b.unwrap().median, quic.ratio), (f64::INFINITY, None));
+    let text = comparison.to_string();
+    assert!(text.contains("11.0 msg/s (2 of 3)") && text.contains("(1 of 2)"), "{text}");
+    let json = serde_json::to_string(&comparison).unwrap();
+    assert!(serde_json::from_str::<Comparison>(&json).unwrap() == comparison, "{json}");
+}
+
+#[test]
 fn differing_circumstances_are_listed() {
     let before = small(&[1.0, 2.0], &[]);
     let mut after = small(&[1.0, 2.0], &[]);

@@ -34,6 +34,7 @@ pub(crate) fn empty() -> Report {
         machine: Machine::default(),
         selftest: None,
         columns: Vec::new(),
+        latencies: Vec::new(),
         variants: Vec::new(),
         profiles: Vec::new(),
         published: Published::new(),

@@ -53,6 +53,18 @@ fn missing_values_have_no_number() {
 }
 
 #[test]
+fn figures_that_some_runs_lack_name_their_number() {
+    let mut report = small(&[10.0, 30.0, 20.5], &[7.0]);
+    report.runs[0].metrics.clear();
+    let text = table(&report);
+    assert!(text.contains("tcp   25.2 20.5..30.0 (2 of 3)     3\n"), "{text}");
+    assert!(text.contains("In parentheses: the runs that have the figure."), "{text}");
+    report.latencies.push("rate".into());
+    assert!(table(&report).contains("tcp   30.0 20.5..– (2 of 3)     3\n"), "{}", table(&report));
+    assert!(html(&report).contains("<span class=\"range\">in 2 of 3 runs</span>"));
+}
+
+#[test]
 fn values_are_shown_as_they_are() {
     let mut report = small(&[0.5], &[]);
     report.columns = vec![column("delivered_share", "of all due", "%", 1)];
