@@ -129,6 +129,14 @@ pub struct HeadersSummary {
     pub not_above: u64,
     /// Messages that arrived before they were sent, by the two clocks: they have no latency.
     pub skewed: u64,
+    /// Messages with a counter that was not compared with the one before: of topics beyond the first million.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unchecked: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// One topic on one stream.
@@ -212,7 +220,14 @@ impl HeadersSummary {
         }
     }
 
+    /// Counts a message whose counter is not compared.
+    pub(crate) fn skip_check(&mut self) {
+        self.numbered += 1;
+        self.unchecked += 1;
+    }
+
     pub(crate) fn add(&mut self, other: Self) {
+        self.unchecked += other.unchecked;
         self.numbered += other.numbered;
         self.skipped = self.skipped.saturating_add(other.skipped);
         self.not_above += other.not_above;
@@ -223,6 +238,17 @@ impl HeadersSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_that_were_not_checked_are_told_apart() {
+        let (mut all, mut one) = (HeadersSummary::default(), HeadersSummary::default());
+        one.skip_check();
+        one.follow(CounterOrder::First);
+        all.add(one);
+        assert_eq!((all.numbered, all.unchecked), (2, 1));
+        let json = serde_json::to_string(&all).expect("JSON");
+        assert_eq!(serde_json::from_str::<HeadersSummary>(&json).expect("the same"), all);
+    }
 
     #[test]
     fn files_of_earlier_versions_are_read() {

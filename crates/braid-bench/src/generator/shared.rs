@@ -8,6 +8,9 @@ use super::{Dialer, Plan, RunStatistics, TimerService, Work};
 use crate::emqtt::{Identity, PayloadTemplate, TopicSpec, go_line};
 use crate::lock::lock;
 
+/// Topics whose counters all subscribers of a run follow, each client and stream counted: about 150 MB.
+pub(super) const MOST_TRACKED: u64 = 1_000_000;
+
 /// State shared by all clients of a run.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -26,6 +29,8 @@ pub(super) struct Shared {
     pages: Mutex<crate::emqtt::Pages>,
     /// Messages that all clients have published, for `%s`.
     sequence: AtomicU64,
+    /// Rest of [`MOST_TRACKED`].
+    trackable: AtomicU64,
     /// Clients that have neither connected nor given up.
     expected: AtomicU64,
     /// Clients that may still publish.
@@ -63,6 +68,7 @@ impl Shared {
             gate: watch::Sender::new(!waits),
             pages: Mutex::default(),
             sequence: AtomicU64::new(0),
+            trackable: AtomicU64::new(MOST_TRACKED),
             expected: AtomicU64::new(clients),
             publishing_clients: AtomicU64::new(clients),
             workers: if waits { workers } else { 0 },
@@ -93,6 +99,12 @@ impl Shared {
             self.advance(Phase::Spent);
         }
         before.min(wanted)
+    }
+
+    /// Takes a topic of [`MOST_TRACKED`]; false if none is left.
+    pub(super) fn track_topic(&self) -> bool {
+        let rest = |left: u64| left.checked_sub(1);
+        self.trackable.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok()
     }
 
     /// True if `-L` is used up.

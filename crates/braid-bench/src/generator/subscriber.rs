@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::client_identity::ClientIdentity;
 use super::plan::{SubscribePlan, SubscribedFilter};
-use super::shared::Shared;
+use super::shared::{MOST_TRACKED, Shared};
 use super::statistics::{RouteId, RouteKey};
 use super::{ClientTurn, TimestampField};
 use crate::connection::{Connection, ConnectionEvent};
@@ -27,8 +27,6 @@ use crate::summary::{HeadersSummary, Step};
 const PRIORITY_PROPERTY: &str = "braid-priority";
 /// Most events taken in one turn.
 const EVENTS_PER_TURN: usize = 1024;
-/// Topics whose routes a client caches; others are looked up in the statistics.
-const REMEMBERED: usize = 1024;
 
 /// A client that subscribes.
 #[derive(Debug)]
@@ -74,7 +72,7 @@ struct TopicTrack {
 /// Place of a message among the others of its topic.
 struct Routed {
     route: RouteId,
-    /// Relation of its counter to the one before.
+    /// Relation of its counter to the one before; `None` without a counter, and for a topic that is not tracked.
     order: Option<CounterOrder>,
     /// Time since the one before.
     gap: Option<Duration>,
@@ -283,9 +281,12 @@ impl Subscriber {
             }
             None => {}
         }
-        if let Some(order) = order {
-            on.shard.headers.follow(order);
-            self.seen.follow(order);
+        for headers in [&mut on.shard.headers, &mut self.seen] {
+            match (order, counter) {
+                (Some(order), _) => headers.follow(order),
+                (None, Some(_)) => headers.skip_check(),
+                (None, None) => {}
+            }
         }
         if let (Err(error), false) = (headers, self.has_complained) {
             self.has_complained = true;
@@ -309,21 +310,29 @@ impl Subscriber {
         let key =
             RouteKey { topic: topic.to_owned(), stream: stream.number.into(), priority: stream.priority };
         let route = self.shared.statistics.route(key);
+        if !self.shared.track_topic() {
+            return Routed { route, order: None, gap: None };
+        }
         let mut counters = CounterTrack::default();
         let order = counter.map(|counter| counters.observe(counter));
-        if stream.topics.len() < REMEMBERED {
-            stream.topics.insert(topic.into(), TopicTrack { route, counters, last: now });
-        }
+        stream.topics.insert(topic.into(), TopicTrack { route, counters, last: now });
         Routed { route, order, gap: None }
     }
 
     /// Records at the end what the headers showed of order and of the clocks.
     pub(super) fn report_order(&self, identity: &ClientIdentity) {
-        let HeadersSummary { skipped, not_above, skewed, .. } = self.seen;
+        let HeadersSummary { skipped, not_above, skewed, unchecked, .. } = self.seen;
         let number = identity.number;
         if skewed > 0 {
             let what = format!(
                 "client({number}): {skewed} messages came before they were sent: set the clocks alike"
+            );
+            self.shared.statistics.add_event(what);
+        }
+        if unchecked > 0 {
+            let what = format!(
+                "client({number}): {unchecked} messages of topics beyond the first {MOST_TRACKED} of the run: their \
+                 cnt64 was not checked"
             );
             self.shared.statistics.add_event(what);
         }

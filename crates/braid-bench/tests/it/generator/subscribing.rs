@@ -78,6 +78,28 @@ async fn counters_that_are_missing_are_told() {
     assert_eq!(headers, wanted);
 }
 
+/// Losses on a topic are detected however many topics came before it.
+#[tokio::test(start_paused = true)]
+async fn counters_are_followed_on_every_topic() {
+    let target = Target::start();
+    let subscribe = SubscribePlan { headers: "cnt64".parse().expect("headers"), ..one_filter("a/#") };
+    let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND);
+    let receiving = target.go(receiving, target.near());
+    until_subscribed(&receiving, 1).await;
+    for (topics, counter, end) in [(0..1500, 0_u64, 1), (1499..1500, 5, 2), (1499..1500, 5, 3)] {
+        let topic = |at| {
+            let message = MessageTemplate::literal(counter.to_be_bytes().to_vec().into());
+            PublishedTopic::new(&format!("a/{at}"), false, 60 * SECOND, message, 0).expect("a topic")
+        };
+        let publish = PublishPlan::of(topics.map(topic).collect()).expect("topics");
+        let run = plan(clients(Role::Pub, 1), Work::Publish(publish), end * SECOND);
+        target.go(run, target.near()).ended().await;
+    }
+    let headers = receiving.ended().await.1.summary(Role::Sub).headers;
+    assert_eq!((headers.numbered, headers.skipped, headers.not_above), (1502, 4, 1));
+    assert_eq!(headers.unchecked, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_topic_of_a_publisher_has_its_own_counter() {
     let target = Target::start();
