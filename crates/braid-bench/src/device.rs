@@ -1,8 +1,10 @@
 //! Load of a device: alarms at a rate, and recordings one after the other, of one client that is `braid-client` with
 //! all it does when the network changes.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
+use std::pin::pin;
 use std::time::Duration;
 
 use braid_client::{Builder, Client, ConnectionEvent, Error, Priority, Publication, QoS, Reconnect};
@@ -56,11 +58,15 @@ struct Connections {
 /// from the due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it; their
 /// latency is that from their beginning, whatever happens to connections in between. `tell` gets each event at once.
 ///
+/// The run ends early when `stop` completes. An alarm for which the send queue has no room until the end has failed, as
+/// have those that were due behind it.
+///
 /// # Errors
 /// The options of the client are invalid, or it is closed by an error that no reconnect cures.
 pub async fn run(
     load: &DeviceLoad,
     builder: Builder,
+    stop: impl Future<Output = ()>,
     mut tell: impl FnMut(&Event),
 ) -> Result<RunSummary, Failure> {
     let alarm =
@@ -77,9 +83,17 @@ pub async fn run(
     let mut connections = Connections::default();
     let (acknowledged, mut answers) = mpsc::unbounded_channel();
     let device = &client;
-    let (over, mut is_over) = watch::channel(false);
+    let (over, is_over) = watch::channel(false);
+    let stopped_at = Cell::new(None);
+    let stopping = async {
+        stop.await;
+        stopped_at.set(Some(Instant::now()));
+        over.send_replace(true);
+        pending().await
+    };
+    let recorder_over = over_at(end, is_over.clone());
     let recordings = async {
-        let recorded = publish_recordings(device, load, &clock, end).await;
+        let recorded = publish_recordings(device, load, &clock, recorder_over).await;
         if load.recordings.is_some() {
             over.send_replace(true);
         }
@@ -89,24 +103,37 @@ pub async fn run(
     let alarms = async move {
         let mut pace = Pace::new(clock.start(), rate, &TimerService::coarse());
         let mut number = 0_u64;
+        let mut over = pin!(over_at(end, is_over));
+        // The receiver of `acknowledged` is there for as long as the run.
         loop {
             let due = tokio::select! {
                 due = poll_fn(|cx| pace.poll_step(cx)) => due,
-                _ = is_over.wait_for(|is_over| *is_over) => end,
+                () = &mut over => break,
             };
             if due >= end {
-                return Ok::<_, Failure>(number);
+                break;
             }
             number += 1;
             let micros = clock.unix(due).as_micros();
             let payload = format!("{{\"timestamp\": {micros}, \"number\": {number}}}");
-            let answer = device.enqueue(alarm.clone().payload(payload)).await?;
+            let answer = tokio::select! {
+                queued = device.enqueue(alarm.clone().payload(payload)) => queued?,
+                () = &mut over => {
+                    let _ = acknowledged.send((due, false, Instant::now()));
+                    break;
+                }
+            };
             let acknowledged = acknowledged.clone();
             tokio::spawn(async move {
-                // The receiver is there for as long as the run.
                 let _ = acknowledged.send((due, answer.await.is_ok(), Instant::now()));
             });
         }
+        let now = Instant::now();
+        for due in pace.overdue(end.min(now)) {
+            number += 1;
+            let _ = acknowledged.send((due, false, now));
+        }
+        Ok::<_, Failure>(number)
     };
     let collect = async {
         let mut last = clock.start();
@@ -122,6 +149,7 @@ pub async fn run(
             longest = longest.max(at.saturating_duration_since(last));
             last = at;
         }
+        let end = stopped_at.get().map_or(end, |stopped| end.min(stopped));
         longest.max(end.min(Instant::now()).saturating_duration_since(last))
     };
     let publish = async {
@@ -135,7 +163,12 @@ pub async fn run(
         ended = run => ended,
         () = connections.follow(&client, &clock, &mut tell) => return Err(Error::Closed.into()),
         () = change_transport(device, load.change_every) => return Err(Error::Closed.into()),
+        () = stopping => return Err(Error::Closed.into()),
     };
+    if let Some(at) = stopped_at.get() {
+        let at = at.saturating_duration_since(clock.start()).as_secs_f64();
+        connections.events.push(Event { at, what: "stopped before the end".to_owned() });
+    }
     let (sent, recorded) = published?;
     tally.counts.sent = sent;
     tally.latencies.record_missing(sent.saturating_sub(tally.latencies.arrived()));
@@ -154,9 +187,18 @@ pub async fn run(
     })
 }
 
+/// Completes at `end`, or when the run is over before.
+async fn over_at(end: Instant, mut is_over: watch::Receiver<bool>) {
+    tokio::select! {
+        () = sleep_until(end) => {}
+        // The sender is there for as long as the run.
+        _ = is_over.wait_for(|is_over| *is_over) => {}
+    }
+}
+
 /// Changes the transport again and again, if that is wanted. Never ready.
 async fn change_transport(client: &Client, every: Option<Duration>) {
-    let Some(every) = every else { return std::future::pending().await };
+    let Some(every) = every else { return pending().await };
     loop {
         sleep(every).await;
         // Without a connection there is nothing to move.
@@ -164,22 +206,23 @@ async fn change_transport(client: &Client, every: Option<Duration>) {
     }
 }
 
-/// Publishes recordings one after the other, until `end`, or as many as the load has.
+/// Publishes recordings one after the other, until `over` completes, or as many as the load has.
 async fn publish_recordings(
     client: &Client,
     load: &DeviceLoad,
     clock: &Clock,
-    end: Instant,
+    over: impl Future<Output = ()>,
 ) -> Result<Option<Tally>, Failure> {
     let Some(size) = load.recording else { return Ok(None) };
     let topic = topic_name(&recording_topic(load))?;
     let recording = Publication::new(topic, vec![0xB5; size]).qos(QoS::AtLeastOnce);
     let mut tally = Tally::default();
+    let mut over = pin!(over);
     while load.recordings.is_none_or(|most| tally.counts.acked < most) {
         let begun = Instant::now();
         tally.counts.sent += 1;
         tokio::select! {
-            () = sleep_until(end) => {
+            () = &mut over => {
                 tally.latencies.record_missing(1);
                 break;
             }
@@ -224,6 +267,6 @@ impl Connections {
             }
         }
         // The end of a run that goes on elsewhere.
-        std::future::pending().await
+        pending().await
     }
 }

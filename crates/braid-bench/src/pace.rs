@@ -1,5 +1,6 @@
 //! Open-loop schedules of equal steps: a step that was missed is still due.
 
+use std::iter;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -7,6 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::timer::{Timer, TimerService};
+
+/// Latest due time of a step, 100 years: a clock holds it, whatever the rate.
+const LATEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// Due times of steps, as durations since the start: step `n` is due after `n / rate` seconds.
 #[derive(Clone, Debug)]
@@ -31,11 +35,20 @@ impl Schedule {
         self.due_of(self.next)
     }
 
-    /// Due time of step `step`.
+    /// Due time of step `step`, at most 100 years.
     #[must_use]
     pub fn due_of(&self, step: u64) -> Duration {
         // A double holds seconds to the nanosecond for months.
-        Duration::from_secs_f64(step as f64 / self.rate)
+        Duration::try_from_secs_f64(step as f64 / self.rate).map_or(LATEST, |due| due.min(LATEST))
+    }
+
+    /// Number of steps, from step 0, that are due before `end`.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast to u64 saturates")]
+    pub(crate) fn due_before(&self, end: Duration) -> u64 {
+        let about = (end.as_secs_f64() * self.rate) as u64;
+        // The product may be off by its rounding.
+        let from = about.saturating_sub(2);
+        from + (from..=about.saturating_add(2)).take_while(|step| self.due_of(*step) < end).count() as u64
     }
 
     /// Takes the next step, if it is not due after `now`; returns its due time.
@@ -85,6 +98,19 @@ impl Pace {
     }
 }
 
+impl Pace {
+    /// Takes the steps that are due before `end`; returns their due times.
+    pub(crate) fn overdue(&mut self, end: Instant) -> impl Iterator<Item = Instant> {
+        iter::from_fn(move || {
+            let due = self.start + self.schedule.due();
+            (due < end).then(|| {
+                self.schedule.next += self.schedule.stride;
+                due
+            })
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -100,8 +126,34 @@ mod tests {
         assert_eq!(schedule.take(at(0)), Some(at(0)));
         assert_eq!(schedule.take(at(124_999)), None);
         // After a pause of a millisecond eight messages are due, each at its own time.
-        let due: Vec<_> = std::iter::from_fn(|| schedule.take(at(1_000_000))).collect();
+        let due: Vec<_> = iter::from_fn(|| schedule.take(at(1_000_000))).collect();
         assert_eq!(due, (1..=8).map(|message| at(message * 125_000)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_step_of_any_rate_has_a_due_time() {
+        for rate in [f64::MIN_POSITIVE, 1e-20, 1e-10] {
+            assert_eq!(Schedule::new(rate, 1).due(), LATEST, "{rate}");
+            assert_eq!(Schedule::new(rate, 0).due_before(LATEST), 1, "{rate}");
+        }
+        assert_eq!(Schedule::new(f64::MAX, 1).due(), Duration::ZERO);
+    }
+
+    #[test]
+    fn steps_before_an_end_are_counted_exactly() {
+        let before = |rate, millis| Schedule::new(rate, 0).due_before(Duration::from_millis(millis));
+        assert_eq!([before(10.0, 0), before(10.0, 1), before(10.0, 100), before(10.0, 101)], [0, 1, 1, 2]);
+        assert_eq!((before(0.3, 10_000), before(1e5, 60_000)), (3, 6_000_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn overdue_steps_are_taken_with_their_due_times() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start, 10.0, &TimerService::coarse());
+        assert_eq!(poll_fn(|cx| pace.poll_step(cx)).await - start, Duration::from_millis(100));
+        let due: Vec<_> = pace.overdue(start + Duration::from_millis(400)).map(|due| due - start).collect();
+        assert_eq!(due, [200, 300].map(Duration::from_millis));
+        assert_eq!(pace.overdue(start + Duration::from_millis(400)).count(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 mod bulk;
 mod connection;
+mod device;
 mod emqtt;
 mod exchange;
 mod generator;

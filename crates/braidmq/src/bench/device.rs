@@ -12,6 +12,7 @@ use clap::ArgAction;
 use super::failure::Failure;
 use super::options::{OptionsError, duration, switch};
 use super::output::JsonFile;
+use crate::client::stopped;
 use crate::printable::printable;
 
 /// Session Expiry Interval with recordings.
@@ -31,7 +32,8 @@ Exit codes:
 /// Publish alarms like a device that stays connected, and measure how long each takes to be acknowledged.
 ///
 /// One client, which reconnects, and with auto:// changes its transport: prints each change. Alarms have QoS 1 and
-/// priority 200. With --recording, large messages are published at the same time.
+/// priority 200. With --recording, large messages are published at the same time. Ctrl-C ends the run early, with its
+/// results.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_long_help = EXAMPLES)]
 pub(super) struct Args {
@@ -127,7 +129,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         trace: args.trace,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let summary = runtime.block_on(device::run(&load, builder, tell_event))?;
+    let summary = runtime.block_on(device::run(&load, builder, stopped(), tell_event))?;
     runtime.shutdown_background();
     // Standard output may be closed.
     let _ = tell(&mut io::stdout().lock(), &summary);
