@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::lock::lock;
+use crate::pace::Schedule;
 use crate::summary::{ConnectionsSummary, Event, Role, RunSummary, StreamSummary, TopicSummary};
 use crate::tally::{Tally, add_at};
 
@@ -74,6 +75,21 @@ impl Counters {
     /// Counts a request for an object of this size.
     pub(super) fn requested(&self, size: u64) {
         self.counts().objects.entry(size).or_default().counts.sent += 1;
+    }
+
+    /// Counts requests that were due until `end` and never began, of a schedule of `rate` requests per second for the
+    /// `sizes` in turn, with `most` requests altogether.
+    pub(super) fn add_overdue(&self, rate: f64, end: Duration, most: u64, sizes: &[u64]) {
+        let due = Schedule::new(rate, 0).due_before(end).min(most);
+        let mut counts = self.counts();
+        let begun: u64 = counts.objects.values().map(|object| object.counts.sent).sum();
+        let count = sizes.len() as u64;
+        for (size, place) in sizes.iter().zip(0..) {
+            // Requests below a number whose object is at this place.
+            let of_place = |below: u64| below.saturating_sub(place).div_ceil(count);
+            let overdue = of_place(due).saturating_sub(of_place(begun));
+            counts.objects.entry(*size).or_default().counts.sent += overdue;
+        }
     }
 
     /// Counts a complete response of so many bytes to a request for `size`, due at `due`.
@@ -198,6 +214,21 @@ mod tests {
         }
         let events = events.kept;
         assert_eq!((events.len(), &*events[0].what, events[0].at), (MOST, "refused", 1.0));
+    }
+
+    #[test]
+    fn overdue_requests_are_counted_by_their_size() {
+        let counters = Counters::new(&[10, 20]);
+        // Objects in turn: 10, 20, 10, 30, ...
+        let sizes = [10, 20, 10, 30];
+        sizes.iter().chain(&sizes[..2]).for_each(|size| counters.requested(*size));
+        counters.add_overdue(10.0, Duration::from_millis(901), 100, &sizes);
+        let sent = || counters.counts().objects.values().map(|object| object.counts.sent).collect::<Vec<_>>();
+        assert_eq!(sent(), [5, 3, 2], "ten were due");
+        counters.add_overdue(10.0, Duration::from_millis(901), 100, &sizes);
+        assert_eq!(sent(), [5, 3, 2], "none is counted twice");
+        counters.add_overdue(10.0, Duration::from_secs(9), 12, &sizes);
+        assert_eq!(sent(), [6, 3, 3], "there are no more than twelve");
     }
 
     #[test]

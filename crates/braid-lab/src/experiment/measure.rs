@@ -222,7 +222,8 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
         Field::Sent => topic.sent as f64,
         Field::Acked => topic.acked as f64,
         Field::Received => topic.received as f64,
-        Field::Offered => (topic.acked + topic.failed) as f64,
+        // Requests without a response at the end are neither acknowledged nor failed.
+        Field::Offered => topic.sent.max(topic.acked + topic.failed) as f64,
         Field::Bytes => topic.bytes as f64,
         Field::Quantile(thousandths) => {
             quantile_of_due(topic, f64::from(thousandths) / 1000.0, arrived(topic))?
@@ -242,7 +243,8 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
             let at = (last * usize::from(thousandths)).div_ceil(1000);
             *sorted.get(at.min(last))? as f64
         }
-        Field::Rate if seconds > 0.0 => (topic.acked + topic.received) as f64 / seconds,
+        // The answer to a request is counted as both.
+        Field::Rate if seconds > 0.0 => topic.acked.max(topic.received) as f64 / seconds,
         Field::Rate => return None,
         Field::LongestGapMs => topic.longest_gap_us? as f64 / 1000.0,
         // Defined for windows only.
@@ -529,6 +531,23 @@ pub(super) mod tests {
         assert_eq!(metric("consumer:t:within_10ms", due), Some(0.25));
         assert_eq!(metric("consumer:t:within_4ms", due), Some(0.0));
         assert_eq!(metric("consumer:t:received", due), Some(0.5));
+    }
+
+    #[test]
+    fn a_request_is_due_once_and_answered_once() {
+        let topic = TopicSummary {
+            topic: "100".into(),
+            sent: 60,
+            acked: 42,
+            received: 42,
+            failed: 6,
+            ..TopicSummary::default()
+        };
+        let summary = RunSummary { role: Role::Request, topics: vec![topic], ..consumer() };
+        let evidence = of_programs(BTreeMap::from([("client".to_owned(), summary)]));
+        let value = |text: &str| evidence.value(&text.parse().expect("a value"));
+        assert_eq!(value("client:100:due"), Some(60.0), "twelve are unfinished");
+        assert_eq!(value("client:100:rate"), Some(7.0));
     }
 
     #[test]

@@ -32,9 +32,10 @@ const REPORT: Duration = Duration::from_millis(100);
 /// Puts `load` on the server that `dialer` connects to, until it is done or `stop` completes. `report` gets the number
 /// of responses so far, ten times a second.
 ///
-/// Counters of the summary: `requests` are those begun; each became one of `responses`, of the `failed`, or is
-/// `unfinished` at the end. A request fails when its connection fails or ends before the response,
-/// or brings no bytes for [`RequestLoad::patience`]; the first failure of each kind is an event.
+/// Counters of the summary: `requests` are those begun, and in an open loop also those that were due before the end and
+/// never began; each became one of `responses`, of the `failed`, or is `unfinished` at the end. A request fails when
+/// its connection fails or ends before the response, or brings no bytes for [`RequestLoad::patience`]; the first
+/// failure of each kind is an event.
 ///
 /// # Errors
 /// The load is contradictory; no request was sent.
@@ -68,6 +69,11 @@ pub async fn run(
         () = sleep(load.duration.unwrap_or_default()), if load.duration.is_some() => {}
         () = stop => tally.note("stopped before the end"),
         () = reports => {}
+    }
+    if let Some(rate) = load.rate {
+        let elapsed = tally.started().elapsed();
+        let end = load.duration.map_or(elapsed, |duration| duration.min(elapsed));
+        tally.add_overdue(rate, end, load.requests.unwrap_or(u64::MAX), &load.sizes);
     }
     let summary = tally.requests(load.connections);
     drop((over, is_over));

@@ -91,6 +91,17 @@ async fn an_open_loop_counts_from_when_requests_were_due() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_that_never_began_are_unfinished() {
+    // 10 a second are due, 5 a second are served: half of them wait at the end.
+    let (_, connector) = in_memory(Service { time: Duration::from_millis(200), serial: true });
+    let duration = Some(Duration::from_millis(4050));
+    let load = RequestLoad { rate: Some(10.0), duration, sizes: vec![100], ..RequestLoad::default() };
+    let summary = measure(&load, connector).await;
+    assert_eq!(counters(&summary), [41, 20, 0, 21, 1]);
+    assert_eq!((object(&summary).sent, object(&summary).acked), (41, 20));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_open_loop_keeps_its_rate_over_all_connections() {
     let (_, connector) = in_memory(Service::default());
     let duration = Some(Duration::from_millis(3055));
