@@ -1,6 +1,7 @@
 //! `braidmq lab run SCENARIO`.
 
 use std::collections::BTreeMap;
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -132,13 +133,15 @@ fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, Refusal> {
         eprintln!("braidmq: stopped before the first run was over; no report was written");
         return Ok(ExitCode::from(STOPPED));
     };
-    print!("\n{}", report::table(&report));
+    let mut out = stdout().lock();
+    // Standard output may be closed.
+    let _ = write!(out, "\n{}", report::table(&report));
     let took = began
         .until(Timestamp::now())
         .and_then(|span| span.round(SpanRound::new().largest(Unit::Minute).smallest(Unit::Second)));
-    println!("\nreport: {}", written.html.display());
+    let _ = writeln!(out, "\nreport: {}", written.html.display());
     if let Ok(took) = took {
-        println!("it took {took:#}");
+        let _ = writeln!(out, "it took {took:#}");
     }
     Ok(verdict(args, &report, is_stopped))
 }

@@ -25,11 +25,12 @@ pub(crate) struct CompareArgs {
 
 pub(super) fn compare(args: &CompareArgs) -> Result<ExitCode, Refusal> {
     let comparison = report::compare(&report::load(&args.a)?, &report::load(&args.b)?)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&comparison).unwrap_or_default());
+    // Standard output may be closed.
+    let _ = if args.json {
+        writeln!(stdout(), "{}", serde_json::to_string_pretty(&comparison).unwrap_or_default())
     } else {
-        print!("{comparison}");
-    }
+        write!(stdout(), "{comparison}")
+    };
     Ok(ExitCode::SUCCESS)
 }
 
@@ -48,8 +49,8 @@ pub(super) fn render(args: &RenderArgs) -> Result<ExitCode, Refusal> {
     let report = report::load(&args.report)?;
     let beside = || args.report.parent().map(PathBuf::from).unwrap_or_default();
     let written = report::write(&report, &args.out.clone().unwrap_or_else(beside))?;
-    print!("{}", report::table(&report));
-    println!("\nreport: {}", written.html.display());
+    // Standard output may be closed.
+    let _ = writeln!(stdout(), "{}\nreport: {}", report::table(&report), written.html.display());
     Ok(ExitCode::SUCCESS)
 }
 

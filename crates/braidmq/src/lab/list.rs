@@ -1,5 +1,6 @@
 //! `braidmq lab list`.
 
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use braid_lab::scenario::{Scenario, builtin};
@@ -17,15 +18,20 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Refusal> {
     if let Some(name) = &args.name {
         let one = builtin().iter().find(|one| one.name == name).ok_or_else(|| unknown(name))?;
-        print!("{}", one.text);
+        // Standard output may be closed, here and below.
+        let _ = stdout().lock().write_all(one.text.as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
     let width = builtin().iter().map(|one| one.name.len()).max().unwrap_or(0);
+    let mut out = stdout().lock();
     for one in builtin() {
         let scenario = Scenario::parse(one.file, one.text)?;
-        println!("{:width$}  {}", scenario.name, scenario.title);
+        let _ = writeln!(out, "{:width$}  {}", scenario.name, scenario.title);
     }
-    println!("\nbraidmq lab run NAME --quick takes a short look; without --quick it takes its full time.");
+    let _ = writeln!(
+        out,
+        "\nbraidmq lab run NAME --quick takes a short look; without --quick it takes its full time."
+    );
     Ok(ExitCode::SUCCESS)
 }
 

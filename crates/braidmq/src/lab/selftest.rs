@@ -1,5 +1,6 @@
 //! `braidmq lab selftest`.
 
+use std::io::{self, Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -47,11 +48,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         ..selftest::Options::default()
     };
     let result = selftest::run(&options);
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
+    // Standard output may be closed.
+    let _ = if args.json {
+        writeln!(stdout(), "{}", serde_json::to_string_pretty(&result).unwrap_or_default())
     } else {
-        print(&result);
-    }
+        print(&mut stdout().lock(), &result)
+    };
     if result.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(UNTRUSTED) }
 }
 
@@ -78,18 +80,19 @@ fn aim(figure: &str) -> &'static str {
     }
 }
 
-fn print(result: &SelftestResult) {
+fn print(out: &mut impl Write, result: &SelftestResult) -> io::Result<()> {
     let machine = machine();
-    println!(
+    writeln!(
+        out,
         "{}, {} cores ({}), load {:.2}",
         machine.kernel, machine.cores, machine.processor, machine.load[0]
-    );
+    )?;
     let width = result.figures.keys().map(String::len).max().unwrap_or(0);
     for (name, value) in &result.figures {
-        println!("  {name:width$}  {value:.3}{}", aim(name));
+        writeln!(out, "  {name:width$}  {value:.3}{}", aim(name))?;
     }
     match &result.refused[..] {
-        [] => println!("trusted: this machine emulates links accurately now"),
-        reasons => reasons.iter().for_each(|reason| println!("refused: {reason}")),
+        [] => writeln!(out, "trusted: this machine emulates links accurately now"),
+        reasons => reasons.iter().try_for_each(|reason| writeln!(out, "refused: {reason}")),
     }
 }

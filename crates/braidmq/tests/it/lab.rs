@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, PipeWriter, Write, pipe};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -39,6 +39,22 @@ fn is_there(mark: &str) -> bool {
 /// Signals one process, as `kill` does.
 fn interrupt(child: &Child) {
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Standard output of which nothing is read any more.
+fn closed_pipe() -> PipeWriter {
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+    writer
+}
+
+#[test]
+fn lists_end_in_order_when_their_reader_has_gone() {
+    for arguments in [&["lab", "list"][..], &["lab", "list", "hol"]] {
+        let output = braidmq(arguments).stdout(closed_pipe()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.as_str()), (Some(0), ""), "{arguments:?}");
+    }
 }
 
 /// Scenario of one program behind a plain link.

@@ -68,17 +68,27 @@ pub(super) fn endpoint(word: &str) -> Result<Endpoint, String> {
     })
 }
 
-/// `6.2ms`, `30s`, `1m30s`; a number alone is seconds.
+/// Longest time of an option, 100 years: a clock holds the sum of its time and this.
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
+/// `6.2ms`, `30s`, `1m30s`; a number alone is seconds. At most 100 years.
 pub(in crate::bench) fn time(word: &str) -> Result<Duration, String> {
-    let seconds = word.parse().ok().map(Duration::from_secs);
-    let friendly = || word.parse::<SignedDuration>().ok().and_then(|given| Duration::try_from(given).ok());
-    seconds.or_else(friendly).ok_or_else(|| "write a time, such as 6.2ms, 30s or 1h30m".to_owned())
+    timed(word, "write a time, such as 6.2ms, 30s or 1h30m")
 }
 
-/// A duration above zero.
+/// A duration above zero, at most 100 years.
 pub(in crate::bench) fn duration(word: &str) -> Result<Duration, String> {
-    let given = time(word).ok().filter(|given| !given.is_zero());
-    given.ok_or_else(|| "write a time above 0, such as 30s, 2m or 1h30m".to_owned())
+    let remedy = "write a time above 0, such as 30s, 2m or 1h30m";
+    timed(word, remedy).and_then(|given| if given.is_zero() { Err(remedy.to_owned()) } else { Ok(given) })
+}
+
+fn timed(word: &str, remedy: &str) -> Result<Duration, String> {
+    let seconds = word.parse().ok().map(Duration::from_secs);
+    let friendly = || word.parse::<SignedDuration>().ok().and_then(|given| Duration::try_from(given).ok());
+    match seconds.or_else(friendly) {
+        Some(given) if given > LONGEST => Err("write a time of at most 100 years".to_owned()),
+        given => given.ok_or_else(|| remedy.to_owned()),
+    }
 }
 
 /// Addresses of this machine, separated by commas.
@@ -88,4 +98,25 @@ pub(in crate::bench) struct Addresses(pub(in crate::bench) Vec<IpAddr>);
 pub(super) fn addresses(words: &str) -> Result<Addresses, String> {
     let all: Result<_, _> = words.split(',').map(|word| word.trim().parse()).collect();
     all.map(Addresses).map_err(|_| "write addresses, such as 10.0.0.1 or 10.0.0.1,10.0.0.2".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_end_after_100_years() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration(&LONGEST.as_secs().to_string()), Ok(LONGEST));
+        for (word, part) in [
+            ("10000000000000000000", "100 years"),
+            ("3162240001", "100 years"),
+            ("0s", "above 0"),
+            ("soon", "above 0"),
+        ] {
+            assert!(duration(word).unwrap_err().contains(part), "{word}");
+        }
+        assert_eq!(time("0"), Ok(Duration::ZERO));
+        assert!(time("300000000000h").unwrap_err().contains("100 years"));
+    }
 }
