@@ -23,6 +23,15 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Job with the first attempt that has no directory in `parent`: an interrupted run leaves one behind, and no run
+    /// in the report.
+    pub(super) fn unstarted_in(mut self, parent: &Path) -> Self {
+        while parent.join(self.directory()).exists() {
+            self.attempt += 1;
+        }
+        self
+    }
+
     /// Name of its directory.
     pub(super) fn directory(&self) -> String {
         let Self { variant, profile, seed, repetition, attempt } = self;
@@ -95,6 +104,10 @@ pub(super) fn jobs<'a>(
     known("profile", &plan.profiles, profiles.iter().map(|profile| profile.name.as_str()))?;
     let programs = plan.scenario.programs.iter().map(|program| program.name.as_str());
     known("program", &plan.replaced.keys().cloned().collect::<Vec<_>>(), programs)?;
+    let seeds = plan.seeds();
+    if let Some(twice) = seeds.iter().find(|seed| seeds.iter().filter(|other| other == seed).count() > 1) {
+        return Err(ExperimentError(format!("--seeds: {twice} is there twice: a run is known by its seed")));
+    }
     let is_wanted = |names: &[String], name: &str, is_left_out: bool| match names {
         [] => !is_left_out,
         names => names.iter().any(|wanted| wanted == name),
@@ -120,7 +133,7 @@ pub(super) fn jobs<'a>(
     )?;
     let mut jobs = Vec::new();
     for repetition in 1..=plan.repetitions.unwrap_or(plan.scenario.repetitions) {
-        for seed in plan.seeds() {
+        for &seed in &seeds {
             for &profile in &usable {
                 let fits = |variant: &&&Variant| {
                     variant.profiles.is_empty() || variant.profiles.contains(&profile.name)
@@ -317,6 +330,25 @@ value = "link:wire:up:dropped_share"
         assert_eq!(order(&plan), ["one-plain-1-1", "two-plain-1-1"]);
         plan.profiles = vec!["control".into()];
         assert_eq!(order(&plan), ["one-control-1-1", "two-control-1-1"]);
+    }
+
+    #[test]
+    fn a_seed_that_is_there_twice_is_refused() {
+        let plan = Plan { seeds: Some(vec![3, 4, 3]), ..plan() };
+        let error = jobs(&plan, &mut |_| {}).map(|jobs| jobs.len()).unwrap_err();
+        assert_eq!(error.to_string(), "--seeds: 3 is there twice: a run is known by its seed");
+    }
+
+    #[test]
+    fn an_interrupted_run_leaves_its_directory_to_no_other() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let plan = plan();
+        let job = jobs(&plan, &mut |_| {}).expect("something to run")[0];
+        assert_eq!(job.unstarted_in(folder.path()).directory(), "one-plain-1-1");
+        for directory in ["one-plain-1-1", "one-plain-1-1-again1"] {
+            std::fs::create_dir(folder.path().join(directory)).expect("a directory");
+        }
+        assert_eq!(job.unstarted_in(folder.path()).directory(), "one-plain-1-1-again2");
     }
 
     #[test]

@@ -12,7 +12,10 @@ mod outputs;
 mod ready;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -147,6 +150,7 @@ pub fn run(plan: &Plan, stop: &Stop, watch: &mut dyn FnMut(Progress<'_>)) -> Res
         watch(Progress::SoFar(&report));
     }
     while let Some((number, job)) = queue.next().filter(|_| !stop.is_asked()) {
+        let job = job.unstarted_in(&plan.directory);
         watch(Progress::Begins {
             number,
             all: jobs.len(),
@@ -218,10 +222,51 @@ impl Plan {
             ("program (--replace)", earlier.replaced != self.replaced),
             ("kernel", earlier.machine.kernel != machine.kernel),
             ("processor", earlier.machine.processor != machine.processor),
+            ("build of braidmq", !earlier.build.is_empty() && earlier.build != build(&self.program)),
         ];
-        let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) else { return Ok(()) };
+        let what = differs.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what.to_owned());
+        let Some(what) = what.or_else(|| self.other_network(earlier)).or_else(|| self.other_input(earlier))
+        else {
+            return Ok(());
+        };
         let remedy = "start a new one with another --out";
         Err(ExperimentError(format!("--resume: the report has another {what}: {remedy}")))
+    }
+
+    /// Profile that has other links than in a report.
+    fn other_network(&self, earlier: &Report) -> Option<String> {
+        let profiles = self.scenario.profiles.iter().map(Profile::described);
+        let is_other = |profile: &report::Profile| {
+            let before = earlier.profiles.iter().find(|before| before.name == profile.name);
+            before.is_some_and(|before| before.links != profile.links)
+        };
+        let other = profiles.into_iter().find(is_other)?;
+        Some(format!("network in the profile {:?}", other.name))
+    }
+
+    /// Input that was another one in a report. Variants and profiles may be new.
+    fn other_input(&self, earlier: &Report) -> Option<String> {
+        let inputs = self.inputs();
+        let names = inputs.keys().chain(earlier.inputs.keys());
+        let is_other = |name: &&String| match (inputs.get(*name), earlier.inputs.get(*name)) {
+            (Some(now), Some(before)) => now != before,
+            _ => name.starts_with(PROGRAM) || name.starts_with(FILE),
+        };
+        // Reports of older versions have none.
+        names.filter(|_| !earlier.inputs.is_empty()).find(is_other).cloned()
+    }
+
+    /// Command lines and files of the programs and the settings that fill them in, by kind and name.
+    fn inputs(&self) -> BTreeMap<String, String> {
+        let Scenario { programs, files, variants, profiles, .. } = &self.scenario;
+        let settings = |set: &BTreeMap<String, String>| {
+            set.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
+        };
+        let programs = programs.iter().map(|one| (format!("{PROGRAM}{}", one.name), self.line_of(one).to_owned()));
+        let files = files.iter().map(|(name, text)| (format!("{FILE}{name}"), text.clone()));
+        let variants = variants.iter().map(|one| (format!("variant {}", one.name), settings(&one.set)));
+        let profiles = profiles.iter().map(|one| (format!("profile {}", one.name), settings(&one.set)));
+        programs.chain(files).chain(variants).chain(profiles).collect()
     }
 
     /// Command line of a program, with placeholders.
@@ -270,6 +315,25 @@ impl Plan {
     }
 }
 
+/// Kinds of inputs, each a part of [`Report::inputs`] that must not change while an experiment is resumed.
+const PROGRAM: &str = "program ";
+const FILE: &str = "file ";
+
+/// Hash of a program's file, to tell builds apart; empty if it cannot be read.
+fn build(program: &Path) -> String {
+    let mut hasher = DefaultHasher::new();
+    let Ok(mut file) = File::open(program) else { return String::new() };
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return format!("{:016x}", hasher.finish()),
+            Ok(count) => hasher.write(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return String::new(),
+        }
+    }
+}
+
 /// Report before the first run.
 fn blank(plan: &Plan, jobs: &[Job<'_>]) -> Report {
     let Scenario { name, title, about, metrics, .. } = &plan.scenario;
@@ -291,6 +355,8 @@ fn blank(plan: &Plan, jobs: &[Job<'_>]) -> Report {
         command: plan.stamp.command.clone(),
         started: plan.stamp.started.clone(),
         version: plan.stamp.version.clone(),
+        build: build(&plan.program),
+        inputs: plan.inputs(),
         duration: plan.lasts().as_secs_f64(),
         quick: plan.quick,
         replaced: plan.replaced.clone(),
@@ -322,5 +388,53 @@ fn blank(plan: &Plan, jobs: &[Job<'_>]) -> Report {
         selftest: earlier.selftest.clone().or(blank.selftest),
         resumed,
         ..blank
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::job::tests::plan;
+    use super::*;
+
+    /// Refusal of `plan` to go on with the report of another one.
+    fn refusal(plan: &Plan, earlier: &Report) -> String {
+        plan.continues(earlier).map_or_else(|error| error.to_string(), |()| "none".to_owned())
+    }
+
+    #[test]
+    fn another_experiment_is_not_resumed() {
+        let before = plan();
+        let report = blank(&before, &jobs(&before, &mut |_| {}).expect("something to run"));
+        assert_eq!(refusal(&before, &report), "none");
+        let refusal_of = |change: &dyn Fn(&mut Plan)| {
+            let mut plan = plan();
+            change(&mut plan);
+            refusal(&plan, &report)
+        };
+        let says = |what: &str| format!("--resume: the report has another {what}: start a new one with another --out");
+        let links = |plan: &mut Plan| {
+            plan.scenario.profiles[0].links.insert("wire".into(), "delay=7ms".parse().expect("a link"));
+        };
+        assert_eq!(refusal_of(&links), says("network in the profile \"plain\""));
+        assert_eq!(refusal_of(&|plan| plan.scenario.programs[1].run.push('!')), says("program look"));
+        let file = |plan: &mut Plan| drop(plan.scenario.files.insert("a.toml".into(), "b".into()));
+        assert_eq!(refusal_of(&file), says("file a.toml"));
+        let set = |plan: &mut Plan| drop(plan.scenario.variants[1].set.insert("limit".into(), "7".into()));
+        assert_eq!(refusal_of(&set), says("variant two"));
+        assert_eq!(refusal_of(&|plan| plan.scenario.variants[1].name = "three".into()), "none", "it is new");
+    }
+
+    #[test]
+    fn another_build_is_not_resumed() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let program = folder.path().join("braidmq");
+        std::fs::write(&program, "one").expect("a file");
+        let plan = Plan { program: program.clone(), ..plan() };
+        let report = blank(&plan, &jobs(&plan, &mut |_| {}).expect("something to run"));
+        assert_eq!((refusal(&plan, &report).as_str(), report.build.len()), ("none", 16));
+        std::fs::write(&program, "two").expect("a file");
+        assert!(refusal(&plan, &report).contains("another build of braidmq"));
+        let older = Report { build: String::new(), inputs: BTreeMap::new(), ..report };
+        assert_eq!(refusal(&plan, &older), "none", "older reports do not tell");
     }
 }

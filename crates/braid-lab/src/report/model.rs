@@ -29,6 +29,13 @@ pub struct Report {
     pub resumed: Vec<String>,
     /// Version of braidmq.
     pub version: String,
+    /// Hash of the file of braidmq, to tell builds apart; empty if unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub build: String,
+    /// Inputs of the programs, with placeholders: command lines (`program NAME`), files (`file NAME`), and the settings
+    /// of variants and profiles (`variant NAME`, `profile NAME`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, String>,
     /// Planned duration of the workload of each run, seconds; 0 if unknown.
     #[serde(default)]
     pub duration: f64,
@@ -164,7 +171,7 @@ pub struct Run {
     pub seed: u64,
     /// Repetition, from 1.
     pub repetition: u64,
-    /// Number of earlier attempts, which a busy machine invalidated.
+    /// Number of earlier attempts, which a busy machine invalidated or an interruption cut off.
     #[serde(default)]
     pub attempt: u64,
     /// Duration of its workload, seconds.

@@ -28,6 +28,8 @@ pub(crate) fn empty() -> Report {
         started: "2026-11-22T06:00:00Z".into(),
         resumed: Vec::new(),
         version: "0.1.0".into(),
+        build: String::new(),
+        inputs: BTreeMap::new(),
         duration: 0.0,
         quick: false,
         replaced: BTreeMap::new(),
