@@ -46,8 +46,8 @@ pub struct Connection {
     link: Link,
     protocol: Client,
     timer: Pin<Box<Sleep>>,
-    /// Period of PINGREQ packets, and time of the next.
-    pings: Option<(Duration, Instant)>,
+    /// Schedule of PINGREQ packets, if there is one.
+    pings: Option<Pings>,
     /// Reused by every write.
     to_write: Vec<StreamKey>,
     /// Bytes that may be written before the next call of `write_at_most`; `None` is no limit.
@@ -358,15 +358,26 @@ impl Connection {
         self.allowance = Some(bytes);
     }
 
-    /// Sends PINGREQ with this period, besides those of Keep Alive; [`Connection::take_round_trip`] returns the round
-    /// trips.
+    /// Sends PINGREQ with this period, besides those of Keep Alive; [`Connection::take_round_trips`] returns the round
+    /// trips. A PINGREQ that is due while one is unanswered is not sent, and answered with that one.
     pub fn ping_every(&mut self, interval: Duration) {
-        self.pings = Some((interval, now() + interval));
+        self.pings = Some(Pings::every(interval, now()));
     }
 
-    /// Time from the last PINGREQ to its PINGRESP; returned once.
-    pub fn take_round_trip(&mut self) -> Option<Duration> {
-        self.protocol.take_round_trip()
+    /// Times from the due times of PINGREQ packets to the last PINGRESP, each returned once. A PINGREQ of Keep Alive is
+    /// due when it is sent.
+    pub fn take_round_trips(&mut self) -> Vec<Duration> {
+        let Some(took) = self.protocol.take_round_trip() else { return Vec::new() };
+        match &mut self.pings {
+            Some(pings) => pings.answer(took, now()),
+            None => vec![took],
+        }
+    }
+
+    /// Takes the PINGREQ packets that were due before `end` and have no PINGRESP: their number, and the times since
+    /// they were due of those that have waited longer than any answered one.
+    pub(crate) fn take_unanswered(&mut self, end: tokio::time::Instant) -> (u64, Vec<Duration>) {
+        self.pings.as_mut().map_or_else(Default::default, |pings| pings.give_up(end.into_std()))
     }
 
     /// Queues DISCONNECT, the last packet.
@@ -569,7 +580,7 @@ impl Connection {
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let ping = self.pings.map(|(_, next)| next);
+        let ping = self.pings.as_ref().map(|pings| pings.next);
         let at = [self.protocol.poll_timeout(), ping].into_iter().flatten().min();
         let Some(at) = at else { return Poll::Pending };
         let at = tokio::time::Instant::from_std(at);
@@ -577,12 +588,65 @@ impl Connection {
             self.timer.as_mut().reset(at);
         }
         ready!(Future::poll(self.timer.as_mut(), cx));
-        if let Some((interval, next)) = self.pings.as_mut().filter(|(_, next)| *next <= now()) {
-            *next = now() + *interval;
+        if self.pings.as_mut().is_some_and(|pings| pings.take_due(now())) {
             self.protocol.ping(now());
         }
         self.protocol.handle_timeout(now());
         Poll::Ready(())
+    }
+}
+
+/// Open-loop schedule of PINGREQ packets: one that is late or unanswered delays no due time.
+#[derive(Debug)]
+struct Pings {
+    interval: Duration,
+    next: Instant,
+    /// Due times without a PINGRESP, in order.
+    unanswered: VecDeque<Instant>,
+    /// Time of sending of the first of them, unless one of Keep Alive was unanswered then.
+    sent: Instant,
+    /// Longest round trip so far.
+    longest: Duration,
+}
+
+impl Pings {
+    fn every(interval: Duration, now: Instant) -> Self {
+        let next = now + interval;
+        Self { interval, next, unanswered: VecDeque::new(), sent: now, longest: Duration::ZERO }
+    }
+
+    /// Takes what is due; true if a PINGREQ is.
+    fn take_due(&mut self, now: Instant) -> bool {
+        let is_due = self.next <= now;
+        if is_due && self.unanswered.is_empty() {
+            self.sent = now;
+        }
+        while self.next <= now {
+            self.unanswered.push_back(self.next);
+            self.next += self.interval.max(Duration::from_millis(1));
+        }
+        is_due
+    }
+
+    /// Round trips that end with a PINGRESP, which came `took` after its PINGREQ.
+    fn answer(&mut self, took: Duration, now: Instant) -> Vec<Duration> {
+        // The PINGRESP may have come a little before it is asked for. One of Keep Alive was sent before `sent`.
+        let at = self.sent.checked_add(took).filter(|at| *at <= now).unwrap_or(now);
+        let mut all: Vec<Duration> =
+            self.unanswered.drain(..).map(|due| at.saturating_duration_since(due)).collect();
+        if all.first().is_none_or(|first| *first < took) {
+            all.insert(0, took);
+        }
+        self.longest = all.iter().copied().fold(self.longest, Duration::max);
+        all
+    }
+
+    /// See [`Connection::take_unanswered`].
+    fn give_up(&mut self, end: Instant) -> (u64, Vec<Duration>) {
+        let waited: Vec<Duration> =
+            self.unanswered.drain(..).filter_map(|due| end.checked_duration_since(due)).collect();
+        let count = waited.len() as u64;
+        (count, waited.into_iter().filter(|waited| *waited > self.longest).collect())
     }
 }
 
@@ -598,4 +662,46 @@ struct StreamTraffic {
     written: u64,
     /// Bytes written and read since the last call.
     fresh: (u64, u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_pingreq_that_is_due_while_one_is_unanswered_has_its_own_time() {
+        let start = now();
+        let mut pings = Pings::every(SECOND, start);
+        assert!(!pings.take_due(start + SECOND / 2));
+        assert!((1..=4).all(|second| pings.take_due(start + second * SECOND)));
+        let took = pings.answer(SECOND * 7 / 2, start + SECOND * 9 / 2);
+        assert_eq!(took, [7, 5, 3, 1].map(|halves| SECOND * halves / 2));
+        assert_eq!(pings.give_up(start + 5 * SECOND), (0, Vec::new()));
+        // A late timer delays the later ones by nothing.
+        assert!(pings.take_due(start + SECOND * 13 / 2));
+        assert_eq!(pings.answer(SECOND, start + SECOND * 15 / 2), [SECOND * 5 / 2, SECOND * 3 / 2]);
+        assert_eq!(pings.next, start + 7 * SECOND);
+    }
+
+    #[test]
+    fn a_pingreq_of_keep_alive_has_the_time_since_it_was_sent() {
+        let start = now();
+        let mut pings = Pings::every(SECOND, start);
+        assert_eq!(pings.answer(SECOND / 4, start + SECOND / 2), [SECOND / 4]);
+        assert!(pings.take_due(start + SECOND));
+        assert_eq!(pings.answer(2 * SECOND, start + SECOND * 3 / 2), [2 * SECOND, SECOND / 2]);
+    }
+
+    #[test]
+    fn pingreqs_without_an_answer_are_told_if_they_waited_longest() {
+        let start = now();
+        let mut pings = Pings::every(SECOND, start);
+        assert!(pings.take_due(start + SECOND));
+        assert_eq!(pings.answer(SECOND / 2, start + SECOND * 3 / 2).len(), 1);
+        assert!(pings.take_due(start + 3 * SECOND));
+        let waited = pings.give_up(start + SECOND * 13 / 4);
+        assert_eq!(waited, (2, vec![SECOND * 5 / 4]), "a quarter of a second tells nothing");
+    }
 }

@@ -27,9 +27,13 @@ pub struct RunSummary {
     pub counters: BTreeMap<String, u64>,
     /// All connections together.
     pub connections: ConnectionsSummary,
-    /// Time from PINGREQ to PINGRESP, microseconds. `None` without any.
+    /// Time from the due time of a PINGREQ to PINGRESP, microseconds. `None` without any.
     #[serde(default)]
     pub pingresp_us: Option<Quantiles>,
+    /// PINGREQ packets without a PINGRESP at the end of their connection. Those that had waited longer than any
+    /// answered one of the connection are in `pingresp_us` with the time that they had waited.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pings_unanswered: u64,
     /// Single round trips in the order of answers, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pings: Option<Trace>,
@@ -176,7 +180,7 @@ pub struct TopicSummary {
 /// Single messages or pings, in no particular order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Due time of each (of a ping: its sending), microseconds since the Unix epoch. A publisher lists all that were
+    /// Due time of each, microseconds since the Unix epoch. A publisher lists all that were
     /// due, a subscriber those that it received with their due time.
     pub due_unix_us: Vec<u64>,
     /// Duration of each, microseconds; of subscribers and of pings.

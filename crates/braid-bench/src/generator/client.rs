@@ -249,6 +249,7 @@ impl Client {
             let _ = timeout(CLOSE, poll_fn(|cx| connection.poll_close(cx))).await;
         }
         self.count_written(&mut connection, ended_at);
+        self.note_unanswered(&mut connection, ended_at);
         self.keep_session(connection);
     }
 
@@ -264,9 +265,11 @@ impl Client {
             let _ = timeout(CLOSE, poll_fn(|cx| connection.poll_close(cx))).await;
             // Bytes written with the DISCONNECT have left.
             self.count_written(&mut connection, ended_at);
+            self.note_unanswered(&mut connection, ended_at);
             return None;
         };
         self.count_written(&mut connection, ended_at);
+        self.note_unanswered(&mut connection, ended_at);
         let number = self.identity.number;
         let statistics = &self.shared.statistics;
         statistics.add_event(match &failure {
@@ -293,6 +296,15 @@ impl Client {
             publisher.lose_unwritten(connection, ended_at, &mut shard);
         }
         note_traffic(&self.worker, connection, &self.shared.statistics, ended_at, &mut shard);
+    }
+
+    /// Counts PINGREQ packets without a PINGRESP at the end of a connection.
+    fn note_unanswered(&self, connection: &mut Connection, ended_at: Instant) {
+        let (count, waited) = connection.take_unanswered(ended_at);
+        let at = self.shared.statistics.clock().unix(ended_at);
+        let mut shard = self.shared.statistics.shard();
+        shard.unanswered_pings += count;
+        waited.into_iter().for_each(|waited| shard.answered(at, waited));
     }
 
     /// Counts every unacknowledged message as lost if the session ends with its connection.
@@ -392,7 +404,7 @@ fn note_traffic(
     at: Instant,
     shard: &mut Shard,
 ) {
-    if let Some(took) = connection.take_round_trip() {
+    for took in connection.take_round_trips() {
         shard.answered(statistics.clock().unix(at), took);
     }
     let second = statistics.second(at);

@@ -195,6 +195,7 @@ impl RunStatistics {
         let all = self.sum(|all: &mut Shard, shard| {
             all.connects.add(&shard.connects);
             all.pings.add(&shard.pings);
+            all.unanswered_pings += shard.unanswered_pings;
             all.ping_trace.add(&shard.ping_trace);
             all.lateness.add(&shard.lateness);
             all.headers.add(shard.headers);
@@ -217,6 +218,7 @@ impl RunStatistics {
                 steps: steps(all.steps),
             },
             pingresp_us: all.pings.quantiles_us(),
+            pings_unanswered: all.unanswered_pings,
             pings: Some(all.ping_trace).filter(|pings| !pings.took_us.is_empty()),
             lateness_us: all.lateness.quantiles_us(),
             headers: all.headers,
@@ -383,6 +385,8 @@ pub(super) struct Shard {
     pub(super) lateness: Latencies,
     /// Time from PINGREQ to PINGRESP.
     pings: Latencies,
+    /// PINGREQ packets without a PINGRESP.
+    pub(super) unanswered_pings: u64,
     /// Single round trips, if a caller wants them.
     ping_trace: Trace,
     /// Headers of received messages.
@@ -431,7 +435,7 @@ impl Shard {
         self.count(Counter::PubFail, messages);
     }
 
-    /// Records a PINGRESP: its time since the Unix epoch, and the round trip.
+    /// Records a PINGRESP, or that there was none: the time since the Unix epoch, and that since the due time.
     pub(super) fn answered(&mut self, unix: Duration, after: Duration) {
         self.pings.record(after);
         if self.is_traced {

@@ -465,6 +465,7 @@ pub(super) mod tests {
             counters: BTreeMap::from([("recv".to_owned(), 50)]),
             connections: ConnectionsSummary::default(),
             pingresp_us: Some(Quantiles { max: 7_000.0, ..Quantiles::default() }),
+            pings_unanswered: 0,
             pings: None,
             lateness_us: None,
             headers: HeadersSummary::default(),

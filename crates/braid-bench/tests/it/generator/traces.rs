@@ -48,6 +48,25 @@ async fn a_trace_has_all_that_was_due_and_how_long_it_took() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pings_without_an_answer_are_in_the_summary() {
+    let target = Target::start();
+    let device = target.device.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(21 * SECOND / 4).await;
+        device.change(|link| link.cut = true);
+    });
+    let clients = Clients { ping: Some(SECOND / 2), ..clients(Role::Pub, 1) };
+    let publishing = Work::Publish(one_topic("a", SECOND, QoS::AtMostOnce));
+    let run = plan(clients, publishing, 10 * SECOND);
+    let (_, statistics) = target.go(run, target.far()).ended().await;
+    let summary = statistics.summary(Role::Pub);
+    assert!((8..=10).contains(&summary.pings_unanswered), "{}", summary.pings_unanswered);
+    let pingresp = summary.pingresp_us.expect("there were some");
+    assert!((4_400_000.0..=4_600_000.0).contains(&pingresp.max), "{pingresp:?}");
+    assert!((18..=20).contains(&pingresp.count), "{pingresp:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn pings_are_answered_after_a_round_trip_however_much_is_published() {
     let target = Target::start();
     let publishing = Work::Publish(one_topic("a", SECOND / 100, QoS::AtLeastOnce));
