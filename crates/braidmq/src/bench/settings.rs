@@ -141,7 +141,7 @@ fn payload_bytes(
             let headers = if template.takes_headers() { headers.len() } else { 0 };
             // A time in text has as many digits as today's.
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            Some(template.segments(&[], now).len() + headers)
+            Some(template.segments(&[], now).iter().map(|part| part.len()).sum::<usize>() + headers)
         }
     }
 }
@@ -190,4 +190,23 @@ fn url(target: &Target) -> String {
 /// The host as URLs have it: an IPv6 address in brackets.
 fn url_host(Target { host, .. }: &Target) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_bench::emqtt::TopicsFile;
+
+    use super::*;
+
+    #[test]
+    fn payloads_of_files_are_measured_in_bytes() {
+        let text = r#"{"topics": [{"name": "video", "interval_ms": "5000", "QoS": 1, "payload_encoding": "eterm",
+            "payload": {"Data": "%p3"}, "render": "Data"}]}"#;
+        let file = TopicsFile::parse("topics.json", text).expect("a topics file");
+        let plan = PublishPlan::of_file(&file, false).expect("topics");
+        let first = Identity { number: 1, client_id: "a", username: None };
+        let headers = "cnt64,ts".parse().expect("headers");
+        let bytes = payload_bytes(&plan.topics[0], &headers, first, &mut Pages::default());
+        assert!(bytes.is_some_and(|bytes| (3 * 4096..3 * 4096 + 64).contains(&bytes)), "{bytes:?}");
+    }
 }
