@@ -9,10 +9,10 @@ use crate::spread::nearest_rank;
 
 /// Precision of the histogram: one part in a thousand.
 const DIGITS: u8 = 3;
-/// Least rise from one point of a curve to the next ...
-const STEP: f64 = 0.005;
-/// ... unless the next point leaves no more than this share of the messages above the last one.
-const TAIL_STEP: f64 = 0.7;
+/// Least rise of a curve from one point to the next, in messages of 1,000.
+const RISE: u64 = 1;
+/// Number of the slowest messages that have points of their own in a curve.
+const SLOWEST: u64 = 500;
 
 /// Latencies of messages from due time to arrival. Messages that never arrived are counted too.
 #[derive(Clone, Debug)]
@@ -44,6 +44,9 @@ pub struct Quantiles {
     pub p50: f64,
     /// Nine tenths.
     pub p90: f64,
+    /// 19 of 20; `None` in files of older versions.
+    #[serde(default)]
+    pub p95: Option<f64>,
     /// 99 of 100.
     pub p99: f64,
     /// 999 of 1000.
@@ -133,6 +136,7 @@ impl Latencies {
         (!self.arrived.is_empty()).then(|| Quantiles {
             p50: of(0.5),
             p90: of(0.9),
+            p95: Some(of(0.95)),
             p99: of(0.99),
             p999: of(0.999),
             max: of(1.0),
@@ -151,18 +155,17 @@ impl Latencies {
     }
 
     /// Cumulative distribution of the messages that arrived: microseconds, and the share (0 to 1] of messages that took
-    /// no longer. As many points as a chart needs, denser towards the slowest.
+    /// no longer. A point for each thousandth, and for each of the 500 slowest: fine enough for the share of messages
+    /// above any bound, as slow ones are few.
     #[must_use]
     pub fn curve_us(&self) -> Vec<(u64, f64)> {
-        let (mut points, mut last) = (Vec::new(), 0.0);
+        let all = self.arrived.len();
+        let mut next = 0;
+        let mut points = Vec::new();
         for (micros, seen) in self.steps_us() {
-            let share = seen as f64 / self.arrived.len() as f64;
-            let is_end = seen == self.arrived.len();
-            // A step of the curve, or of the rest of it.
-            if is_end || points.is_empty() || share - last >= STEP || 1.0 - share <= (1.0 - last) * TAIL_STEP
-            {
-                points.push((micros, share));
-                last = share;
+            if seen >= next || all - seen < SLOWEST {
+                points.push((micros, seen as f64 / all as f64));
+                next = seen + (all * RISE).div_ceil(1000);
             }
         }
         points
@@ -225,12 +228,34 @@ mod tests {
         }
         assert!((found.max - 1e6).abs() <= 1e3 && (found.mean - 500_500.0).abs() < 1e3, "{found:?}");
         let curve = latencies.curve_us();
-        assert!((100..=260).contains(&curve.len()), "{} points", curve.len());
+        assert!((900..=1000).contains(&curve.len()), "{} points", curve.len());
         assert!(curve.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
         assert_eq!(curve.last().map(|point| point.1), Some(1.0));
         let at_half = curve.iter().find(|point| point.1 >= 0.5).expect("it reaches 1").0;
-        assert!(at_half.abs_diff(500_000) <= 6_000, "{at_half}");
+        assert!(at_half.abs_diff(500_000) <= 1_500, "{at_half}");
         assert!(Latencies::default().quantiles_us().is_none() && Latencies::default().curve_us().is_empty());
+    }
+
+    #[test]
+    fn the_curve_is_short_and_knows_each_of_the_slowest() {
+        let mut latencies = Latencies::default();
+        for micros in 0..200_000 {
+            latencies.record(Duration::from_micros(1_000 + micros));
+        }
+        for second in 1..=10 {
+            latencies.record(Duration::from_secs(second));
+        }
+        let points = latencies.curve_us();
+        assert!(points.len() <= 1500, "{} points", points.len());
+        assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
+        let slower_than = |micros| {
+            let share =
+                points.iter().take_while(|point| point.0 <= micros).last().map_or(0.0, |point| point.1);
+            ((1.0 - share) * 200_010.0).round()
+        };
+        assert_eq!([slower_than(500_000), slower_than(5_500_000), slower_than(11_000_000)], [10.0, 5.0, 0.0]);
+        let p95 = latencies.quantiles_us().and_then(|quantiles| quantiles.p95).expect("some arrived");
+        assert!((p95 - 191_010.0).abs() < 400.0, "{p95}");
     }
 
     #[test]

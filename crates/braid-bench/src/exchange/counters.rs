@@ -13,10 +13,6 @@ use crate::tally::{Tally, add_at};
 
 /// Most kinds of events of one run.
 const MOST: usize = 16;
-/// Least rise of a curve from one point to the next, in messages of 1,000.
-const RISE: u64 = 1;
-/// Number of the slowest messages that have points of their own in a curve.
-const SLOWEST: u64 = 500;
 
 /// Counters of all connections of a requesting or responding side.
 #[derive(Debug)]
@@ -124,7 +120,6 @@ impl Counters {
         let failed = counts.objects.values().map(|object| object.counts.failed).sum();
         let topics = counts.objects.iter().map(|(size, object)| TopicSummary {
             received: object.counts.acked,
-            latency_cdf: curve(&object.latencies),
             ..object.clone().summary(size.to_string(), 0, None)
         });
         let connect_us = counts.connects.quantiles_us();
@@ -187,20 +182,6 @@ impl DistinctEvents {
     }
 }
 
-/// Latency curve that is fine enough for the share of requests above any bound: slow ones are few.
-fn curve(latencies: &Latencies) -> Vec<(u64, f64)> {
-    let all = latencies.arrived();
-    let mut next = 0;
-    let mut points = Vec::new();
-    for (micros, seen) in latencies.steps_us() {
-        if seen >= next || all - seen < SLOWEST {
-            points.push((micros, seen as f64 / all as f64));
-            next = seen + (all * RISE).div_ceil(1000);
-        }
-    }
-    points
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,25 +210,5 @@ mod tests {
         assert_eq!(sent(), [5, 3, 2], "none is counted twice");
         counters.add_overdue(10.0, Duration::from_secs(9), 12, &sizes);
         assert_eq!(sent(), [6, 3, 3], "there are no more than twelve");
-    }
-
-    #[test]
-    fn the_curve_is_short_and_knows_each_of_the_slowest() {
-        let mut latencies = Latencies::default();
-        for micros in 0..200_000 {
-            latencies.record(Duration::from_micros(1_000 + micros));
-        }
-        for second in 1..=10 {
-            latencies.record(Duration::from_secs(second));
-        }
-        let points = curve(&latencies);
-        assert!(points.len() <= 1500, "{} points", points.len());
-        assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
-        let slower_than = |micros| {
-            let share =
-                points.iter().take_while(|point| point.0 <= micros).last().map_or(0.0, |point| point.1);
-            ((1.0 - share) * 200_010.0).round()
-        };
-        assert_eq!([slower_than(500_000), slower_than(5_500_000), slower_than(11_000_000)], [10.0, 5.0, 0.0]);
     }
 }
