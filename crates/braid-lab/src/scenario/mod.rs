@@ -274,7 +274,7 @@ impl Scenario {
     /// Invalid TOML, an unknown or missing key, or names that do not exist; with file and line.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let scenario = source::parse(file, text)?;
-        scenario.check().map_err(|problem| ScenarioError::new(file, None, &problem))?;
+        scenario.check().map_err(|problem| ScenarioError::of_name(file, text, &problem))?;
         Ok(scenario)
     }
 

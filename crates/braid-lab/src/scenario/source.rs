@@ -84,6 +84,17 @@ impl ScenarioError {
     }
 }
 
+impl ScenarioError {
+    /// Problem of a name, which it has in quotation marks; the name usually occurs in the text.
+    pub(crate) fn of_name(file: &str, text: &str, problem: &str) -> Self {
+        let placeholder = problem.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+        let placeholder = placeholder.and_then(|(name, _)| line_of(text, &format!("{{{name}}}")));
+        let mut quoted = problem.split('"').skip(1).step_by(2).filter(|word| !word.is_empty());
+        let of_word = |word| line_of(text, &format!("\"{word}\"")).or_else(|| line_of_word(text, word));
+        Self::new(file, placeholder.or_else(|| quoted.find_map(of_word)), problem)
+    }
+}
+
 /// Message of the parser on one line.
 fn message(error: &toml::de::Error) -> String {
     error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ")
@@ -123,6 +134,16 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
 
 fn read(file: &str, text: &str) -> Result<toml::Table, ScenarioError> {
     toml::from_str(text).map_err(|error| ScenarioError::of_toml(file, text, &error))
+}
+
+/// First line that contains `word` not as a part of another one, from 1.
+fn line_of_word(text: &str, word: &str) -> Option<usize> {
+    let is_part = |letter: char| letter.is_alphanumeric() || "-_.".contains(letter);
+    let has_word = |line: &str| {
+        line.match_indices(word)
+            .any(|(at, _)| !line[..at].ends_with(is_part) && !line[at + word.len()..].starts_with(is_part))
+    };
+    text.lines().position(has_word).map(|line| line + 1)
 }
 
 /// First line that contains `word`, from 1.

@@ -47,11 +47,15 @@ fn errors_have_file_line_and_remedy() {
         ("title = \"small\"\n", "title = \"small\"\ncolour = 1\n", "x.toml:4: unknown field `colour`"),
         ("about = \"small\"", "", "missing field `about`"),
         ("delay=1ms", "delay=50m", "write 50ms or 50s"),
-        ("at = \"a\"", "at = \"c\"", "x.toml: there is no end \"c\"; there are a, b"),
+        ("at = \"a\"", "at = \"c\"", "x.toml:17: there is no end \"c\"; there are a, b"),
         ("[\"a\", \"b\"]\n[[prof", "[\"a\", \"a\"]\n[[prof", "joins \"a\" with itself"),
-        ("{more}", "{less}", "no value for {less}; there are"),
+        (
+            "{more}",
+            "{less}",
+            "x.toml:18: program \"ping\" in variant \"one\": no value for {less}; there are",
+        ),
         ("{more}", "'{more}", "a quote is not closed"),
-        ("link:wire", "link:wires", "there is no link \"wires\"; there are wire"),
+        ("link:wire", "link:wires", "x.toml:25: there is no link \"wires\"; there are wire"),
         (
             "dropped_share",
             "dropped",
@@ -60,7 +64,7 @@ fn errors_have_file_line_and_remedy() {
         ("ends = [\"a\", \"b\"]", "ends = [\"a\", \"b\", \"a\"]", "end \"a\" is there twice"),
         ("ends = [\"a\", \"b\"]", "seeds = [1, 2, 1]\nends = [\"a\", \"b\"]", "seed \"1\" is there twice"),
         ("{b} {more}", "{c} {more}", "no value for {c}"),
-        ("run =", "only = [\"two\"]\nrun =", "there is no variant \"two\""),
+        ("run =", "only = [\"two\"]\nrun =", "x.toml:18: there is no variant \"two\""),
         (
             "links = ",
             "control = true\noffloads = true\nlinks = ",
