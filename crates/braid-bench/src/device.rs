@@ -138,9 +138,11 @@ pub async fn run(
     let collect = async {
         let mut last = clock.start();
         let mut longest = Duration::ZERO;
+        let mut unacknowledged = Vec::new();
         while let Some((due, is_acknowledged, at)) = answers.recv().await {
             if !is_acknowledged {
                 tally.counts.failed += 1;
+                unacknowledged.push(due);
                 continue;
             }
             tally.acknowledged(clock.second(at), 1, 0);
@@ -149,6 +151,8 @@ pub async fn run(
             longest = longest.max(at.saturating_duration_since(last));
             last = at;
         }
+        // Behind those with a duration, as the places of durations are those of due times.
+        unacknowledged.into_iter().for_each(|due| tally.was_due(clock.unix(due), None));
         let end = stopped_at.get().map_or(end, |stopped| end.min(stopped));
         longest.max(end.min(Instant::now()).saturating_duration_since(last))
     };

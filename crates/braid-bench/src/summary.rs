@@ -183,7 +183,8 @@ pub struct Trace {
     /// Due time of each, microseconds since the Unix epoch. A publisher lists all that were
     /// due, a subscriber those that it received with their due time.
     pub due_unix_us: Vec<u64>,
-    /// Duration of each, microseconds; of subscribers and of pings.
+    /// Duration of each, microseconds; of subscribers, pings and alarms. Alarms without an answer are the last in
+    /// `due_unix_us`, and have none.
     pub took_us: Vec<u64>,
 }
 

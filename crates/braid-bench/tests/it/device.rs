@@ -47,6 +47,12 @@ async fn a_full_send_queue_ends_with_the_run_and_its_alarms_have_failed() {
     assert_eq!((alarms.sent, alarms.acked, alarms.failed), (99, 10, 89));
     assert!(summary.seconds < 18.0, "{}", summary.seconds);
     assert_eq!(alarms.latency_us.map(|latency| latency.count), Some(10));
+    let trace = alarms.trace.as_ref().expect("it was asked for");
+    assert_eq!((trace.due_unix_us.len(), trace.took_us.len()), (99, 10), "each alarm was due");
+    let mut due = trace.due_unix_us.clone();
+    due.sort_unstable();
+    assert!(due.windows(2).all(|pair| pair[1] - pair[0] == 100_000), "{due:?}");
+    assert_eq!(due[..10], trace.due_unix_us[..10], "those with an answer come first");
 }
 
 #[tokio::test(start_paused = true)]

@@ -264,6 +264,7 @@ impl Publisher {
             Err(error) => {
                 topic.schedule.hand_over(on.now);
                 on.shard.lose(topic.route, 1);
+                on.shard.route(topic.route).was_due(unix, None);
                 self.complain(on.identity, &error.to_string());
                 Making::Failed
             }
@@ -299,6 +300,8 @@ impl Publisher {
             // The server refuses this one; it may take others.
             Err(failure) => {
                 on.shard.lose(topic.route, 1);
+                let unix = self.shared.statistics.clock().unix(due);
+                on.shard.route(topic.route).was_due(unix, None);
                 topic.schedule.hand_over(on.now);
                 self.complain(on.identity, &failure.to_string());
                 return true;
