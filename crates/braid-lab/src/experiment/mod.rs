@@ -10,6 +10,7 @@ mod machine;
 mod measure;
 mod outputs;
 mod ready;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::fs::File;
