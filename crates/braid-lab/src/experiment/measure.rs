@@ -1,15 +1,20 @@
 //! Metrics, curves and series of a run, from the summaries of programs and the counters of links.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::time::Duration;
 
 use braid_bench::summary::{self, RunSummary, Step, StepSummary, TopicSummary};
+use braid_measure::Quantiles;
 
 use super::links::Samples;
 use super::windows::between;
 use crate::report::{Cdf, LinkRun, PathRun, ProgramRun, Series, SeriesKind};
 use crate::scenario::{Field, Flow, LinkField, Metric, ProgramField, Scenario, Value, Window};
 use braid_emulator::PathCounters;
+
+/// Rounding errors of shares.
+const ROUNDING: f64 = 1e-9;
 
 /// Results of one run: input of metrics, curves and series.
 pub(super) struct Evidence<'a> {
@@ -138,7 +143,7 @@ impl Evidence<'_> {
             return Some(taken.map_or_else(TopicSummary::default, step_topic));
         }
         let is_meant = |topic: &&TopicSummary| flow.topic.as_ref().is_none_or(|name| *name == topic.topic);
-        Some(summary.topics.iter().filter(is_meant).fold(TopicSummary::default(), merged))
+        Some(merged(summary.topics.iter().filter(is_meant)))
     }
 
     /// Latency distributions of the scenario.
@@ -201,14 +206,59 @@ fn step_topic(step: &StepSummary) -> TopicSummary {
     }
 }
 
-fn merged(mut sum: TopicSummary, topic: &TopicSummary) -> TopicSummary {
-    sum.add_counts(topic);
-    // Latencies of several streams cannot be merged; scenarios ask for those of topics on one stream.
-    if sum.latency_us.is_none_or(|sum| topic.latency_us.is_some_and(|other| other.count > sum.count)) {
-        sum.latency_us = topic.latency_us;
-        sum.latency_cdf.clone_from(&topic.latency_cdf);
+/// Sum of several topics, with the latencies of all their messages.
+fn merged<'a>(topics: impl Iterator<Item = &'a TopicSummary>) -> TopicSummary {
+    let mut sum = TopicSummary::default();
+    let mut parts: Vec<(Quantiles, &[(u64, f64)])> = Vec::new();
+    for topic in topics {
+        sum.add_counts(topic);
+        let latency = topic.latency_us.filter(|latency| latency.count > 0);
+        parts.extend(latency.map(|latency| (latency, topic.latency_cdf.as_slice())));
+    }
+    match parts[..] {
+        [] => {}
+        [(latency, curve)] => (sum.latency_us, sum.latency_cdf) = (Some(latency), curve.to_vec()),
+        _ => {
+            let (latency, curve) = merged_latencies(&parts);
+            (sum.latency_us, sum.latency_cdf) = (Some(latency), curve);
+        }
     }
     sum
+}
+
+/// Quantiles and curve of the messages of several topics together, each with its quantiles and its curve.
+fn merged_latencies(parts: &[(Quantiles, &[(u64, f64)])]) -> (Quantiles, Vec<(u64, f64)>) {
+    let count: u64 = parts.iter().map(|(latency, _)| latency.count).sum();
+    let share_of = |latency: &Quantiles| latency.count as f64 / count as f64;
+    // Rises of the curves, weighted by the messages.
+    let mut rises: Vec<(u64, f64)> = Vec::new();
+    for (latency, curve) in parts {
+        let before = iter::once(0.0).chain(curve.iter().map(|(_, share)| *share));
+        let rise = |((us, share), before): (&(u64, f64), f64)| (*us, (share - before) * share_of(latency));
+        rises.extend(curve.iter().zip(before).map(rise));
+    }
+    rises.sort_by_key(|(us, _)| *us);
+    let mut curve: Vec<(u64, f64)> = Vec::new();
+    let mut share = 0.0;
+    for (us, rise) in rises {
+        share += rise;
+        match curve.last_mut() {
+            Some(last) if last.0 == us => last.1 = share,
+            _ => curve.push((us, share)),
+        }
+    }
+    if let Some(last) = curve.last_mut() {
+        // The sum has rounding errors.
+        last.1 = 1.0;
+    }
+    let max = parts.iter().map(|(latency, _)| latency.max).fold(0.0, f64::max);
+    let at = |share: f64| {
+        let point = curve.iter().find(|(_, below)| *below + ROUNDING >= share);
+        point.map_or(max, |(us, _)| *us as f64)
+    };
+    let mean = parts.iter().map(|(latency, _)| latency.mean * share_of(latency)).sum();
+    let [p50, p90, p95, p99, p999] = [0.5, 0.9, 0.95, 0.99, 0.999].map(at);
+    (Quantiles { p50, p90, p95: Some(p95), p99, p999, max, mean, count }, curve)
 }
 
 /// Messages whose latency is known.
@@ -265,12 +315,18 @@ fn quantile_of_due(topic: &TopicSummary, quantile: f64, due: f64) -> Option<f64>
     }
     // The reported quantiles are more exact than the curve.
     if (due - arrived).abs() < 0.5 {
-        let known = [(0.5, latency.p50), (0.9, latency.p90), (0.99, latency.p99), (0.999, latency.p999)];
-        if let Some((_, us)) = known.iter().find(|(at, _)| (at - quantile).abs() < 1e-9) {
+        let known = [
+            (0.5, Some(latency.p50)),
+            (0.9, Some(latency.p90)),
+            (0.95, latency.p95),
+            (0.99, Some(latency.p99)),
+            (0.999, Some(latency.p999)),
+        ];
+        if let Some(us) = known.iter().find_map(|(at, us)| us.filter(|_| (at - quantile).abs() < 1e-9)) {
             return Some(us / 1000.0);
         }
     }
-    let point = topic.latency_cdf.iter().find(|(_, below)| *below + 1e-12 >= share);
+    let point = topic.latency_cdf.iter().find(|(_, below)| *below + ROUNDING >= share);
     Some(point.map_or(latency.max, |&(us, _)| us as f64) / 1000.0)
 }
 
@@ -387,6 +443,42 @@ pub(super) mod tests {
         assert_eq!(metric("consumer:t:within_10ms", due), Some(0.25));
         assert_eq!(metric("consumer:t:within_4ms", due), Some(0.0));
         assert_eq!(metric("consumer:t:received", due), Some(0.5));
+    }
+
+    /// Topic with these latencies (ms) of its messages.
+    fn topic_of(name: &str, millis: &[u64]) -> TopicSummary {
+        let mut latencies = braid_measure::Latencies::default();
+        millis.iter().for_each(|millis| latencies.record(Duration::from_millis(*millis)));
+        TopicSummary {
+            topic: name.into(),
+            received: millis.len() as u64,
+            latency_us: latencies.quantiles_us(),
+            latency_cdf: latencies.curve_us(),
+            ..TopicSummary::default()
+        }
+    }
+
+    #[test]
+    fn all_topics_are_the_messages_of_all() {
+        let fast: Vec<u64> = (1..=60).collect();
+        let slow: Vec<u64> = (1..=40).map(|step| step * 100).collect();
+        let [all, fast, slow] = [("all", [&fast[..], &slow].concat()), ("fast", fast), ("slow", slow)]
+            .map(|(name, millis)| topic_of(name, &millis));
+        let summary = |topics| RunSummary { topics, ..consumer() };
+        let summaries = [("both", summary(vec![fast, slow])), ("one", summary(vec![all]))];
+        let evidence = of_programs(summaries.map(|(name, summary)| (name.to_owned(), summary)).into());
+        let value = |program: &str, field: &str| {
+            evidence.value(&format!("{program}:*:{field}").parse().expect("a value")).expect("messages came")
+        };
+        for field in ["p50_ms", "p90_ms", "p95_ms", "p99_ms", "p999_ms", "max_ms", "mean_ms", "within_150ms"]
+        {
+            let (both, one) = (value("both", field), value("one", field));
+            assert!((both - one).abs() <= one / 500.0, "{field}: {both} is not {one}");
+        }
+        assert!(
+            (value("both", "max_ms") - 4000.0).abs() < 8.0,
+            "the slowest is of the topic with fewer messages"
+        );
     }
 
     #[test]
