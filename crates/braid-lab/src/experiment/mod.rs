@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::report::{self, Report, Run, SelftestResult};
-use crate::scenario::{Metric, Profile, Program, Scenario, Span, Variant};
+use crate::scenario::{Metric, Profile, Program, Scenario, Span, Variant, Window};
 use crate::testbed::WireChoice;
 use job::{Job, Queue, jobs};
 
@@ -194,6 +194,7 @@ impl Plan {
     /// See [`run`].
     pub fn check(&self) -> Result<(), ExperimentError> {
         jobs(self, &mut |_| {})?;
+        self.check_windows()?;
         if let Some(earlier) = &self.earlier {
             self.continues(earlier)?;
         }
@@ -202,6 +203,18 @@ impl Plan {
             program.run = self.line_of(program).to_owned();
         }
         scenario.check().map_err(|problem| ExperimentError(format!("--replace: {problem}")))
+    }
+
+    /// Checks that the windows of values are over before the workload is.
+    fn check_windows(&self) -> Result<(), ExperimentError> {
+        let is_used = |name: &str| self.scenario.values().any(|value| value.window() == Some(name));
+        let is_late = |window: &&Window| window.until.0 > self.lasts() && is_used(&window.name);
+        let Some(late) = self.scenario.windows.iter().find(is_late) else { return Ok(()) };
+        let (name, until, lasts) = (&late.name, late.until, Span(self.lasts()));
+        Err(ExperimentError(format!(
+            "the window {name:?} ends {until} after the start, and the workload lasts {lasts}: give --duration {until} \
+             or more"
+        )))
     }
 
     /// Whether a bound of the scenario concerns a run of this plan.
@@ -263,7 +276,8 @@ impl Plan {
         let settings = |set: &BTreeMap<String, String>| {
             set.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
         };
-        let programs = programs.iter().map(|one| (format!("{PROGRAM}{}", one.name), self.line_of(one).to_owned()));
+        let programs =
+            programs.iter().map(|one| (format!("{PROGRAM}{}", one.name), self.line_of(one).to_owned()));
         let files = files.iter().map(|(name, text)| (format!("{FILE}{name}"), text.clone()));
         let variants = variants.iter().map(|one| (format!("variant {}", one.name), settings(&one.set)));
         let profiles = profiles.iter().map(|one| (format!("profile {}", one.name), settings(&one.set)));
@@ -412,7 +426,9 @@ mod tests {
             change(&mut plan);
             refusal(&plan, &report)
         };
-        let says = |what: &str| format!("--resume: the report has another {what}: start a new one with another --out");
+        let says = |what: &str| {
+            format!("--resume: the report has another {what}: start a new one with another --out")
+        };
         let links = |plan: &mut Plan| {
             plan.scenario.profiles[0].links.insert("wire".into(), "delay=7ms".parse().expect("a link"));
         };
@@ -423,6 +439,27 @@ mod tests {
         let set = |plan: &mut Plan| drop(plan.scenario.variants[1].set.insert("limit".into(), "7".into()));
         assert_eq!(refusal_of(&set), says("variant two"));
         assert_eq!(refusal_of(&|plan| plan.scenario.variants[1].name = "three".into()), "none", "it is new");
+    }
+
+    #[test]
+    fn windows_end_with_the_workload() {
+        let mut plan = plan();
+        let window = |until: &str| Window {
+            name: "late".into(),
+            from: "1s".parse().expect("a time"),
+            until: until.parse().expect("a time"),
+        };
+        plan.scenario.windows = vec![window("2s")];
+        plan.scenario.metrics[0].value = "link:wire:up:dropped_share@late".parse().expect("a value");
+        assert!(plan.check().is_ok());
+        plan.duration = Some("1500ms".parse().expect("a time"));
+        let error = plan.check().map_err(|error| error.to_string()).unwrap_err();
+        assert!(
+            error.starts_with("the window \"late\" ends 2s after the start, and the workload lasts 1500ms"),
+            "{error}"
+        );
+        plan.scenario.metrics[0].value = "link:wire:up:dropped_share".parse().expect("a value");
+        assert!(plan.check().is_ok(), "no value asks for it");
     }
 
     #[test]

@@ -129,9 +129,7 @@ fn check_sources(scenario: &Scenario, names: &Names<'_>) -> Result<(), String> {
     if let Some(empty) = scenario.windows.iter().find(|window| window.until <= window.from) {
         return Err(format!("window {:?} ends before it begins", empty.name));
     }
-    let of_metrics = scenario.metrics.iter().flat_map(|metric| [Some(&metric.value), metric.per.as_ref()]);
-    let of_curves = scenario.curves.iter().map(|curve| curve.per.as_ref());
-    for value in of_metrics.chain(of_curves).flatten() {
+    for value in scenario.values() {
         match value.source() {
             Source::Program(program) => names.check("program", [program])?,
             Source::Link(link) => names.check("link", [link])?,

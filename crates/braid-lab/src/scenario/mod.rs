@@ -283,6 +283,13 @@ impl Scenario {
         check::check(self)
     }
 
+    /// Values of metrics and curves, with what they are divided by.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Value> {
+        let of_metrics = self.metrics.iter().flat_map(|metric| [Some(&metric.value), metric.per.as_ref()]);
+        let of_curves = self.curves.iter().map(|curve| curve.per.as_ref());
+        of_metrics.chain(of_curves).flatten()
+    }
+
     /// Whether an end knows the address of another: its own, and those of the other ends of its links.
     pub(crate) fn meet(&self, one: &str, other: &str) -> bool {
         let are_there = |name: &str| self.links.iter().any(|link| link.between.iter().any(|end| end == name));
