@@ -84,6 +84,7 @@ pub(super) fn execute(
         sets: [&profile.set, &variant.set],
     };
     series.extend(evidence.series(&plan.scenario));
+    refused.extend(evidence.incomplete_traces(&plan.scenario));
     let is_busy = busy > 0 && busy == refused.len();
     let run = Run {
         variant: variant.name.clone(),

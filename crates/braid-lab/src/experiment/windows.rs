@@ -5,7 +5,7 @@ use braid_emulator::PathCounters;
 use braid_measure::quantile_of_all;
 
 use super::measure::Evidence;
-use crate::scenario::{Field, LinkField, ProgramField, Value, Window};
+use crate::scenario::{Field, LinkField, ProgramField, Scenario, Value, Window};
 
 /// Messages of a topic's trace that were due in a window.
 struct Part {
@@ -18,6 +18,45 @@ struct Part {
 }
 
 impl Evidence<'_> {
+    /// Reasons to refuse the run: traces that windows need, and that lack messages or pings which were counted.
+    pub(super) fn incomplete_traces(&self, scenario: &Scenario) -> Vec<String> {
+        let mut doubts = Vec::new();
+        for value in scenario.values() {
+            let Value::In { value, .. } = value else { continue };
+            let Some((of, traced, counted)) = self.traced(value) else { continue };
+            let doubt =
+                format!("the trace of {of} has {traced} of {counted}: shorten the run, or slow it down");
+            if traced < counted && !doubts.contains(&doubt) {
+                doubts.push(doubt);
+            }
+        }
+        doubts
+    }
+
+    /// Subject of a value, and how many of its messages or pings its trace has, and how many were counted; `None`
+    /// without a trace.
+    fn traced(&self, value: &Value) -> Option<(String, u64, u64)> {
+        match value {
+            Value::Topic(flow, _) => {
+                let topic = self.flow(flow)?;
+                let traced = topic.trace.as_ref()?.due_unix_us.len() as u64;
+                let arrived = topic.latency_us.map_or(0, |latency| latency.count);
+                let due = topic.sent.max(topic.acked + topic.failed);
+                Some((format!("{flow}"), traced, due.max(arrived)))
+            }
+            Value::Program { program, field: ProgramField::PingrespMaxMs } => {
+                let summary = self.summaries.get(program)?;
+                let traced = summary.pings.as_ref()?.due_unix_us.len() as u64;
+                Some((
+                    format!("the pings of {program}"),
+                    traced,
+                    summary.pingresp_us.map_or(0, |pings| pings.count),
+                ))
+            }
+            _ => None,
+        }
+    }
+
     /// Value restricted to the window of this name.
     pub(super) fn value_in(&self, value: &Value, window: &str) -> Option<f64> {
         let part = self.part(window)?;
@@ -155,11 +194,13 @@ mod tests {
     use std::time::Duration;
 
     use braid_bench::summary::StreamSummary;
+    use braid_measure::Quantiles;
 
+    use super::super::job::tests::plan;
     use super::super::links::{Sample, Samples};
     use super::super::measure::tests::{consumer, of_programs};
     use super::*;
-    use crate::scenario::Scenario;
+    use crate::scenario::Metric;
 
     fn windows() -> Vec<Window> {
         let text = r#"like = "hol"
@@ -277,5 +318,45 @@ mod tests {
         assert_eq!(value_in_window("other::cpu_seconds@steady", None), None);
         assert_eq!(value_in_window("set:limit", None), Some(50.0));
         assert_eq!(value_in_window("set:other", None), None);
+    }
+
+    #[test]
+    fn a_trace_that_lacks_messages_refuses_the_run() {
+        let mut scenario = plan().scenario;
+        let metric = |value: &str, per: Option<&str>| Metric {
+            value: value.parse().expect("a value"),
+            per: per.map(|per| per.parse().expect("a value")),
+            ..scenario.metrics[0].clone()
+        };
+        scenario.metrics = vec![
+            metric("consumer:t:p99_ms@steady", Some("producer:t:due@steady")),
+            metric("consumer::pingresp_max_ms@steady", None),
+        ];
+        let doubts = |due: usize, took: usize, pings: usize| {
+            let (mut receiver, mut sender) = (consumer(), consumer());
+            let trace = |count| Trace { due_unix_us: vec![1; count], took_us: vec![1; count] };
+            receiver.topics[0].trace = Some(trace(took));
+            receiver.pings = Some(trace(pings));
+            receiver.pingresp_us = Some(Quantiles { count: 3, ..Quantiles::default() });
+            let trace = Trace { due_unix_us: vec![1; due], took_us: Vec::new() };
+            sender.topics[0] = TopicSummary {
+                topic: "t".into(),
+                sent: 55,
+                acked: 50,
+                failed: 10,
+                trace: Some(trace),
+                ..TopicSummary::default()
+            };
+            let summaries = [("consumer".to_owned(), receiver), ("producer".to_owned(), sender)];
+            of_programs(BTreeMap::from(summaries)).incomplete_traces(&scenario)
+        };
+        assert_eq!(doubts(60, 50, 3), Vec::<String>::new());
+        let remedy = "shorten the run, or slow it down";
+        let of = |what: &str| format!("the trace of {what}: {remedy}");
+        assert_eq!(doubts(60, 49, 3), [of("consumer:t has 49 of 50")]);
+        assert_eq!(
+            doubts(59, 50, 2),
+            [of("producer:t has 59 of 60"), of("the pings of consumer has 2 of 3")]
+        );
     }
 }
