@@ -54,6 +54,15 @@ struct Connections {
     events: Vec<Event>,
 }
 
+/// Outcome of an alarm.
+#[derive(Debug)]
+struct Answer {
+    due: Instant,
+    is_acknowledged: bool,
+    /// Time of the acknowledgement, or of the failure.
+    at: Instant,
+}
+
 /// Runs the load. Alarms have QoS 1 and a payload `{"timestamp": MICROSECONDS, "number": N}`; their latency is that
 /// from the due time to PUBACK. Recordings have QoS 1 and the topic of alarms with `/recording` behind it; their
 /// latency is that from their beginning, whatever happens to connections in between. `tell` gets each event at once.
@@ -62,15 +71,15 @@ struct Connections {
 /// have those that were due behind it.
 ///
 /// # Errors
-/// The options of the client are invalid, or it is closed by an error that no reconnect cures.
+/// The options of the client are invalid, or it is closed by an error that no reconnect cures; or there was no
+/// connection, and no alarm was due.
 pub async fn run(
     load: &DeviceLoad,
     builder: Builder,
     stop: impl Future<Output = ()>,
     mut tell: impl FnMut(&Event),
 ) -> Result<RunSummary, Failure> {
-    let alarm =
-        Publication::new(topic_name(&load.topic)?, Bytes::new()).qos(QoS::AtLeastOnce).priority(URGENT);
+    topic_name(&load.topic)?;
     let clock = Clock::now();
     // The first attempt is repeated as all others: a device is switched on where there is no network, too.
     let reconnect =
@@ -81,7 +90,7 @@ pub async fn run(
     let mut tally = Tally::default();
     tally.counts.trace = load.trace.then(Trace::default);
     let mut connections = Connections::default();
-    let (acknowledged, mut answers) = mpsc::unbounded_channel();
+    let (acknowledged, mut answers) = mpsc::unbounded_channel::<Answer>();
     let device = &client;
     let (over, is_over) = watch::channel(false);
     let stopped_at = Cell::new(None);
@@ -99,47 +108,12 @@ pub async fn run(
         }
         recorded
     };
-    let rate = load.rate;
-    let alarms = async move {
-        let mut pace = Pace::new(clock.start(), rate, &TimerService::coarse());
-        let mut number = 0_u64;
-        let mut over = pin!(over_at(end, is_over));
-        // The receiver of `acknowledged` is there for as long as the run.
-        loop {
-            let due = tokio::select! {
-                due = poll_fn(|cx| pace.poll_step(cx)) => due,
-                () = &mut over => break,
-            };
-            if due >= end {
-                break;
-            }
-            number += 1;
-            let micros = clock.unix(due).as_micros();
-            let payload = format!("{{\"timestamp\": {micros}, \"number\": {number}}}");
-            let answer = tokio::select! {
-                queued = device.enqueue(alarm.clone().payload(payload)) => queued?,
-                () = &mut over => {
-                    let _ = acknowledged.send((due, false, Instant::now()));
-                    break;
-                }
-            };
-            let acknowledged = acknowledged.clone();
-            tokio::spawn(async move {
-                let _ = acknowledged.send((due, answer.await.is_ok(), Instant::now()));
-            });
-        }
-        let now = Instant::now();
-        for due in pace.overdue(end.min(now)) {
-            number += 1;
-            let _ = acknowledged.send((due, false, now));
-        }
-        Ok::<_, Failure>(number)
-    };
+    let alarms = publish_alarms(device, load, &clock, end, is_over, acknowledged);
     let collect = async {
         let mut last = clock.start();
         let mut longest = Duration::ZERO;
         let mut unacknowledged = Vec::new();
-        while let Some((due, is_acknowledged, at)) = answers.recv().await {
+        while let Some(Answer { due, is_acknowledged, at }) = answers.recv().await {
             if !is_acknowledged {
                 tally.counts.failed += 1;
                 unacknowledged.push(due);
@@ -159,8 +133,8 @@ pub async fn run(
     let publish = async {
         let (sent, recorded) = tokio::join!(alarms, recordings);
         // The client's own limit comes first, and fails what is not acknowledged by then.
-        timeout(load.patience + CLOSE, device.disconnect()).await.unwrap_or(Ok(()))?;
-        Ok::<_, Failure>((sent?, recorded?))
+        let closed = timeout(load.patience + CLOSE, device.disconnect()).await.unwrap_or(Ok(()));
+        Ok::<_, Failure>((sent?, recorded?, closed))
     };
     let run = async { tokio::join!(publish, collect) };
     let (published, longest) = tokio::select! {
@@ -170,10 +144,17 @@ pub async fn run(
         () = stopping => return Err(Error::Closed.into()),
     };
     if let Some(at) = stopped_at.get() {
-        let at = at.saturating_duration_since(clock.start()).as_secs_f64();
-        connections.events.push(Event { at, what: "stopped before the end".to_owned() });
+        connections.note(&clock, at, "stopped before the end".to_owned(), &mut tell);
     }
-    let (sent, recorded) = published?;
+    let (sent, recorded, closed) = published?;
+    match closed {
+        // Alarms that were not acknowledged are a result.
+        Err(error) if sent > 0 => {
+            let what = format!("without a connection at the end: {error}");
+            connections.note(&clock, Instant::now(), what, &mut tell);
+        }
+        closed => closed?,
+    }
     tally.counts.sent = sent;
     tally.latencies.record_missing(sent.saturating_sub(tally.latencies.arrived()));
     let mut counters = connections.counters;
@@ -208,6 +189,54 @@ async fn change_transport(client: &Client, every: Option<Duration>) {
         // Without a connection there is nothing to move.
         let _ = client.change_transport().await;
     }
+}
+
+/// Publishes alarms when they are due, until `end` or until the run is over; returns the number of those that were due.
+/// `answers` gets one answer for each.
+async fn publish_alarms(
+    client: &Client,
+    load: &DeviceLoad,
+    clock: &Clock,
+    end: Instant,
+    is_over: watch::Receiver<bool>,
+    answers: mpsc::UnboundedSender<Answer>,
+) -> Result<u64, Failure> {
+    let topic = topic_name(&load.topic)?;
+    let alarm = Publication::new(topic, Bytes::new()).qos(QoS::AtLeastOnce).priority(URGENT);
+    let mut pace = Pace::new(clock.start(), load.rate, &TimerService::coarse());
+    let mut number = 0_u64;
+    let mut over = pin!(over_at(end, is_over));
+    // The receiver of `answers` is there for as long as the run.
+    let fail = |due| drop(answers.send(Answer { due, is_acknowledged: false, at: Instant::now() }));
+    loop {
+        let due = tokio::select! {
+            due = poll_fn(|cx| pace.poll_step(cx)) => due,
+            () = &mut over => break,
+        };
+        if due >= end {
+            break;
+        }
+        number += 1;
+        let micros = clock.unix(due).as_micros();
+        let payload = format!("{{\"timestamp\": {micros}, \"number\": {number}}}");
+        let queued = tokio::select! {
+            queued = client.enqueue(alarm.clone().payload(payload)) => queued?,
+            () = &mut over => {
+                fail(due);
+                break;
+            }
+        };
+        let answers = answers.clone();
+        tokio::spawn(async move {
+            let is_acknowledged = queued.await.is_ok();
+            let _ = answers.send(Answer { due, is_acknowledged, at: Instant::now() });
+        });
+    }
+    for due in pace.overdue(end.min(Instant::now())) {
+        number += 1;
+        fail(due);
+    }
+    Ok(number)
 }
 
 /// Publishes recordings one after the other, until `over` completes, or as many as the load has.
@@ -264,13 +293,18 @@ impl Connections {
                 _ => continue,
             };
             *self.counters.entry(name.to_owned()).or_default() += 1;
-            let event = Event { at: clock.start().elapsed().as_secs_f64(), what };
-            tell(&event);
-            if self.events.len() < EVENTS {
-                self.events.push(event);
-            }
+            self.note(clock, Instant::now(), what, tell);
         }
         // The end of a run that goes on elsewhere.
         pending().await
+    }
+
+    /// Tells an event, and keeps it unless there are many.
+    fn note(&mut self, clock: &Clock, at: Instant, what: String, tell: &mut impl FnMut(&Event)) {
+        let event = Event { at: at.saturating_duration_since(clock.start()).as_secs_f64(), what };
+        tell(&event);
+        if self.events.len() < EVENTS {
+            self.events.push(event);
+        }
     }
 }

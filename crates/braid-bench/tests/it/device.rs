@@ -26,12 +26,16 @@ fn load() -> DeviceLoad {
     }
 }
 
-/// Summary of a load of a device that reaches the broker for a second, and has room for few alarms after that.
-async fn after_a_cut(load: &DeviceLoad, stop: impl Future<Output = ()>) -> RunSummary {
+/// Summary of a load of a device that reaches the broker until `cut`, and has room for few alarms after that.
+async fn after_a_cut(
+    load: &DeviceLoad,
+    cut: impl Future<Output = ()> + Send + 'static,
+    stop: impl Future<Output = ()>,
+) -> RunSummary {
     let rig = Rig::start();
     let device = rig.device.clone();
     tokio::spawn(async move {
-        sleep(1050 * SECOND / 1000).await;
+        cut.await;
         device.change(|link| link.cut = true);
     });
     let builder =
@@ -42,7 +46,7 @@ async fn after_a_cut(load: &DeviceLoad, stop: impl Future<Output = ()>) -> RunSu
 
 #[tokio::test(start_paused = true)]
 async fn a_full_send_queue_ends_with_the_run_and_its_alarms_have_failed() {
-    let summary = after_a_cut(&load(), pending()).await;
+    let summary = after_a_cut(&load(), sleep(1050 * SECOND / 1000), pending()).await;
     let alarms = &summary.topics[0];
     assert_eq!((alarms.sent, alarms.acked, alarms.failed), (99, 10, 89));
     assert!(summary.seconds < 18.0, "{}", summary.seconds);
@@ -56,8 +60,20 @@ async fn a_full_send_queue_ends_with_the_run_and_its_alarms_have_failed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_load_without_any_connection_has_a_summary_too() {
+    let rig = Rig::start();
+    rig.device.change(|link| link.cut = true);
+    let builder = rig.far_client(Lanes::Priorities).connect_timeout(SECOND);
+    let ended = timeout(60 * SECOND, run(&load(), builder, pending(), |_| {})).await;
+    let summary = ended.expect("the load ends").expect("a summary");
+    assert_eq!((summary.topics[0].sent, summary.topics[0].failed), (99, 99));
+    let last = summary.events.last().map(|event| event.what.clone()).unwrap_or_default();
+    assert!(last.starts_with("without a connection at the end: "), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stopped_load_has_a_summary() {
-    let summary = after_a_cut(&load(), sleep(5050 * SECOND / 1000)).await;
+    let summary = after_a_cut(&load(), sleep(1050 * SECOND / 1000), sleep(5050 * SECOND / 1000)).await;
     let alarms = &summary.topics[0];
     assert_eq!((alarms.sent, alarms.acked, alarms.failed), (50, 10, 40));
     assert!(summary.seconds < 13.0, "{}", summary.seconds);
