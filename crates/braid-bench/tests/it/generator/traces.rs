@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use braid_bench::generator::{Clients, PublishPlan, SubscribePlan, Work};
+use braid_bench::emqtt::MessageTemplate;
+use braid_bench::generator::{Clients, PublishPlan, PublishedTopic, SubscribePlan, Work};
 use braid_bench::summary::Role;
+use braid_broker::{BrokerConfig, MqttConfig};
 use braid_proto::packet::QoS;
 
 use super::broker::{Target, clients, one_filter, one_topic, plan, topics_file, until_subscribed};
@@ -45,6 +47,23 @@ async fn a_trace_has_all_that_was_due_and_how_long_it_took() {
         waits.iter().all(|wait| (395_000..=410_000).contains(wait)),
         "each waits for those before: {waits:?}"
     );
+}
+
+/// Messages that are too large for the server are due as others are.
+#[tokio::test(start_paused = true)]
+async fn a_trace_has_messages_that_could_not_be_handed_over() {
+    let mqtt = MqttConfig { maximum_packet_size: 4096, ..MqttConfig::default() };
+    let target = Target::with(BrokerConfig { mqtt, ..BrokerConfig::default() });
+    let message = MessageTemplate::of_size(5000);
+    let topic = PublishedTopic::new("a", false, SECOND, message, 5000).expect("a topic");
+    let publish = PublishPlan::of(vec![topic]).expect("one topic");
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 9 * SECOND / 2);
+    let publishing = target.go(run, target.near());
+    publishing.statistics.keep_traces();
+    let (_, published) = publishing.ended().await;
+    let topic = published.topics().remove(0);
+    assert_eq!((topic.acked, topic.failed), (0, 5), "{topic:?}");
+    assert_eq!(topic.trace.map(|trace| trace.due_unix_us.len()), Some(5));
 }
 
 #[tokio::test(start_paused = true)]
