@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Job, Plan};
-use crate::report::{LinkRun, Series, SeriesKind};
-use crate::scenario::{self, Profile};
+use crate::report::{LinkRun, PathRun, Series, SeriesKind};
+use crate::scenario::{self, LinkField, Profile};
 use crate::selftest::{self, Doubt};
 use crate::testbed::{LinkPlan, PacketRule, RuleCounters, TestbedError, Topology};
 use crate::wire;
@@ -244,6 +244,41 @@ impl Samples {
 fn fates(counters: &PathCounters) -> impl Iterator<Item = (&'static str, u64)> {
     let all = iter::once(("passed", counters.sent)).chain(counters.drops());
     all.map(|(what, tally)| (what, tally.packets))
+}
+
+// === Values of links ===
+
+/// Field of one direction of a link over the whole run.
+pub(super) fn path_value(path: &PathRun, field: LinkField) -> f64 {
+    let counters = &path.counters;
+    match field {
+        LinkField::PolicedShare | LinkField::DroppedShare => {
+            between(&PathCounters::default(), counters, field).unwrap_or(0.0)
+        }
+        LinkField::Packets => counters.sent.packets as f64,
+        LinkField::Bytes => counters.sent.bytes as f64,
+        LinkField::OfferedBytes => counters.offered.bytes as f64,
+        LinkField::Duplicated => counters.duplicated.packets as f64,
+        LinkField::Largest => counters.largest as f64,
+    }
+}
+
+/// Field of one direction of a link between two readings of its counters; `None` if it exists for the whole run only.
+pub(super) fn between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Option<f64> {
+    let grown = |count: fn(&PathCounters) -> u64| count(after).saturating_sub(count(before)) as f64;
+    let offered = grown(|counters| counters.offered.packets + counters.duplicated.packets).max(1.0);
+    match field {
+        LinkField::PolicedShare => Some(grown(|counters| counters.policed.packets) / offered),
+        LinkField::DroppedShare => {
+            let dropped = grown(|counters| counters.drops().iter().map(|(_, drops)| drops.packets).sum());
+            Some(dropped / offered)
+        }
+        LinkField::Packets => Some(grown(|counters| counters.sent.packets)),
+        LinkField::Bytes => Some(grown(|counters| counters.sent.bytes)),
+        LinkField::OfferedBytes => Some(grown(|counters| counters.offered.bytes)),
+        LinkField::Duplicated => Some(grown(|counters| counters.duplicated.packets)),
+        LinkField::Largest => None,
+    }
 }
 
 #[cfg(test)]

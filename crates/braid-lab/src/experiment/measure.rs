@@ -7,11 +7,9 @@ use std::time::Duration;
 use braid_bench::summary::{self, RunSummary, Step, StepSummary, TopicSummary};
 use braid_measure::Quantiles;
 
-use super::links::Samples;
-use super::windows::between;
-use crate::report::{Cdf, LinkRun, PathRun, ProgramRun, Series, SeriesKind};
-use crate::scenario::{Field, Flow, LinkField, Metric, ProgramField, Scenario, Value, Window};
-use braid_emulator::PathCounters;
+use super::links::{Samples, path_value};
+use crate::report::{Cdf, LinkRun, ProgramRun, Series, SeriesKind};
+use crate::scenario::{Field, Flow, Metric, ProgramField, Scenario, Value, Window};
 
 /// Rounding errors of shares.
 const ROUNDING: f64 = 1e-9;
@@ -334,20 +332,6 @@ fn quantile_of_due(topic: &TopicSummary, quantile: f64, due: f64) -> Option<f64>
 fn share_within(topic: &TopicSummary, ms: f64) -> f64 {
     let below = topic.latency_cdf.iter().take_while(|(us, _)| *us as f64 <= ms * 1000.0).last();
     below.map_or(0.0, |&(_, share)| share)
-}
-
-fn path_value(path: &PathRun, field: LinkField) -> f64 {
-    let counters = &path.counters;
-    match field {
-        LinkField::PolicedShare | LinkField::DroppedShare => {
-            between(&PathCounters::default(), counters, field).unwrap_or(0.0)
-        }
-        LinkField::Packets => counters.sent.packets as f64,
-        LinkField::Bytes => counters.sent.bytes as f64,
-        LinkField::OfferedBytes => counters.offered.bytes as f64,
-        LinkField::Duplicated => counters.duplicated.packets as f64,
-        LinkField::Largest => counters.largest as f64,
-    }
 }
 
 #[cfg(test)]

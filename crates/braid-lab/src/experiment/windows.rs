@@ -1,11 +1,11 @@
 //! Values of a run restricted to windows of the workload's time.
 
 use braid_bench::summary::{TopicSummary, Trace};
-use braid_emulator::PathCounters;
 use braid_measure::quantile_of_all;
 
+use super::links::between;
 use super::measure::Evidence;
-use crate::scenario::{Field, LinkField, ProgramField, Scenario, Value, Window};
+use crate::scenario::{Field, ProgramField, Scenario, Value, Window};
 
 /// Messages of a topic's trace that were due in a window.
 struct Part {
@@ -171,29 +171,13 @@ fn part_value(part: &Part, field: Field) -> Option<f64> {
     })
 }
 
-pub(super) fn between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Option<f64> {
-    let grown = |count: fn(&PathCounters) -> u64| count(after).saturating_sub(count(before)) as f64;
-    let offered = grown(|counters| counters.offered.packets + counters.duplicated.packets).max(1.0);
-    match field {
-        LinkField::PolicedShare => Some(grown(|counters| counters.policed.packets) / offered),
-        LinkField::DroppedShare => {
-            let dropped = grown(|counters| counters.drops().iter().map(|(_, drops)| drops.packets).sum());
-            Some(dropped / offered)
-        }
-        LinkField::Packets => Some(grown(|counters| counters.sent.packets)),
-        LinkField::Bytes => Some(grown(|counters| counters.sent.bytes)),
-        LinkField::OfferedBytes => Some(grown(|counters| counters.offered.bytes)),
-        LinkField::Duplicated => Some(grown(|counters| counters.duplicated.packets)),
-        LinkField::Largest => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
     use braid_bench::summary::StreamSummary;
+    use braid_emulator::PathCounters;
     use braid_measure::Quantiles;
 
     use super::super::job::tests::plan;
