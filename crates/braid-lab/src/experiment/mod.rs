@@ -442,6 +442,27 @@ mod tests {
     }
 
     #[test]
+    fn metrics_that_are_absent_where_messages_never_arrived_are_latencies() {
+        let mut plan = plan();
+        let metric = |name: &str, value: &str, per: Option<&str>| Metric {
+            name: name.into(),
+            value: value.parse().expect("a value"),
+            per: per.map(|per| per.parse().expect("a value")),
+            ..plan.scenario.metrics[0].clone()
+        };
+        plan.scenario.metrics = vec![
+            metric("p99", "ping:t:p99_ms", Some("look:t:due")),
+            metric("in_window", "ping:t:max_ms@late", None),
+            metric("connect", "ping::connect_p99_ms", None),
+            metric("ratio", "ping:t:max_ms", Some("ping::seconds")),
+            metric("lost_at", "ping::first_loss_at", None),
+            metric("rate", "ping:t:rate", None),
+        ];
+        let report = blank(&plan, &jobs(&plan, &mut |_| {}).expect("something to run"));
+        assert_eq!(report.latencies, ["p99", "in_window", "connect"]);
+    }
+
+    #[test]
     fn windows_end_with_the_workload() {
         let mut plan = plan();
         let window = |until: &str| Window {

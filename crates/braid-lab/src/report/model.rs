@@ -350,7 +350,7 @@ pub struct Event {
 pub struct Check {
     /// Text: `quic-multi on lan: delivered_share 99.7 (bound: at least 95)`.
     pub bound: String,
-    /// Median over seeds and repetitions; `None` without a usable run.
+    /// Median over seeds and repetitions; `None` without a usable run that has the metric, and if it is infinite.
     pub measured: Option<f64>,
     /// Whether it holds.
     pub holds: bool,
