@@ -62,6 +62,7 @@ impl Config {
         self.check_access()?;
         self.check_cluster()?;
         self.http.check()?;
+        self.check_front_mountpoint()?;
         let has_roles = !self.http.operators.is_empty() || !self.http.viewers.is_empty();
         if has_roles && self.authenticator.is_empty() {
             let problem = "without an [[authenticator]] there are no users: add one, or leave operators and viewers out";

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use braid_broker::{ListenerPolicy, MountpointTemplate};
 use braid_http::{AutoQuicMode, Limits, Route, RouteTarget, Upstream};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::ConfigError;
 use super::check::{range, refused};
+use super::{Config, ConfigError};
 
 /// HTTP front. No address is listened on by default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,13 +130,47 @@ impl Default for ApiConfig {
 }
 
 /// MQTT over WebSocket on the front, at `/mqtt`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct MqttConfig {
+    /// Whether it is served.
+    pub(crate) enabled: bool,
     /// Whether clients without credentials may connect; absent: as `allow_anonymous` says, or not if
     /// `http.api.anonymous` is false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) anonymous: Option<bool>,
+    /// Tag that rules of the access control list refer to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tag: Option<Box<str>>,
+    /// Name space of the clients. It may be absent only while no `[[listener]]` has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mountpoint: Option<FrontMountpoint>,
+}
+
+impl Default for MqttConfig {
+    fn default() -> Self {
+        Self { enabled: true, anonymous: None, tag: None, mountpoint: None }
+    }
+}
+
+/// Mountpoint of `/mqtt`; an empty text for clients that are meant to have none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct FrontMountpoint(Option<MountpointTemplate>);
+
+impl TryFrom<String> for FrontMountpoint {
+    type Error = <MountpointTemplate as TryFrom<String>>::Error;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let template = (!text.is_empty()).then(|| MountpointTemplate::try_from(text));
+        template.transpose().map(Self)
+    }
+}
+
+impl From<FrontMountpoint> for String {
+    fn from(FrontMountpoint(template): FrontMountpoint) -> Self {
+        template.map_or_else(Self::new, Into::into)
+    }
 }
 
 /// Automatic upgrade to HTTP/3.
@@ -325,14 +360,44 @@ impl FrontConfig {
         }
     }
 
-    /// Whether clients without credentials may connect to `/mqtt`; `None`: as `allow_anonymous` says.
-    pub(crate) fn mqtt_anonymous(&self) -> Option<bool> {
-        self.mqtt.anonymous.or((!self.api.anonymous).then_some(false))
+    /// True if MQTT is served at `/mqtt` of each address.
+    pub(crate) fn serves_mqtt(&self) -> bool {
+        self.is_on() && self.mqtt.enabled
+    }
+
+    /// Policy of the clients of `/mqtt`.
+    pub(crate) fn mqtt_policy(&self) -> ListenerPolicy {
+        let MqttConfig { anonymous, tag, mountpoint, .. } = &self.mqtt;
+        ListenerPolicy {
+            // `None`: as `allow_anonymous` says.
+            anonymous: anonymous.or((!self.api.anonymous).then_some(false)),
+            tag: tag.clone(),
+            mountpoint: mountpoint.as_ref().and_then(|mountpoint| mountpoint.0.clone()),
+            ..ListenerPolicy::default()
+        }
     }
 
     /// True if the certificate of `[tls]` is used.
     pub(crate) fn uses_common_certificate(&self) -> bool {
         self.tls && self.certificate.is_none() && self.is_on()
+    }
+}
+
+impl Config {
+    /// Refuses to leave open which name space clients of `/mqtt` have while those of a listener have one: without a
+    /// mountpoint a user of that listener would reach all tenants.
+    pub(super) fn check_front_mountpoint(&self) -> Result<(), ConfigError> {
+        if !self.http.serves_mqtt() || self.http.mqtt.mountpoint.is_some() {
+            return Ok(());
+        }
+        let mounted = |listener: &super::ListenerConfig| Some((listener.bind, listener.mountpoint.clone()?));
+        let Some((bind, mountpoint)) = self.listener.iter().find_map(mounted) else { return Ok(()) };
+        let problem = format!(
+            "is missing: clients of listener {bind} have the mountpoint {mountpoint:?}, and at /mqtt of the HTTP front they \
+             would be outside of it; set a mountpoint, \"\" for none, or http.mqtt.enabled=false",
+            mountpoint = mountpoint.as_str()
+        );
+        Err(refused("http.mqtt.mountpoint", problem))
     }
 }
 
@@ -372,8 +437,51 @@ mod tests {
             ("mqtt.anonymous = true", Some(true)),
             ("api.anonymous = false\nmqtt.anonymous = true", Some(true)),
         ] {
-            assert_eq!(toml::from_str::<FrontConfig>(text).unwrap().mqtt_anonymous(), expected, "{text}");
+            let policy = toml::from_str::<FrontConfig>(text).unwrap().mqtt_policy();
+            assert_eq!(policy.anonymous, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn mqtt_has_the_mountpoint_and_the_tag_of_the_configuration() {
+        for (text, mountpoint, tag) in [
+            ("", None, None),
+            ("mqtt.mountpoint = ''", None, None),
+            ("mqtt.mountpoint = 'users/%u/'\nmqtt.tag = 'web'", Some("users/%u/"), Some("web")),
+        ] {
+            let config = toml::from_str::<FrontConfig>(text).unwrap();
+            let policy = config.mqtt_policy();
+            assert_eq!(policy.mountpoint.as_ref().map(MountpointTemplate::as_str), mountpoint, "{text}");
+            assert_eq!(policy.tag.as_deref(), tag, "{text}");
+            let again = toml::from_str::<FrontConfig>(&toml::to_string(&config).unwrap()).unwrap();
+            assert_eq!(again, config, "an empty mountpoint stays a choice");
+        }
+        assert!(error("mqtt.mountpoint = 'acme'").contains("a mountpoint must end with '/'"));
+    }
+
+    #[test]
+    fn the_front_says_which_mountpoint_clients_have_where_a_listener_has_one() {
+        let check = |mountpoint: &str, http: &str| {
+            let listener = "[[listener]]\ntransport = 'tcp'\nbind = '127.0.0.1:1'\n";
+            let text = format!("{listener}{mountpoint}\n[http]\n{http}\n");
+            let config = toml::from_str::<Config>(&text).unwrap();
+            config.check().map_err(|error| error.to_string())
+        };
+        let mounted = "mountpoint = 'users/%u/'";
+        for http in ["listen = ['127.0.0.1:2']", "api.listen = ['127.0.0.1:2']"] {
+            let error = check(mounted, http).unwrap_err();
+            assert!(
+                error.starts_with("http.mqtt.mountpoint: is missing: clients of listener 127.0.0.1:1 have")
+                    && error.ends_with("set a mountpoint, \"\" for none, or http.mqtt.enabled=false")
+                    && !error.contains('\n'),
+                "{error}"
+            );
+            for more in ["mqtt.mountpoint = ''", "mqtt.mountpoint = 'web/'", "mqtt.enabled = false"] {
+                assert_eq!(check(mounted, &format!("{http}\n{more}")), Ok(()));
+            }
+            assert_eq!(check("", http), Ok(()));
+        }
+        assert_eq!(check(mounted, ""), Ok(()), "there is no front");
     }
 
     #[test]

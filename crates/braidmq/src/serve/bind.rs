@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use braid_broker::{BrokerListener, ListenerPolicy};
+use braid_broker::BrokerListener;
 use braid_transport::http::WebSocketUpgrades;
 use braid_transport::proxy::ProxyOptions;
 use braid_transport::{
@@ -147,15 +147,14 @@ fn websocket(config: &Config) -> WebSocketOptions {
     }
 }
 
-/// Adds the listener of WebSocket connections to the HTTP front, if there is one, and returns their sender.
+/// Adds the listener of WebSocket connections to the HTTP front, if it serves them, and returns their sender.
 pub(super) fn upgrades(config: &Config, listeners: &mut Vec<BrokerListener>) -> Option<WebSocketUpgrades> {
-    if !config.http.is_on() {
+    if !config.http.serves_mqtt() {
         return None;
     }
     let transport = if config.http.tls { Transport::Wss } else { Transport::Ws };
     let (listener, sender) = WebSocketUpgrades::listener(transport, websocket(config));
-    let policy = ListenerPolicy { anonymous: config.http.mqtt_anonymous(), ..ListenerPolicy::default() };
-    listeners.push(BrokerListener { listener, policy });
+    listeners.push(BrokerListener { listener, policy: config.http.mqtt_policy() });
     Some(sender)
 }
 

@@ -26,6 +26,8 @@ struct Broker {
     directory: TempDir,
     /// Over TCP and over QUIC.
     urls: [String; 2],
+    /// Address of the HTTP front.
+    front: Option<String>,
 }
 
 fn add_user(file: &Path, user: &str, password: &str) {
@@ -48,6 +50,11 @@ fn add_user_with(options: &[&str], file: &Path, user: &str, password: &str) {
 
 impl Broker {
     fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// With these sections of the configuration too.
+    fn start_with(more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
         for (user, password) in [("jane", "jane's own"), ("carl", "carl's own")] {
@@ -62,7 +69,7 @@ impl Broker {
             path("bans")
         );
         let data = format!("data_dir = {:?}\n", path("data"));
-        fs::write(path("braidmq.toml"), data + LISTENERS + &access).unwrap();
+        fs::write(path("braidmq.toml"), data + LISTENERS + &access + more).unwrap();
         let (mut running, banner) =
             start_command(&mut braidmq(&["serve", "--config", &path("braidmq.toml")]));
         let log = BufReader::new(running.0.stderr.take().unwrap());
@@ -70,7 +77,9 @@ impl Broker {
             let line = banner.iter().find(|line| line.contains(scheme)).expect("the banner names it");
             line.split_whitespace().last().unwrap().to_owned()
         });
-        Self { running, log, directory, urls }
+        let front = banner.iter().find_map(|line| line.split_once("http://")?.1.split('/').next());
+        let front = front.map(str::to_owned);
+        Self { running, log, directory, urls, front }
     }
 
     /// Arguments of a client of this user.
@@ -287,6 +296,29 @@ fn a_hang_up_reloads_bans() {
     for url in [&tcp, &quic] {
         assert_eq!(broker.run("sub", url, Some(JANE), &["-t", "news", "-E"]).status.code(), Some(0));
     }
+}
+
+/// Clients of the HTTP front have the mountpoint that is configured for them, or cannot connect there.
+#[test]
+fn mqtt_of_the_front_has_a_name_space_of_its_own() {
+    let front = "[http]\nlisten = [\"127.0.0.1:0\"]\n";
+    let broker = Broker::start_with(&format!("{front}mqtt.mountpoint = \"users/%u/\"\n"));
+    let url = format!("ws://{}/mqtt", broker.front.as_ref().unwrap());
+    let all = ["-t", "news", "-t", "home/jane/a", "-q", "1", "-C", "1"];
+    let jane = broker.subscriber(&url, JANE, &all);
+    for (user, topic, payload) in [(CARL, "news", "of carl"), (JANE, "home/jane/a", "of jane")] {
+        let output = broker.run("pub", &url, Some(user), &["-t", topic, "-m", payload, "-q", "1"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let received = jane.wait_with_output().unwrap().stdout;
+    assert_eq!(String::from_utf8_lossy(&received), "of jane\n");
+    let broker = Broker::start_with(&format!("{front}mqtt.enabled = false\n"));
+    let url = format!("ws://{}/mqtt", broker.front.as_ref().unwrap());
+    let output = broker.run("sub", &url, Some(JANE), &["-t", "news", "-E"]);
+    assert!(
+        output.status.code() == Some(1) && String::from_utf8_lossy(&output.stderr).contains("404"),
+        "{output:?}"
+    );
 }
 
 /// Each bad configuration is one line and exit code 2, before anything listens.
