@@ -206,8 +206,9 @@ impl Config {
                 "acl.file has rules; remove one of both".to_owned(),
             ));
         }
-        let mut outside = self.addresses().filter(|(_, address)| !address.ip().to_canonical().is_loopback());
-        if let Some((_, address)) = outside.next()
+        let of_listeners = self.addresses().map(|(_, address)| address);
+        let mut all = of_listeners.chain(self.http.mqtt_addresses());
+        if let Some(address) = all.find(|address| !address.ip().to_canonical().is_loopback())
             && !self.authenticator.is_empty()
             && acl.file.is_none()
             && !acl.permit_all

@@ -365,6 +365,12 @@ impl FrontConfig {
         self.is_on() && self.mqtt.enabled
     }
 
+    /// Addresses with MQTT at `/mqtt`.
+    pub(super) fn mqtt_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let all = self.listen.iter().chain(&self.api.listen).copied();
+        all.filter(|_| self.mqtt.enabled)
+    }
+
     /// Policy of the clients of `/mqtt`.
     pub(crate) fn mqtt_policy(&self) -> ListenerPolicy {
         let MqttConfig { anonymous, tag, mountpoint, .. } = &self.mqtt;

@@ -343,6 +343,7 @@ fn bad_access_control_is_one_line_and_exit_code_2() {
     let acl = |name: &str| format!("[acl]\nfile = {:?}\n", path(name));
     let jwt = |keys: &str| format!("[[authenticator]]\nkind = \"jwt\"\n{keys}");
     let file = |key: &str, name: &str| format!("{key} = {:?}\n", path(name));
+    let front = |key: &str| format!("[http]\ntls = true\n{key} = [\"0.0.0.0:0\"]\n");
     for (listeners, access, parts) in [
         (LISTENERS, password("missing"), vec!["missing", "cannot be read"]),
         (LISTENERS, password("empty"), vec!["empty", "there is no user"]),
@@ -368,6 +369,8 @@ fn bad_access_control_is_one_line_and_exit_code_2() {
         (LISTENERS, "[[authenticator]]\nkind = \"http\"\nurl = \"http://localhost/\"\nheader_env = { Authorization = \"NOT_SET\" }\n".to_owned(), vec!["authenticator 1 (http)", "NOT_SET"]),
         (LISTENERS, "[[authenticator]]\nkind = \"x509\"\nuser = \"nickname\"\n".to_owned(), vec!["nickname"]),
         (&outside, password("users"), vec!["acl.file", "there are no rules", "acl.permit_all=true"]),
+        (LISTENERS, password("users") + &front("listen"), vec!["acl.file", "there are no rules", "0.0.0.0:0"]),
+        (LISTENERS, password("users") + &front("api.listen"), vec!["acl.file", "there are no rules", "0.0.0.0:0"]),
     ] {
         fs::write(path("braidmq.toml"), format!("data_dir = {:?}\n{listeners}{access}", path("data"))).unwrap();
         let (code, said) = refusal_of(&mut braidmq(&["serve", "--config", &path("braidmq.toml")]));
@@ -384,7 +387,12 @@ fn no_rules_are_needed_on_this_machine_or_where_that_is_said() {
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     add_user(&directory.path().join("users"), "jane", "her own");
     let users = format!("[[authenticator]]\nkind = \"password\"\nfile = {:?}\n", path("users"));
-    for (host, more) in [("127.0.0.1", ""), ("0.0.0.0", "[acl]\npermit_all = true\n")] {
+    for (host, more) in [
+        ("127.0.0.1", ""),
+        ("127.0.0.1", "[http]\nlisten = [\"127.0.0.1:0\"]\n"),
+        ("127.0.0.1", "[http]\ntls = true\nlisten = [\"0.0.0.0:0\"]\nmqtt.enabled = false\n"),
+        ("0.0.0.0", "[acl]\npermit_all = true\n"),
+    ] {
         let listeners = LISTENERS.replace("127.0.0.1", host);
         fs::write(path("braidmq.toml"), format!("data_dir = {:?}\n{listeners}{users}{more}", path("data")))
             .unwrap();
