@@ -284,11 +284,11 @@ impl Handle {
         Ok(())
     }
 
-    /// Lifts bans and sets others, until the broker ends. Who is connected is disconnected by
-    /// [`recheck_clients`](Self::recheck_clients).
+    /// Lifts bans and sets others, until the broker ends, in place of those of the same targets. Who is connected is
+    /// disconnected by [`recheck_clients`](Self::recheck_clients).
     ///
     /// # Errors
-    /// There are too many bans, or the reason is too long. Bans up to that one are set.
+    /// There would be too many bans, or the reason is too long. Nothing has changed.
     pub fn replace_bans(
         &self,
         lifted: Vec<BanTarget>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_proto::packet::ClientId;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use ipnet::{IpNet, Ipv4Net};
 use thiserror::Error;
 
@@ -40,8 +40,10 @@ pub enum BanTarget {
 }
 
 impl BanTarget {
-    /// The form in which a target is stored: a network without host bits, IPv4 not as IPv6.
-    fn normalize(self) -> Self {
+    /// The form in which a target is stored and listed: a network without host bits, IPv4 not as IPv6. Two targets mean
+    /// the same clients if these forms are equal.
+    #[must_use]
+    pub fn normalize(self) -> Self {
         match self {
             Self::Addresses(network) => Self::Addresses(normalize(network)),
             Self::ClientAt(client_id, user, network) => Self::ClientAt(client_id, user, normalize(network)),
@@ -140,6 +142,10 @@ impl Entry {
         self.until.is_some_and(|until| until <= now)
     }
 
+    fn is_by_hand(&self) -> bool {
+        self.flapping.is_none()
+    }
+
     fn ban(&self, target: &BanTarget, now: Instant) -> Ban {
         Ban {
             target: target.clone(),
@@ -179,6 +185,36 @@ impl BanList {
             return Err(BanError::TooMany);
         }
         self.insert(target, Entry { until: until(duration, now), reason: reason.into(), flapping: None });
+        Ok(())
+    }
+
+    /// Lifts bans, and sets others that never end, instead of those of the same targets.
+    ///
+    /// # Errors
+    /// There would be too many, or the reason is too long. Nothing has changed.
+    pub(super) fn replace(
+        &mut self,
+        lifted: Vec<BanTarget>,
+        set: Vec<BanTarget>,
+        reason: &str,
+        now: Instant,
+    ) -> Result<(), BanError> {
+        if reason.len() > MAX_REASON {
+            return Err(BanError::ReasonTooLong);
+        }
+        self.expire(now);
+        let set: HashSet<_> = set.into_iter().map(BanTarget::normalize).collect();
+        let lifted: HashSet<_> = lifted.into_iter().map(BanTarget::normalize).collect();
+        let is_by_hand = |target: &&BanTarget| self.bans.get(*target).is_some_and(Entry::is_by_hand);
+        let gone = lifted.union(&set).filter(is_by_hand).count();
+        if self.set_by_hand() - gone + set.len() > MAX_BANS {
+            return Err(BanError::TooMany);
+        }
+        lifted.iter().for_each(|target| _ = self.remove(target));
+        let reason: Arc<str> = reason.into();
+        for target in set {
+            self.insert(target, Entry { until: None, reason: reason.clone(), flapping: None });
+        }
         Ok(())
     }
 

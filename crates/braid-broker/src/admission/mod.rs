@@ -195,7 +195,7 @@ impl AdmissionControl {
     /// Lifts bans, and sets others that end with the broker.
     ///
     /// # Errors
-    /// There are too many, or the reason is too long. Bans up to that one are set.
+    /// There would be too many, or the reason is too long. Nothing has changed.
     pub(crate) fn replace(
         &self,
         lifted: Vec<BanTarget>,
@@ -203,10 +203,7 @@ impl AdmissionControl {
         reason: &str,
         now: Instant,
     ) -> Result<(), BanError> {
-        self.change(|state| {
-            lifted.into_iter().for_each(|target| _ = state.bans.lift(target, now));
-            set.into_iter().try_for_each(|target| state.bans.set(target, None, reason, now))
-        })
+        self.change(|state| state.bans.replace(lifted, set, reason, now))
     }
 
     /// Lifts a ban. False if there is none.

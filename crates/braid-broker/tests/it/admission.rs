@@ -344,6 +344,27 @@ async fn a_session_outlives_a_ban_of_its_client() {
     assert_eq!(client.take().await, "x");
 }
 
+/// Bans are replaced as a whole or not at all.
+#[tokio::test(start_paused = true)]
+async fn bans_that_have_no_room_change_nothing() {
+    let broker = TestBroker::start();
+    let target = |number: usize| BanTarget::User(number.to_string().into());
+    for number in 0..10_000 {
+        broker.handle.ban(target(number), None, "").await.expect("room");
+    }
+    let more = || vec![target(0), target(10_000), target(10_001)];
+    let replaced = broker.handle.replace_bans(vec![target(1)], more(), "file");
+    assert_eq!((replaced, broker.handle.bans().len()), (Err(BanError::TooMany), 10_000));
+    let has = |number| broker.handle.bans().iter().any(|ban| ban.target == target(number));
+    assert!(has(1) && !has(10_000));
+    // One that is lifted makes room, unless it is set again.
+    let replaced = broker.handle.replace_bans(vec![target(1), target(0)], more(), "file");
+    assert_eq!(replaced, Err(BanError::TooMany));
+    let replaced = broker.handle.replace_bans(vec![target(1), target(2)], more(), "file");
+    assert_eq!((replaced, broker.handle.bans().len()), (Ok(()), 10_000));
+    assert!(!has(1) && !has(2) && has(10_000) && has(10_001));
+}
+
 /// QUIC clients keep their connection when their address changes.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_moves_to_a_banned_address_is_disconnected() {

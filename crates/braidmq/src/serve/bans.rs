@@ -16,6 +16,7 @@ const MAX_FILE: usize = 16 << 20;
 /// Ban file, and the bans of it that are in force.
 pub(super) struct FileBans {
     path: Option<PathBuf>,
+    /// In their normalized form.
     in_force: HashSet<BanTarget>,
 }
 
@@ -32,15 +33,16 @@ impl FileBans {
         self.path.as_deref().map_or_else(|| Ok(HashSet::new()), read)
     }
 
-    /// Puts the bans of the file in force, and lifts those that are not in it any more.
+    /// Puts the bans of the file in force, and lifts those that are not in it any more. All of them are set each time:
+    /// an operator may have lifted one meanwhile, or replaced it by one with an end.
     ///
     /// # Errors
-    /// There are too many bans. Some may be in force.
+    /// There would be too many bans. Nothing has changed.
     pub(super) fn apply(&mut self, listed: HashSet<BanTarget>, handle: &Handle) -> Result<(), BanError> {
         let lifted = self.in_force.difference(&listed).cloned().collect();
-        let set = listed.difference(&self.in_force).cloned().collect();
+        handle.replace_bans(lifted, listed.iter().cloned().collect(), "listed in the ban file")?;
         self.in_force = listed;
-        handle.replace_bans(lifted, set, "listed in the ban file")
+        Ok(())
     }
 }
 
@@ -52,5 +54,5 @@ fn read(path: &Path) -> Result<HashSet<BanTarget>, AccessError> {
         Banned::User(user) => BanTarget::User(user),
         Banned::Addresses(network) => BanTarget::Addresses(network),
     };
-    Ok(listed.into_iter().map(target).collect())
+    Ok(listed.into_iter().map(target).map(BanTarget::normalize).collect())
 }

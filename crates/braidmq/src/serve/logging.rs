@@ -36,10 +36,10 @@ fn parse(level: &str) -> Result<EnvFilter, StartError> {
 }
 
 impl Reload {
-    pub(super) fn set(&self, level: &str) -> Result<(), StartError> {
+    /// Parses a level, and changes nothing. To call what is returned puts it in force.
+    pub(super) fn begin_set(&self, level: &str) -> Result<impl FnOnce(), StartError> {
         let filter = parse(level)?;
         // Fails only while the process ends.
-        let _ = self.0.reload(filter);
-        Ok(())
+        Ok(|| _ = self.0.reload(filter))
     }
 }

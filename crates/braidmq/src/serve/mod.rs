@@ -489,13 +489,15 @@ async fn reload(
     let certificates = certificate.map(Certificate::begin_reload).transpose();
     let certificates = certificates.map_err(|error| error.to_string())?;
     let of_front = front.begin_reload().map_err(|error| error.to_string())?;
-    reload_level.set(&level).map_err(|error| error.to_string())?;
+    let set_level = reload_level.begin_set(&level).map_err(|error| error.to_string())?;
+    // Operators may have set bans that leave no room for those of the file.
+    bans.apply(banned, handle).map_err(|error| format!("bans.file: {error}"))?;
     // All is valid: from here on it is put in force.
+    set_level();
     if let Some(put_in_force) = certificates {
         put_in_force();
     }
     of_front();
-    let _ = bans.apply(banned, handle);
     let applying = control.clone();
     // Former users and rules are freed there.
     let applied = tokio::task::spawn_blocking(move || applying.apply(read)).await;

@@ -5,8 +5,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Output, Stdio};
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::api::ask;
 use crate::broker::braidmq;
 use crate::serve::{Running, refusal_of, signal, start_command};
 
@@ -131,6 +133,8 @@ impl Broker {
 }
 
 const JANE: (&str, &str) = ("jane", "jane's own");
+/// `JANE` in base64.
+const JANE_LOGIN: &str = "Basic amFuZTpqYW5lJ3Mgb3du";
 const CARL: (&str, &str) = ("carl", "carl's own");
 
 #[test]
@@ -296,6 +300,59 @@ fn a_hang_up_reloads_bans() {
     for url in [&tcp, &quic] {
         assert_eq!(broker.run("sub", url, Some(JANE), &["-t", "news", "-E"]).status.code(), Some(0));
     }
+}
+
+/// Bans of the file hold after a reload, whatever became of them meanwhile.
+#[test]
+fn a_reload_puts_all_bans_of_the_file_in_force() {
+    let mut broker = Broker::start_with("[http]\nlisten = [\"127.0.0.1:0\"]\noperators = [\"jane\"]\n");
+    let (front, bans) = (broker.front.clone().unwrap(), broker.directory.path().join("bans"));
+    let ask =
+        |method: &str, path: &str, body: Option<Value>| ask(&front, method, path, JANE_LOGIN, body.as_ref());
+    let listed = || {
+        let (status, body) = ask("GET", "bans", None);
+        assert_eq!(status, 200, "{body}");
+        let listed: Value = serde_json::from_str(&body).unwrap();
+        let ban = |ban: &Value| {
+            let target = ban["user"].as_str().or(ban["addresses"].as_str()).unwrap().to_owned();
+            (target, ban["expires_at"].is_null())
+        };
+        let mut listed: Vec<_> = listed["items"].as_array().unwrap().iter().map(ban).collect();
+        listed.sort();
+        listed
+    };
+    let both = [("10.1.0.0/16".to_owned(), true), ("carl".to_owned(), true)];
+    fs::write(&bans, "user carl\naddress 10.1.2.3/16\naddress 10.1.0.0/16\n").unwrap();
+    broker.reload();
+    assert_eq!(listed(), both);
+    // Lifted by hand.
+    assert_eq!(ask("DELETE", "bans?user=carl", None).0, 204);
+    broker.reload();
+    assert_eq!(listed(), both);
+    // Replaced by one with an end.
+    let (status, body) = ask("POST", "bans", Some(json!({ "user": "carl", "secs": 60 })));
+    assert!((200..300).contains(&status), "{body}");
+    assert!(!listed()[1].1);
+    broker.reload();
+    assert_eq!(listed(), both);
+    // Another line means the same network.
+    fs::write(&bans, "user carl\naddress 10.1.0.0/16\n").unwrap();
+    broker.reload();
+    assert_eq!(listed(), both);
+    // As many as there may be, beside one that an operator set.
+    let (status, body) = ask("POST", "bans", Some(json!({ "user": "eve" })));
+    assert!((200..300).contains(&status), "{body}");
+    let many: String = (0..10_000).map(|number| format!("user {number}\n")).collect();
+    fs::write(&bans, many).unwrap();
+    let said = broker.reload();
+    assert!(said.contains("nothing reloaded") && said.contains("10000 bans are in force"), "{said}");
+    let (status, body) = ask("POST", "reload", None);
+    assert!(status == 422 && body.contains("10000 bans are in force"), "{body}");
+    broker.log_until(" reloaded");
+    assert_eq!(listed().len(), 3, "nothing has changed");
+    fs::write(&bans, "").unwrap();
+    broker.reload();
+    assert_eq!(listed(), [("eve".to_owned(), true)], "the former bans of the file are lifted");
 }
 
 /// Clients of the HTTP front have the mountpoint that is configured for them, or cannot connect there.

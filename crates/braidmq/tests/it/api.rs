@@ -30,7 +30,13 @@ fn add_user(file: &Path, user: &str, password: &str) {
 }
 
 /// Status and body of a response.
-fn ask(address: &str, method: &str, path: &str, login: &str, body: Option<&Value>) -> (u16, String) {
+pub(crate) fn ask(
+    address: &str,
+    method: &str,
+    path: &str,
+    login: &str,
+    body: Option<&Value>,
+) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let body = body.map(Value::to_string).unwrap_or_default();
     write!(
