@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout_at};
 
-use crate::admission::{Ban, BanError, BanTarget, Subject};
+use crate::admission::{Ban, BanError, BanFilter, BanTarget, Subject};
 use crate::auth::audit::{self, SecurityEvent};
 use crate::auth::{Access, Authenticate, Authorize, PermitAll};
 use crate::cluster::Storage;
@@ -312,7 +312,7 @@ impl Handle {
     /// protocol than MQTT.
     pub fn find_ban(&self, user: Option<&str>, address: SocketAddr) -> Option<Ban> {
         let subject = Subject { client_id: None, user, address: Some(address) };
-        self.core.access.admission.find_ban(subject, clock::now())
+        self.core.access.admission.find_ban(subject, BanFilter::All, clock::now())
     }
 
     /// Tests whether a peer of another protocol that was accepted with this identity would not be accepted any more.

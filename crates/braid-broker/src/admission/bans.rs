@@ -112,6 +112,15 @@ pub(crate) struct Subject<'a> {
     pub(crate) address: Option<SocketAddr>,
 }
 
+/// Bans that are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BanFilter {
+    /// All of them: those that keep a client from connecting.
+    All,
+    /// Those that were set by hand, which end the connection of a client too.
+    ByHand,
+}
+
 /// All bans, those that have ended included until [`expire`](BanList::expire).
 #[derive(Debug, Default)]
 pub(super) struct BanList {
@@ -248,11 +257,10 @@ impl BanList {
     }
 
     /// The ban of a client: of its Client Identifier, else of its user, else of its address.
-    pub(super) fn find(&self, subject: Subject<'_>, now: Instant) -> Option<Ban> {
-        let lookup = |target: BanTarget| {
-            let entry = self.bans.get(&target).filter(|entry| !entry.is_over(now))?;
-            Some(entry.ban(&target, now))
-        };
+    pub(super) fn find(&self, subject: Subject<'_>, which: BanFilter, now: Instant) -> Option<Ban> {
+        let is_meant =
+            |entry: &&Entry| !entry.is_over(now) && (which == BanFilter::All || entry.is_by_hand());
+        let lookup = |target: BanTarget| Some(self.bans.get(&target).filter(is_meant)?.ban(&target, now));
         let Subject { client_id, user, address } = subject;
         let client = || client_id.and_then(|client_id| lookup(BanTarget::Client(client_id.clone())));
         let banned_user = || user.and_then(|user| lookup(BanTarget::User(user.into())));
@@ -346,7 +354,7 @@ mod tests {
     fn is_banned(list: &BanList, client: &str, user: Option<&str>, ip: &str, now: Instant) -> bool {
         let client_id = ClientId::from(client);
         let subject = Subject { client_id: Some(&client_id), user, address: Some(address(ip)) };
-        list.find(subject, now).is_some()
+        list.find(subject, BanFilter::All, now).is_some()
     }
 
     /// Client Identifier, user, address, and whether the client is banned.
@@ -427,7 +435,8 @@ mod tests {
             for (client, user, ip, expected) in clients {
                 assert_eq!(is_banned(&list, client, *user, ip, now), *expected, "{target:?}: {client} {ip}");
             }
-            assert!(list.find(Subject::default(), now).is_none(), "nothing is known of it");
+            let unknown = list.find(Subject::default(), BanFilter::All, now);
+            assert!(unknown.is_none(), "nothing is known of it");
             assert!(list.lift(target, now) && list.is_empty() && list.prefixes.is_empty());
         }
     }
@@ -477,7 +486,8 @@ mod tests {
                     });
                     let subject =
                         Subject { address: Some(SocketAddr::new(address, 1)), ..Subject::default() };
-                    assert_eq!(list.find(subject, now).is_some(), expected, "{address}");
+                    let ban = list.find(subject, BanFilter::All, now);
+                    assert_eq!(ban.is_some(), expected, "{address}");
                     found += usize::from(expected);
                 }
             }

@@ -19,7 +19,7 @@ pub(crate) use self::address::AddressKey;
 use self::address::AddressLimits;
 use self::bans::BanList;
 pub use self::bans::{Ban, BanError, BanTarget};
-pub(crate) use self::bans::{FLAPPING, Subject};
+pub(crate) use self::bans::{BanFilter, FLAPPING, Subject};
 use self::flapping::FlappingDetector;
 pub(crate) use self::rate::{ConnectionRate, RateDecision};
 use crate::config::LimitsConfig;
@@ -143,17 +143,18 @@ impl AdmissionControl {
 
     fn check_ban(&self, address: Option<SocketAddr>, now: Instant) -> Result<(), AddressRefusal> {
         let subject = Subject { address, ..Subject::default() };
-        self.find_ban(subject, now).map_or(Ok(()), |ban| Err(AddressRefusal::Banned(ban.reason)))
+        let ban = self.find_ban(subject, BanFilter::All, now);
+        ban.map_or(Ok(()), |ban| Err(AddressRefusal::Banned(ban.reason)))
     }
 
     // -- Clients -----------------------------------------------------------------------------------
 
     /// The ban of a client, as far as it is known.
-    pub(crate) fn find_ban(&self, subject: Subject<'_>, now: Instant) -> Option<Ban> {
+    pub(crate) fn find_ban(&self, subject: Subject<'_>, which: BanFilter, now: Instant) -> Option<Ban> {
         if !self.has_bans.load(Ordering::Relaxed) {
             return None;
         }
-        self.lock().bans.find(subject, now)
+        self.lock().bans.find(subject, which, now)
     }
 
     /// Counts the connect of a client that was authenticated. True if it flaps and is banned from now on.
@@ -297,7 +298,9 @@ mod tests {
         assert_eq!(connects, [false, false, true]);
         let is_banned = |address, secs| {
             let subject = Subject { client_id: Some(&client), user: None, address };
-            control.find_ban(subject, now + Duration::from_secs(secs)).is_some()
+            let find = |which| control.find_ban(subject, which, now + Duration::from_secs(secs)).is_some();
+            assert!(!find(BanFilter::ByHand), "it does not end a connection");
+            find(BanFilter::All)
         };
         assert!(
             is_banned(address, 0) && is_banned(at("[2001:db8::6]:5"), 299),

@@ -9,7 +9,7 @@ use braid_auth::identity::Identity;
 use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 
-use crate::admission::{AddressRefusal, FLAPPING, Subject};
+use crate::admission::{AddressRefusal, BanFilter, FLAPPING, Subject};
 use crate::clock;
 use crate::connection_guard::note_refusal;
 use crate::core::Core;
@@ -26,7 +26,8 @@ pub(super) fn check_bans(
     address: Option<SocketAddr>,
 ) -> Result<(), ReasonCode> {
     let subject = Subject { client_id: Some(client_id), user: identity.user(), address };
-    let Some(ban) = core.access.admission.find_ban(subject, clock::now()) else { return Ok(()) };
+    let ban = core.access.admission.find_ban(subject, BanFilter::All, clock::now());
+    let Some(ban) = ban else { return Ok(()) };
     note_refusal(core, Some((client_id, identity)), address, &AddressRefusal::Banned(ban.reason));
     Err(ReasonCode::Banned)
 }

@@ -21,7 +21,7 @@ use super::connect::{
 use super::read_gate::ReadGate;
 use super::read_limits::{MemoryBackpressure, UrgentAllowance};
 use super::subscribe::{FILTERS_IN_TURN, Handled, SubscriptionHandler};
-use crate::admission::Subject;
+use crate::admission::{Ban, BanFilter, Subject};
 use crate::auth::{
     Challenge, ClientAccess, Credentials, ExpiryTimer, Grant, Outcome, Refusal, SecurityAction, SecurityEvent,
 };
@@ -550,12 +550,18 @@ impl Driver {
         }
     }
 
-    /// Disconnects a client that is banned by now. DISCONNECT has no code for a ban.
-    pub(super) fn end_if_banned(&mut self) -> bool {
-        let Some(entry) = &self.session.entry else { return false };
+    /// Ban of a client with a session by which it may not stay. One for flapping only keeps it from connecting again:
+    /// of two clients with one identifier, the one that has the session keeps it.
+    pub(super) fn ban(&self) -> Option<Ban> {
+        let entry = self.session.entry.as_ref()?;
         let user = self.session.access.identity().user();
         let subject = Subject { client_id: Some(&entry.client_id), user, address: self.link.peer().address };
-        let Some(ban) = self.core.access.admission.find_ban(subject, clock::now()) else { return false };
+        self.core.access.admission.find_ban(subject, BanFilter::ByHand, clock::now())
+    }
+
+    /// Disconnects a client that is banned by now. DISCONNECT has no code for a ban.
+    pub(super) fn end_if_banned(&mut self) -> bool {
+        let Some(ban) = self.ban() else { return false };
         self.core.statistics.add(Counter::ClientsBanned, 1);
         self.end_for(SecurityAction::Banned, String::from(&*ban.reason), ReasonCode::AdministrativeAction);
         true

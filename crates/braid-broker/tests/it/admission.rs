@@ -9,7 +9,7 @@ use braid_broker::{
     Authenticate, Authentication, BrokerConfig, Counter, Credentials, Limit, LimitsConfig, Outcome,
     SecurityAction,
 };
-use braid_proto::packet::{ClientId, Connect, Packet, ProtocolVersion, QoS};
+use braid_proto::packet::{ClientId, Connect, Packet, ProtocolVersion, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_transport::proxy::ProxyOptions;
 use braid_transport::quic::QuicOptions;
@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{
     CONTROL, Client, QuicBroker, TestBroker, anyone, connect_v3, connect_v5, lasting, pass, quiet, settle,
-    wait,
+    wait, will,
 };
 
 fn with_limits(limits: LimitsConfig) -> BrokerConfig {
@@ -342,6 +342,42 @@ async fn a_session_outlives_a_ban_of_its_client() {
     let mut client = broker.resume("client").await;
     assert!(client.connack().session_present);
     assert_eq!(client.take().await, "x");
+}
+
+fn with_will(connect: Connect, delay: u32) -> Connect {
+    Connect { will: Some(Will { delay, ..will("will/a", "gone") }), ..connect }
+}
+
+/// A ban for flapping keeps a client from connecting again, whatever happens meanwhile: its session and its Will stay.
+#[tokio::test(start_paused = true)]
+async fn a_ban_for_flapping_does_not_end_a_connection() {
+    let limits = LimitsConfig { flapping_connects: 2, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with_rule(with_limits(limits), anyone());
+    let mut observer = broker.v5("observer").await;
+    observer.subscribe("will/#", QoS::AtMostOnce).await;
+    let here = "10.0.0.1";
+    let (_, mut first) = answer(&broker, here, lasting("client")).await;
+    let (_, mut second) = answer(&broker, here, with_will(lasting("client"), 0)).await;
+    first.expect_disconnect(ReasonCode::SessionTakenOver).await;
+    assert_eq!(reason(&broker, here, lasting("client")).await, BANNED);
+    broker.handle.recheck_clients().await;
+    second.subscribe("t", QoS::AtLeastOnce).await;
+    second.vanish().await;
+    assert_eq!(observer.take().await, "gone");
+}
+
+/// The list has the ban for flapping first here: its network is the larger one.
+#[tokio::test(start_paused = true)]
+async fn a_ban_for_flapping_hides_no_other_ban() {
+    let limits = LimitsConfig { flapping_connects: 2, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with_rule(with_limits(limits), anyone());
+    let here = "2001:db8::1";
+    let _former = answer(&broker, here, lasting("client")).await;
+    let (_, mut client) = answer(&broker, here, lasting("client")).await;
+    assert_eq!(reason(&broker, here, lasting("client")).await, BANNED);
+    let address = BanTarget::Addresses("2001:db8::1/128".parse().expect("a network"));
+    broker.handle.ban(address, None, "abuse").await.expect("room");
+    client.expect_disconnect(ReasonCode::AdministrativeAction).await;
 }
 
 /// Bans are replaced as a whole or not at all.
