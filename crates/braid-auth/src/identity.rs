@@ -106,6 +106,11 @@ impl Identity {
         self.attributes()?.source.as_deref()
     }
 
+    /// IP address of the client at its CONNECT, if it is known.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.attributes()?.address
+    }
+
     /// Groups of the user, beside those that the access control list names.
     pub fn groups(&self) -> &[Box<str>] {
         self.attributes().map_or(&[], |attributes| &attributes.groups)

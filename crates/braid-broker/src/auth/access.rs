@@ -1,6 +1,7 @@
 //! Access of the broker and of one client: the questions to the authenticator and the authorizer.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use braid_auth::acl::{self, Decision};
@@ -15,7 +16,8 @@ use super::audit::{Audit, SecurityAction, SecurityEvent};
 use super::authenticate::{Authenticate, Authentication, Credentials};
 use super::authorize::{Action, Authorize};
 use super::publisher::{OwnPublishers, Permitted, is_granted};
-use crate::admission::AdmissionControl;
+use crate::admission::{AdmissionControl, Ban, BanFilter, Subject};
+use crate::clock;
 use crate::config::LimitsConfig;
 use crate::lock_order;
 use crate::mountpoint::Tenant;
@@ -141,7 +143,8 @@ impl Access {
         decide(&**authorize, &identity, client_id, tenant.as_ref(), Action::Receive(topic)).allowed
     }
 
-    /// Tests whether a Will may be published now, by the identity that claimed its session last.
+    /// Tests whether a Will may be published now, by the identity that claimed its session last. The Will of a banned
+    /// client may not: the ban may be younger than the connection. A ban for flapping does not matter here.
     pub(crate) fn may_publish_will(
         &self,
         client_id: &ClientId,
@@ -152,6 +155,11 @@ impl Access {
         if is_unpublishable(tenant.as_ref(), topic) {
             return false;
         }
+        if let Some(ban) = self.ban_of(client_id, identity) {
+            let (what, cause) = (SecurityAction::Will(topic.clone()), String::from(&*ban.reason));
+            self.audit.record(SecurityEvent::refused(Some(client_id), identity, what, cause));
+            return false;
+        }
         let Some((authorize, identity)) = self.authorize.as_ref().zip(identity) else { return true };
         let decision = decide(&**authorize, identity, client_id, tenant.as_ref(), Action::Publish(topic));
         if !decision.allowed {
@@ -159,6 +167,14 @@ impl Access {
             self.audit.record(SecurityEvent::denied(client_id, identity, what, decision));
         }
         decision.allowed
+    }
+
+    /// Ban, of those that end a connection, of a client that is not connected any more.
+    fn ban_of(&self, client_id: &ClientId, identity: Option<&Identity>) -> Option<Ban> {
+        let address = identity.and_then(Identity::address).map(|ip| SocketAddr::new(ip, 0));
+        let user = identity.and_then(Identity::user);
+        let subject = Subject { client_id: Some(client_id), user, address };
+        self.admission.find_ban(subject, BanFilter::ByHand, clock::now())
     }
 
     /// Generation of the rules; `None` if everything is permitted.

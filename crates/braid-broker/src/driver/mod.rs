@@ -425,7 +425,7 @@ impl Driver {
         // A refused connection has no Will of its own, and keeps the delayed one of the session.
         end.will = end.will.or(self.session.delayed_will.take().map(|will| *will));
         // A client that would not be accepted any more sends nothing more either.
-        end.will = end.will.filter(|_| self.revocation().is_none());
+        end.will = end.will.filter(|_| self.revocation().is_none() && self.ban().is_none());
         self.close.decide(end.cause, self.server.version().is_some());
         let (client, peer) = (self.session.client(), self.link.peer());
         if let Cause::Violation(violation) = end.cause {

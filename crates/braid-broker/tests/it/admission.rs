@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use braid_auth::identity::Identity;
+use braid_auth::identity::{Attributes, Identity};
 use braid_broker::bans::{BanError, BanTarget};
 use braid_broker::{
     Authenticate, Authentication, BrokerConfig, Counter, Credentials, Limit, LimitsConfig, Outcome,
@@ -59,6 +59,18 @@ struct Named;
 impl Authenticate for Named {
     fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
         let identity = credentials.user_name.map_or_else(Identity::anonymous, Identity::named);
+        Box::pin(async { Ok(Outcome::from(identity)) })
+    }
+}
+
+/// Every user name is let in, with the address of the client.
+struct Located;
+
+impl Authenticate for Located {
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Authentication<'a> {
+        let attributes =
+            Attributes { user: credentials.user_name.map(Into::into), ..credentials.attributes() };
+        let identity = Identity::new(attributes).expect("no rules");
         Box::pin(async { Ok(Outcome::from(identity)) })
     }
 }
@@ -346,6 +358,36 @@ async fn a_session_outlives_a_ban_of_its_client() {
 
 fn with_will(connect: Connect, delay: u32) -> Connect {
     Connect { will: Some(Will { delay, ..will("will/a", "gone") }), ..connect }
+}
+
+/// A client that may not be there any more sends nothing more either, also when it has been gone for a while.
+#[tokio::test(start_paused = true)]
+async fn the_will_of_a_banned_client_is_not_published() {
+    let network = BanTarget::Addresses("10.0.0.0/30".parse().expect("a network"));
+    for target in [BanTarget::Client(ClientId::from("eve")), BanTarget::User("u".into()), network] {
+        for (delay, is_gone) in [(0, false), (30, false), (30, true)] {
+            let broker = TestBroker::start_with_rule(quiet(), Located);
+            let mut observer = broker.connect(user("v", connect_v5("observer"))).await;
+            observer.subscribe("will/#", QoS::AtMostOnce).await;
+            let connect = with_will(user("u", lasting("eve")), delay);
+            let (_, mut eve) = answer(&broker, "10.0.0.1", connect).await;
+            let mut events = broker.handle.security_events();
+            if is_gone {
+                eve.vanish().await;
+                broker.handle.ban(target.clone(), None, "abuse").await.expect("room");
+            } else {
+                broker.handle.ban(target.clone(), None, "abuse").await.expect("room");
+                eve.expect_disconnect(ReasonCode::AdministrativeAction).await;
+            }
+            pass(60).await;
+            observer.expect_silence().await;
+            let event = events.try_recv().expect("a security event");
+            assert_eq!(
+                (event.action.name(), &*event.cause),
+                (if is_gone { "will" } else { "banned" }, "abuse")
+            );
+        }
+    }
 }
 
 /// A ban for flapping keeps a client from connecting again, whatever happens meanwhile: its session and its Will stay.
