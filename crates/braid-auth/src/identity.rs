@@ -137,9 +137,11 @@ impl Identity {
         self.0.as_deref().map(|known| &known.attributes)
     }
 
-    /// Tests whether both are of one user, and so own the same sessions. All anonymous clients count as one user.
+    /// Tests whether both are of one user, and so own the same sessions. All anonymous clients count as one user, and
+    /// all clients without a user name whom one authenticator accepted as another.
     pub fn is_same_user(&self, other: &Self) -> bool {
-        self.user() == other.user()
+        // A user may come by several authenticators: the source says nothing about one that has a name.
+        self.user() == other.user() && (self.user().is_some() || self.source() == other.source())
     }
 
     /// Decides on a topic by the rules of this client, then by those of the broker.
@@ -275,6 +277,20 @@ mod tests {
         let filter = TopicFilter::parse("t/#").unwrap();
         let decision = identity.decide_filter("c", Action::Subscribe, &filter, Some(&broker));
         assert!(!decision.allowed);
+    }
+
+    #[test]
+    fn clients_without_a_user_name_are_of_the_authenticator_that_accepted_them() {
+        let of = |source: Option<&str>| {
+            let address = Some(IpAddr::from([192, 0, 2, 1]));
+            Identity::new(Attributes { source: source.map(Into::into), address, ..Attributes::default() })
+                .unwrap()
+        };
+        assert!(of(None).is_same_user(&Identity::anonymous()));
+        assert!(of(Some("http")).is_same_user(&of(Some("http"))));
+        for other in [Identity::anonymous(), of(None), of(Some("jwt"))] {
+            assert!(!of(Some("http")).is_same_user(&other) && !other.is_same_user(&of(Some("http"))));
+        }
     }
 
     #[test]
