@@ -1,8 +1,8 @@
 //! Access control of the broker, from its configuration.
 
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,23 +72,38 @@ pub(super) async fn open(config: &Config) -> Result<AccessControl, AccessError> 
     Ok(AccessControl::open(Chain::new(links, config.allow_anonymous), list)?)
 }
 
-/// The key of the data directory, which is made at the first start.
+/// The key of the data directory, which is made at the first start, and anew if its file has another length.
 fn unknown_user_key(data_dir: &Path) -> Result<[u8; KEY_BYTES], AccessError> {
     let path = data_dir.join(KEY_FILE);
     let failed = |source| AccessError::Key { path: path.clone(), source };
+    std::fs::create_dir_all(data_dir).map_err(failed)?;
+    if path.try_exists().map_err(failed)? {
+        let stored = read_file(&path, MAX_SECRET_BYTES)?;
+        if let Ok(key) = <[u8; KEY_BYTES]>::try_from(stored.as_slice()) {
+            return Ok(key);
+        }
+        // Nothing depends on one that was cut off. Left as it is, salts of unknown users would differ from start to
+        // start, and those of known ones would not.
+        tracing::warn!(
+            "{} has {} bytes in place of {KEY_BYTES}: it is made anew",
+            path.display(),
+            stored.len()
+        );
+    }
     let mut key = [0; KEY_BYTES];
     getrandom::fill(&mut key).map_err(|error| failed(std::io::Error::other(error)))?;
-    std::fs::create_dir_all(data_dir).map_err(failed)?;
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-        Ok(mut file) => file.write_all(&key).and_then(|()| file.sync_all()).map_err(failed)?,
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let stored = read_file(&path, MAX_SECRET_BYTES)?;
-            // One that was cut off by a crash is not a secret that anything depends on.
-            key = <[u8; KEY_BYTES]>::try_from(stored.as_slice()).unwrap_or(key);
-        }
-        Err(error) => return Err(failed(error)),
-    }
+    write_secret(&path, data_dir, &key).map_err(failed)?;
     Ok(key)
+}
+
+/// Writes a file for its owner only; a crash leaves the whole file or none.
+fn write_secret(path: &Path, directory: &Path, secret: &[u8]) -> std::io::Result<()> {
+    let mut whole = tempfile::Builder::new().prefix(".braidmq-").tempfile_in(directory)?;
+    whole.write_all(secret)?;
+    whole.as_file().set_permissions(Permissions::from_mode(0o600))?;
+    whole.as_file().sync_all()?;
+    whole.persist(path).map_err(|error| error.error)?;
+    File::open(directory)?.sync_all()
 }
 
 async fn tokens(config: &JwtConfig) -> Result<Tokens, String> {
@@ -164,4 +179,28 @@ fn http_options(url: &str, ca: Option<&Path>, allow_plain_http: bool) -> Result<
     let mut options = HttpOptions::new(endpoint);
     options.tls.ca_files = ca.map(Path::to_owned).into_iter().collect();
     Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// With a key for each start, the salt of a user that is none would change, and so tell that it is none.
+    #[test]
+    fn the_key_of_unknown_users_outlasts_starts_whatever_its_file_was() {
+        for before in [None, Some(0), Some(KEY_BYTES - 1), Some(KEY_BYTES + 1)] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join(KEY_FILE);
+            if let Some(length) = before {
+                fs::write(&path, vec![7; length]).unwrap();
+            }
+            let key = unknown_user_key(directory.path()).unwrap();
+            assert_eq!(unknown_user_key(directory.path()).unwrap(), key, "{before:?}");
+            assert_eq!(fs::read(&path).unwrap(), key);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
+        }
+    }
 }
