@@ -23,8 +23,14 @@ const EVENTS_PER_SECOND: u64 = 100;
 /// Events that a subscriber may be behind before it loses the oldest.
 const CAPACITY: usize = 1024;
 
-/// Longest user name of an event that was not authenticated, in characters.
-const MAX_CLAIMED: usize = 256;
+/// Longest text of a client in a line of the log, and longest user name of an event that was not authenticated, in
+/// characters.
+const MAX_TEXT: usize = 256;
+
+/// Beginning of a text that a client has chosen, for the log: a Client Identifier or a topic may have 64 KiB.
+pub(crate) fn shortened(text: &str) -> &str {
+    text.char_indices().nth(MAX_TEXT).and_then(|(end, _)| text.get(..end)).unwrap_or(text)
+}
 
 /// Action that was refused, or end of a connection for reasons of security.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +159,7 @@ impl SecurityEvent {
     }
 
     pub(crate) fn with_claimed_user(self, user: Option<&str>) -> Self {
-        Self { claimed_user: user.map(|user| user.chars().take(MAX_CLAIMED).collect()), ..self }
+        Self { claimed_user: user.map(|user| shortened(user).into()), ..self }
     }
 
     pub(crate) fn with_address(self, address: Option<SocketAddr>) -> Self {
@@ -219,9 +225,9 @@ pub(crate) async fn log(mut events: broadcast::Receiver<Arc<SecurityEvent>>) {
                 tracing::info!(
                     target: "braid_broker::security",
                     action = action.name(),
-                    topic = action.topic(),
-                    client = client_id.as_ref().map(ClientId::as_str),
-                    user = identity.as_ref().and_then(Identity::user),
+                    topic = action.topic().map(shortened),
+                    client = client_id.as_ref().map(|client_id| shortened(client_id.as_str())),
+                    user = identity.as_ref().and_then(Identity::user).map(shortened),
                     claimed_user = claimed_user.as_deref(),
                     peer = address.map(tracing::field::display),
                     cause = (!cause.is_empty()).then_some(&**cause),
@@ -235,6 +241,23 @@ pub(crate) async fn log(mut events: broadcast::Receiver<Arc<SecurityEvent>>) {
                 tracing::warn!(target: "braid_broker::security", missed, "security events were not logged");
             }
             Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for (text, expected) in [
+            ("a".repeat(256), "a".repeat(256)),
+            ("a".repeat(257), "a".repeat(256)),
+            ("\u{1f980}".repeat(300), "\u{1f980}".repeat(256)),
+            (String::new(), String::new()),
+        ] {
+            assert_eq!(shortened(&text), expected);
         }
     }
 }

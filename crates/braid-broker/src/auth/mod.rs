@@ -12,6 +12,7 @@ mod expiry;
 mod publisher;
 
 pub(crate) use access::{Access, ClientAccess, is_broker_topic};
+pub(crate) use audit::shortened;
 pub use audit::{SecurityAction, SecurityEvent};
 pub use authenticate::{
     Anonymous, Authenticate, Authentication, Challenge, Credential, Credentials, Exchange, Grant, Outcome,

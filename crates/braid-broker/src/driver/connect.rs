@@ -13,7 +13,9 @@ use braid_transport::{Incoming, Link, Peer};
 
 use super::bans::{check_bans, note_connect};
 use super::subscribe::{FilterProgress, Recheck};
-use crate::auth::{Authentication, ClientAccess, Credential, Exchange, ExpiryTimer, Grant, Outcome, Refusal};
+use crate::auth::{
+    Authentication, ClientAccess, Credential, Exchange, ExpiryTimer, Grant, Outcome, Refusal, shortened,
+};
 use crate::clock;
 use crate::connection_guard::note_limit;
 use crate::core::Core;
@@ -93,7 +95,7 @@ impl SessionBinding {
 
     /// Client Identifier, for the log.
     pub(super) fn client(&self) -> Option<&str> {
-        self.entry.as_ref().map(|entry| entry.client_id.as_str())
+        self.entry.as_ref().map(|entry| shortened(entry.client_id.as_str()))
     }
 }
 
@@ -231,17 +233,18 @@ pub(super) async fn claim_session(
         core.sessions.claim(client_id, &access, connect.clean_start, connection).await.map(Some)
     };
     let claim = claim.inspect_err(|reason| {
-        tracing::info!(client = client_id.as_str(), peer = peer_name(peer), %reason, "refused");
+        tracing::info!(client = shortened(client_id.as_str()), peer = peer_name(peer), %reason, "refused");
     })?;
     let claim = claim.ok_or(Unclaimed::Early)?;
-    tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %peer.transport,
+    tracing::debug!(client = shortened(client_id.as_str()), version = %connect.version, transport = %peer.transport,
         present = claim.present, "connected");
     claim.entry.set_merges(connect.version.is_v5());
     let is_flapping =
         if is_early { note_connect(core, client_id, access.identity(), peer.address) } else { Ok(()) };
     let refusal = match is_flapping {
         Ok(()) => open(core, server, &claim.entry, access.identity()).await.err().map(|error| {
-            tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
+            let client = shortened(client_id.as_str());
+            tracing::warn!(client, %error, "refused: its session cannot be stored");
             ReasonCode::ServerUnavailable
         }),
         Err(reason) => Some(reason),

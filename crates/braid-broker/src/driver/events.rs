@@ -23,7 +23,8 @@ use super::read_limits::{MemoryBackpressure, UrgentAllowance};
 use super::subscribe::{FILTERS_IN_TURN, Handled, SubscriptionHandler};
 use crate::admission::{Ban, BanFilter, Subject};
 use crate::auth::{
-    Challenge, ClientAccess, Credentials, ExpiryTimer, Grant, Outcome, Refusal, SecurityAction, SecurityEvent,
+    Challenge, ClientAccess, Credentials, ExpiryTimer, Grant, Outcome, Refusal, SecurityAction,
+    SecurityEvent, shortened,
 };
 use crate::clock;
 use crate::connection_guard::note_limit;
@@ -343,7 +344,7 @@ impl Driver {
     async fn decide_connect(&mut self, connect: Box<Connect>, refusal: Option<ReasonCode>) {
         let memory = || self.core.memory.is_exhausted().then_some(ReasonCode::QuotaExceeded);
         if let Some(reason) = refusal.or_else(memory) {
-            let (client, peer) = (connect.client_id.as_str(), self.link.peer());
+            let (client, peer) = (shortened(connect.client_id.as_str()), self.link.peer());
             tracing::debug!(client, peer = peer_name(peer), %reason, "refused");
             if refusal.is_none() {
                 let client = Some(&connect.client_id);

@@ -430,9 +430,13 @@ impl Driver {
         let (client, peer) = (self.session.client(), self.link.peer());
         if let Cause::Violation(violation) = end.cause {
             self.note_violation(violation);
-            tracing::info!(client, peer = peer_name(peer), cause = %violation, "connection closed");
-        } else {
-            tracing::debug!(client, peer = peer_name(peer), cause = %end.cause, "connection closed");
+        }
+        match end.cause {
+            Cause::Violation(violation) if client.is_some() => {
+                tracing::info!(client, peer = peer_name(peer), cause = %violation, "connection closed");
+            }
+            // A peer that is not authenticated causes one for each connection that it opens.
+            cause => tracing::debug!(client, peer = peer_name(peer), %cause, "connection closed"),
         }
         if let Some(entry) = self.session.entry.take() {
             self.core.statistics.client_left();

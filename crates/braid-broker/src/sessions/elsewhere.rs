@@ -13,6 +13,7 @@ use braid_store::{SessionId, StoreError, StoredDelivery};
 use tokio::time::{Instant, timeout_at};
 
 use super::{CLAIM_TIMEOUT, SessionManager, busy, take_by};
+use crate::auth::shortened;
 use crate::cluster::{RemoteSession, ReplayLimits, Replayed};
 use crate::persist::{self, MessageLoader};
 use crate::queue::session_queue::Signal;
@@ -254,7 +255,8 @@ impl SessionManager {
 
 /// Logs a session that cannot be looked for; returns the Reason Code of its CONNACK.
 fn unavailable(client_id: &ClientId, error: &StoreError) -> ReasonCode {
-    tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be looked for");
+    let client = shortened(client_id.as_str());
+    tracing::warn!(client, %error, "refused: its session cannot be looked for");
     ReasonCode::ServerUnavailable
 }
 

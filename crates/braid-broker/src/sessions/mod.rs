@@ -18,7 +18,7 @@ use braid_proto::stream::StreamKey;
 use braid_store::{Change, Commit, Now, StoreError};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::auth::ClientAccess;
+use crate::auth::{ClientAccess, shortened};
 use crate::clock;
 use crate::dispatch::Dispatcher;
 use crate::memory::Memory;
@@ -659,7 +659,7 @@ async fn take_by(
 
 /// Logs a claim that has timed out; returns the Reason Code of its CONNACK.
 fn busy(client_id: &ClientId) -> ReasonCode {
-    let (client, secs) = (client_id.as_str(), CLAIM_TIMEOUT.as_secs());
+    let (client, secs) = (shortened(client_id.as_str()), CLAIM_TIMEOUT.as_secs());
     tracing::warn!(client, secs, "refused: the connection that owns the session does not release it");
     ReasonCode::ServerBusy
 }

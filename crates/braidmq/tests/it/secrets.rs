@@ -1,11 +1,12 @@
 //! Passwords are in no log and in no error text.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::Stdio;
 
 use crate::broker::braidmq;
-use crate::serve::Running;
+use crate::serve::{Running, start_command};
 
 const PASSWORD: &str = "s3cretWord";
 
@@ -63,6 +64,32 @@ fn no_log_shows_a_password() {
     let log = fs::read_to_string(log).unwrap();
     assert!(log.matches("connected").count() >= 4, "{log}");
     assert!(!log.contains(PASSWORD), "{log}");
+}
+
+/// A client can fill neither the disk nor the screen of the operator: a line about what it is refused is short, and
+/// connections without CONNECT have none.
+#[test]
+fn a_client_writes_little_into_the_log() {
+    let data = tempfile::tempdir().unwrap();
+    let mut command = braidmq(&["serve", "--tcp", "127.0.0.1:0"]);
+    let (mut broker, banner) = start_command(command.arg("--data-dir").arg(data.path()));
+    let line = banner.iter().find(|line| line.contains("mqtt://")).unwrap();
+    let url = line.split_whitespace().last().unwrap();
+    let address = url.strip_prefix("mqtt://").unwrap();
+    let mut log = BufReader::new(broker.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    for garbage in [&b"\x00\x00"[..], b"GET / HTTP/1.1\r\n\r\n", b"\x30\x03\x00\x01a"] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(garbage).unwrap();
+        // Until the broker has closed it; with bytes that it has not read that is an error.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let id = "i".repeat(60_000);
+    let mut publish =
+        braidmq(&["pub", "-i", &id, "-t", &format!("$SYS/{id}"), "-m", "x", "-q", "1", "-L", url]);
+    assert!(publish.output().unwrap().status.code().is_some());
+    let refused = log.find(|line| line.contains("refused") || line.contains("connection closed")).unwrap();
+    assert!(refused.contains("refused") && refused.contains("$SYS/ii"), "{refused:.300}");
+    assert!(refused.contains(&id[..256]) && refused.len() < 1500, "{} bytes", refused.len());
 }
 
 #[test]
