@@ -78,12 +78,16 @@ impl Dispatcher {
         // asked for before the lock of all retained messages.
         let mut publishers = VecDeque::new();
         refuse(messages, tokens, &mut set_reason, |message| {
-            let is_permitted = client.may_publish(&message.topic);
-            if is_permitted && message.retain {
+            if !client.may_publish(&message.topic) {
+                // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
+                return Some(ReasonCode::NotAuthorized);
+            }
+            let reason = self.check(message).err();
+            // Those of refused messages would be taken for those of the messages behind them.
+            if reason.is_none() && message.retain {
                 publishers.push_back(client.publisher(&message.topic, generation));
             }
-            // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
-            if is_permitted { self.check(message).err() } else { Some(ReasonCode::NotAuthorized) }
+            reason
         });
         let mut retention = Retention::default();
         // The lock is held from the first message with RETAIN on.
@@ -686,11 +690,15 @@ impl<'a> BatchPush<'a> {
 
 #[cfg(test)]
 mod tests {
+    use braid_auth::acl::{Acl, Decision};
+    use braid_auth::identity::{Attributes, Identity};
     use braid_proto::session::Subscription;
     use braid_proto::topic::TopicName;
-    use braid_store::Claim;
+    use braid_store::{Claim, Lsn, MemoryStore, NextIds, RecoveredSession, SessionId};
 
     use super::*;
+    use crate::auth::{Action, Anonymous, Authorize};
+    use crate::cluster::{Answer, Cluster, RemoteSession, ReplayLimits, Replayed, SingleNode, Storage};
     use crate::config::{BrokerConfig, LimitsConfig};
     use crate::core::Core;
 
@@ -770,6 +778,90 @@ mod tests {
         assert_eq!(push(), (true, 1, 0), "the other one has it");
         assert_eq!(push(), (true, 0, 1), "there is no other member");
         assert_eq!(push(), (false, 0, 2), "there is no member");
+    }
+
+    /// Cluster with a log that refuses one topic.
+    struct Picky;
+
+    impl Cluster for Picky {
+        fn forward(&self, publication: &Publication<'_>, changes: &mut Vec<Change>) -> Forwarded {
+            SingleNode.forward(publication, changes)
+        }
+
+        fn remove_retained(&self, topic: &TopicName, is_urgent: bool) -> Option<Commit> {
+            SingleNode.remove_retained(topic, is_urgent)
+        }
+
+        fn check(&self, message: &Message) -> Result<(), ReasonCode> {
+            if message.topic.as_str() == "refused" { Err(ReasonCode::QuotaExceeded) } else { Ok(()) }
+        }
+
+        fn takes_filter(&self, filter: &TopicFilter) -> bool {
+            SingleNode.takes_filter(filter)
+        }
+
+        fn takes_client(&self, client_id: &ClientId) -> bool {
+            SingleNode.takes_client(client_id)
+        }
+
+        fn find<'a>(&'a self, client_id: &'a ClientId) -> Option<Answer<'a, Option<RemoteSession>>> {
+            SingleNode.find(client_id)
+        }
+
+        fn take(&self, found: RemoteSession, id: SessionId) -> Answer<'_, Option<RecoveredSession>> {
+            SingleNode.take(found, id)
+        }
+
+        fn replay(&self, session: SessionId, limits: ReplayLimits) -> Answer<'_, Vec<Replayed>> {
+            SingleNode.replay(session, limits)
+        }
+
+        fn forget(&self, _: SessionId) {}
+
+        fn abandon(&self, _: SessionId) {}
+
+        fn note_interest(&self, _: &TopicFilter, _: bool) {}
+
+        fn is_later(&self, arrived: Lsn, known: Lsn) -> bool {
+            arrived > known
+        }
+
+        fn has_log(&self) -> bool {
+            true
+        }
+    }
+
+    /// Authorizer that permits all that the rules of the client say nothing about.
+    struct Others;
+
+    impl Authorize for Others {
+        fn decide(&self, identity: &Identity, client_id: &ClientId, action: Action<'_>) -> Decision {
+            let list = Acl::parse(b"allow all topic #\n", "list").unwrap();
+            action.decide(identity, client_id.as_str(), Some(&list))
+        }
+    }
+
+    /// A topic that rules of the client permit has another publisher than one that those of the broker permit.
+    #[tokio::test]
+    async fn a_refused_message_leaves_no_publisher_to_the_next_one() {
+        let access = Access::new(Box::new(Anonymous::default()), Arc::new(Others));
+        let storage = Storage { cluster: Arc::new(Picky), ..Storage::of(Arc::new(MemoryStore::new())) };
+        let memory = Arc::new(Memory::new(&LimitsConfig::default()));
+        let core = Core::new(BrokerConfig::default(), access, storage, NextIds::FIRST, memory);
+        let rules = Some("allow publish topic refused\nallow publish topic own\n".into());
+        let identity = Identity::new(Attributes { rules, ..Attributes::default() }).unwrap();
+        let mut client = core.access.client(identity, &ClientId::from("client"));
+        let retained = |topic: &str| {
+            Arc::new(Message::new(TopicName::parse(topic).unwrap(), "x".into(), QoS::AtMostOnce, true))
+        };
+        let mut publishers = |topics: &[&str]| {
+            let mut messages: Vec<_> = topics.iter().map(|topic| retained(topic)).collect();
+            let mut tokens = vec![None; messages.len()];
+            core.dispatcher.admit(&mut client, &mut messages, &mut tokens, |_, _| {}).publishers
+        };
+        let [own, other] = [publishers(&["own"]), publishers(&["other"])];
+        assert!(own != other && own[0].is_some() && other[0].is_some());
+        assert_eq!(publishers(&["refused", "other", "refused", "own"]), [other, own].concat());
     }
 
     fn core(limits: LimitsConfig) -> Core {
