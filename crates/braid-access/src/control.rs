@@ -91,13 +91,14 @@ impl AccessControl {
     /// Puts what was read in force. The broker's clients are to be checked again afterwards.
     pub fn apply(&self, reloaded: Reloaded) {
         let Reloaded { users, keys, list } = reloaded;
-        for (current, users) in self.chain.password_files().zip(users) {
-            current.replace(users);
-        }
-        for (tokens, keys) in self.chain.links().iter().filter_map(Link::tokens).zip(keys) {
-            tokens.replace(keys);
-        }
+        // Clients that connect meanwhile would find users and rules of different versions for as long as it takes to
+        // free the former ones.
+        let files = self.chain.password_files().zip(users);
+        let former_users: Vec<_> = files.map(|(current, users)| current.replace(users)).collect();
+        let tokens = self.chain.links().iter().filter_map(Link::tokens).zip(keys);
+        let former_keys: Vec<_> = tokens.map(|(tokens, keys)| tokens.replace(keys)).collect();
         // Last: it ends the validity of cached answers.
         self.rules.replace(list);
+        drop((former_users, former_keys));
     }
 }

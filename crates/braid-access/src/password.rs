@@ -54,15 +54,13 @@ impl Users {
         load(&self.path)
     }
 
-    /// Replaces the users.
-    pub fn replace(&self, users: PasswordFile) {
+    /// Replaces the users, and returns the former ones: the caller frees ten thousand of them when nothing waits for
+    /// it.
+    #[must_use]
+    pub fn replace(&self, users: PasswordFile) -> Arc<PasswordFile> {
         let users = Arc::new(users);
-        let former = {
-            let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *current, users)
-        };
-        // Ten thousand users are freed outside of the lock.
-        drop(former);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *current, users)
     }
 
     /// Tests whether there is such a user.

@@ -109,11 +109,13 @@ impl Tokens {
         }
     }
 
-    /// Replaces the keys.
-    pub(crate) fn replace(&self, keys: Option<Keys>) {
-        if let (Source::File { current, .. }, Some(Keys(verifier))) = (&*self.source, keys) {
-            *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(verifier);
-        }
+    /// Replaces the keys, and returns the former ones for the caller to free.
+    #[must_use]
+    pub(crate) fn replace(&self, keys: Option<Keys>) -> Option<Arc<Verifier>> {
+        let (Source::File { current, .. }, Some(Keys(verifier))) = (&*self.source, keys) else { return None };
+        let verifier = Arc::new(verifier);
+        let mut current = current.write().unwrap_or_else(PoisonError::into_inner);
+        Some(std::mem::replace(&mut *current, verifier))
     }
 
     /// Verifies the password of a CONNECT, if it has the form of a token.
