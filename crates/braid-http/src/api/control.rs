@@ -1,5 +1,7 @@
 //! Seam to the process around the broker: its configuration, users, rules and reload.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
@@ -124,6 +126,13 @@ pub struct RulesQuestion {
     /// Groups of the user, beside those of the list.
     #[serde(default)]
     pub groups: Vec<String>,
+    /// Tag of the listener; none for one without.
+    #[serde(default)]
+    pub listener: Option<String>,
+    /// IP address of the client; none for one that is not known.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub address: Option<IpAddr>,
     /// Action.
     pub action: RulesAction,
     /// Topic, or filter of subscribe and prioritize.

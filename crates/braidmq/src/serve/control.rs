@@ -173,8 +173,8 @@ fn decide(list: &Acl, question: &RulesQuestion) -> Result<Decision, ControlError
         user: question.user.as_deref(),
         client_id: &question.client,
         groups: &groups,
-        listener: None,
-        address: None,
+        listener: question.listener.as_deref(),
+        address: question.address,
     };
     let not_valid =
         |error: &dyn std::fmt::Display| refused(ControlErrorKind::Invalid, format!("topic: {error}"));

@@ -116,6 +116,19 @@ fn users_and_rules_are_changed_in_their_files_and_in_force_at_once() {
     );
     assert_eq!(json(ask("POST", "rules/test", ALICE, Some(question("a/b"))))["allowed"], false);
     assert_eq!(json(ask("POST", "rules/test", ALICE, Some(question("$SYS/b"))))["allowed"], false);
+    let rules = "allow publish listener inside address 192.0.2.0/24 topic b\n";
+    assert_eq!(ask("PUT", "rules", ALICE, Some(json!({ "text": rules }))).0, 204);
+    for (listener, address, allowed) in [
+        (json!("inside"), json!("192.0.2.7"), true),
+        (json!("outside"), json!("192.0.2.7"), false),
+        (json!("inside"), json!("198.51.100.7"), false),
+        (json!(null), json!(null), false),
+    ] {
+        let mut question = question("b");
+        (question["listener"], question["address"]) = (listener, address);
+        let answer = json(ask("POST", "rules/test", ALICE, Some(question.clone())));
+        assert_eq!(answer["allowed"], allowed, "{question}");
+    }
     let (status, body) = ask("POST", "rules/test", ALICE, Some(question("a/+")));
     assert!(status == 422 && body.contains("topic:"), "{body}");
 
