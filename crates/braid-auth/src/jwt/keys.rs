@@ -77,7 +77,7 @@ pub struct KeysError {
     problem: Problem,
 }
 
-/// Positions of keys count from 1.
+/// Positions of keys, lines and columns count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum Problem {
     #[error("the file is larger than {MAX_KEY_FILE_BYTES} bytes; give a file of keys")]
@@ -114,6 +114,9 @@ pub(super) enum Problem {
     NoUsableKey(usize),
     #[error("key {0}: {1}")]
     Key(usize, KeyProblem),
+    /// Key of a PEM file, with the line of its BEGIN.
+    #[error("key {0} at line {1}: {2}")]
+    Block(usize, usize, KeyProblem),
     #[error("{0}")]
     Secret(KeyProblem),
 }

@@ -13,21 +13,23 @@ use super::keys::{Key, KeyProblem, MAX_KEYS, Problem};
 
 pub(super) fn parse(text: &[u8]) -> Result<Vec<Key>, Problem> {
     let text = str::from_utf8(text).map_err(|_| Problem::NotText)?;
-    check_boundaries(text)?;
+    let lines = check_boundaries(text)?;
     let mut keys = Vec::new();
     for block in Pem::iter_from_buffer(text.as_bytes()) {
         if keys.len() == MAX_KEYS {
             return Err(Problem::TooManyKeys);
         }
         let key = block.map_err(|_| KeyProblem::Base64).and_then(|block| parse_block(&block));
-        keys.push(key.map_err(|problem| Problem::Key(keys.len() + 1, problem))?);
+        let line = lines.get(keys.len()).copied().unwrap_or_default();
+        keys.push(key.map_err(|problem| Problem::Block(keys.len() + 1, line, problem))?);
     }
     if keys.is_empty() { Err(Problem::NoBlock) } else { Ok(keys) }
 }
 
-/// Refuses files that are cut off, which the parser takes for a block with text behind it.
-fn check_boundaries(text: &str) -> Result<(), Problem> {
-    let mut open = None;
+/// Refuses files that are cut off, which the parser takes for a block with text behind it. Returns the line of each
+/// BEGIN.
+fn check_boundaries(text: &str) -> Result<Vec<usize>, Problem> {
+    let (mut begins, mut open) = (Vec::new(), None);
     for (index, line) in text.lines().enumerate().filter(|(_, line)| line.starts_with('-')) {
         let inner = line.trim_end().strip_prefix("-----").and_then(|line| line.strip_suffix("-----"));
         let (is_begin, label) = match inner.and_then(|inner| inner.split_once(' ')) {
@@ -39,9 +41,10 @@ fn check_boundaries(text: &str) -> Result<(), Problem> {
         if open != expected {
             return Err(Problem::Boundary(index + 1));
         }
+        begins.extend(is_begin.then_some(index + 1));
         open = if is_begin { label } else { None };
     }
-    if open.is_some() { Err(Problem::Boundary(text.lines().count())) } else { Ok(()) }
+    if open.is_some() { Err(Problem::Boundary(text.lines().count())) } else { Ok(begins) }
 }
 
 fn parse_block(block: &Pem) -> Result<Key, KeyProblem> {

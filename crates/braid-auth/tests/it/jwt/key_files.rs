@@ -96,14 +96,14 @@ fn each_malformed_pem_has_its_error() {
     };
     let block =
         |label: &str, content: &str| format!("-----BEGIN {label}-----\n{content}\n-----END {label}-----\n");
-    let private = "key 1: a private key; write the public one, as `openssl pkey -pubout` does, and leave this one at the issuer";
+    let private = "key 1 at line 1: a private key; write the public one, as `openssl pkey -pubout` does, and leave this one at the issuer";
     let label = |label: &str| {
         format!(
-            "key 1: a PEM block `{label}`; write PUBLIC KEY or CERTIFICATE, as `openssl pkey -pubout` does"
+            "key 1 at line 1: a PEM block `{label}`; write PUBLIC KEY or CERTIFICATE, as `openssl pkey -pubout` does"
         )
     };
-    let kind = "key 1: an unsupported kind of key; use RSA, EC P-256 or Ed25519";
-    let der = "key 1: no public key or certificate in its PEM block; the file may be damaged";
+    let kind = "key 1 at line 1: an unsupported kind of key; use RSA, EC P-256 or Ed25519";
+    let der = "key 1 at line 1: no public key or certificate in its PEM block; the file may be damaged";
     let Issuer::Es256(_, key) = Issuer::es256() else { unreachable!() };
     let key_der = |offset: usize, byte: u8, more: &[u8]| {
         let mut der = rcgen::PublicKeyData::subject_public_key_info(&key);
@@ -119,7 +119,10 @@ fn each_malformed_pem_has_its_error() {
             "a key\n".into(),
             "no PEM block; write a public key, as `openssl pkey -pubout` does, or a certificate".into(),
         ),
-        (block("PUBLIC KEY", "!!!!"), "key 1: no Base64 in its PEM block; the file may be damaged".into()),
+        (
+            block("PUBLIC KEY", "!!!!"),
+            "key 1 at line 1: no Base64 in its PEM block; the file may be damaged".into(),
+        ),
         (block("PUBLIC KEY", "AAAA"), der.into()),
         (block("PUBLIC KEY", ""), der.into()),
         (block("CERTIFICATE", "AAAA"), der.into()),
@@ -135,10 +138,17 @@ fn each_malformed_pem_has_its_error() {
         (include_str!("keys/x25519.pem").into(), kind.into()),
         (
             include_str!("keys/rsa-1024.pem").into(),
-            "key 1: the RSA modulus has 1024 bits; use 2048 to 8192".into(),
+            "key 1 at line 1: the RSA modulus has 1024 bits; use 2048 to 8192".into(),
         ),
-        (key_der(26, 3, b""), "key 1: no point of P-256, uncompressed, with coordinates of 32 bytes".into()),
-        (format!("{RSA_PEM}{}", block("PUBLIC KEY", "AAAA")), der.replace('1', "2")),
+        (
+            key_der(26, 3, b""),
+            "key 1 at line 1: no point of P-256, uncompressed, with coordinates of 32 bytes".into(),
+        ),
+        (
+            format!("{RSA_PEM}{}", block("PUBLIC KEY", "AAAA")),
+            der.replace("key 1 at line 1", "key 2 at line 10"),
+        ),
+        (format!("\n# the issuer\n{}", block("PUBLIC KEY", "AAAA")), der.replace("line 1", "line 3")),
         (RSA_PEM.replacen("END PUBLIC", "END", 1), boundary(9)),
         (RSA_PEM.replacen("BEGIN PUBLIC", "END PUBLIC", 1), boundary(1)),
         (RSA_PEM.replacen("BEGIN PUBLIC KEY-----", "BEGIN PUBLIC KEY", 1), boundary(1)),
