@@ -305,13 +305,21 @@ impl Argon2idParams {
         let count = params.block_count();
         let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
         let mut blocks = BLOCKS.take();
-        blocks.resize(count, Block::default());
+        resize(&mut blocks, count)?;
         let hashed = argon2.hash_password_into_with_memory(password, salt, output, &mut blocks[..]);
         if count <= MAX_KEPT_BLOCKS {
             BLOCKS.set(blocks);
         }
         hashed
     }
+}
+
+/// Sets the number of blocks; without memory for them there is an error, where `Vec::resize` alone ends the process.
+fn resize(blocks: &mut Vec<Block>, count: usize) -> argon2::Result<()> {
+    let more = count.saturating_sub(blocks.len());
+    blocks.try_reserve_exact(more).map_err(|_| argon2::Error::OutOfMemory)?;
+    blocks.resize(count, Block::default());
+    Ok(())
 }
 
 fn check_password(password: &[u8]) -> Result<(), HashError> {
@@ -360,4 +368,22 @@ fn parse_salt<E: Encoding>(text: &str) -> Result<Box<[u8]>, HashError> {
 fn parse_sha512(text: &str) -> Result<[u8; SHA512_BYTES], HashError> {
     let output = Base64::decode_vec(text).map_err(|_| HashError::Output)?;
     output.try_into().map_err(|_| HashError::Output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_there_is_not_is_an_error() {
+        let most = isize::MAX as usize / Block::SIZE;
+        for count in [usize::MAX, most] {
+            let mut blocks = vec![Block::default()];
+            assert!(matches!(resize(&mut blocks, count), Err(argon2::Error::OutOfMemory)), "{count}");
+            resize(&mut blocks, 3).unwrap();
+            assert_eq!(blocks.len(), 3);
+            resize(&mut blocks, 2).unwrap();
+            assert_eq!(blocks.len(), 2);
+        }
+    }
 }
