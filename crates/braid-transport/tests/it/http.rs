@@ -152,6 +152,97 @@ async fn a_stream_of_which_the_peer_takes_nothing_is_reset() {
     assert!(is_cancelled(reset));
 }
 
+/// Writes to a stream in one piece.
+async fn write(stream: &mut Http3Bidi<Bytes>, bytes: &[u8]) {
+    let mut bytes = Bytes::copy_from_slice(bytes);
+    while !bytes.is_empty() {
+        poll_fn(|cx| stream.poll_send(cx, &mut bytes)).await.expect("write");
+    }
+}
+
+/// DATA header that announces 100 bytes.
+const DATA_OF_100: [u8; 3] = [0, 0x40, 100];
+
+/// The end comes when the bytes before it were read: in one piece with them `h3` itself sees the error.
+#[tokio::test]
+async fn a_request_that_ends_within_a_frame_is_an_error() {
+    // POST https://localhost/, with QPACK's static table.
+    let head = [&[1, 16, 0, 0, 0xd4, 0xd7, 0xc1, 0x50, 9][..], b"localhost"].concat();
+    for payload in [0, 50] {
+        let pki = Pki::new();
+        let quic = QuicOptions::http3_server(8, Duration::from_secs(30));
+        let mut listener = Http3Listener::bind(loopback(), pki.server(), &quic).expect("bind");
+        let tls = client(&pki, &["h3"]);
+        let [server, mut client] = connect_to(&mut listener, &tls).await.expect("connect");
+        let (read, was_read) = tokio::sync::oneshot::channel();
+        let serve = async {
+            let mut server = h3::server::Connection::<_, Bytes>::new(server).await.expect("connection");
+            let asked = server.accept().await.expect("request").expect("request");
+            let (_, mut stream) = asked.resolve_request().await.expect("request");
+            let mut received = 0;
+            while received < payload {
+                let data = stream.recv_data().await.expect("data").expect("data");
+                received += bytes::Buf::remaining(&data);
+            }
+            read.send(()).expect("the client waits");
+            for _ in 0..2 {
+                let ended = stream.recv_data().await.map(|data| data.is_some());
+                let is_cut =
+                    matches!(ended, Err(StreamError::RemoteTerminate { code: Code::H3_FRAME_ERROR, .. }));
+                assert!(is_cut, "{payload}: {ended:?}");
+            }
+            server
+        };
+        let ask = async {
+            let mut stream = open(&mut client).await;
+            write(&mut stream, &[&head[..], &DATA_OF_100, &vec![7; payload]].concat()).await;
+            was_read.await.expect("the server reads");
+            poll_fn(|cx| SendStream::<Bytes>::poll_finish(&mut stream, cx)).await.expect("finish");
+            accept(&mut client).await.expect_err("the connection is closed")
+        };
+        let (_server, error) = tokio::join!(serve, ask);
+        assert!(error.contains("H3_FRAME_ERROR"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_ends_within_a_frame_is_an_error() {
+    for payload in [0, 50] {
+        let pki = Pki::new();
+        let quic = QuicOptions::http3_server(8, Duration::from_secs(30));
+        let mut listener = Http3Listener::bind(loopback(), pki.server(), &quic).expect("bind");
+        let tls = client(&pki, &["h3"]);
+        let [mut server, client] = connect_to(&mut listener, &tls).await.expect("connect");
+        let (read, was_read) = tokio::sync::oneshot::channel();
+        let serve = async {
+            let mut stream = accept(&mut server).await.expect("a stream");
+            // 200.
+            let head = [1, 3, 0, 0, 0xd9];
+            write(&mut stream, &[&head[..], &DATA_OF_100, &vec![7; payload]].concat()).await;
+            was_read.await.expect("the client reads");
+            poll_fn(|cx| SendStream::<Bytes>::poll_finish(&mut stream, cx)).await.expect("finish");
+            accept(&mut server).await.expect_err("the connection is closed")
+        };
+        let ask = async {
+            let (driver, mut send) = h3::client::new(client).await.expect("connection");
+            let asked = http::Request::get("https://localhost/").body(()).expect("request");
+            let mut stream = send.send_request(asked).await.expect("request");
+            stream.recv_response().await.expect("response");
+            let mut received = 0;
+            while received < payload {
+                let data = stream.recv_data().await.expect("data").expect("data");
+                received += bytes::Buf::remaining(&data);
+            }
+            read.send(()).expect("the server waits");
+            let ended = stream.recv_data().await.map(|data| data.is_some());
+            assert!(ended.is_err(), "{payload}: {ended:?}");
+            (stream, send, driver)
+        };
+        let (error, _open) = tokio::join!(serve, ask);
+        assert!(error.contains("H3_FRAME_ERROR"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_connection_carries_streams_and_is_measured() {
     let pki = Pki::new();

@@ -73,6 +73,11 @@ impl FrameLimit {
         self.header.split().freeze()
     }
 
+    /// Tests whether the payload of a frame is incomplete: its stream must not end here.
+    pub(super) fn is_in_payload(&self) -> bool {
+        matches!(self.state, State::Passing(1..) | State::Discarding(1..))
+    }
+
     /// Moves on by one header or a part of a payload.
     fn step(&mut self, chunk: &mut Bytes, passed: &mut BytesMut) {
         let take = |left: u64, chunk: &mut Bytes| {
@@ -216,6 +221,22 @@ mod tests {
             let encoder = [&[2], &input[..]].concat();
             assert_eq!(filtered(FrameLimit::uni(), &encoder, &mut rng), encoder);
         }
+    }
+
+    #[test]
+    fn a_payload_is_incomplete_until_its_last_byte() {
+        for (kind, size) in [(DATA, 3), (HEADERS, 3), (HEADERS, LIMIT as usize + 1), (0x21, 200_000)] {
+            let (mut filter, bytes) = (FrameLimit::bidi(), frame(kind, &vec![7; size]));
+            let (last, before) = bytes.split_last().expect("a frame");
+            assert!(!filter.is_in_payload());
+            filter.filter(Bytes::copy_from_slice(before));
+            assert!(filter.is_in_payload(), "{kind} {size}");
+            filter.filter(Bytes::copy_from_slice(&[*last]));
+            assert!(!filter.is_in_payload(), "{kind} {size}");
+        }
+        let mut filter = FrameLimit::bidi();
+        filter.filter(Bytes::from_static(&[0, 0x40, 100]));
+        assert!(filter.is_in_payload(), "the header of a DATA frame without a byte of its payload");
     }
 
     #[test]

@@ -206,12 +206,13 @@ pub struct Http3Recv {
     handle: Handle,
     id: noq_proto::StreamId,
     filter: FrameLimit,
-    is_finished: bool,
+    /// End of the stream, once it was read; an error is a code.
+    end: Option<Result<(), u64>>,
 }
 
 impl Http3Recv {
     pub(super) fn new(id: noq_proto::StreamId, filter: FrameLimit, handle: &Handle) -> Self {
-        Self { handle: handle.clone(), id, filter, is_finished: false }
+        Self { handle: handle.clone(), id, filter, end: None }
     }
 }
 
@@ -219,24 +220,37 @@ impl quic::RecvStream for Http3Recv {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        while !self.is_finished {
+        loop {
+            match self.end {
+                None => {}
+                Some(Ok(())) => return Poll::Ready(Ok(None)),
+                Some(Err(error_code)) => {
+                    return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code }));
+                }
+            }
             let read = ready!(self.handle.poll_read(self.id, CHUNK, cx));
             let bytes = match read.map_err(|error| on_stream(lost(&error)))? {
                 Ok(Some(chunk)) => self.filter.filter(chunk),
+                // [RFC 9114, 7.1] `h3` 0.0.8 would take the end for that of the body, and panic at the next frame.
+                Ok(None) if self.filter.is_in_payload() => {
+                    let error_code = Code::H3_FRAME_ERROR.value();
+                    self.handle.close(code(error_code));
+                    self.end = Some(Err(error_code));
+                    continue;
+                }
                 Ok(None) => {
-                    self.is_finished = true;
+                    self.end = Some(Ok(()));
                     self.filter.finish()
                 }
                 Err(code) => {
-                    let error_code = code.into_inner();
-                    return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code }));
+                    self.end = Some(Err(code.into_inner()));
+                    continue;
                 }
             };
             if !bytes.is_empty() {
                 return Poll::Ready(Ok(Some(bytes)));
             }
         }
-        Poll::Ready(Ok(None))
     }
 
     fn stop_sending(&mut self, error_code: u64) {
@@ -251,7 +265,7 @@ impl quic::RecvStream for Http3Recv {
 impl Drop for Http3Recv {
     /// Asks the peer for no more: a response may be complete before its request. [RFC 9114, 4.1]
     fn drop(&mut self) {
-        if !self.is_finished {
+        if self.end.is_none() {
             quic::RecvStream::stop_sending(self, Code::H3_NO_ERROR.value());
         }
     }
