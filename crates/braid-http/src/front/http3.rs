@@ -13,7 +13,9 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, DATE};
 use axum::http::{HeaderValue, Method, Response};
 use braid_transport::EndpointHealth;
-use braid_transport::http::{Http3Connection, Http3Incoming, Http3Listener, Http3Recv, TailProbes};
+use braid_transport::http::{
+    Cancellations, Http3Connection, Http3Incoming, Http3Listener, Http3Recv, TailProbes,
+};
 use bytes::{Buf, Bytes, BytesMut};
 use h3::error::{Code, StreamError};
 use h3::quic::{OpenStreams, SendStream};
@@ -128,13 +130,13 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, permit: Permit, fr
     let Ok(Ok(quic)) = quic else { return };
     let connection =
         Connection::new(&front, &permit, HttpVersion::Three, client, listener, true, Arc::new(quic.probe()));
-    let tail = TailProbes::new(quic.probe());
+    let (tail, cancellations) = (TailProbes::new(quic.probe()), quic.cancellations());
     let quic = quic.without_data_headers().with_stall_limit(limits.idle_timeout);
     let mut opener = h3::quic::Connection::<Bytes>::opener(&quic);
     let mut http = server::builder();
     http.max_field_section_size(limits.head_bytes as u64);
     let Ok(Ok(mut server)) = timeout(limits.head_timeout, http.build(quic)).await else { return };
-    let outcome = requests(&mut server, &connection, tail).await;
+    let outcome = requests(&mut server, &connection, tail, &cancellations).await;
     connection.observer.ended();
     if outcome.is_err() {
         front.counters.count(FrontRefusal::Resets);
@@ -148,7 +150,7 @@ async fn serve(incoming: Http3Incoming, listener: SocketAddr, permit: Permit, fr
 struct ExcessiveLoad;
 
 /// Time until a connection is closed.
-type Draining<'a> = Pin<Box<dyn Future<Output = ()> + std::marker::Send + 'a>>;
+type Draining<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Numbers of requests that have ended.
 #[derive(Default)]
@@ -169,6 +171,7 @@ async fn requests(
     server: &mut Server,
     connection: &Arc<Connection>,
     mut tail: TailProbes,
+    cancellations: &Cancellations,
 ) -> Result<(), ExcessiveLoad> {
     let limits = &connection.front.limits;
     let (mut tasks, mut ended) = (JoinSet::new(), Ended::default());
@@ -189,7 +192,8 @@ async fn requests(
                     );
                 }
                 Ok(Some(resolver)) => {
-                    match poll_first(request(resolver, Arc::clone(connection))) {
+                    let answering = request(resolver, Arc::clone(connection), cancellations.clone());
+                    match poll_first(answering) {
                         First::Ready(outcome) => ended.count(outcome.is_ok())?,
                         First::Waiting(waiting) => drop(tasks.spawn(waiting)),
                         First::Panicked => ended.count(false)?,
@@ -234,10 +238,35 @@ impl From<StreamError> for Broken {
     }
 }
 
+/// Sending half of a request's stream.
+struct ResponseStream {
+    stream: RequestStream<braid_transport::http::Http3Send<Bytes>, Bytes>,
+    cancellations: Cancellations,
+}
+
+impl ResponseStream {
+    /// Waits for a part of the response until the client wants none any more, or is gone: a handler must not go on
+    /// without a reader, nor an event stream keep its place.
+    fn unless_cancelled<F: Future>(
+        &self,
+        part: F,
+    ) -> impl Future<Output = Result<F::Output, Broken>> + use<F> {
+        let (id, cancellations) = (self.stream.send_id(), self.cancellations.clone());
+        async move {
+            tokio::select! {
+                biased;
+                part = part => Ok(part),
+                () = poll_fn(|cx| cancellations.poll_cancelled(id, cx)) => Err(Broken),
+            }
+        }
+    }
+}
+
 /// Answers one request.
 async fn request(
     resolver: RequestResolver<Http3Connection, Bytes>,
     connection: Arc<Connection>,
+    cancellations: Cancellations,
 ) -> Result<(), Broken> {
     let limit = connection.front.limits.head_timeout;
     let too_slow = |_| {
@@ -247,16 +276,21 @@ async fn request(
     };
     let (head, stream) = timeout(limit, resolver.resolve_request()).await.map_err(too_slow)??;
     let is_head = head.method() == Method::HEAD;
-    let (mut send, recv) = stream.split();
+    let (send, recv) = stream.split();
+    let mut send = ResponseStream { stream: send, cancellations };
     let mut body = Incoming { stream: recv, first: None, has_data: true };
     // A proxy has to know whether there is a body.
     if head.method().is_safe() && !head.headers().contains_key(CONTENT_LENGTH) {
         body.first = Some(timeout(limit, body.frame()).await.map_err(too_slow)?);
     }
     let in_flight = connection.activity.begin();
-    let response = connection.answer(head.map(|()| body)).await;
-    let response = with_fields(response, is_head, &connection.front.date);
-    let outcome = respond(&mut send, response, is_head).await;
+    let outcome = match send.unless_cancelled(connection.answer(head.map(|()| body))).await {
+        Ok(response) => {
+            let response = with_fields(response, is_head, &connection.front.date);
+            respond(&mut send, response, is_head).await
+        }
+        Err(broken) => Err(broken),
+    };
     drop(in_flight);
     connection.activity.moved(Instant::now());
     if let Ok(Some(sent)) = &outcome {
@@ -267,34 +301,32 @@ async fn request(
     Ok(())
 }
 
-type Send = RequestStream<braid_transport::http::Http3Send<Bytes>, Bytes>;
-
 /// Sends a response; `None` if its body broke off. Its head and what is there of its body are one write.
 async fn respond(
-    send: &mut Send,
+    send: &mut ResponseStream,
     response: Response<Body>,
     is_head: bool,
-) -> Result<Option<Sent>, StreamError> {
+) -> Result<Option<Sent>, Broken> {
     let (head, body) = response.into_parts();
     // Whole frames that were not sent.
     let mut frames = BytesMut::with_capacity(FRAMES);
     if !frames::put_headers(&mut frames, head.status, &head.headers) {
-        send.send_response(Response::from_parts(head, ())).await?;
+        send.stream.send_response(Response::from_parts(head, ())).await?;
     }
     let sent = if is_head { Some(Sent::default()) } else { send_body(send, &mut frames, body).await? };
     if sent.is_some() {
         flush(send, &mut frames).await?;
-        send.finish().await?;
+        send.stream.finish().await?;
     }
     Ok(sent)
 }
 
 /// Sends the frames of a body, or leaves the last ones in `frames`. `None`: it broke off, and so does the stream.
 async fn send_body(
-    send: &mut Send,
+    send: &mut ResponseStream,
     frames: &mut BytesMut,
     mut body: Body,
-) -> Result<Option<Sent>, StreamError> {
+) -> Result<Option<Sent>, Broken> {
     let mut sent = Sent::default();
     loop {
         let there = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
@@ -303,7 +335,7 @@ async fn send_body(
             Poll::Pending => {
                 flush(send, frames).await?;
                 let asked = Instant::now();
-                let frame = body.frame().await;
+                let frame = send.unless_cancelled(body.frame()).await?;
                 sent.paused += asked.elapsed();
                 frame
             }
@@ -317,7 +349,7 @@ async fn send_body(
                     frames.extend_from_slice(&data);
                 } else {
                     flush(send, frames).await?;
-                    send.send_data(data).await?;
+                    send.stream.send_data(data).await?;
                 }
                 if frames.len() > COPIED {
                     flush(send, frames).await?;
@@ -327,21 +359,21 @@ async fn send_body(
             Some(Ok(Err(frame))) => {
                 flush(send, frames).await?;
                 if let Ok(trailers) = frame.into_trailers() {
-                    send.send_trailers(trailers).await?;
+                    send.stream.send_trailers(trailers).await?;
                 }
             }
             // A shorter body would look complete.
             Some(Err(_)) => {
                 flush(send, frames).await?;
-                send.stop_stream(Code::H3_INTERNAL_ERROR);
+                send.stream.stop_stream(Code::H3_INTERNAL_ERROR);
                 return Ok(None);
             }
         }
     }
 }
 
-async fn flush(send: &mut Send, frames: &mut BytesMut) -> Result<(), StreamError> {
-    if frames.is_empty() { Ok(()) } else { send.send_data(frames.split().freeze()).await }
+async fn flush(send: &mut ResponseStream, frames: &mut BytesMut) -> Result<(), StreamError> {
+    if frames.is_empty() { Ok(()) } else { send.stream.send_data(frames.split().freeze()).await }
 }
 
 /// Fields that hyper adds and removes on the other versions.

@@ -16,7 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 pub use self::tail::TailProbes;
 pub use crate::path_sample::{PathSample, PathStats, TcpMetrics, TcpProbe};
-pub use crate::quic::http3::{Http3Bidi, Http3Connection, Http3Open, Http3Recv, Http3Send, PathProbe};
+pub use crate::quic::http3::{
+    Cancellations, Http3Bidi, Http3Connection, Http3Open, Http3Recv, Http3Send, PathProbe,
+};
 pub use crate::ws::WebSocketUpgrades;
 
 use self::stream::SharedTcp;

@@ -1,13 +1,17 @@
 //! Graceful ends, and the seam of the automatic upgrade.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use braid_http::{Advice, AutoQuic, AutoQuicMode, Limits, Link, Observer, PathSample, Sent, Upgrade};
 use braid_transport::http::TcpMetrics;
+use h3::error::Code;
 
-use super::support::{Ask, Client, Front, Upstream, VERSIONS, block_on};
+use super::support::{ANY, Ask, Client, Front, Upstream, VERSIONS, block_on};
 
 #[test]
 fn a_request_in_flight_is_answered_when_the_server_stops() {
@@ -40,6 +44,52 @@ fn a_request_in_flight_is_answered_when_the_server_stops() {
         // The client's connection ends with its task.
         runtime.shutdown_background();
         stopping.join().unwrap();
+    }
+}
+
+/// Upstream that sends `begin` for each request, and tells when its connection has ended.
+fn waiting_upstream(begin: &'static [u8]) -> (SocketAddr, mpsc::Receiver<&'static str>) {
+    let listener = TcpListener::bind(ANY).unwrap();
+    let (address, (told, events)) = (listener.local_addr().unwrap(), mpsc::channel());
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        stream.write_all(begin).unwrap();
+        told.send("asked").unwrap();
+        // Also with an error: the front has closed it.
+        let _ = stream.read_to_end(&mut Vec::new());
+        told.send("ended").unwrap();
+    });
+    (address, events)
+}
+
+#[test]
+fn a_request_ends_when_its_client_cancels_it_on_http3() {
+    let parts: [&[u8]; 2] = [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nbegin"];
+    for begin in parts {
+        let (upstream, events) = waiting_upstream(begin);
+        let front = Front::start(Limits::default(), Some(upstream));
+        block_on(async {
+            let Client::H3(mut send) = Client::connect(&front, "h3").await else { unreachable!("HTTP/3") };
+            let mut stream = send.send_request(Ask::get("/app").request("h3", ())).await.unwrap();
+            stream.finish().await.unwrap();
+            if !begin.is_empty() {
+                assert_eq!(stream.recv_response().await.unwrap().status(), 200);
+                assert!(stream.recv_data().await.unwrap().is_some());
+            }
+            assert_eq!(events.recv().unwrap(), "asked");
+            stream.stop_sending(Code::H3_REQUEST_CANCELLED);
+            let events = tokio::task::spawn_blocking(move || events.recv_timeout(Duration::from_secs(20)));
+            assert_eq!(events.await.unwrap(), Ok("ended"), "{}", begin.len());
+            // The connection has other requests.
+            let mut client = Client::H3(send);
+            assert_eq!(client.send(&Ask::get("/live")).await.unwrap().status, 200);
+        });
     }
 }
 

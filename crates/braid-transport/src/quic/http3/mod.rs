@@ -96,6 +96,26 @@ impl fmt::Debug for PathProbe {
     }
 }
 
+/// Tells which requests of a connection the client cancels. [RFC 9114, 4.1.1]
+#[derive(Clone)]
+pub struct Cancellations(WeakHandle);
+
+impl Cancellations {
+    /// Ready when the client has stopped the stream of a response, or the connection has ended. Only the last caller
+    /// for a stream is woken, and its end must not be awaited at the same time.
+    pub fn poll_cancelled(&self, id: quic::StreamId, cx: &Context<'_>) -> Poll<()> {
+        // Both libraries count streams to 2^62.
+        let id = VarInt::from_u64(id.into_inner()).unwrap_or(VarInt::MAX);
+        self.0.poll_end(id.into(), cx)
+    }
+}
+
+impl fmt::Debug for Cancellations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancellations").finish_non_exhaustive()
+    }
+}
+
 /// Established QUIC connection, of either end, to be served or used by `h3`.
 pub struct Http3Connection {
     open: Http3Open,
@@ -135,6 +155,12 @@ impl Http3Connection {
     pub fn with_stall_limit(mut self, limit: Duration) -> Self {
         self.send_options.stall_limit = Some(limit);
         self
+    }
+
+    /// Cancellations of the requests on streams that the peer opens.
+    #[must_use]
+    pub fn cancellations(&self) -> Cancellations {
+        Cancellations(self.open.handle.downgrade())
     }
 
     /// Measurements of the path.

@@ -286,6 +286,11 @@ impl Handle {
 pub(super) struct WeakHandle(Weak<CloseOnDrop>);
 
 impl WeakHandle {
+    /// As [`Handle::poll_end`]; ready too if the connection is closed.
+    pub(super) fn poll_end(&self, id: StreamId, cx: &Context<'_>) -> Poll<()> {
+        self.0.upgrade().map_or(Poll::Ready(()), |shared| Handle(shared).poll_end(id, cx))
+    }
+
     /// Makes a call on the connection, if it is open; `call` returns nothing if it finds it closed, and whether packets
     /// have to be sent.
     pub(super) fn with<T>(&self, call: impl FnOnce(&mut Connection) -> Option<(T, bool)>) -> io::Result<T> {
