@@ -29,10 +29,11 @@ pub(crate) enum FrontRefusal {
     Queries,
     /// Connections that gave way to new ones.
     IdleConnections,
+    UpstreamRequestsPerAddress,
 }
 
 /// Values of the label `reason`, in the order of [`FrontRefusal`].
-const REASONS: [&str; 17] = [
+const REASONS: [&str; 18] = [
     "connections",
     "connections_per_address",
     "head",
@@ -50,6 +51,7 @@ const REASONS: [&str; 17] = [
     "upstream_requests",
     "queries",
     "idle_connections",
+    "upstream_requests_per_address",
 ];
 
 impl From<StatusCode> for FrontRefusal {

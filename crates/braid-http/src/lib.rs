@@ -15,6 +15,7 @@ mod front;
 mod limits;
 mod network;
 mod problem;
+mod quota;
 mod request;
 mod route;
 mod server;

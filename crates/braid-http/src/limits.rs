@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Connections of all clients, and requests in flight to upstreams; more of those: 503.
     pub connections: usize,
-    /// Connections of one IPv4 address or IPv6 network of 64 bits.
+    /// Connections of one IPv4 address or IPv6 network of 64 bits, and its requests in flight to upstreams; more of
+    /// those: 503.
     pub connections_per_address: usize,
     /// Requests in flight on a connection of HTTP/2 or 3. HTTP/1.1 has one.
     pub streams: u32,

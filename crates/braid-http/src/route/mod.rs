@@ -8,7 +8,6 @@ mod proxy;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -16,7 +15,6 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Request, Response, StatusCode};
 use axum::routing::any;
 use thiserror::Error;
-use tokio::sync::Semaphore;
 use tower_service::Service;
 
 pub use self::mqtt::MqttRoute;
@@ -28,6 +26,7 @@ use crate::api::Api;
 use crate::counters::FrontCounters;
 use crate::limits::Limits;
 use crate::problem::problem;
+use crate::quota::Quota;
 use crate::request::{method_not_allowed, not_found};
 use crate::state::HealthState;
 
@@ -254,7 +253,7 @@ pub fn router(
     router = if has_api { router.fallback(crate::api::fallback) } else { router.fallback(without_api) };
     router = router.method_not_allowed_fallback(method_not_allowed);
     let mut mounted = Vec::with_capacity(routes.len());
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let places = Quota::new(limits.connections, limits.connections_per_address);
     for (index, route) in routes.iter().enumerate() {
         route.check()?;
         let prefix = route.prefix();
@@ -271,7 +270,7 @@ pub fn router(
                 Target::Files(files)
             }
             RouteTarget::Upstream(upstream) => {
-                let client = Proxy::new(upstream.clone(), limits, Arc::clone(&places), counters.clone());
+                let client = Proxy::new(upstream.clone(), limits, places.clone(), counters.clone());
                 Target::Proxy(Box::new(client))
             }
         };

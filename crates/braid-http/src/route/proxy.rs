@@ -23,7 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use percent_encoding::percent_decode;
 use thiserror::Error;
 use tokio::io::copy_bidirectional;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::counters::{FrontCounters, FrontRefusal, UpstreamFailure};
@@ -31,6 +31,7 @@ use crate::fields::remove_hop_by_hop;
 use crate::front::BodyOutcome;
 use crate::limits::Limits;
 use crate::problem::problem;
+use crate::quota::{Quota, QuotaExceeded, QuotaPermit};
 use crate::request::Client;
 
 /// Time for the TCP connection to an upstream.
@@ -125,18 +126,13 @@ pub(super) struct Proxy {
     upstream: Upstream,
     client: HttpClient<HttpConnector, Body>,
     time: Duration,
-    /// Places of requests in flight to all upstreams.
-    places: Arc<Semaphore>,
+    /// Requests in flight to all upstreams.
+    places: Quota,
     counters: FrontCounters,
 }
 
 impl Proxy {
-    pub(super) fn new(
-        upstream: Upstream,
-        limits: &Limits,
-        places: Arc<Semaphore>,
-        counters: FrontCounters,
-    ) -> Self {
+    pub(super) fn new(upstream: Upstream, limits: &Limits, places: Quota, counters: FrontCounters) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT.min(limits.upstream_timeout)));
         connector.set_nodelay(true);
@@ -155,11 +151,10 @@ impl Proxy {
             return problem(StatusCode::BAD_REQUEST, detail);
         }
         // Each has a connection of its own: HTTP/2 and 3 would make a hundred of one.
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            let detail = "too many requests wait for the servers behind this one";
-            let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, detail);
-            response.extensions_mut().insert(FrontRefusal::UpstreamRequests);
-            return response;
+        let address = request.extensions().get::<Client>().map(|client| client.address.ip());
+        let place = match self.places.take(address, 1) {
+            Ok(place) => place,
+            Err(reason) => return no_place(reason),
         };
         let upgrade = websocket(&request).then(|| request.extensions_mut().remove::<OnUpgrade>()).flatten();
         let received = request.extensions().get::<BodyOutcome>().cloned();
@@ -245,6 +240,22 @@ impl Proxy {
     }
 }
 
+/// Refusal of a request above the number of those in flight.
+fn no_place(reason: QuotaExceeded) -> Response<Body> {
+    let (refusal, detail) = match reason {
+        QuotaExceeded::Total => {
+            (FrontRefusal::UpstreamRequests, "too many requests wait for the servers behind this one")
+        }
+        QuotaExceeded::Address => (
+            FrontRefusal::UpstreamRequestsPerAddress,
+            "too many requests of this address wait for the servers behind this one",
+        ),
+    };
+    let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, detail);
+    response.extensions_mut().insert(refusal);
+    response
+}
+
 /// Tests whether a path has a segment `..` for a server that decodes it, once or more often, takes a backslash for a
 /// slash, or ignores parameters behind a semicolon.
 fn has_parent_segment(path: &str) -> bool {
@@ -311,7 +322,7 @@ fn add_forwarded(headers: &mut HeaderMap, client: Option<&Client>, received: Ver
 }
 
 /// Carries bytes between client and upstream after the change of the protocol.
-async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, _place: OwnedSemaphorePermit) {
+async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, _place: QuotaPermit) {
     let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
     // An error ends both.
     let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(upstream)).await;
@@ -365,7 +376,7 @@ struct TimedBody {
     body: Incoming,
     time: Duration,
     timer: Option<Pin<Box<Sleep>>>,
-    _place: OwnedSemaphorePermit,
+    _place: QuotaPermit,
 }
 
 impl HttpBody for TimedBody {
@@ -422,8 +433,7 @@ mod tests {
                 open.push(stream);
             }
         });
-        let proxy =
-            Proxy::new(upstream, &Limits::default(), Arc::new(Semaphore::new(1)), FrontCounters::default());
+        let proxy = Proxy::new(upstream, &Limits::default(), Quota::new(1, 1), FrontCounters::default());
         let ask = || proxy.clone().answer(Request::new(Body::empty()));
         let first = ask().await;
         assert_eq!((first.status(), ask().await.status()), (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));

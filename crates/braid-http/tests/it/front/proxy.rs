@@ -78,9 +78,15 @@ fn upstreams_that_are_dead_or_silent_have_their_status() {
 
 #[test]
 fn there_are_as_many_requests_to_upstreams_as_connections_are_permitted() {
+    let total = Limits { connections: 3, ..Limits::default() };
+    let of_address = Limits { connections_per_address: 3, ..Limits::default() };
+    requests_above_three_are_refused(total, "upstream_requests");
+    requests_above_three_are_refused(of_address, "upstream_requests_per_address");
+}
+
+fn requests_above_three_are_refused(limits: Limits, reason: &'static str) {
     let mut counters = FrontCounters::default();
     let silent = TcpListener::bind(ANY).unwrap();
-    let limits = Limits { connections: 3, ..Limits::default() };
     let front = Front::with(limits, Some(silent.local_addr().unwrap()), |options| {
         counters = options.counters.clone();
     });
@@ -94,7 +100,7 @@ fn there_are_as_many_requests_to_upstreams_as_connections_are_permitted() {
         let _open = [(); 3].map(|()| silent.accept().unwrap());
         assert_eq!(ask().await.unwrap().status.as_u16(), 503);
         let refused = counters.values().filter(|(_, count)| *count > 0).collect::<Vec<_>>();
-        assert_eq!(refused, [("upstream_requests", 1)]);
+        assert_eq!(refused, [(reason, 1)]);
         waiting.iter().for_each(tokio::task::JoinHandle::abort);
     });
 }
