@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::str::FromStr;
@@ -22,9 +23,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use percent_encoding::percent_decode;
 use thiserror::Error;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split};
 use tokio::sync::Notify;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::counters::{FrontCounters, FrontRefusal, UpstreamFailure};
 use crate::fields::remove_hop_by_hop;
@@ -126,6 +127,8 @@ pub(super) struct Proxy {
     upstream: Upstream,
     client: HttpClient<HttpConnector, Body>,
     time: Duration,
+    /// Time for one direction of a tunnel after the end of the other.
+    tunnel_end: Duration,
     /// Requests in flight to all upstreams.
     places: Quota,
     counters: FrontCounters,
@@ -142,7 +145,8 @@ impl Proxy {
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .http1_max_buf_size(HEAD)
             .build(connector);
-        Self { upstream, client, time: limits.upstream_timeout, places, counters }
+        let (time, tunnel_end) = (limits.upstream_timeout, limits.idle_timeout);
+        Self { upstream, client, time, tunnel_end, places, counters }
     }
 
     pub(super) async fn answer(self, mut request: Request<Body>) -> Response<Body> {
@@ -189,7 +193,7 @@ impl Proxy {
                 return problem(StatusCode::BAD_GATEWAY, detail);
             };
             let upstream = hyper::upgrade::on(&mut response);
-            tokio::spawn(tunnel(client, upstream, place));
+            tokio::spawn(tunnel(client, upstream, self.tunnel_end, place));
             return response.map(|_| Body::empty());
         }
         let headers = response.headers_mut();
@@ -322,10 +326,38 @@ fn add_forwarded(headers: &mut HeaderMap, client: Option<&Client>, received: Ver
 }
 
 /// Carries bytes between client and upstream after the change of the protocol.
-async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, _place: QuotaPermit) {
+async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, end: Duration, _place: QuotaPermit) {
     let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
     // An error ends both.
-    let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(upstream)).await;
+    let _ = carry(TokioIo::new(client), TokioIo::new(upstream), end).await;
+}
+
+/// Carries bytes both ways. The second direction ends `limit` after the first at the latest: an upstream may never close
+/// its end for a client that has left.
+async fn carry<C, U>(client: C, upstream: U, limit: Duration) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite,
+    U: AsyncRead + AsyncWrite,
+{
+    async fn one_way(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+        copy(&mut from, &mut to).await?;
+        to.shutdown().await
+    }
+    let (from_client, to_client) = split(client);
+    let (from_upstream, to_upstream) = split(upstream);
+    let (there, back) = (one_way(from_client, to_upstream), one_way(from_upstream, to_client));
+    tokio::pin!(there, back);
+    let other = tokio::select! {
+        ended = &mut there => {
+            ended?;
+            timeout(limit, back).await
+        }
+        ended = &mut back => {
+            ended?;
+            timeout(limit, there).await
+        }
+    };
+    other.unwrap_or(Ok(()))
 }
 
 /// The response, if it begins in time, which runs anew with each part of the request's body that has `moved`: a client
@@ -439,6 +471,33 @@ mod tests {
         assert_eq!((first.status(), ask().await.status()), (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
         drop(first);
         assert_eq!(ask().await.status(), StatusCode::OK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_ends_a_while_after_its_first_direction() {
+        let limit = Duration::from_secs(75);
+        for is_client in [true, false] {
+            let (mut one, client) = tokio::io::duplex(64);
+            let (mut other, upstream) = tokio::io::duplex(64);
+            if !is_client {
+                std::mem::swap(&mut one, &mut other);
+            }
+            let tunnel = tokio::spawn(carry(client, upstream, limit));
+            one.write_all(b"to").await.unwrap();
+            let mut received = [0; 2];
+            other.read_exact(&mut received).await.unwrap();
+            // Both stay open for as long as they like.
+            sleep(limit * 10).await;
+            assert!(!tunnel.is_finished());
+            one.shutdown().await.unwrap();
+            assert_eq!(other.read(&mut received).await.unwrap(), 0);
+            let began = Instant::now();
+            other.write_all(b"of").await.unwrap();
+            one.read_exact(&mut received).await.unwrap();
+            assert_eq!(&received, b"of", "the other direction goes on");
+            tunnel.await.unwrap().unwrap();
+            assert_eq!(began.elapsed(), limit);
+        }
     }
 
     #[tokio::test(start_paused = true)]
