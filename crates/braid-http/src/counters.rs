@@ -30,10 +30,12 @@ pub(crate) enum FrontRefusal {
     /// Connections that gave way to new ones.
     IdleConnections,
     UpstreamRequestsPerAddress,
+    /// Answers of the API, for those that their clients have not taken.
+    Answers,
 }
 
 /// Values of the label `reason`, in the order of [`FrontRefusal`].
-const REASONS: [&str; 18] = [
+const REASONS: [&str; 19] = [
     "connections",
     "connections_per_address",
     "head",
@@ -52,6 +54,7 @@ const REASONS: [&str; 18] = [
     "queries",
     "idle_connections",
     "upstream_requests_per_address",
+    "answers",
 ];
 
 impl From<StatusCode> for FrontRefusal {

@@ -47,7 +47,7 @@ export default function topics(view) {
 
 	/** Merges the children of a node, or of the root for null, into the tree. */
 	const readLevel = async (node) => {
-		const { levels, since: start, missed } = await get(`topics${node ? `?prefix=${encodeURIComponent(node.level.topic)}` : ''}`)
+		const { levels, since: start, missed, truncated } = await get(`topics${node ? `?prefix=${encodeURIComponent(node.level.topic)}` : ''}`)
 		begun = start
 		setText(recorded, `Messages are recorded since ${clock(begun)}, while a page of topics is open.${missed ? ` ${count(missed)} were left out: too many at once, or on too many topics.` : ''}`)
 		const parent = node?.group ?? tree
@@ -56,6 +56,7 @@ export default function topics(view) {
 		const elements = levels.slice(0, CHILDREN).map((level) => {
 			const child = known.get(level.name) ?? makeNode(level, node ? node.depth + 1 : 0)
 			child.level = level
+			child.isInLongList = truncated
 			describe(child)
 			if (child === chosen) showTopic()
 			return child.element
@@ -115,7 +116,7 @@ export default function topics(view) {
 	})
 
 	const beginning = ({ text, size_bytes: size }) => {
-		if (text === null) return '(binary)'
+		if (text === null) return chosen.isInLongList ? '(binary, or left out of a long list)' : '(binary)'
 		const data = new TextEncoder().encode(text)
 		return (payload(data).text || '(empty)') + (size > data.length ? `\n… ${bytes(size - data.length)} more` : '')
 	}

@@ -34,6 +34,7 @@ mod subscriptions;
 mod system;
 mod time;
 mod topics;
+mod unsent;
 mod users;
 mod verify;
 
@@ -68,6 +69,7 @@ use self::extract::Refused;
 use self::last_messages::LastMessages;
 use self::limit::RequestRate;
 use self::rates::RateSampler;
+use self::unsent::UnsentAnswers;
 use crate::autoquic::AutoQuic;
 use crate::counters::{FrontCounters, FrontRefusal};
 use crate::network::of_host;
@@ -127,6 +129,7 @@ struct Load {
     /// Queries that visit many entries.
     queries: Queries,
     event_streams: EventStreams,
+    unsent: UnsentAnswers,
 }
 
 /// Use of the broker by a request, which [`Api::ended`] waits for.
@@ -158,6 +161,7 @@ impl Api {
                 ),
                 queries: Queries::default(),
                 event_streams: EventStreams::new(options.event_streams),
+                unsent: UnsentAnswers::default(),
             },
             autoquic: options.autoquic,
             front: options.front,
@@ -268,10 +272,18 @@ fn is_read(method: &Method, path: &str) -> bool {
 /// Middleware of every route.
 async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    match api.admit(&mut parts).await {
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
-        Err(refused) => refused.into_response(),
-    }
+    let outcome = async {
+        api.admit(&mut parts).await?;
+        let address = Admitted::of(&parts)?.caller.client.address.ip();
+        // The outcome of a command is told in any case, and in few bytes.
+        let is_question = is_read(&parts.method, parts.uri.path());
+        let response = next.run(Request::from_parts(parts, body)).await;
+        if !is_question {
+            return Ok(response);
+        }
+        api.0.load.unsent.count(address, response, &api.0.front).await
+    };
+    outcome.await.unwrap_or_else(|refused: Refused| refused.into_response())
 }
 
 /// Text of an address, without the port where it says nothing.

@@ -27,11 +27,17 @@ const MAX_LEVELS: usize = 5000;
 /// Bytes of a payload that are shown.
 const MAX_TEXT: usize = 4096;
 
+/// Bytes of the payloads in an answer, as JSON.
+const MAX_TEXTS: usize = 1 << 20;
+
+/// Bytes of the names in an answer, as JSON, and of those that are counted in it.
+const MAX_NAMES: usize = 4 << 20;
+
 /// Level of the topic tree.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Topics {
     levels: Vec<Level>,
-    /// Set if there are more than a request visits.
+    /// Set if there are more than a request visits or an answer has: 5,000 names, 4 MiB of them, 1 MiB of payloads.
     truncated: bool,
     /// Time since which messages are recorded: that of the first question for topics. After 30 s without one it begins
     /// anew.
@@ -62,7 +68,7 @@ struct Last {
     qos: u8,
     /// Null if it was retained before the broker began.
     at: Option<f64>,
-    /// Null if it is binary. Of a payload above 4 KiB the beginning, at most 4 KiB.
+    /// Null if it is binary, or if 1 MiB of others is before it. Of a payload above 4 KiB the beginning, at most 4 KiB.
     text: Option<String>,
 }
 
@@ -109,10 +115,22 @@ fn text(payload: &[u8], payload_len: usize) -> Option<String> {
     String::from_utf8(shown[..valid].to_vec()).ok()
 }
 
+/// Bytes of a text as JSON, without its quotation marks.
+fn json_len(text: &str) -> usize {
+    let len = |byte| match byte {
+        b'"' | b'\\' | 8 | 9 | 10 | 12 | 13 => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(len).sum()
+}
+
 /// Levels below a prefix, built from messages in any order.
 #[derive(Default)]
 struct Tree {
     nodes: BTreeMap<String, Node>,
+    /// Bytes of the names.
+    name_bytes: usize,
     is_truncated: bool,
 }
 
@@ -146,9 +164,11 @@ impl Tree {
         }
     }
 
-    /// Adds the messages of a record below `prefix`.
-    fn add_record(&mut self, prefix: &str, record: &Record) {
+    /// Adds the messages of a record below `prefix`, and returns the number of their topics.
+    fn add_record(&mut self, prefix: &str, record: &Record) -> usize {
+        let mut visited = 0;
         for (topic, last) in record.below(prefix) {
+            visited += 1;
             // As wildcards do. [MQTT-4.7.2-1]
             if prefix.is_empty() && topic.starts_with('$') {
                 continue;
@@ -159,6 +179,7 @@ impl Tree {
                 node.set_last(Some(last.at), last);
             }
         }
+        visited
     }
 
     /// Node below `prefix` that a topic belongs to, and whether it is that of the topic itself; `None` if the topic is
@@ -167,24 +188,57 @@ impl Tree {
         // A filter `a/#` matches the topic `a` too.
         let rest = topic.strip_prefix(prefix)?;
         let (name, below) = rest.split_once('/').map_or((rest, None), |(name, below)| (name, Some(below)));
-        if !self.nodes.contains_key(name) && self.nodes.len() == MAX_LEVELS {
-            self.is_truncated = true;
-            return None;
+        if !self.nodes.contains_key(name) {
+            let topic = format!("{prefix}{name}");
+            let has_room = self.nodes.len() < MAX_LEVELS && self.reserve(json_len(name) + json_len(&topic));
+            if !has_room {
+                self.is_truncated = true;
+                return None;
+            }
+            let level = Level { name: name.to_owned(), topic, ..Level::default() };
+            self.nodes.insert(name.to_owned(), Node { level, ..Node::default() });
         }
-        let node = self.nodes.entry(name.to_owned()).or_insert_with(|| {
-            let level = Level { name: name.to_owned(), topic: format!("{prefix}{name}"), ..Level::default() };
-            Node { level, ..Node::default() }
-        });
-        if let Some(below) = below {
-            node.children.insert(below.split('/').next().unwrap_or_default().to_owned());
+        if let Some(child) = below.and_then(|below| below.split('/').next())
+            && !self.nodes.get(name)?.children.contains(child)
+        {
+            if self.reserve(child.len()) {
+                self.nodes.get_mut(name)?.children.insert(child.to_owned());
+            } else {
+                self.is_truncated = true;
+            }
         }
-        Some((node, below.is_none()))
+        Some((self.nodes.get_mut(name)?, below.is_none()))
+    }
+
+    /// Counts the bytes of a name, if there is room for it.
+    fn reserve(&mut self, bytes: usize) -> bool {
+        let sum = self.name_bytes + bytes;
+        let has_room = sum <= MAX_NAMES;
+        if has_room {
+            self.name_bytes = sum;
+        }
+        has_room
     }
 
     fn finish(self, since: Instant, missed: u64) -> Topics {
-        let finish = |node: Node| Level { children: node.children.len(), ..node.level };
+        let (mut truncated, mut room) = (self.is_truncated, MAX_TEXTS);
+        let finish = |Node { mut level, children, .. }: Node| {
+            level.children = children.len();
+            let shown = level.last.as_mut().map(|last| &mut last.text);
+            if let Some(text) = shown
+                && let Some(len) = text.as_deref().map(json_len)
+            {
+                if len <= room {
+                    room -= len;
+                } else {
+                    *text = None;
+                    truncated = true;
+                }
+            }
+            level
+        };
         let levels = self.nodes.into_values().map(finish).collect();
-        Topics { levels, truncated: self.is_truncated, since: unix(since), missed }
+        Topics { levels, truncated, since: unix(since), missed }
     }
 }
 
@@ -233,7 +287,7 @@ pub(super) async fn list(
         }
     }
     let recorded = api.0.last_messages.read(|record| {
-        tree.add_record(&prefix, record);
+        budget.charge(tree.add_record(&prefix, record), ENTRIES);
         (record.began, record.missed)
     });
     // Forgotten meanwhile only if the broker stops.
@@ -257,6 +311,45 @@ mod tests {
             node.set_last(at, Last { size_bytes, qos: 0, at: None, text: None });
             assert_eq!(node.level.last.as_ref().unwrap().size_bytes, expected);
         }
+    }
+
+    #[test]
+    fn the_texts_of_an_answer_are_limited() {
+        let mut tree = Tree::default();
+        for number in 0..MAX_LEVELS {
+            let (node, _) = tree.node("", &format!("t{number}")).unwrap();
+            // Six bytes of JSON each.
+            let text = Some("\u{1}".repeat(MAX_TEXT));
+            node.set_last(None, Last { size_bytes: MAX_TEXT, qos: 0, at: None, text });
+        }
+        assert!(tree.node("", "another").is_none());
+        let topics = tree.finish(Instant::now(), 0);
+        let is_shown = |level: &&Level| level.last.as_ref().unwrap().text.is_some();
+        let shown = topics.levels.iter().filter(is_shown).count();
+        assert_eq!((shown, topics.levels.len()), (MAX_TEXTS / (6 * MAX_TEXT), MAX_LEVELS));
+        assert!(topics.truncated);
+        let size = serde_json::to_vec(&topics).unwrap().len();
+        assert!(size < MAX_TEXTS + 200 * MAX_LEVELS, "{size} bytes");
+    }
+
+    #[test]
+    fn the_names_of_an_answer_are_limited() {
+        let (mut tree, long) = (Tree::default(), "\"".repeat(10_000));
+        let there =
+            (10..1000).take_while(|number| tree.node("", &format!("{number}{long}")).is_some()).count();
+        // Name and topic.
+        assert_eq!(there, MAX_NAMES / (2 * (2 * long.len() + 2)));
+        assert!(tree.is_truncated);
+        let mut tree = Tree::default();
+        for number in 10..1000 {
+            assert!(
+                tree.node("", &format!("a/{number}{long}/b")).is_some(),
+                "only the names below have no room"
+            );
+        }
+        let children = tree.nodes["a"].children.len();
+        assert_eq!(children, MAX_NAMES / (long.len() + 2));
+        assert!(tree.is_truncated);
     }
 
     #[test]

@@ -2,9 +2,18 @@
 
 use braid_broker::LimitsConfig;
 use braid_client::{Publication, Subscribe};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 use super::support::{Setup, TestApi};
+
+const OK: StatusCode = StatusCode::OK;
 
 #[test]
 fn a_message_reaches_subscribers_with_its_properties() {
@@ -180,6 +189,56 @@ fn topics_show_the_last_messages_since_the_first_question() {
     assert!(binary["last"]["text"].is_null() && binary["last"]["at"].as_f64() >= first["since"].as_f64());
     api.runtime.block_on(api.api.ended());
     assert!(!api.handle.is_tapped(), "the API lets go of the broker");
+}
+
+#[test]
+fn recorded_topics_count_as_requests() {
+    let api = TestApi::with(Setup { requests_per_sec: 1, ..Setup::default() });
+    api.get("topics");
+    let (client, _messages) = api.tcp("client");
+    // One request costs as much as 2,000 topics.
+    for number in 0..4999 {
+        let message = Publication::to(&format!("a/{number}"), "x").unwrap();
+        api.runtime.block_on(client.publish(message)).unwrap();
+    }
+    let last = Publication::to("a/last", "x").unwrap().qos(braid_client::QoS::AtLeastOnce);
+    api.runtime.block_on(client.publish(last)).unwrap();
+    let answered = (0..10).take_while(|_| api.ask("GET", "/api/v1/topics").status == 200).count();
+    // Ten at once, one of which is taken, and one a second.
+    assert!((2..6).contains(&answered), "{answered}");
+}
+
+/// Sends `GET` for a path over HTTP/2 without reading more of the body than the window of the client.
+async fn ask_unread(send: &mut http2::SendRequest<Empty<Bytes>>, path: &str) -> Response<Incoming> {
+    send.ready().await.unwrap();
+    let uri = format!("http://localhost/api/v1/{path}");
+    send.send_request(Request::get(uri).body(Empty::new()).unwrap()).await.unwrap()
+}
+
+#[test]
+fn answers_that_are_not_read_are_limited() {
+    let api = TestApi::start();
+    let (client, _messages) = api.tcp("client");
+    // 6 MiB of JSON as text, and 1.4 MiB as base64.
+    let payload = vec![1; 1 << 20];
+    let message = Publication::to("large", payload).unwrap().retain(true).qos(braid_client::QoS::AtLeastOnce);
+    api.runtime.block_on(client.publish(message)).unwrap();
+    api.runtime.block_on(async {
+        let stream = TokioIo::new(TcpStream::connect(api.http).await.unwrap());
+        let builder = http2::Builder::new(TokioExecutor::new());
+        let (mut send, connection) = builder.handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let mut unread = Vec::new();
+        for _ in 0..2 {
+            unread.push(ask_unread(&mut send, "retained/large").await);
+        }
+        let refused = ask_unread(&mut send, "retained/large").await;
+        assert_eq!((unread[0].status(), unread[1].status(), refused.status().as_u16()), (OK, OK, 503));
+        assert_eq!(ask_unread(&mut send, "overview").await.status(), OK, "small answers are not counted");
+        let read = unread.remove(0).into_body().collect().await.unwrap().to_bytes();
+        assert!(read.len() > 7 << 20, "{}", read.len());
+        assert_eq!(ask_unread(&mut send, "retained/large").await.status(), OK);
+    });
 }
 
 #[test]
