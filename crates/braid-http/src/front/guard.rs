@@ -10,6 +10,8 @@ use crate::limits::Limits;
 /// Refusal: status and detail.
 pub(super) type Refusal = (StatusCode, &'static str);
 
+const HOST_MISSING: Refusal = (StatusCode::BAD_REQUEST, "Host is missing");
+
 /// Rules about the requests of one server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Guard {
@@ -121,10 +123,12 @@ fn authority<B>(request: &Request<B>) -> Result<Option<Authority>, Refusal> {
         (Some(target), _) if target.as_str().contains('@') => {
             Err((StatusCode::BAD_REQUEST, "the target of the request has user information"))
         }
+        // [RFC 9112, 3.2] Also for a target in absolute form.
+        (Some(_), None) if request.version() == Version::HTTP_11 => Err(HOST_MISSING),
         (Some(target), _) => Ok(Some(target.clone())),
         (None, Some(host)) => Ok(Some(host)),
         (None, None) if request.version() <= Version::HTTP_10 => Ok(None),
-        (None, None) => Err((StatusCode::BAD_REQUEST, "Host is missing")),
+        (None, None) => Err(HOST_MISSING),
     }
 }
 
@@ -167,9 +171,10 @@ mod tests {
             ("GET /\nhost: 127.0.0.1:1", 200),
             ("GET /\nhost: [::1]:1", 200),
             ("GET /\nhost: proxy.example", 200),
-            ("GET http://localhost/", 200),
+            ("GET http://localhost/\nhost: localhost", 200),
+            ("GET http://localhost/", 400),
             ("GET /\nhost: evil.example", 421),
-            ("GET http://evil.example/", 421),
+            ("GET http://evil.example/\nhost: evil.example", 421),
             ("GET /\nhost: 192.0.2.1", 421),
             ("GET /\nhost: localhost.evil.example", 421),
             ("GET /", 400),
@@ -195,5 +200,19 @@ mod tests {
             assert_eq!(status(&guard, lines, true), expected, "{lines:.100}");
         }
         assert_eq!(status(&guard, "GET /\nhost: evil.example", false), 200);
+    }
+
+    #[test]
+    fn host_is_required_on_http_1_1_alone() {
+        for (version, expected) in [
+            (Version::HTTP_10, true),
+            (Version::HTTP_11, false),
+            (Version::HTTP_2, true),
+            (Version::HTTP_3, true),
+        ] {
+            let request = Request::builder().uri("http://localhost/").version(version).body(()).unwrap();
+            let authority = authority(&request);
+            assert_eq!(authority.is_ok_and(|host| host.is_some()), expected, "{version:?}");
+        }
     }
 }

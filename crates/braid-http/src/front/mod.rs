@@ -396,7 +396,7 @@ impl Connection {
         let (body, outcome) = LimitedBody::new(body, declared, &self.front.limits);
         // One form for all versions: routes find the host in `Host` and in `Client`.
         if let Some(host) = authority.as_ref().and_then(|host| HeaderValue::try_from(host.as_str()).ok())
-            && parts.version >= Version::HTTP_2
+            && (parts.version >= Version::HTTP_2 || !parts.headers.contains_key(HOST))
         {
             parts.headers.insert(HOST, host);
         }

@@ -32,6 +32,7 @@ fn malformed_heads_are_refused() {
         (with("A\0: b"), 400),
         (with("Host: other"), 400),
         ("GET /live HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(), 400),
+        ("GET http://localhost/live HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(), 400),
         ("GET /live HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(), 400),
         ("GET /live\r\n\r\n".to_owned(), 400),
         (

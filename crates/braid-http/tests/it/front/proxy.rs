@@ -170,6 +170,17 @@ fn what_a_client_says_about_itself_is_dropped() {
 }
 
 #[test]
+fn an_upstream_gets_the_host_of_a_target_in_absolute_form() {
+    let upstream = Upstream::start(|_| b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec());
+    let front = Front::plain(Limits::default(), Some(upstream.address));
+    // HTTP/1.0 has no need of Host.
+    let answer = front.raw(b"GET http://localhost:1/app HTTP/1.0\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.0 200 ") || answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let request = upstream.request();
+    assert!(request.contains("\r\nhost: localhost:1\r\n"), "{request}");
+}
+
+#[test]
 fn an_upstream_that_stops_within_its_response_breaks_it_off() {
     let listener = TcpListener::bind(ANY).unwrap();
     let address = listener.local_addr().unwrap();
