@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::header::{ALT_SVC, CONTENT_LENGTH, HOST};
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use braid_transport::http::{Http3Listener, HttpListener};
 use braid_transport::quic::QuicOptions;
 use braid_transport::{BindError, ServerTls};
 use bytes::Bytes;
+use hyper::body::Body as _;
 use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
@@ -338,6 +339,7 @@ impl Connection {
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     {
         let (front, version) = (&*self.front, HttpVersion::from(request.version()));
+        let is_head = request.method() == Method::HEAD;
         let is_cross_origin = |path: &str| front.routes.is_cross_origin(path);
         let checked = front.guard.check(&request, self.is_loopback, is_cross_origin, &front.limits);
         let answer = match checked {
@@ -363,7 +365,8 @@ impl Connection {
                 }
             };
             counters.request(version, response.status());
-            connection.finish(response)
+            let response = connection.finish(response);
+            if is_head && version != HttpVersion::One { without_body(response) } else { response }
         }
     }
 
@@ -420,6 +423,16 @@ impl Connection {
             }
         }))
     }
+}
+
+/// Response to HEAD with the length of its body alone. hyper leaves the body out on HTTP/1.1 only; on HTTP/2 it is an
+/// error of the stream.
+fn without_body(response: Response<Body>) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
+        head.headers.entry(CONTENT_LENGTH).or_insert(length.into());
+    }
+    Response::from_parts(head, Body::empty())
 }
 
 /// Response to a request.
