@@ -1,7 +1,7 @@
 //! Fields of heads that more than one part of the front looks at.
 
 use axum::http::header::{
-    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, PROXY_AUTHENTICATE,
+    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
@@ -35,11 +35,21 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Tests whether `If-None-Match` has an entity tag, by the weak comparison; `None` without the field. RFC 9110, 13.1.2
 pub(crate) fn if_none_match(headers: &HeaderMap, etag: &HeaderValue) -> Option<bool> {
-    let mut fields = headers.get_all(IF_NONE_MATCH).iter().peekable();
+    has_tag(headers, &IF_NONE_MATCH, |tag| tag.strip_prefix(b"W/").unwrap_or(tag) == etag.as_bytes())
+}
+
+/// Tests whether `If-Match` has a strong entity tag, by the strong comparison; `None` without the field. RFC 9110,
+/// 13.1.1
+pub(crate) fn if_match(headers: &HeaderMap, etag: &HeaderValue) -> Option<bool> {
+    has_tag(headers, &IF_MATCH, |tag| tag == etag.as_bytes())
+}
+
+fn has_tag(headers: &HeaderMap, name: &HeaderName, is_equal: impl Fn(&[u8]) -> bool) -> Option<bool> {
+    let mut fields = headers.get_all(name).iter().peekable();
     fields.peek()?;
-    let tags = fields.flat_map(|field| field.as_bytes().split(|byte| *byte == b','));
-    let tags = tags.map(|tag| tag.trim_ascii()).map(|tag| tag.strip_prefix(b"W/").unwrap_or(tag));
-    Some(tags.into_iter().any(|tag| tag == b"*" || tag == etag.as_bytes()))
+    let mut tags =
+        fields.flat_map(|field| field.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    Some(tags.any(|tag| tag == b"*" || is_equal(tag)))
 }
 
 #[cfg(test)]
@@ -70,24 +80,27 @@ mod tests {
     }
 
     #[test]
-    fn entity_tags_are_compared_weakly() {
+    fn entity_tags_are_compared_weakly_and_strongly() {
         let etag = HeaderValue::from_static("\"a\"");
-        for (fields, expected) in [
-            (&[][..], None),
-            (&["\"a\""], Some(true)),
-            (&["W/\"a\""], Some(true)),
-            (&["W/W/\"a\""], Some(false)),
-            (&["w/\"a\""], Some(false)),
-            (&["\"b\" , W/\"a\""], Some(true)),
-            (&["\"b\"", "*"], Some(true)),
-            (&["a"], Some(false)),
-            (&[""], Some(false)),
+        for (fields, weak, strong) in [
+            (&[][..], None, None),
+            (&["\"a\""], Some(true), Some(true)),
+            (&["W/\"a\""], Some(true), Some(false)),
+            (&["W/W/\"a\""], Some(false), Some(false)),
+            (&["w/\"a\""], Some(false), Some(false)),
+            (&["\"b\" , W/\"a\""], Some(true), Some(false)),
+            (&["\"b\" , \"a\""], Some(true), Some(true)),
+            (&["\"b\"", "*"], Some(true), Some(true)),
+            (&["a"], Some(false), Some(false)),
+            (&[""], Some(false), Some(false)),
         ] {
             let mut headers = HeaderMap::new();
             for field in fields {
                 headers.append(IF_NONE_MATCH, field.parse().unwrap());
+                headers.append(IF_MATCH, field.parse().unwrap());
             }
-            assert_eq!(if_none_match(&headers, &etag), expected, "{fields:?}");
+            assert_eq!(if_none_match(&headers, &etag), weak, "{fields:?}");
+            assert_eq!(if_match(&headers, &etag), strong, "{fields:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
@@ -27,7 +27,7 @@ use tokio::task::spawn_blocking;
 
 use self::content_type::content_type;
 use self::range::{Selection, select};
-use crate::fields::if_none_match;
+use crate::fields::{if_match, if_none_match};
 use crate::problem::problem;
 
 /// Bytes of a file up to which it is read at once and cached.
@@ -210,6 +210,13 @@ fn look(directory: &OwnedFd, name: &str) -> io::Result<Lookup> {
     Ok(Lookup::File(Arc::new(Found { content, size, modified, etag, fields })))
 }
 
+/// Date of a field, if it is there once and is one.
+fn date(headers: &HeaderMap, name: HeaderName) -> Option<SystemTime> {
+    let mut fields = headers.get_all(name).iter();
+    let field = fields.next().filter(|_| fields.next().is_none())?;
+    httpdate::parse_http_date(field.to_str().ok()?).ok()
+}
+
 /// Number of bytes up to [`SMALL`].
 fn small(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or_default()
@@ -227,6 +234,12 @@ fn redirect(path: &str) -> Response<Body> {
 
 impl Found {
     fn answer(&self, method: &Method, headers: &HeaderMap) -> Response<Body> {
+        if self.is_other(headers) {
+            return problem(
+                StatusCode::PRECONDITION_FAILED,
+                "the file is another version than the request asks for",
+            );
+        }
         if !self.is_current(headers) {
             return self.content(headers, method == Method::HEAD);
         }
@@ -237,16 +250,27 @@ impl Found {
         response
     }
 
+    /// Tests whether the client wants another version of the file only, such as the rest of one. RFC 9110, 13.2.2
+    fn is_other(&self, headers: &HeaderMap) -> bool {
+        match if_match(headers, &self.etag) {
+            Some(is_match) => !is_match,
+            None => {
+                date(headers, header::IF_UNMODIFIED_SINCE).is_some_and(|since| !self.is_unmodified(since))
+            }
+        }
+    }
+
     /// Tests whether the client has this version of the file. RFC 9110, 13.2.2
     fn is_current(&self, headers: &HeaderMap) -> bool {
         if let Some(is_current) = if_none_match(headers, &self.etag) {
             return is_current;
         }
-        let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|since| since.to_str().ok());
-        since.and_then(|since| httpdate::parse_http_date(since).ok()).is_some_and(|since| {
-            // The date has seconds only.
-            self.modified < since + Duration::from_secs(1)
-        })
+        date(headers, header::IF_MODIFIED_SINCE).is_some_and(|since| self.is_unmodified(since))
+    }
+
+    fn is_unmodified(&self, since: SystemTime) -> bool {
+        // The date has seconds only.
+        self.modified < since + Duration::from_secs(1)
     }
 
     fn content(&self, headers: &HeaderMap, is_head: bool) -> Response<Body> {

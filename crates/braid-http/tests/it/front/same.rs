@@ -36,6 +36,44 @@ pub(super) async fn same(front: &Front, ask: &Ask) -> super::support::Answer {
     answers.remove(0)
 }
 
+/// RFC 9110, 13.2.2
+#[test]
+fn preconditions_are_checked_in_their_order() {
+    const EARLY: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const LATE: &str = "Sun, 06 Nov 2089 08:49:37 GMT";
+    let front = Front::start(Limits::default(), None);
+    fs::write(front.file("a"), "0123456789").unwrap();
+    block_on(async {
+        let get = || Ask::get("/files/a");
+        let tag = same(&front, &get()).await.header("etag").to_owned();
+        let weak = format!("W/{tag}");
+        for (ask, status, body) in [
+            (get().header("if-match", &tag), 200, "0123456789"),
+            (get().header("if-match", "*"), 200, "0123456789"),
+            (get().header("if-match", &format!("\"x\", {tag}")), 200, "0123456789"),
+            (get().header("if-match", "\"x\""), 412, "*"),
+            (get().header("if-match", &weak), 412, "*"),
+            (Ask::new("HEAD", "/files/a").header("if-match", "\"x\""), 412, ""),
+            (Ask::new("HEAD", "/files/none"), 404, ""),
+            (Ask::new("HEAD", "/nothing"), 404, ""),
+            (Ask { host: "evil.example", ..Ask::new("HEAD", "/files/a") }, 421, ""),
+            // The rest of another version would not fit the beginning.
+            (get().header("if-match", "\"x\"").header("range", "bytes=5-"), 412, "*"),
+            (get().header("if-match", &tag).header("range", "bytes=5-"), 206, "56789"),
+            (get().header("if-unmodified-since", EARLY).header("range", "bytes=5-"), 412, "*"),
+            (get().header("if-unmodified-since", LATE).header("range", "bytes=5-"), 206, "56789"),
+            (get().header("if-unmodified-since", "yesterday"), 200, "0123456789"),
+            (get().header("if-unmodified-since", EARLY).header("if-match", &tag), 200, "0123456789"),
+            (get().header("if-match", &tag).header("if-none-match", &tag), 304, ""),
+            (get().header("if-match", "\"x\"").header("if-none-match", &tag), 412, "*"),
+        ] {
+            let answer = same(&front, &ask).await;
+            assert_eq!(answer.status.as_u16(), status, "{ask:?} {answer:?}");
+            assert!(body == "*" || answer.body == body, "{ask:?} {answer:?}");
+        }
+    });
+}
+
 #[test]
 fn files_and_errors_are_the_same_over_all_versions() {
     let front = Front::start(Limits { body_bytes: 1000, ..Limits::default() }, None);
