@@ -22,7 +22,7 @@ pub(super) struct RulesRequest {
 #[utoipa::path(
     get, path = "/api/v1/rules", tag = "rules",
     description = "Shows the access control list as it is in its file.",
-    responses((status = 200, description = "Success", body = RulesText), (status = 404, description = "There is no list")),
+    responses((status = 200, description = "Success", body = RulesText), (status = 404, description = "There is no list"), (status = 422, description = "A file or text is not valid")),
 )]
 pub(super) async fn show(State(api): State<Api>, Params(NoParams {}): Params<NoParams>) -> Answer<RulesText> {
     api.control(|control| control.rules()).await.map(Json)

@@ -20,7 +20,7 @@ pub(super) struct PasswordRequest {
 #[utoipa::path(
     get, path = "/api/v1/users", tag = "users", params(PageParams),
     description = "Lists the users of the first password file, without their hashes, in the order of their names.",
-    responses((status = 200, description = "Success", body = List<User>), (status = 404, description = "There is no password file")),
+    responses((status = 200, description = "Success", body = List<User>), (status = 404, description = "There is no password file"), (status = 422, description = "A file or text is not valid")),
 )]
 pub(super) async fn list(State(api): State<Api>, Params(params): Params<PageParams>) -> Answer<List<User>> {
     let users = api.control(|control| control.users()).await?;
@@ -31,7 +31,7 @@ pub(super) async fn list(State(api): State<Api>, Params(params): Params<PagePara
     put, path = "/api/v1/users/{name}", tag = "users", request_body = PasswordRequest,
     description = "Adds a user, or replaces its password.",
     params(("name" = String, Path, description = "User name")),
-    responses((status = 201, description = "Added"), (status = 204, description = "Replaced"), (status = 422, description = "A file or text is not valid")),
+    responses((status = 201, description = "Added"), (status = 204, description = "Replaced"), (status = 404, description = "There is no password file"), (status = 422, description = "A file or text is not valid")),
 )]
 pub(super) async fn set(
     State(api): State<Api>,
@@ -47,7 +47,7 @@ pub(super) async fn set(
     delete, path = "/api/v1/users/{name}", tag = "users",
     description = "Removes a user, and disconnects its clients.",
     params(("name" = String, Path, description = "User name")),
-    responses((status = 204, description = "Done"), (status = 404, description = "There is none"), (status = 409, description = "It is the only user")),
+    responses((status = 204, description = "Done"), (status = 404, description = "There is none"), (status = 409, description = "It is the only user"), (status = 422, description = "A file or text is not valid")),
 )]
 pub(super) async fn remove(
     State(api): State<Api>,
