@@ -146,6 +146,71 @@ scenario('clients/changes', { only: 'mock' }, async (stage) => {
   await stage.text('.vrows', world.clients[500].client_id)
 })
 
+scenario('clients/leave', { only: 'mock', clients: 3 }, async (stage) => {
+  const { world } = stage.mock
+  await stage.page.clock.install()
+  await stage.visit('clients')
+  await stage.text('.view-head', '3 clients')
+  const [{ client_id: gone }] = world.clients.splice(1, 1)
+  await stage.page.clock.runFor(5100)
+  await stage.text('.view-head', '2 clients')
+  const shown = await stage.page.locator('.vrows [role=row]:not([hidden]) .client').allInnerTexts()
+  expect(shown, world.clients.map((one) => one.client_id), `clients without ${gone}`)
+  world.clients.length = 0
+  await stage.page.clock.runFor(5100)
+  await stage.text('main', 'No client matches')
+})
+
+scenario('clients/leave-a-page', { only: 'mock' }, async (stage) => {
+  // The second page begins elsewhere when clients of the first one have left, also if that has the same cursor.
+  const { world } = stage.mock
+  await stage.page.clock.install()
+  await stage.visit('clients')
+  await stage.page.getByRole('grid').focus()
+  for (const key of ['End', 'Home']) {
+    await stage.page.keyboard.press(key)
+    await stage.text('.vrow[aria-selected=true]:not([hidden])', world.clients.at(key === 'End' ? -1 : 0).client_id)
+  }
+  world.clients.splice(3, 120)
+  await stage.page.clock.runFor(5100)
+  await stage.text('.view-head', '480 clients')
+  await stage.page.keyboard.press('End')
+  await stage.text('.vrow[aria-selected=true]:not([hidden])', world.clients.at(-1).client_id)
+})
+
+scenario('clients/uncounted', { only: 'mock' }, async (stage) => {
+  // The broker counts no more than 100,000 clients for a query.
+  const { page, mock } = stage
+  mock.world.isCounted = false
+  await stage.visit('clients')
+  await stage.text('.view-head', '500 or more clients')
+  const grid = page.getByRole('grid', { name: 'Clients' })
+  expect(await grid.getAttribute('aria-rowcount'), '-1', 'rows of the grid')
+  await grid.focus()
+  await page.keyboard.press('End')
+  await stage.text('.view-head', '600 clients')
+  expect(await grid.getAttribute('aria-rowcount'), '601', 'rows of the grid')
+  // A page of a query may be empty, and not be the last one.
+  await page.route('**/api/v1/clients?*', (route) => {
+    const isFirst = !new URL(route.request().url()).searchParams.has('cursor')
+    const items = isFirst ? [] : [mock.world.client(EDGE)]
+    return route.fulfill({ json: { items, cursor: isFirst ? 'next' : null, total: null } })
+  })
+  await page.getByLabel('User').fill('edge')
+  await stage.text('.view-head', '^Clients\\s+1 client$')
+  await stage.text('.vrows', EDGE)
+})
+
+scenario('clients/offline', { only: 'mock' }, async (stage) => {
+  const { world } = stage.mock
+  // A client that is away has no streams to look at.
+  stage.tolerated = [/409/]
+  world.clients[0] = { ...world.clients[0], client_id: 'away', connected: false, transport: null, address: null, connected_at: null, disconnected_at: 1, keep_alive_secs: null, clean_start: null }
+  await stage.visit('clients/away')
+  await stage.text('main', 'Keep Alive\\s+–')
+  await stage.text('main', 'Clean start\\s+–')
+})
+
 scenario('clients/scroll', { only: 'mock', clients: 10_000 }, async (stage) => {
   const { page } = stage
   await stage.visit('clients')

@@ -26,6 +26,8 @@ export class World {
   reasons = []
   held = new Map()
   brokenFile = null
+  /** The broker counts the clients of a query. */
+  isCounted = true
   bans = [
     { client: 'scanner-3', reason: 'Opens 50 connections a second', expires_at: Date.now() / 1000 + 5400 },
     { addresses: '203.0.113.0/24', reason: null, expires_at: null },
@@ -118,7 +120,7 @@ export class World {
     const found = this.clients.filter((one) => one.client_id.startsWith(prefix) && (!user || one.user === user) && (!transport || one.transport === transport) && (!connected || String(one.connected) === connected))
     const start = cursor ? found.findIndex((one) => one.client_id > cursor) : 0
     const items = start < 0 ? [] : found.slice(start, start + Number(limit))
-    return { items: items.map(({ index, ...one }) => one), cursor: start >= 0 && start + items.length < found.length ? items.at(-1).client_id : null, total: found.length }
+    return { items: items.map(({ index, ...one }) => one), cursor: start >= 0 && start + items.length < found.length ? items.at(-1).client_id : null, total: this.isCounted ? found.length : null }
   }
 
   client(id, mountpoint = null) {

@@ -41,10 +41,10 @@ export default function clients(view) {
 	const list = virtualList('Clients', 'clients', COLUMNS, {
 		filter,
 		href: clientHref,
-		onCount: (total) => {
-			setText(number, `${count(total)} ${total === 1 ? 'client' : 'clients'}`)
-			none.hidden = total > 0
-			list.element.hidden = total === 0
+		onCount: (total, isMore) => {
+			setText(number, `${count(total)}${isMore ? ' or more' : ''} ${total === 1 && !isMore ? 'client' : 'clients'}`)
+			none.hidden = total > 0 || isMore
+			list.element.hidden = !none.hidden
 		},
 	})
 	head.append(number)

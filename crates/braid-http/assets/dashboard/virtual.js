@@ -9,7 +9,8 @@ const PAGE = 500
 
 /**
  * Grid of the items of `path`. A column is [label, class, text(item)]; the first one is a link. Keys choose a row and open it.
- * `filter()` gives the query. Returns {element, reload, refresh, stop}.
+ * `filter()` gives the query. `onCount(count, isMore)` is told the number of items, or of those that were read while the
+ * broker does not count all. Returns {element, reload, refresh, stop}.
  */
 export function virtualList(label, path, columns, { filter, href, onCount }) {
 	const id = uniqueId('grid')
@@ -26,9 +27,14 @@ export function virtualList(label, path, columns, { filter, href, onCount }) {
 	let generation = new AbortController()
 	let failed = null
 
+	/** Rows on screen: the first one, and the one behind the last. */
+	const onScreen = () => {
+		const first = Math.floor(element.scrollTop / ROW)
+		return [first, first + Math.ceil(element.clientHeight / ROW)]
+	}
 	const visible = () => {
-		const first = Math.max(0, Math.floor(element.scrollTop / ROW) - OVERSCAN)
-		return [first, Math.min(total, first + Math.ceil(element.clientHeight / ROW) + 2 * OVERSCAN)]
+		const [first, end] = onScreen()
+		return [Math.max(0, first - OVERSCAN), Math.min(total, end + OVERSCAN)]
 	}
 
 	const makeRow = (at) => {
@@ -69,11 +75,15 @@ export function virtualList(label, path, columns, { filter, href, onCount }) {
 	const fetchPage = (cursor) => get(path + query({ ...filter(), limit: PAGE, cursor }), generation.signal)
 
 	const resize = (page) => {
-		total = page.cursor === null ? items.length : Math.max(page.total, items.length)
+		// Where the broker does not count, a row more stands for those behind the last page that was read.
+		const isOpen = page.cursor !== null && page.total === null && pages.at(-1).next !== null
+		if (page.cursor === null) total = items.length
+		else if (page.total === null) total = items.length + Number(isOpen)
+		else total = Math.max(page.total, items.length)
 		rows.style.height = `${total * ROW}px`
-		setAttribute(element, 'aria-rowcount', String(total + 1))
+		setAttribute(element, 'aria-rowcount', String(isOpen ? -1 : total + 1))
 		active = Math.max(0, Math.min(active, total - 1))
-		onCount(total)
+		onCount(isOpen ? items.length : total, isOpen)
 	}
 
 	/** Loads page after page until the rows on screen are there. */
@@ -109,12 +119,13 @@ export function virtualList(label, path, columns, { filter, href, onCount }) {
 			if (failed) throw failed
 		}
 		const own = generation
-		const [first, end] = [visible()[0] + OVERSCAN, visible()[1] - OVERSCAN]
-		for (const page of pages.filter(({ start, count }) => start < end && start + count > first)) {
+		const [first, end] = onScreen()
+		// Those at the border too: a page may be empty, and a list without items has no height.
+		for (const page of pages.filter(({ start, count }) => start <= end && start + count >= first)) {
 			const answer = await fetchPage(page.cursor)
 			if (own !== generation || !pages.includes(page)) return
-			items.splice(page.start, answer.items.length, ...answer.items)
-			if (answer.cursor !== page.next) {
+			items.splice(page.start, page.count, ...answer.items)
+			if (answer.cursor !== page.next || answer.items.length !== page.count) {
 				// Clients came or went: the pages behind this one begin elsewhere now.
 				pages = pages.slice(0, pages.indexOf(page) + 1)
 				items.length = page.start + answer.items.length
