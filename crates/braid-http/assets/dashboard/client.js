@@ -87,8 +87,8 @@ export default function client(view) {
 	const showClient = (one) => {
 		setText(state, one.connected ? `● connected by ${one.transport?.toUpperCase() ?? 'a link'}` : `○ offline, ${since(one.disconnected_at)}`)
 		disconnect.disabled = !one.connected
-		session.set([one.user, one.version, clock(one.connected_at ?? one.disconnected_at), `${one.keep_alive_secs} s`,
-			one.expiry_secs === null ? 'never' : duration(one.expiry_secs), one.clean_start ? 'yes' : 'no', `${count(one.queued_messages)} · ${bytes(one.queued_bytes)}`, count(one.inflight), count(one.dropped), one.mountpoint])
+		session.set([one.user, one.version, clock(one.connected_at ?? one.disconnected_at), one.keep_alive_secs === null ? null : `${one.keep_alive_secs} s`,
+			one.expiry_secs === null ? 'never' : duration(one.expiry_secs), { true: 'yes', false: 'no' }[one.clean_start], `${count(one.queued_messages)} · ${bytes(one.queued_bytes)}`, count(one.inflight), count(one.dropped), one.mountpoint])
 		subscriptions.set(one.filters)
 		will.replaceChildren(one.will
 			? h('p', h('code', one.will.topic), h('span.muted', ` QoS ${one.will.qos}${one.will.retain ? ', retained' : ''}${one.will.delay_secs ? `, ${duration(one.will.delay_secs)} after the end of the connection` : ''}`))
