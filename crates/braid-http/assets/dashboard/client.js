@@ -17,6 +17,11 @@ const GATE = {
 export default function client(view) {
 	const { signal, attempt, head, body, parts, query: { mountpoint } } = view
 	const id = parts[1]
+	if (['.', '..'].includes(id)) {
+		// Paths of the API that would name it.
+		body.append(empty('This client cannot be shown.', 'Browsers leave . and .. out of addresses. It can be banned by its name.'))
+		return
+	}
 	const path = `clients/${encodeURIComponent(id)}`
 	const of = (more) => toQuery({ mountpoint, ...more })
 	const state = h('span.chip', '…')
