@@ -45,6 +45,19 @@ scenario('console/client-page', {}, async (stage) => {
   await stage.text('#notices', 'is disconnected')
 })
 
+scenario('console/deep-json', FAST, async (stage) => {
+  // Indentation would make megabytes of them.
+  await connect(stage, '#')
+  const shown = () => stage.page.locator('.messages li pre').first().innerText()
+  for (const [topic, text] of [['deep', '['.repeat(4000) + ']'.repeat(4000)], ['wide', `[${'0,'.repeat(30_000)}0]`], ['quoted', `["${'['.repeat(200)}\\"${'['.repeat(200)}"]`]]) {
+    stage.mock.mqtt.publish(topic, Buffer.from(text))
+    await stage.text('.messages li', topic)
+    expect((await shown()) === text, topic !== 'quoted', `${topic} as it is`)
+    require((await shown()).length <= 65536, `${topic} has ${(await shown()).length} characters`)
+  }
+  await stage.text('.messages li pre', '^\\[\\s+"\\[+')
+})
+
 scenario('console/binary-and-bound', FAST, async (stage) => {
   await connect(stage, '#')
   stage.mock.mqtt.publish('bin', Buffer.from([0, 255, 65, 10]))

@@ -44,8 +44,10 @@ class Connection {
 
   /** Sends bytes of MQTT in one binary frame. */
   send(data) {
-    const head = data.length < 126 ? Buffer.from([0x80 | OPEN, data.length]) : Buffer.from([0x80 | OPEN, 127, 0, 0, 0, 0, ...[24, 16, 8, 0].map((shift) => (data.length >>> shift) & 255)])
-    this.socket.write(Buffer.concat([head, data]))
+    const digits = (shifts) => shifts.map((shift) => (data.length >>> shift) & 255)
+    // A browser takes the shortest form of a length only.
+    const length = data.length < 126 ? [data.length] : data.length < 65536 ? [126, ...digits([8, 0])] : [127, 0, 0, 0, 0, ...digits([24, 16, 8, 0])]
+    this.socket.write(Buffer.concat([Buffer.from([0x80 | OPEN, ...length]), data]))
   }
 
   #frames(data) {

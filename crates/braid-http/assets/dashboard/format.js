@@ -74,6 +74,23 @@ export const powerOfTwo = (value) => 2 ** Math.ceil(Math.log2(Math.max(1, value)
 
 const TEXT_LIMIT = 65536
 const HEX_LIMIT = 4096
+/** Depth of JSON up to which it is indented: the spaces grow with the square of it. */
+const DEPTH_LIMIT = 100
+
+/** Depth of the brackets outside of strings. */
+function depth(text) {
+	let [open, most, isQuoted] = [0, 0, false]
+	for (let at = 0; at < text.length; at += 1) {
+		const character = text[at]
+		if (isQuoted) {
+			if (character === '\\') at += 1
+			else if (character === '"') isQuoted = false
+		} else if (character === '"') isQuoted = true
+		else if (character === '[' || character === '{') most = Math.max(most, ++open)
+		else if (character === ']' || character === '}') open -= 1
+	}
+	return most
+}
 
 /** Payload for reading: {kind: 'JSON' | 'text' | 'binary' | 'empty', text}. */
 export function payload(data) {
@@ -88,7 +105,11 @@ export function payload(data) {
 	// Control characters other than tab and line ends would not be visible.
 	if (/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/.test(text)) return { kind: 'binary', text: shorten(HEX_LIMIT, hex) }
 	try {
-		if (/^\s*[[{]/.test(text)) return { kind: 'JSON', text: JSON.stringify(JSON.parse(text), null, 2) }
+		if (/^\s*[[{]/.test(text)) {
+			const value = JSON.parse(text)
+			const indented = depth(text) <= DEPTH_LIMIT ? JSON.stringify(value, null, 2) : null
+			return { kind: 'JSON', text: indented && indented.length <= TEXT_LIMIT ? indented : text }
+		}
 	} catch {
 		// Text that only begins like JSON, or is cut.
 	}
