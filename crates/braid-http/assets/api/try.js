@@ -51,13 +51,19 @@ async function send(method, path, body, signal, show) {
 	show(text)
 	const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader()
 	let content = ''
+	let isCut = false
 	for (;;) {
 		const { value: part, done } = (await reader?.read()) ?? { done: true }
 		if (done) break
-		content = (content + part).slice(-LONGEST)
+		content += part
+		if (content.length > LONGEST) {
+			if (!isCut) text += `… the last ${LONGEST} characters:\n`
+			isCut = true
+			content = content.slice(-LONGEST)
+		}
 		show(text + content)
 	}
-	if (/json/.test(response.headers.get('content-type') ?? '')) text += JSON.stringify(JSON.parse(content), null, 2)
+	if (!isCut && /json/.test(response.headers.get('content-type') ?? '')) text += JSON.stringify(JSON.parse(content), null, 2)
 	else text += content
 	show(text)
 }
