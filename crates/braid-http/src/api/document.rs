@@ -159,6 +159,19 @@ mod tests {
 
     use super::*;
 
+    /// Files of users and rules may be absent, or malformed by hand.
+    #[test]
+    fn the_document_has_the_refusals_of_files() {
+        let document: serde_json::Value = serde_json::from_str(&json()).unwrap();
+        for path in ["/api/v1/users", "/api/v1/users/{name}", "/api/v1/rules", "/api/v1/rules/test"] {
+            for (method, operation) in document["paths"][path].as_object().unwrap() {
+                for status in ["404", "422"] {
+                    assert!(operation["responses"][status].is_object(), "{method} {path} {status}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_document_has_every_route_and_no_other() {
         let document: serde_json::Value = serde_json::from_str(&json()).unwrap();
