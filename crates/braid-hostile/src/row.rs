@@ -287,8 +287,8 @@ pub(crate) const ROWS: &[Row] = &[
     )
     .growth(
         96.0,
-        "240 connections, 64 KiB each, and requests for an upstream, as many as `http.limits.connections`, 64 KiB each \
-         with their connections",
+        "240 connections, 64 KiB each, and requests for an upstream, as many as `http.limits.connections_per_address`, \
+         64 KiB each with their connections",
     ),
     Row::new(
         "http-urls",
