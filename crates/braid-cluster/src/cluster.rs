@@ -56,8 +56,8 @@ impl Cluster for NatsCluster {
         if here.iter().all(|is_here| *is_here) {
             return Forwarded::Here;
         }
-        let commit = self.append(publication, &here, changes);
-        Forwarded::Split { here, commit: Some(commit) }
+        let commit = append(&self.state, publication, &here, changes);
+        Forwarded::Split { here, commit }
     }
 
     fn remove_retained(&self, topic: &TopicName, is_urgent: bool) -> Option<Commit> {
@@ -159,70 +159,78 @@ impl NatsCluster {
             ),
         });
     }
+}
 
-    /// Hands messages to the writers of their shards.
-    fn append(&self, publication: &Publication<'_>, here: &[bool], changes: &mut Vec<Change>) -> Commit {
-        let layout = &self.state.layout;
-        let messages = publication.messages;
-        let mut opened = opened(messages, changes).into_iter();
-        let mut retained_by = publication.retained_by.iter();
-        // Batches of each shard, in their order.
-        let mut shards: Vec<Vec<(Vec<Outgoing>, ExchangeUpdate)>> = Vec::new();
-        shards.resize_with(layout.parts(), Default::default);
-        let now = self.state.clock.now();
-        let mut sessions = self.state.sessions();
-        let mut own = publication.publisher.and_then(|(_, id)| sessions.own.get_mut(&id));
-        for (message, _) in messages.iter().zip(here).filter(|(_, is_here)| !**is_here) {
-            // Publishers of QoS 1 and 2 wait for their acknowledgements.
-            if message.qos == QoS::AtMostOnce && self.state.appending.is_full() {
-                retained_by.next();
-                continue;
-            }
-            let identity = if message.retain { retained_by.next().cloned().flatten() } else { None };
-            let shard = layout.shard_of(&message.topic, (publication.is_urgent)(&message.topic));
-            let index = layout.index_of(shard);
-            let logged =
-                logged(message, publication.publisher.map(|(client, _)| client), identity.as_deref(), now);
-            let subject = layout.message(shard, message.retain, &message.topic);
-            let (headers, payload) = logged.write();
-            let mut outgoing = Outgoing { subject, headers, payload };
-            if let Some(at) = logged.expires_at {
-                outgoing = outgoing.expiring(at, now.system);
-            }
-            let shard = &mut shards[index];
-            if shard.last().is_none_or(|(outgoings, _)| outgoings.len() >= APPEND_MESSAGES) {
-                shard.push(Default::default());
-            }
-            let Some((outgoings, update)) = shard.last_mut() else { continue };
-            outgoings.push(outgoing);
-            if message.qos == QoS::ExactlyOnce
-                && let Some(packet_id) = opened.next()
-                && let Some(session) = own.as_deref_mut().filter(|session| session.outlives_connection())
-            {
-                session.open_exchange(packet_id, index);
-                update.opened.push(packet_id);
-            }
+/// Hands messages to the writers of their shards. `None`: all of them are dropped, and nothing is to be waited for.
+fn append(
+    state: &NodeState,
+    publication: &Publication<'_>,
+    here: &[bool],
+    changes: &mut Vec<Change>,
+) -> Option<Commit> {
+    let layout = &state.layout;
+    let messages = publication.messages;
+    let mut opened = opened(messages, changes).into_iter();
+    let mut retained_by = publication.retained_by.iter();
+    // Batches of each shard, in their order.
+    let mut shards: Vec<Vec<(Vec<Outgoing>, ExchangeUpdate)>> = Vec::new();
+    shards.resize_with(layout.parts(), Default::default);
+    let now = state.clock.now();
+    let mut sessions = state.sessions();
+    let mut own = publication.publisher.and_then(|(_, id)| sessions.own.get_mut(&id));
+    for (message, _) in messages.iter().zip(here).filter(|(_, is_here)| !**is_here) {
+        // Publishers of QoS 1 and 2 wait for their acknowledgements.
+        if message.qos == QoS::AtMostOnce && state.appending.is_full() {
+            retained_by.next();
+            continue;
         }
-        let parts = shards.iter().map(Vec::len).sum();
-        if let Some(session) = own {
-            session.write.appending += parts;
+        let identity = if message.retain { retained_by.next().cloned().flatten() } else { None };
+        let shard = layout.shard_of(&message.topic, (publication.is_urgent)(&message.topic));
+        let index = layout.index_of(shard);
+        let logged =
+            logged(message, publication.publisher.map(|(client, _)| client), identity.as_deref(), now);
+        let subject = layout.message(shard, message.retain, &message.topic);
+        let (headers, payload) = logged.write();
+        let mut outgoing = Outgoing { subject, headers, payload };
+        if let Some(at) = logged.expires_at {
+            outgoing = outgoing.expiring(at, now.system);
         }
-        drop(sessions);
-        let (part, commit) = CommitPart::join(parts);
-        let session = publication.publisher.map(|(_, id)| id);
-        for (writer, batches) in self.state.outlets.writers.iter().zip(shards) {
-            for (messages, update) in batches {
-                let is_once = !update.opened.is_empty();
-                let client = publication.publisher.map(|(client, _)| client.clone()).filter(|_| is_once);
-                let exchanges = client.map(|client| (client, update));
-                let bytes = messages.iter().map(|one| one.payload.len() + one.subject.len()).sum();
-                let charge = self.state.appending.charge(bytes);
-                let append = Append { session, messages, exchanges, part: part.clone(), charge };
-                let _ = writer.send(Command::Append(append));
-            }
+        let shard = &mut shards[index];
+        if shard.last().is_none_or(|(outgoings, _)| outgoings.len() >= APPEND_MESSAGES) {
+            shard.push(Default::default());
         }
-        commit
+        let Some((outgoings, update)) = shard.last_mut() else { continue };
+        outgoings.push(outgoing);
+        if message.qos == QoS::ExactlyOnce
+            && let Some(packet_id) = opened.next()
+            && let Some(session) = own.as_deref_mut().filter(|session| session.outlives_connection())
+        {
+            session.open_exchange(packet_id, index);
+            update.opened.push(packet_id);
+        }
     }
+    let parts = shards.iter().map(Vec::len).sum();
+    if let Some(session) = own {
+        session.write.appending += parts;
+    }
+    drop(sessions);
+    if parts == 0 {
+        return None;
+    }
+    let (part, commit) = CommitPart::join(parts);
+    let session = publication.publisher.map(|(_, id)| id);
+    for (writer, batches) in state.outlets.writers.iter().zip(shards) {
+        for (messages, update) in batches {
+            let is_once = !update.opened.is_empty();
+            let client = publication.publisher.map(|(client, _)| client.clone()).filter(|_| is_once);
+            let exchanges = client.map(|client| (client, update));
+            let bytes = messages.iter().map(|one| one.payload.len() + one.subject.len()).sum();
+            let charge = state.appending.charge(bytes);
+            let append = Append { session, messages, exchanges, part: part.clone(), charge };
+            let _ = writer.send(Command::Append(append));
+        }
+    }
+    Some(commit)
 }
 
 /// Packet identifiers of the exchanges that begin with the messages: the last changes, which are removed.
@@ -267,6 +275,35 @@ mod tests {
     use braid_proto::topic::TopicName;
 
     use super::*;
+    use crate::store::tests::{Fixture, fixture};
+
+    // A commit without parts would fail, and the broker stops when its store does.
+    #[test]
+    fn a_retained_message_that_is_dropped_has_no_commit() {
+        let Fixture { store, mut writers, .. } = fixture();
+        let state = &store.0;
+        let client = ClientId::from("c");
+        let appended = |qos: &[QoS]| {
+            let topic = || TopicName::parse("t").unwrap();
+            let messages: Vec<_> =
+                qos.iter().map(|qos| Arc::new(Message::new(topic(), "x".into(), *qos, true))).collect();
+            let publication = Publication {
+                publisher: Some((&client, SessionId::new(1))),
+                messages: &messages,
+                retained_by: &vec![None; messages.len()],
+                is_urgent: &|_| false,
+            };
+            append(state, &publication, &vec![false; messages.len()], &mut Vec::new())
+        };
+        assert!(appended(&[QoS::AtMostOnce]).is_some_and(|mut commit| commit.try_take().is_none()));
+        let _charge = state.appending.charge(usize::MAX / 2);
+        assert!(appended(&[QoS::AtMostOnce, QoS::AtMostOnce]).is_none());
+        let both = appended(&[QoS::AtMostOnce, QoS::AtLeastOnce]);
+        assert!(both.is_some_and(|mut commit| commit.try_take().is_none()));
+        let appends: usize =
+            writers.iter_mut().map(|writer| std::iter::from_fn(|| writer.try_recv().ok()).count()).sum();
+        assert_eq!(appends, 2);
+    }
 
     #[test]
     fn exchanges_belong_to_the_last_changes() {

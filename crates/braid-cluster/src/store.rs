@@ -555,7 +555,7 @@ const fn is_of_queue(change: &Change) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::num::NonZeroU16;
 
     use braid_proto::packet::QoS;
@@ -570,14 +570,14 @@ mod tests {
     use crate::record::Record;
 
     /// A store, and the ends of its outlets.
-    struct Fixture {
-        store: ClusterStore,
+    pub(crate) struct Fixture {
+        pub(crate) store: ClusterStore,
         due: UnboundedReceiver<SessionId>,
-        writers: Vec<UnboundedReceiver<Command>>,
+        pub(crate) writers: Vec<UnboundedReceiver<Command>>,
         shared: UnboundedReceiver<SharedOutcome>,
     }
 
-    fn fixture() -> Fixture {
+    pub(crate) fn fixture() -> Fixture {
         let dimensions = Dimensions { shards: 2, replicas: 3, log_bytes: 1 << 30 };
         let layout = Layout::new("test".parse().unwrap(), dimensions);
         let ((due, from_due), (events, _)) = (unbounded_channel(), unbounded_channel());
