@@ -17,8 +17,36 @@ const ABANDONED: u32 = 20;
 /// Groups without a reader when they were looked at.
 #[derive(Default)]
 pub(crate) struct Groups {
-    /// Number of looks by the index of their shard and their name.
-    unused: HashMap<(usize, String), u32>,
+    /// Looks by the index of their shard and their name.
+    unused: HashMap<(usize, String), Unused>,
+}
+
+/// Looks at a group without a reader.
+struct Unused {
+    looks: u32,
+    progress: GroupProgress,
+}
+
+/// Progress of a group. Members for which many messages wait have each request answered at once, so that none waits
+/// when the group is looked at: that they read shows in these numbers alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct GroupProgress {
+    /// Number of deliveries, repeated ones included.
+    delivered: u64,
+    /// Number of the delivery up to which all are acknowledged.
+    acknowledged: u64,
+    /// Messages that are delivered and not acknowledged.
+    in_flight: usize,
+}
+
+impl GroupProgress {
+    const fn of(info: &Info) -> Self {
+        Self {
+            delivered: info.delivered.consumer_sequence,
+            acknowledged: info.ack_floor.consumer_sequence,
+            in_flight: info.num_ack_pending,
+        }
+    }
 }
 
 impl Groups {
@@ -39,23 +67,30 @@ impl Groups {
             let info = stream.consumer_info(&name).await?;
             let is_used = is_wanted(&name) || info.num_waiting > 0;
             let group = (index, name);
-            if is_used {
+            if self.note(&group, is_used, GroupProgress::of(&info)) {
+                tracing::debug!(group = group.1, "the consumer of a shared group is removed");
+                stream.delete_consumer(&group.1).await?;
                 self.unused.remove(&group);
-            } else {
-                let looks = self.unused.entry(group.clone()).or_default();
-                *looks += 1;
-                let limit = if info.num_ack_pending == 0 { UNUSED } else { ABANDONED };
-                if *looks >= limit {
-                    tracing::debug!(group = group.1, "the consumer of a shared group is removed");
-                    stream.delete_consumer(&group.1).await?;
-                    self.unused.remove(&group);
-                    continue;
-                }
+                continue;
             }
             let completed = completed(&info, settled);
             floor = Some(floor.map_or(completed, |floor| floor.min(completed)));
         }
         Ok(floor)
+    }
+
+    /// Notes a look at a group: true if it has been without a reader for so long that it is removed.
+    fn note(&mut self, group: &(usize, String), is_used: bool, progress: GroupProgress) -> bool {
+        if is_used {
+            self.unused.remove(group);
+            return false;
+        }
+        let unused = self.unused.entry(group.clone()).or_insert(Unused { looks: 0, progress });
+        if unused.progress != progress {
+            *unused = Unused { looks: 0, progress };
+        }
+        unused.looks += 1;
+        unused.looks >= if progress.in_flight == 0 { UNUSED } else { ABANDONED }
     }
 }
 
@@ -64,4 +99,35 @@ impl Groups {
 fn completed(info: &Info, settled: u64) -> u64 {
     let acknowledged = info.ack_floor.stream_sequence;
     if info.num_pending == 0 && info.num_ack_pending == 0 { acknowledged.max(settled) } else { acknowledged }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_makes_progress_is_used() {
+        let (mut groups, group) = (Groups::default(), (0, "g".to_owned()));
+        let at = |delivered, acknowledged| GroupProgress { delivered, acknowledged, in_flight: 64 };
+        for look in 0..10 * u64::from(ABANDONED) {
+            assert!(!groups.note(&group, false, at(64 + 1000 * look, 1000 * look)), "look {look}");
+        }
+        for look in 0..10 * u64::from(ABANDONED) {
+            assert!(
+                !groups.note(&group, false, at(300_000, look)),
+                "its member only acknowledges, look {look}"
+            );
+        }
+        // One that stands still is removed, and a reader that waits begins anew.
+        let mut looks = |is_used| groups.note(&group, is_used, at(300_000, 1));
+        assert!((1..ABANDONED).all(|_| !looks(false)) && !looks(true));
+        assert!((1..ABANDONED).all(|_| !looks(false)) && looks(false));
+    }
+
+    #[test]
+    fn a_group_without_messages_in_flight_is_removed_soon() {
+        let (mut groups, group) = (Groups::default(), (0, "g".to_owned()));
+        let progress = GroupProgress { delivered: 9, acknowledged: 9, in_flight: 0 };
+        assert!(!groups.note(&group, false, progress) && groups.note(&group, false, progress));
+    }
 }
