@@ -1,7 +1,7 @@
 //! Progress of a session in one shard of the log: the position up to which all is complete, and the complete messages
 //! beyond it.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -105,11 +105,12 @@ impl Progress {
         self.outstanding.len()
     }
 
-    /// Numbers of messages that were queued since it was resumed, as far as they matter.
+    /// Tests whether a message was queued since the progress was resumed, or is complete beyond the first that is not.
     #[must_use]
-    pub fn known(&self) -> HashSet<u64> {
-        let complete = self.complete.iter().flat_map(|(first, last)| *first..=*last);
-        self.outstanding.iter().copied().chain(complete).collect()
+    pub fn is_known(&self, sequence: u64) -> bool {
+        let is_complete =
+            || self.complete.range(..=sequence).next_back().is_some_and(|(_, last)| sequence <= *last);
+        self.outstanding.contains(&sequence) || is_complete()
     }
 
     /// The progress for the record, where everything up to `seen` has been queued. It has no more ranges than messages
@@ -160,6 +161,16 @@ mod tests {
         assert_eq!(progress.checkpoint(), Checkpoint { done: 8, beyond: vec![(10, 30)] });
         progress.complete(9);
         assert_eq!(progress.checkpoint(), Checkpoint { done: 30, beyond: vec![] });
+    }
+
+    // A list of them would take all memory.
+    #[test]
+    fn messages_of_a_long_range_are_known_one_by_one() {
+        let checkpoint = Checkpoint { done: 4, beyond: vec![(6, 8), (10, 1 << 60)] };
+        let mut progress = Progress::resume(&checkpoint);
+        progress.queue(5);
+        let known = [4, 5, 6, 8, 9, 10, 1 << 59, 1 << 60, (1 << 60) + 1].map(|at| progress.is_known(at));
+        assert_eq!(known, [false, true, true, true, false, true, true, true, false]);
     }
 
     /// Operation on a session: a message that it gets or not, or the end of one that it has.

@@ -99,12 +99,12 @@ impl MessageReader {
         let (filters, found) = {
             let sessions = self.state.sessions();
             let session = sessions.own.get(&id).ok_or(StoreError::Fenced { session: id })?;
-            (session.filters(), session.missing(index).0)
+            (session.filters(), session.found(index))
         };
         if found.done >= until {
             return Ok(Vec::new());
         }
-        let mut matching: BTreeMap<u64, (Logged, BTreeSet<TopicFilter>)> = BTreeMap::new();
+        let mut matching = Matching::default();
         for (filter, since) in filters {
             let from = found.done.max(since.get(index).copied().unwrap_or(0)) + 1;
             let subject = layout.messages(layout.shard_at(index), &filter);
@@ -117,19 +117,15 @@ impl MessageReader {
                     if sequence > until || !found.is_needed(sequence) {
                         continue;
                     }
-                    if let Some((_, filters)) = matching.get_mut(&sequence) {
-                        filters.insert(filter.clone());
-                    } else if let Some(logged) =
-                        read(layout, index, sequence, named(layout, &subject), Some(&headers), payload)
-                        && !logged.is_withheld
-                        && logged.message.expires_at().is_none_or(|at| at > now)
-                    {
-                        matching.insert(sequence, (logged, BTreeSet::from([filter.clone()])));
-                    }
-                }
-                // The oldest ones would be dropped in any case.
-                while matching.len() > 2 * limits.messages.max(KEPT) {
-                    matching.pop_first();
+                    let read_one = || {
+                        let named = named(layout, &subject);
+                        let logged = read(layout, index, sequence, named, Some(&headers), payload)?;
+                        let is_over =
+                            logged.is_withheld || logged.message.expires_at().is_some_and(|at| at <= now);
+                        (!is_over).then_some(logged)
+                    };
+                    matching.note(sequence, &filter, read_one);
+                    matching.limit(limits);
                 }
                 if is_end {
                     break;
@@ -138,8 +134,9 @@ impl MessageReader {
         }
         let sessions = self.state.sessions();
         let session = sessions.own.get(&id).ok_or(StoreError::Fenced { session: id })?;
-        let (_, is_missing) = session.missing(index);
-        let replayed = matching.into_iter().filter(|(sequence, _)| is_missing(*sequence));
+        // A number is looked up for each message that was read: the ranges of a session may hold more than memory.
+        let replayed =
+            matching.messages.into_iter().filter(|(sequence, _)| session.is_missing(index, *sequence));
         Ok(replayed
             .map(|(_, (Logged { lsn, message, publisher, .. }, filters))| Replayed {
                 lsn,
@@ -148,5 +145,89 @@ impl MessageReader {
                 filters: filters.into_iter().collect(),
             })
             .collect())
+    }
+}
+
+/// Messages of a shard that match a session, the latest within the limits of its queue, with their filters.
+#[derive(Default)]
+struct Matching {
+    messages: BTreeMap<u64, (Logged, BTreeSet<TopicFilter>)>,
+    /// Bytes of their payloads.
+    bytes: usize,
+    /// Highest sequence number of those that are dropped: by another filter an older one may come that would fit.
+    dropped: u64,
+}
+
+impl Matching {
+    /// Notes a message of a filter. It is read unless it is known, or older than one that is dropped.
+    fn note(&mut self, sequence: u64, filter: &TopicFilter, read: impl FnOnce() -> Option<Logged>) {
+        if sequence <= self.dropped {
+            return;
+        }
+        if let Some((_, filters)) = self.messages.get_mut(&sequence) {
+            filters.insert(filter.clone());
+        } else if let Some(logged) = read() {
+            self.bytes += logged.message.payload().len();
+            self.messages.insert(sequence, (logged, BTreeSet::from([filter.clone()])));
+        }
+    }
+
+    /// Drops the oldest beyond the limits, and keeps at least one. Those that are queued by now count: they are told
+    /// apart at the end.
+    fn limit(&mut self, limits: ReplayLimits) {
+        let most = 2 * limits.messages.max(KEPT);
+        while self.messages.len() > most || self.bytes > limits.bytes && self.messages.len() > 1 {
+            let Some((sequence, (logged, _))) = self.messages.pop_first() else { return };
+            self.bytes -= logged.message.payload().len();
+            self.dropped = sequence;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_proto::packet::QoS;
+    use braid_proto::topic::TopicName;
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn logged(sequence: u64, bytes: usize) -> Option<Logged> {
+        let (topic, payload) = (TopicName::parse("t").unwrap(), Bytes::from(vec![0; bytes]));
+        let message = StoredMessage::from_parts(topic, payload, QoS::AtLeastOnce, false, None, None);
+        Some(Logged { lsn: Lsn::new(sequence), message, publisher: None, identity: None, is_withheld: false })
+    }
+
+    #[test]
+    fn a_replay_holds_no_more_bytes_than_a_queue() {
+        let limits = ReplayLimits { messages: 100_000, bytes: 1000 };
+        let [one, other] = ["t", "#"].map(|filter| TopicFilter::parse(filter).unwrap());
+        let mut matching = Matching::default();
+        for sequence in 1..=50 {
+            matching.note(2 * sequence, &one, || logged(sequence, 300));
+            matching.limit(limits);
+            assert!(matching.bytes <= limits.bytes, "{}", matching.bytes);
+        }
+        // Older ones are not among the latest, though they would fit; a known one has both filters.
+        for sequence in [1, 93, 94, 96, 100] {
+            matching.note(sequence, &other, || logged(sequence, 1));
+            matching.limit(limits);
+        }
+        let kept: Vec<_> = matching.messages.iter().map(|(at, (_, filters))| (*at, filters.len())).collect();
+        assert_eq!(kept, [(96, 2), (98, 1), (100, 2)]);
+        matching.note(101, &one, || logged(101, 5000));
+        matching.limit(limits);
+        assert_eq!(matching.messages.keys().copied().collect::<Vec<_>>(), [101], "at least one");
+    }
+
+    #[test]
+    fn a_replay_holds_no_more_messages_than_twice_a_queue() {
+        let (limits, filter) = (ReplayLimits { messages: 1, bytes: 1000 }, TopicFilter::parse("#").unwrap());
+        let mut matching = Matching::default();
+        for sequence in 1..=3 * KEPT as u64 {
+            matching.note(sequence, &filter, || logged(sequence, 0));
+            matching.limit(limits);
+        }
+        assert_eq!((matching.messages.len(), matching.dropped), (2 * KEPT, KEPT as u64));
     }
 }

@@ -1,6 +1,6 @@
 //! Sessions that this node has: their state as their record will have it, and the writes that are due.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -294,13 +294,17 @@ impl OwnSession {
         own.map(|(filter, (_, since))| (filter.clone(), since.clone())).collect()
     }
 
-    /// Position of the session in a shard when it was found, and whether it needs a message behind it that this node
-    /// has not queued by now.
-    pub(crate) fn missing(&self, index: usize) -> (Checkpoint, impl Fn(u64) -> bool) {
-        let found = self.found.as_ref().and_then(|found| found.get(index)).cloned().unwrap_or_default();
-        let known: HashSet<u64> = self.progress.get(index).map(Progress::known).unwrap_or_default();
-        let needed = found.clone();
-        (found, move |sequence| needed.is_needed(sequence) && !known.contains(&sequence))
+    /// Position of the session in a shard when it was found.
+    pub(crate) fn found(&self, index: usize) -> Checkpoint {
+        self.found.as_ref().and_then(|found| found.get(index)).cloned().unwrap_or_default()
+    }
+
+    /// Tests whether the session needs a message behind the position at which it was found that this node has not
+    /// queued by now.
+    pub(crate) fn is_missing(&self, index: usize, sequence: u64) -> bool {
+        let found = self.found.as_ref().and_then(|found| found.get(index));
+        let is_known = self.progress.get(index).is_some_and(|progress| progress.is_known(sequence));
+        found.map_or(sequence > 0, |found| found.is_needed(sequence)) && !is_known
     }
 
     fn note_position(&mut self, layout: &Layout, lsn: Lsn) {
@@ -560,16 +564,14 @@ mod tests {
                 for (entry, expected) in recovered.queue.iter().zip(&model.inflight) {
                     prop_assert_eq!(entry, expected);
                 }
-                let (found, is_missing) = session.missing(0);
                 let missing: Vec<_> =
-                    (1..=model.position).filter(|sequence| is_missing(*sequence)).map(|at| layout.lsn(0, at)).collect();
+                    (1..=model.position).filter(|at| session.is_missing(0, *at)).map(|at| layout.lsn(0, at)).collect();
                 // All messages behind the position are looked at; those that never matched are among them.
                 let needed: Vec<_> = model.waiting.iter().filter(|lsn| **lsn < OWN_NUMBERS).copied().collect();
                 prop_assert!(needed.iter().all(|lsn| missing.contains(lsn)), "{:?} of {:?}", missing, needed);
                 let inflight = model.inflight.iter().map(|(lsn, _)| lsn);
                 prop_assert!(inflight.clone().all(|lsn| !missing.contains(lsn)));
-                prop_assert!(found.done <= model.position);
-                drop(is_missing);
+                prop_assert!(session.found(0).done <= model.position);
                 for lsn in needed {
                     session.queue(&layout, lsn, delivery(lsn));
                 }
