@@ -14,6 +14,7 @@ use std::sync::Arc;
 use async_nats::Client;
 use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
 use braid_proto::packet::{ClientId, QoS};
+use braid_proto::topic::TopicFilter;
 use futures_util::{StreamExt, stream};
 
 use crate::layout::Layout;
@@ -96,13 +97,7 @@ impl Advancer {
     ) -> Result<Option<u64>, String> {
         let layout = &self.state.layout;
         let mut first = first_in_flight(layout, record, index).filter(|sequence| *sequence <= until);
-        for (filter, subscription, since) in
-            record.subscriptions.iter().filter_map(RecordedSubscription::read)
-        {
-            // Nothing of QoS 0 is queued for a client that is away.
-            if subscription.qos == QoS::AtMostOnce {
-                continue;
-            }
+        for (filter, since) in queued_filters(record) {
             let subject = layout.messages(layout.shard_at(index), &filter);
             let mut from = checkpoint.done.max(since.get(index).copied().unwrap_or(0)) + 1;
             for passed_over in 0.. {
@@ -148,6 +143,15 @@ impl Advancer {
     }
 }
 
+/// Filters whose messages wait for a client that is away, with the positions at which they began. Messages of QoS 0 are
+/// not queued, and those of a shared subscription are the group's, whose consumer holds the log.
+fn queued_filters(record: &Record) -> impl Iterator<Item = (TopicFilter, Arc<[u64]>)> {
+    let subscriptions = record.subscriptions.iter().filter_map(RecordedSubscription::read);
+    let queued = subscriptions
+        .filter(|(filter, subscription, _)| subscription.qos > QoS::AtMostOnce && !filter.is_shared());
+    queued.map(|(filter, _, since)| (filter, since))
+}
+
 /// Sequence number of the first message in a shard that the queue of a record refers to.
 pub(crate) fn first_in_flight(layout: &Layout, record: &Record, index: usize) -> Option<u64> {
     let entries = record.queue.iter().filter_map(RecordedDelivery::read);
@@ -159,10 +163,30 @@ pub(crate) fn first_in_flight(layout: &Layout, record: &Record, index: usize) ->
 #[cfg(test)]
 mod tests {
     use braid_proto::packet::PacketId;
-    use braid_store::{Lsn, QueueEntry, StoredDelivery};
+    use braid_proto::session::Subscription;
+    use braid_store::{Lsn, QueueEntry, StoredDelivery, StoredSubscription};
 
     use super::*;
     use crate::layout::{Dimensions, IMPORTED_NUMBERS};
+
+    #[test]
+    fn messages_of_a_shared_subscription_do_not_hold_the_position() {
+        let of = |filter, qos| {
+            let subscription = Subscription { qos, ..Subscription::default() };
+            let filter = TopicFilter::parse(filter).unwrap();
+            RecordedSubscription::of(&filter, &StoredSubscription::of(&subscription), &[7])
+        };
+        let subscriptions = vec![
+            of("$share/g/a", QoS::AtLeastOnce),
+            of("b", QoS::AtMostOnce),
+            of("c", QoS::AtLeastOnce),
+            of("d", QoS::ExactlyOnce),
+        ];
+        let record = Record { subscriptions, ..Record::default() };
+        let filters: Vec<_> =
+            queued_filters(&record).map(|(filter, since)| (filter.to_string(), since[0])).collect();
+        assert_eq!(filters, [("c".to_owned(), 7), ("d".to_owned(), 7)]);
+    }
 
     #[test]
     fn messages_of_the_queue_hold_the_position() {
