@@ -2,6 +2,7 @@
 //! pull.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use futures_util::StreamExt;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
-use tokio::time::{interval, sleep};
+use tokio::time::{Instant, interval, sleep, timeout_at};
 
 use crate::batch::Batch;
 use crate::hash::{BASIS, fnv_1a};
@@ -30,8 +31,14 @@ use crate::marks::Marker;
 use crate::ordered::EXPIRES;
 use crate::store::{NodeState, SharedOutcome};
 
-/// Messages of a group that the members of one node have not completed.
+/// Messages of a group in a shard that the members of one node have not completed.
 const WINDOW: usize = 256;
+
+/// Messages of one request.
+const BATCH: u32 = 64;
+
+/// Time after the end of a request after which it counts as lost with its server.
+const LOST: Duration = Duration::from_secs(1);
 
 /// Messages of a group that all members together have not completed.
 const WINDOW_OF_ALL: i64 = 10_000;
@@ -50,7 +57,8 @@ pub(crate) const GROUP: &str = "g-";
 /// Longest time between two tries.
 const AGAIN: Duration = Duration::from_millis(500);
 
-type Pending = Arc<Mutex<HashMap<(TopicFilter, Lsn), (Received, OwnedSemaphorePermit)>>>;
+/// Messages that members of this node have and have not completed, with their parts of the window.
+type Pending = HashMap<(TopicFilter, Lsn), (Received, OwnedSemaphorePermit)>;
 
 /// Groups with members at this node.
 pub(crate) struct SharedGroups {
@@ -60,7 +68,7 @@ pub(crate) struct SharedGroups {
     /// Streams of the shards, by index.
     pub(crate) streams: Vec<Stream<()>>,
     pub(crate) handle: NodeHandle,
-    pending: Pending,
+    pending: Mutex<Pending>,
 }
 
 /// Name of a group as a consumer and a queue: two hashes of its filter, as filters have characters that names must not
@@ -100,7 +108,7 @@ impl SharedGroups {
         streams: Vec<Stream<()>>,
         handle: NodeHandle,
     ) -> Self {
-        Self { state, client, streams, handle, pending: Pending::default() }
+        Self { state, client, streams, handle, pending: Mutex::default() }
     }
 
     /// Serves the groups for as long as the node runs.
@@ -142,15 +150,16 @@ impl SharedGroups {
         }
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashMap<(TopicFilter, Lsn), (Received, OwnedSemaphorePermit)>> {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn begin(self: &Arc<Self>, change: &InterestChange) -> Vec<AbortHandle> {
-        let window = Arc::new(Semaphore::new(WINDOW));
         let mut tasks = Vec::new();
         for index in 0..self.streams.len() {
-            let (this, filter, window) = (self.clone(), change.filter.clone(), window.clone());
+            let (this, filter) = (self.clone(), change.filter.clone());
+            // One for each shard: a request holds its part while it waits for messages.
+            let window = Arc::new(Semaphore::new(WINDOW));
             let mut since = change.since.get(index).copied().unwrap_or(0);
             let pull = async move {
                 // A new consumer takes requests a short time after it was made.
@@ -179,8 +188,9 @@ impl SharedGroups {
         tasks
     }
 
-    /// Pulls messages of the log for the members at this node. A consumer that was removed meanwhile is made anew
-    /// behind `since`: it had nothing that was not completed.
+    /// Pulls messages of the log for the members at this node, no more than the window has room for: the servers give a
+    /// message that waits for room to another member too, since only those that are pending are told to be here still.
+    /// A consumer that was removed meanwhile is made anew behind `since`: it had nothing that was not completed.
     async fn pull(
         &self,
         filter: &TopicFilter,
@@ -188,37 +198,60 @@ impl SharedGroups {
         since: &mut u64,
         window: &Arc<Semaphore>,
     ) -> Result<(), async_nats::Error> {
-        let layout = &self.state.layout;
-        let consumer = open_group(layout, &self.streams[index], filter, index, *since).await?;
-        // Without a heartbeat a request that was lost with its server would be missed after 35 s.
-        let pull = consumer.stream().max_messages_per_batch(64).expires(EXPIRES).heartbeat(EXPIRES / 2);
-        let mut messages = pull.messages().await?;
-        while let Some(received) = messages.next().await {
-            let received = received?;
-            let permit = window.clone().acquire_owned().await?;
-            let (sequence, deliveries) =
-                received.info().map(|info| (info.stream_sequence, info.delivered))?;
-            *since = sequence.max(*since);
-            let async_nats::Message { subject, headers, payload, .. } = &received.message;
-            let named = named(layout, subject);
-            let read = read(layout, index, sequence, named, headers.as_ref(), payload.clone());
-            let read = read.filter(|logged| !logged.is_withheld);
-            let Some((lsn, message)) =
-                read.and_then(|logged| Some((logged.lsn, logged.arrived(self.state.clock.now())?.message)))
-            else {
-                received.ack().await?;
-                continue;
-            };
-            self.pending().insert((filter.clone(), lsn), (received, permit));
-            match self.handle.deliver_shared(filter, message) {
-                Some(QoS::AtMostOnce) => self.end(filter.clone(), lsn, true),
-                Some(_) => {}
-                None if deliveries >= DELIVERIES => {
-                    tracing::debug!(%filter, "a message that no member may receive is dropped");
-                    self.end(filter.clone(), lsn, true);
-                }
-                None => self.end(filter.clone(), lsn, false),
+        let consumer = open_group(&self.state.layout, &self.streams[index], filter, index, *since).await?;
+        loop {
+            let mut room = window.clone().acquire_owned().await?;
+            let more = u32::try_from(window.available_permits()).unwrap_or(BATCH).min(BATCH - 1);
+            if let Ok(more) = window.clone().try_acquire_many_owned(more) {
+                room.merge(more);
             }
+            let give_up = Instant::now() + EXPIRES + LOST;
+            let request = consumer.batch().max_messages(room.num_permits()).expires(EXPIRES);
+            let mut messages = request.messages().await?;
+            while let Some(received) = timeout_at(give_up, messages.next()).await? {
+                let Some(permit) = room.split(1) else { break };
+                self.accept(filter, index, since, received?, permit).await?;
+            }
+        }
+    }
+
+    /// Delivers a message to a member, unless one has it by now.
+    async fn accept(
+        &self,
+        filter: &TopicFilter,
+        index: usize,
+        since: &mut u64,
+        received: Received,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(), async_nats::Error> {
+        let layout = &self.state.layout;
+        let (sequence, deliveries) = received.info().map(|info| (info.stream_sequence, info.delivered))?;
+        *since = sequence.max(*since);
+        let async_nats::Message { subject, headers, payload, .. } = &received.message;
+        let named = named(layout, subject);
+        let read = read(layout, index, sequence, named, headers.as_ref(), payload.clone());
+        let read = read.filter(|logged| !logged.is_withheld);
+        let Some((lsn, message)) =
+            read.and_then(|logged| Some((logged.lsn, logged.arrived(self.state.clock.now())?.message)))
+        else {
+            return received.ack().await;
+        };
+        match self.pending().entry((filter.clone(), lsn)) {
+            Entry::Vacant(new) => drop(new.insert((received, permit))),
+            // The servers were not told in time that it is here still.
+            Entry::Occupied(mut known) => {
+                known.get_mut().0 = received;
+                return Ok(());
+            }
+        }
+        match self.handle.deliver_shared(filter, message) {
+            Some(QoS::AtMostOnce) => self.end(filter.clone(), lsn, true),
+            Some(_) => {}
+            None if deliveries >= DELIVERIES => {
+                tracing::debug!(%filter, "a message that no member may receive is dropped");
+                self.end(filter.clone(), lsn, true);
+            }
+            None => self.end(filter.clone(), lsn, false),
         }
         Ok(())
     }

@@ -262,3 +262,40 @@ async fn retained_messages_follow_their_topic_to_another_shard() {
     assert_eq!(subscriber.text().await, "later q0 0 retain");
     node.stop().await;
 }
+
+// The servers give a message that waits for room in the window to another member too, and the first one may get it
+// twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_member_is_given_no_more_than_its_window() {
+    const WINDOW: usize = 256;
+    const MESSAGES: usize = WINDOW + 100;
+    let (_servers, options, jetstream) = one_server(Upkeep::default()).await;
+    let node = BrokerNode::start(&options).await;
+    let (mut member, _) = node.connect("member").await;
+    member.subscribe("$share/g/t", QoS::AtLeastOnce).await;
+    let (mut publisher, _) = node.connect("publisher").await;
+    for number in 0..MESSAGES {
+        publisher.publish("t", number.to_string(), false).await;
+    }
+    let stream = jetstream.get_stream("test-m-0").await.unwrap();
+    let names: Vec<String> = stream.consumer_names().try_collect().await.unwrap();
+    let group = names.iter().find(|name| name.starts_with("g-")).unwrap();
+    let in_flight = async || {
+        let info = stream.consumer_info(group).await.unwrap();
+        (info.num_ack_pending, usize::try_from(info.num_pending).unwrap())
+    };
+    let give_up = Instant::now() + PATIENCE;
+    while in_flight().await.0 < WINDOW {
+        assert!(Instant::now() < give_up, "{:?}", in_flight().await);
+    }
+    for _ in 0..100 {
+        assert_eq!(in_flight().await, (WINDOW, MESSAGES - WINDOW));
+    }
+    // One that is acknowledged makes room for the next.
+    assert!(member.text().await.ends_with("q1 1"));
+    member.acknowledge(braid_proto::packet::AckKind::Puback, 1).await;
+    while in_flight().await.1 == MESSAGES - WINDOW {
+        assert!(Instant::now() < give_up);
+    }
+    node.stop().await;
+}
