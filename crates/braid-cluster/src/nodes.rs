@@ -17,7 +17,7 @@ use crate::name::Name;
 use crate::publish::last_message;
 
 /// Time between two renewals: two may fail.
-const RENEW: Duration = Duration::from_secs(3);
+pub(crate) const RENEW: Duration = Duration::from_secs(3);
 
 /// Time between two tries.
 const AGAIN: Duration = Duration::from_millis(500);

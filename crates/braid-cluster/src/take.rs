@@ -18,7 +18,7 @@ use crate::exchanges::{Exchanges, Last};
 use crate::layout::LEASE;
 use crate::log_writer::Command;
 use crate::name::Name;
-use crate::nodes::NodeRecord;
+use crate::nodes::{NodeRecord, RENEW};
 use crate::publish::{Outgoing, Tried, last_message, next_message, send};
 use crate::record::Record;
 use crate::sessions::OwnSession;
@@ -27,10 +27,12 @@ use crate::store::{NodeState, SessionEvent};
 /// Time for a node to release a session.
 const RELEASE: Duration = Duration::from_secs(2);
 
-/// Looks at a node that NATS knows no connection of, and the time between them: together more than the node takes to
-/// notice that it has none.
-const GONE: u32 = 5;
-const GONE_LOOK: Duration = Duration::from_millis(300);
+/// Time for which a node that NATS knows no connection of has not renewed its lease, after which it is gone: a live one
+/// renews within, and is only hidden, as by a route between servers that is made anew.
+const GONE: Duration = RENEW.saturating_add(Duration::from_millis(1500));
+
+/// Time between two calls to a node that does not release the session.
+const CALL_AGAIN: Duration = Duration::from_millis(300);
 
 /// Time for this node to deliver what the session has got elsewhere, and between two looks at the log and at itself.
 const CATCH_UP: Duration = Duration::from_secs(10);
@@ -52,6 +54,31 @@ pub(crate) struct Taker {
     pub(crate) nodes: Stream<()>,
     /// Streams of the shards, by index.
     pub(crate) streams: Vec<Stream<()>>,
+}
+
+/// Silence of a node of which NATS knows no connection.
+#[derive(Default)]
+struct Silence {
+    /// Last renewal of its lease, and the time since which it has been the last.
+    since: Option<(u64, Instant)>,
+}
+
+impl Silence {
+    /// Notes a call for which NATS knows no connection: true if the node is gone.
+    fn note(&mut self, renewal: u64, now: Instant) -> bool {
+        match self.since {
+            Some((last, since)) if last == renewal => now.saturating_duration_since(since) >= GONE,
+            _ => {
+                self.since = Some((renewal, now));
+                false
+            }
+        }
+    }
+
+    /// Notes that NATS knows a connection of it.
+    const fn end(&mut self) {
+        self.since = None;
+    }
 }
 
 /// Record that was found.
@@ -93,7 +120,7 @@ impl Taker {
     ) -> Result<Option<RemoteSession>, StoreError> {
         let Some(found) = self.read(client_id).await? else { return Ok(None) };
         let is_absent = match &found.record.owner {
-            Some(owner) => !self.has_lease(owner, &found.record.run).await?,
+            Some(owner) => self.renewal(owner, &found.record.run).await?.is_none(),
             None => is_due(&found.record),
         };
         Ok(is_absent.then(|| found.exact_session()))
@@ -105,13 +132,15 @@ impl Taker {
         Ok(found.map(FoundRecord::exact_session))
     }
 
-    /// Whether a process of a node has its lease, and with it its sessions.
-    pub(crate) async fn has_lease(&self, node: &str, run: &str) -> Result<bool, StoreError> {
-        let Ok(name) = node.parse::<Name>() else { return Ok(false) };
+    /// Last renewal of the lease of a process of a node, whose sessions are its own for as long; `None`: it has none.
+    async fn renewal(&self, node: &str, run: &str) -> Result<Option<u64>, StoreError> {
+        let Ok(name) = node.parse::<Name>() else { return Ok(None) };
         let subject = self.state.layout.node(&name);
         let lease = self.patiently(|| last_message(&self.nodes, &subject)).await?;
-        let record = lease.and_then(|(payload, _)| serde_json::from_slice::<NodeRecord>(&payload).ok());
-        Ok(record.is_some_and(|record| record.run == run))
+        let is_its = |payload: &[u8]| {
+            serde_json::from_slice::<NodeRecord>(payload).is_ok_and(|record| record.run == run)
+        };
+        Ok(lease.filter(|(payload, _)| is_its(payload)).map(|(_, sequence)| sequence))
     }
 
     /// Record of a client, from the leader of the stream.
@@ -189,35 +218,40 @@ impl Taker {
         Err(StoreError::Unavailable { reason: "other nodes claim the session again and again".into() })
     }
 
-    /// Asks a node to release a session, until it has, or may not deliver to its client any more: it does not answer
-    /// and has no lease, or NATS knows no connection of it for longer than it takes the node to notice that.
+    /// Asks a node to release a session, until it has, or may not deliver to its client any more: it has no lease, or
+    /// NATS knows no connection of it while it does not renew the lease in time.
     async fn release(&self, owner: &str, found: &FoundRecord) -> Result<(), StoreError> {
         let Ok(name) = owner.parse::<Name>() else { return Ok(()) };
         let client = found.client_id.as_str();
         let call = Call::Release { client: client.to_owned() };
         let give_up = Instant::now() + LEASE + RELEASE;
-        let mut gone = 0;
+        let mut silence = Silence::default();
         while Instant::now() < give_up {
-            if !self.has_lease(owner, &found.record.run).await? {
+            let Some(renewal) = self.renewal(owner, &found.record.run).await? else {
                 tracing::info!(client, node = %name, "taken from a node without a lease");
                 return Ok(());
-            }
+            };
             let request = Request::new().payload(call.write()).timeout(Some(RELEASE));
             match self.client.send_request(self.state.layout.calls(&name), request).await {
                 Ok(answer) if Reply::read(&answer.payload).is_some_and(|reply| reply.is_done) => {
                     return Ok(());
                 }
-                Ok(_) => tracing::debug!(client, node = %name, "it cannot release the session"),
+                Ok(_) => {
+                    tracing::debug!(client, node = %name, "it cannot release the session");
+                    silence.end();
+                }
                 Err(error) if error.kind() == RequestErrorKind::NoResponders => {
-                    gone += 1;
-                    if gone == GONE {
+                    if silence.note(renewal, Instant::now()) {
                         tracing::info!(client, node = %name, "taken from a node that is gone");
                         return Ok(());
                     }
-                    sleep(GONE_LOOK).await;
                 }
-                Err(error) => tracing::debug!(client, node = %name, %error, "it does not answer"),
+                Err(error) => {
+                    tracing::debug!(client, node = %name, %error, "it does not answer");
+                    silence.end();
+                }
             }
+            sleep(CALL_AGAIN).await;
         }
         Err(StoreError::Unavailable {
             reason: format!("the node {owner} does not release the session").into(),
@@ -336,5 +370,28 @@ impl Taker {
             exchanges = Exchanges::read(exchanges.client.clone(), subject, last);
         }
         Err(StoreError::Unavailable { reason: "the exchanges of the client change again and again".into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_renews_its_lease_is_not_gone() {
+        let (mut silence, began) = (Silence::default(), Instant::now());
+        let at = |ms| began + Duration::from_millis(ms);
+        // Its route is away for long, and it renews every three seconds.
+        let mut calls = (0..100).map(|call| call * 300);
+        assert!(calls.all(|ms| !silence.note(ms / 3000, at(ms))));
+        // One that is dead.
+        silence.end();
+        let gone = (0..100).map(|call| call * 300).find(|ms| silence.note(9, at(*ms)));
+        assert_eq!(gone, Some(4500));
+        // An answer in between shows that it is not.
+        silence.end();
+        assert!(!silence.note(9, at(4500)) && !silence.note(9, at(8900)));
+        silence.end();
+        assert!(!silence.note(9, at(9000)) && !silence.note(9, at(13_400)) && silence.note(9, at(13_500)));
     }
 }

@@ -1,11 +1,15 @@
 //! Reason codes for clients whose session moves, whose node stops, or whose node has no majority of the servers.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use braid_broker::command::CommandError;
-use braid_cluster::{ClusterOptions, Risk};
+use braid_cluster::{ClusterOptions, NodeRecord, Risk};
 use braid_proto::message::Message;
 use braid_proto::packet::{MessageProperties, Packet, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicName;
+use futures_util::StreamExt;
 use tokio::time::Instant;
 
 use super::broker::{BrokerNode, Client, PATIENCE};
@@ -104,5 +108,39 @@ async fn packets_that_no_message_of_nats_holds_are_refused() {
     answers.sort_unstable();
     assert!(answers[0].starts_with("Puback 1 "), "{answers:?}");
     assert_eq!(answers[1], "x q1 1", "the shard goes on");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_release_a_session_is_asked_again_after_a_pause() {
+    let servers = Servers::start(1, &Settings::default()).await;
+    let [a, _] = pair(&servers);
+    let node = BrokerNode::start(&a).await;
+    let nats = async_nats::connect(servers.url(0)).await.unwrap();
+    let other = NodeRecord::new("9".to_owned(), "1.0");
+    let session = format!(r#"{{"o":"z","r":"{}","e":3600}}"#, other.run);
+    let jetstream = async_nats::jetstream::new(nats.clone());
+    for (subject, payload) in
+        [("test.n.z", serde_json::to_vec(&other).unwrap()), ("test.s.c", session.into_bytes())]
+    {
+        jetstream.publish(subject, payload.into()).await.unwrap().await.unwrap();
+    }
+    let mut calls = nats.subscribe("test.c.z").await.unwrap();
+    let counted = Arc::new(AtomicUsize::new(0));
+    let (count, of_calls) = (counted.clone(), nats.clone());
+    let busy = tokio::spawn(async move {
+        while let Some(call) = calls.next().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            of_calls.publish(call.reply.unwrap(), r#"{"done":false}"#.into()).await.unwrap();
+        }
+    });
+    assert_eq!(node.refused("c").await, ReasonCode::ServerUnavailable);
+    let count = counted.load(Ordering::Relaxed);
+    assert!((2..50).contains(&count), "{count} calls");
+    // NATS knows no connection of it, and its lease is not renewed.
+    busy.abort();
+    assert!(busy.await.is_err());
+    let (_client, is_present) = node.connect("c").await;
+    assert!(is_present);
     node.stop().await;
 }
