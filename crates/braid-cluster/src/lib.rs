@@ -43,6 +43,7 @@ mod node;
 mod nodes;
 mod options;
 mod ordered;
+mod ownership;
 mod position;
 mod preflight;
 mod progress;

@@ -2,12 +2,9 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use async_nats::Client;
-use async_nats::connection::State;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Stream;
 use braid_broker::cluster::Cluster;
@@ -16,9 +13,8 @@ use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 use braid_store::Store;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{oneshot, watch};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, interval, timeout};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::advance::Advancer;
 use crate::calls;
@@ -27,15 +23,16 @@ use crate::cluster::NatsCluster;
 use crate::connect::Connections;
 use crate::error::{ClusterError, Risk};
 use crate::interest::Interest;
-use crate::layout::{LEASE, Layout, Shard};
+use crate::layout::{Layout, Shard};
 use crate::live::{LiveOutlet, LiveQueues, LiveReader};
 use crate::log_reader::LogReader;
 use crate::log_source::LogSource;
 use crate::log_writer::{Command, LogWriter};
 use crate::maintenance::Maintenance;
 use crate::marks::answer_marks;
-use crate::nodes::{Lease, LeaseLost, LeaseWatcher, NodeRecord, live_nodes};
+use crate::nodes::{Lease, NodeRecord, live_nodes};
 use crate::options::{ClusterOptions, Upkeep};
+use crate::ownership::KeptLease;
 use crate::position::ReadPosition;
 use crate::preflight::{ServerFacts, unchecked};
 use crate::reads::MessageReader;
@@ -52,14 +49,6 @@ const RARELY: Duration = Duration::from_secs(60);
 
 /// Time to find other nodes before this one stops.
 const SUCCESSORS: Duration = Duration::from_secs(1);
-
-/// Time between two looks at the connection to NATS, and looks after which it counts as lost: together less than the
-/// time for which other nodes ask for a session.
-const CONNECTION_LOOK: Duration = Duration::from_millis(250);
-const CONNECTION_LOST: u32 = 3;
-
-/// Time to give the name of the node back.
-const GIVE_BACK: Duration = Duration::from_secs(1);
 
 /// Node that has joined its cluster, without its broker.
 #[derive(Debug)]
@@ -143,7 +132,9 @@ struct Inlets {
 
 /// Node with the store and the cluster for its broker.
 pub struct ClusterNode {
-    node: Node,
+    connections: Connections,
+    layout: Layout,
+    lease: KeptLease,
     state: Arc<NodeState>,
     cluster: Arc<NatsCluster>,
     streams: NodeStreams,
@@ -165,7 +156,7 @@ pub(crate) struct NodeStreams {
 
 impl std::fmt::Debug for ClusterNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClusterNode").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("ClusterNode").field("node", &self.state.node).finish_non_exhaustive()
     }
 }
 
@@ -175,10 +166,12 @@ impl ClusterNode {
     /// # Errors
     /// Every [`ClusterError`].
     pub async fn join(options: &ClusterOptions, version: &str) -> Result<Self, ClusterError> {
-        let node = Node::join(options, version).await?;
-        let Node { connections, layout, lease, readings } = &node;
+        let Node { connections, layout, lease, readings } = Node::join(options, version).await?;
+        let run = Arc::from(lease.run());
+        // Retained messages may take longer to read than the lease lasts.
+        let lease = KeptLease::keep(lease);
         let max_payload = connections.ordinary.client().max_payload();
-        let streams = NodeStreams::open(connections, layout).await?;
+        let streams = NodeStreams::open(&connections, &layout).await?;
         let client = connections.ordinary.client();
         let log =
             LogSource { client: client.clone(), layout: layout.clone(), streams: streams.messages.clone() };
@@ -190,10 +183,10 @@ impl ClusterNode {
         let (live, from_live) = LiveOutlet::new();
         let outlets = Outlets { due, events, shared, reads, interest, writers };
         let positions = snapshot.positions.iter().map(|at| ReadPosition::new(*at)).collect();
-        let (name, run) = (options.node.to_string(), Arc::from(lease.run()));
+        let name = options.node.to_string();
         let state = NodeState::new(layout.clone(), name, run, outlets, positions, snapshot.into_messages());
         let (monitors, ca_files) = (options.monitors.clone(), options.ca_files.clone());
-        state.clock.set_to_median(readings, monitors.len());
+        state.clock.set_to_median(&readings, monitors.len());
         let state = Arc::new(state);
         let messages = streams.messages.clone();
         let taker = Taker {
@@ -214,13 +207,14 @@ impl ClusterNode {
             interest: from_interest,
             live: from_live,
         };
-        Ok(Self { node, state, cluster, streams, inlets, upkeep: options.upkeep, monitors, ca_files })
+        let upkeep = options.upkeep;
+        Ok(Self { connections, layout, lease, state, cluster, streams, inlets, upkeep, monitors, ca_files })
     }
 
     /// Largest packet of MQTT that fits into a message of NATS, in bytes.
     #[must_use]
     pub const fn largest_packet(&self) -> usize {
-        self.node.connections.largest_packet
+        self.connections.largest_packet
     }
 
     /// Store for the broker of this node.
@@ -238,8 +232,8 @@ impl ClusterNode {
     /// Begins to serve the broker of this node.
     #[must_use]
     pub fn start(self, handle: &NodeHandle) -> RunningNode {
-        let Self { node, state, cluster, streams, inlets, upkeep, monitors, ca_files } = self;
-        let Node { connections, layout, lease, .. } = node;
+        let Self { connections, layout, lease, state, cluster, streams, inlets, upkeep, monitors, ca_files } =
+            self;
         let mut tasks = JoinSet::new();
         for (index, commands) in inlets.writers.into_iter().enumerate() {
             let shard = layout.shard_at(index);
@@ -313,15 +307,9 @@ impl ClusterNode {
         tasks.spawn(maintenance.run());
         let with_clock = state.clone();
         tasks.spawn(async move { with_clock.clock.keep_synchronized(&monitors, &ca_files).await });
-        let ((lost, is_lost), (leaving, left)) = (watch::channel(false), oneshot::channel());
-        let until = Instant::now() + LEASE / 2;
-        handle.set_owns_until(until.into_std());
-        let owned_until = Arc::new(Mutex::new(until));
-        tasks.spawn(watch_connection(connections.ordinary.client(), handle.clone(), owned_until.clone()));
-        let is_verifying = Arc::default();
-        let watcher = Renewals { state: state.clone(), handle: handle.clone(), owned_until, is_verifying };
-        let renewal = tokio::spawn(keep_lease(lease, watcher, left, lost));
-        RunningNode { state, handle: handle.clone(), nodes, is_lost, leaving, renewal, tasks }
+        lease.renewals.begin(state.clone(), handle.clone());
+        tasks.spawn(lease.renewals.clone().watch_connection(connections.ordinary.client()));
+        RunningNode { state, handle: handle.clone(), nodes, lease, tasks }
     }
 }
 
@@ -437,73 +425,8 @@ pub struct RunningNode {
     state: Arc<NodeState>,
     handle: NodeHandle,
     nodes: Stream<()>,
-    /// True when another process has the name of the node.
-    is_lost: watch::Receiver<bool>,
-    leaving: oneshot::Sender<()>,
-    /// Renewal of the lease, until the node leaves.
-    renewal: JoinHandle<()>,
+    lease: KeptLease,
     tasks: JoinSet<()>,
-}
-
-/// Effect of the lease on the node.
-struct Renewals {
-    state: Arc<NodeState>,
-    handle: NodeHandle,
-    owned_until: Arc<Mutex<Instant>>,
-    /// True while the records of all sessions are written again.
-    is_verifying: Arc<AtomicBool>,
-}
-
-/// Ends the certainty of this node about its sessions while it has no connection to NATS: another node that finds no
-/// answer takes them over.
-async fn watch_connection(client: Client, handle: NodeHandle, owned_until: Arc<Mutex<Instant>>) {
-    let mut look = interval(CONNECTION_LOOK);
-    let mut lost = 0;
-    loop {
-        look.tick().await;
-        lost = if client.connection_state() == State::Connected { 0 } else { lost + 1 };
-        if lost == CONNECTION_LOST {
-            let now = Instant::now();
-            *owned_until.lock().unwrap_or_else(PoisonError::into_inner) = now;
-            handle.set_owns_until(now.into_std());
-        }
-    }
-}
-
-impl LeaseWatcher for Renewals {
-    fn positions(&self) -> Vec<u64> {
-        self.state.positions().to_vec()
-    }
-
-    fn note_renewed(&self, until: Instant) {
-        self.state.is_reachable.store(true, Ordering::Relaxed);
-        self.handle.set_reachable(true);
-        let now = Instant::now();
-        let mut owned_until = self.owned_until.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *owned_until, until);
-        drop(owned_until);
-        if now < before && !self.is_verifying.load(Ordering::Acquire) {
-            return self.handle.set_owns_until(until.into_std());
-        }
-        if self.is_verifying.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        // Other nodes may have taken over sessions: writes of their records are refused, and their connections closed,
-        // before anything is delivered to them.
-        let (state, handle) = (self.state.clone(), self.handle.clone());
-        let (owned_until, is_verifying) = (self.owned_until.clone(), self.is_verifying.clone());
-        tokio::spawn(async move {
-            state.verify_all().await;
-            is_verifying.store(false, Ordering::Release);
-            let until = *owned_until.lock().unwrap_or_else(PoisonError::into_inner);
-            handle.set_owns_until(until.into_std());
-        });
-    }
-
-    fn note_unreachable(&self) {
-        self.state.is_reachable.store(false, Ordering::Relaxed);
-        self.handle.set_reachable(false);
-    }
 }
 
 impl std::fmt::Debug for RunningNode {
@@ -515,8 +438,7 @@ impl std::fmt::Debug for RunningNode {
 impl RunningNode {
     /// Waits until another process has the name of the node.
     pub async fn lost(&mut self) {
-        // The sender lives as long as the renewal, which ends with that.
-        let _ = self.is_lost.wait_for(|is_lost| *is_lost).await;
+        self.lease.lost().await;
     }
 
     /// Tells the broker the addresses of the other nodes, to which its clients are sent when it stops.
@@ -531,22 +453,7 @@ impl RunningNode {
     /// Leaves the cluster: writes what is due, and gives the name back.
     pub async fn leave(mut self) {
         self.state.settle().await;
-        // A lease that is lost is not renewed any more.
-        let _ = self.leaving.send(());
-        let _ = timeout(GIVE_BACK, self.renewal).await;
+        self.lease.give_back().await;
         self.tasks.shutdown().await;
-    }
-}
-
-/// Keeps a lease until it is lost, or the node leaves.
-async fn keep_lease(
-    mut lease: Lease,
-    watcher: Renewals,
-    leaving: oneshot::Receiver<()>,
-    is_lost: watch::Sender<bool>,
-) {
-    tokio::select! {
-        LeaseLost = lease.keep(&watcher) => drop(is_lost.send(true)),
-        _ = leaving => lease.give_back().await,
     }
 }

@@ -82,6 +82,8 @@ pub struct Lease {
     record: NodeRecord,
     /// Sequence number of the last renewal.
     revision: u64,
+    /// Time until which it lasts since it was taken.
+    until: Instant,
 }
 
 /// Receiver of the state of a lease.
@@ -126,8 +128,8 @@ impl Lease {
     ) -> Result<Self, ClusterError> {
         let stream = jetstream.get_stream_no_info(layout.nodes_stream()).await;
         let stream = stream.map_err(|error| no_answer(&error))?;
-        let mut lease =
-            Self { jetstream: jetstream.clone(), stream, subject: layout.node(node), record, revision: 0 };
+        let (jetstream, subject) = (jetstream.clone(), layout.node(node));
+        let mut lease = Self { jetstream, stream, subject, record, revision: 0, until: Instant::now() };
         let give_up = Instant::now() + LEASE + GRACE;
         loop {
             let owner = lease.owner().await;
@@ -137,7 +139,7 @@ impl Lease {
                     return Ok(lease);
                 }
                 Ok(NameOwner::Free(revision) | NameOwner::Earlier(revision)) => {
-                    lease.revision = revision;
+                    (lease.revision, lease.until) = (revision, Instant::now() + LEASE - MARGIN);
                     match lease.write().await {
                         Ok(()) => return Ok(lease),
                         Err(error) => no_answer(&error),
@@ -196,6 +198,11 @@ impl Lease {
     #[must_use]
     pub fn run(&self) -> &str {
         &self.record.run
+    }
+
+    /// Time until which this process relies on the lease as it was taken.
+    pub(crate) const fn until(&self) -> Instant {
+        self.until
     }
 
     /// Renews the lease until another process has the name, with the present positions of the node.

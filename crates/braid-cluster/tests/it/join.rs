@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_cluster::{
-    ClusterError, ClusterOptions, Layout, Lease, LeaseWatcher, Login, Node, NodeRecord, Risk,
+    ClusterError, ClusterNode, ClusterOptions, Layout, Lease, LeaseWatcher, Login, Node, NodeRecord, Risk,
 };
 use tokio::time::{Instant, timeout};
 
@@ -135,4 +135,24 @@ async fn a_name_belongs_to_one_process() {
     let other = take("2").await.unwrap();
     other.give_back().await;
     take("3").await.unwrap();
+}
+
+// Reading what is retained, and the start of the broker, may take longer than a lease lasts.
+#[tokio::test]
+async fn a_lease_is_renewed_before_the_broker_begins() {
+    let servers = Servers::start(1, &Settings::default()).await;
+    let mut options = servers.options("a", "1");
+    options.accepted = vec![Risk::Replicas];
+    options.dimensions.replicas = 1;
+    let joined = ClusterNode::join(&options, "1.0").await.unwrap();
+    let layout = Layout::new(options.cluster.clone(), options.dimensions);
+    let jetstream = async_nats::jetstream::new(async_nats::connect(servers.url(0)).await.unwrap());
+    let take = async || {
+        Lease::take(&jetstream, &layout, &options.node, NodeRecord::new("2".to_owned(), "1.0")).await
+    };
+    let error = take().await.unwrap_err();
+    assert!(matches!(&error, ClusterError::NameTaken { instance, .. } if instance == "1"), "{error}");
+    // A start that fails gives the name back.
+    drop(joined);
+    take().await.unwrap();
 }
