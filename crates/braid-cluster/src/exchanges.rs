@@ -30,6 +30,18 @@ pub(crate) enum Last {
     Unsure,
 }
 
+/// Process that wrote the last record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Author {
+    /// Process of this node.
+    Own,
+    /// Another one, after this one did: it has the session.
+    Other,
+    /// Another one, before or after this one had the session; or the record was removed with the log before it. The
+    /// record of the session tells who has it.
+    Unknown,
+}
+
 #[derive(Default, Serialize, Deserialize)]
 struct Record {
     /// Process that wrote it.
@@ -109,21 +121,14 @@ impl Exchanges {
         Outgoing::new(self.subject.clone(), payload).expecting(last)
     }
 
-    /// Takes note of the last record in the stream, which is not the expected one: true if it is of this node, or has
-    /// been removed with the log before it; false if another node has written it.
-    pub(crate) fn accept(&mut self, found: Option<(&[u8], u64)>, run: &str) -> bool {
-        let (is_accepted, sequence) = match found {
-            None => (true, 0),
-            Some((payload, sequence)) => {
-                let is_own =
-                    || serde_json::from_slice::<Record>(payload).is_ok_and(|record| record.run == run);
-                (self.last == Last::Unread || is_own(), sequence)
-            }
-        };
-        if is_accepted {
-            self.last = Last::Known(sequence);
+    /// Authorship of the last record in the stream, which is not the expected one.
+    pub(crate) fn author(&self, found: Option<&[u8]>, run: &str) -> Author {
+        let record = found.map(|payload| serde_json::from_slice::<Record>(payload).unwrap_or_default());
+        match record {
+            Some(record) if record.run == run => Author::Own,
+            Some(_) if self.last == Last::Unsure => Author::Other,
+            _ => Author::Unknown,
         }
-        is_accepted
     }
 }
 
@@ -139,18 +144,20 @@ mod tests {
     fn a_record_comes_back_and_belongs_to_the_node_that_wrote_it() {
         let (client, subject) = (ClientId::from("c"), "t.q.0.c".to_owned());
         let mut own = Exchanges::new(client.clone(), subject.clone());
-        assert!(
-            own.accept(Some((b"{\"r\":\"other\",\"p\":[[9,1]]}", 4)), "run"),
-            "a new session follows any record"
-        );
+        let foreign = &b"{\"r\":\"other\",\"p\":[[9,1]]}"[..];
+        assert_eq!(own.author(Some(foreign), "run"), Author::Unknown, "a new session may follow any record");
+        assert_eq!(own.author(None, "run"), Author::Unknown);
+        own.set_last(Last::Known(4));
         own.apply(&ExchangeUpdate { opened: vec![id(1), id(2), id(1)], released: vec![id(3)] });
         own.apply(&ExchangeUpdate { opened: vec![], released: vec![id(2), id(1)] });
         let record = own.outgoing("run");
         assert_eq!(record.headers.get("Nats-Expected-Last-Subject-Sequence").unwrap().as_str(), "4");
         let read = Exchanges::read(client, subject, Some((&record.payload, 7)));
         assert_eq!((read.open().collect::<Vec<_>>(), read.last()), (vec![(id(1), 1)], Last::Known(7)));
-        assert!(own.accept(Some((&record.payload, 8)), "run") && own.last() == Last::Known(8));
-        assert!(!own.accept(Some((&record.payload, 9)), "another") && own.last() == Last::Known(8));
-        assert!(own.accept(None, "run") && own.last() == Last::Known(0));
+        own.set_last(Last::Unsure);
+        assert_eq!(own.author(Some(&record.payload), "run"), Author::Own);
+        assert_eq!(own.author(Some(&record.payload), "another"), Author::Other);
+        assert_eq!(own.author(Some(b"?"), "run"), Author::Other, "it is not of this node");
+        assert_eq!(own.author(None, "run"), Author::Unknown, "the log before it was removed");
     }
 }

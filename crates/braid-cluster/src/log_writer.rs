@@ -17,10 +17,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::appending::Charge;
 use crate::commit::CommitPart;
-use crate::exchanges::{ExchangeUpdate, Exchanges, Last};
+use crate::exchanges::{Author, ExchangeUpdate, Exchanges, Last};
 use crate::gather::Gather;
 use crate::layout::{Layout, Shard};
 use crate::publish::{Outgoing, Tried, append, last_message};
+use crate::record::Record;
 
 /// Messages of one group, records of exchanges included: the servers take a thousand.
 const GROUP_MESSAGES: usize = 900;
@@ -74,6 +75,23 @@ pub(crate) trait Outcomes: Send + Sync + 'static {
     fn note_unavailable(&self, session: SessionId);
 }
 
+/// Process of this node, as an owner of sessions.
+pub(crate) struct Owner {
+    pub(crate) node: String,
+    pub(crate) run: Arc<str>,
+    /// Stream of the records of sessions.
+    pub(crate) sessions: Stream<()>,
+}
+
+impl Owner {
+    /// Tests whether the record of a client's session, as the leader has it, names this process.
+    async fn has(&self, layout: &Layout, client: &ClientId) -> Result<bool, String> {
+        let found = last_message(&self.sessions, &layout.session(client)).await?;
+        let record = found.and_then(|(payload, _)| Record::read(&payload));
+        Ok(record.is_some_and(|record| record.owner.as_ref() == Some(&self.node) && record.run == *self.run))
+    }
+}
+
 /// Batches that are appended together.
 #[derive(Default)]
 struct Group {
@@ -110,8 +128,7 @@ pub(crate) struct LogWriter {
     pub(crate) stream: Stream<()>,
     pub(crate) layout: Layout,
     pub(crate) shard: Shard,
-    /// Process of this node.
-    pub(crate) run: Arc<str>,
+    owner: Owner,
     pub(crate) outcomes: Arc<dyn Outcomes>,
     next_group: u64,
     exchanges: HashMap<SessionId, Exchanges>,
@@ -125,11 +142,11 @@ impl LogWriter {
         stream: Stream<()>,
         layout: Layout,
         shard: Shard,
-        run: Arc<str>,
+        owner: Owner,
         outcomes: Arc<dyn Outcomes>,
     ) -> Self {
         let (exchanges, failed) = (HashMap::new(), HashSet::new());
-        Self { jetstream, stream, layout, shard, run, outcomes, next_group: 1, exchanges, failed }
+        Self { jetstream, stream, layout, shard, owner, outcomes, next_group: 1, exchanges, failed }
     }
 
     /// Carries out commands until their senders are gone.
@@ -228,7 +245,7 @@ impl LogWriter {
     fn next_id(&mut self) -> String {
         let group = self.next_group;
         self.next_group += 1;
-        format!("{}.{}.{group}", self.run, self.layout.index_of(self.shard))
+        format!("{}.{}.{group}", self.owner.run, self.layout.index_of(self.shard))
     }
 
     /// Messages of a group, then the records of exchanges of its sessions as they will be.
@@ -245,7 +262,7 @@ impl LogWriter {
                 record.apply(update);
             }
         }
-        messages.extend(records.values().map(|record| record.outgoing(&self.run)));
+        messages.extend(records.values().map(|record| record.outgoing(&self.owner.run)));
         (messages, records.into_iter().collect())
     }
 
@@ -275,7 +292,17 @@ impl LogWriter {
                 continue;
             }
             let found = last_message(&self.stream, exchanges.subject()).await?;
-            if !exchanges.accept(found.as_ref().map(|(payload, at)| (&payload[..], *at)), &self.run) {
+            let is_own =
+                match exchanges.author(found.as_ref().map(|(payload, _)| &payload[..]), &self.owner.run) {
+                    Author::Own => true,
+                    Author::Other => false,
+                    // Read after the record of exchanges: a node that claims the session from now on writes that, and
+                    // the servers refuse one of this node.
+                    Author::Unknown => self.owner.has(&self.layout, client).await?,
+                };
+            if is_own {
+                exchanges.set_last(Last::Known(found.map_or(0, |(_, sequence)| sequence)));
+            } else {
                 self.outcomes.note_lost(session);
                 lost.insert(session);
             }

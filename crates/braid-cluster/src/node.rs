@@ -27,7 +27,7 @@ use crate::layout::{Layout, Shard};
 use crate::live::{LiveOutlet, LiveQueues, LiveReader};
 use crate::log_reader::LogReader;
 use crate::log_source::LogSource;
-use crate::log_writer::{Command, LogWriter};
+use crate::log_writer::{Command, LogWriter, Owner};
 use crate::maintenance::Maintenance;
 use crate::marks::answer_marks;
 use crate::nodes::{Lease, NodeRecord, live_nodes};
@@ -237,12 +237,13 @@ impl ClusterNode {
         let mut tasks = JoinSet::new();
         for (index, commands) in inlets.writers.into_iter().enumerate() {
             let shard = layout.shard_at(index);
+            let (node, run) = (state.node.clone(), state.run.clone());
             let writer = LogWriter::new(
                 connections.of(shard).clone(),
                 streams.messages[index].clone(),
                 layout.clone(),
                 shard,
-                state.run.clone(),
+                Owner { node, run, sessions: streams.sessions.clone() },
                 state.clone(),
             );
             tasks.spawn(writer.run(commands));

@@ -111,6 +111,34 @@ async fn packets_that_no_message_of_nats_holds_are_refused() {
     node.stop().await;
 }
 
+// The other node finds an exchange in the log or not, and the client repeats it there: it must not be in the log twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_exchange_of_a_session_that_another_node_has_is_refused() {
+    let servers = Servers::start(1, &Settings::default()).await;
+    let [a, _] = pair(&servers);
+    let node = BrokerNode::start(&a).await;
+    let jetstream = async_nats::jetstream::new(async_nats::connect(servers.url(0)).await.unwrap());
+    let publish = async |subject: String, payload: &'static str| {
+        jetstream.publish(subject, payload.into()).await.unwrap().await.unwrap();
+    };
+    let (mut own, _) = node.connect("own").await;
+    own.send_publish("t", "x", QoS::ExactlyOnce).await;
+    assert!(own.text().await.starts_with("Pubrec 1 "));
+    for (client, exchanges) in [("without", None), ("with", Some(r#"{"r":"other","p":[]}"#))] {
+        let (mut publisher, _) = node.connect(client).await;
+        // Another node claims the session, and fences its exchanges in the second case.
+        publish(format!("test.s.{client}"), r#"{"o":"z","r":"other","e":3600}"#).await;
+        if let Some(exchanges) = exchanges {
+            publish(format!("test.q.0.{client}"), exchanges).await;
+        }
+        publisher.send_publish("t", "x", QoS::ExactlyOnce).await;
+        assert_eq!(disconnected(&mut publisher).await, (ReasonCode::SessionTakenOver, None), "{client}");
+    }
+    let log = jetstream.get_stream("test-m-0").await.unwrap();
+    assert_eq!(log.cached_info().state.messages, 3, "a message and its exchange, and that of the other node");
+    node.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_cannot_release_a_session_is_asked_again_after_a_pause() {
     let servers = Servers::start(1, &Settings::default()).await;
