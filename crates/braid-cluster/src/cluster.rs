@@ -10,6 +10,7 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{Change, Commit, Lsn, Now, RecoveredSession, SessionId};
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::commit::CommitPart;
 use crate::exchanges::ExchangeUpdate;
@@ -77,7 +78,8 @@ impl Cluster for NatsCluster {
         let messages = vec![Outgoing { subject, headers, payload }];
         let (part, commit) = CommitPart::join(1);
         let charge = self.state.appending.charge(0);
-        let append = Append { session: None, messages, exchanges: None, part, charge };
+        let arrived = Instant::now();
+        let append = Append { session: None, messages, exchanges: None, part, charge, arrived };
         let _ = self.state.outlets.writers[layout.index_of(shard)].send(Command::Append(append));
         Some(commit)
     }
@@ -218,7 +220,7 @@ fn append(
         return None;
     }
     let (part, commit) = CommitPart::join(parts);
-    let session = publication.publisher.map(|(_, id)| id);
+    let (session, arrived) = (publication.publisher.map(|(_, id)| id), Instant::now());
     for (writer, batches) in state.outlets.writers.iter().zip(shards) {
         for (messages, update) in batches {
             let is_once = !update.opened.is_empty();
@@ -226,7 +228,7 @@ fn append(
             let exchanges = client.map(|client| (client, update));
             let bytes = messages.iter().map(|one| one.payload.len() + one.subject.len()).sum();
             let charge = state.appending.charge(bytes);
-            let append = Append { session, messages, exchanges, part: part.clone(), charge };
+            let append = Append { session, messages, exchanges, part: part.clone(), charge, arrived };
             let _ = writer.send(Command::Append(append));
         }
     }

@@ -32,8 +32,12 @@ pub(crate) const APPEND_MESSAGES: usize = 400;
 /// Payloads and subjects of one group, bytes; a message that is larger is a group of its own.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// Time for which a group is tried: longer than an election of a leader takes.
+/// Time for which messages wait for the servers: longer than an election of a leader takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Time for which a group is tried at least, if the servers have taken the one before: messages that waited for that
+/// one wait for an election too.
+const ELECTION: Duration = Duration::from_secs(10);
 
 /// Time between two tries.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -47,6 +51,8 @@ pub(crate) struct Append {
     pub(crate) exchanges: Option<(ClientId, ExchangeUpdate)>,
     pub(crate) part: CommitPart,
     pub(crate) charge: Charge,
+    /// Time at which it was handed to the writer.
+    pub(crate) arrived: Instant,
 }
 
 impl Append {
@@ -122,6 +128,24 @@ fn count(commands: &[Command]) -> usize {
     commands.iter().map(of).sum()
 }
 
+/// Takes the batches out that have waited for too long, and the later ones of their sessions, which keep their order.
+fn take_expired(group: &mut Vec<Append>, now: Instant) -> Vec<Append> {
+    let mut sessions = HashSet::new();
+    let mut is_expired = |append: &mut Append| {
+        let is_late = now.saturating_duration_since(append.arrived) >= PATIENCE;
+        sessions.extend(append.session.filter(|_| is_late));
+        is_late || append.session.is_some_and(|session| sessions.contains(&session))
+    };
+    group.extract_if(.., |append| is_expired(append)).collect()
+}
+
+/// Time at which a group is given up: by its oldest batch, as each would wait for those before it otherwise.
+/// `is_failing`: the servers have not taken the group before.
+fn give_up_at(group: &[Append], now: Instant, is_failing: bool) -> Instant {
+    let oldest = group.iter().map(|append| append.arrived).min().unwrap_or(now);
+    (oldest + PATIENCE).max(if is_failing { now } else { now + ELECTION })
+}
+
 /// Writer of a shard.
 pub(crate) struct LogWriter {
     pub(crate) jetstream: Context,
@@ -134,6 +158,8 @@ pub(crate) struct LogWriter {
     exchanges: HashMap<SessionId, Exchanges>,
     /// Sessions whose exchanges are not known any more.
     failed: HashSet<SessionId>,
+    /// The servers have not taken the last group.
+    is_failing: bool,
 }
 
 impl LogWriter {
@@ -146,7 +172,8 @@ impl LogWriter {
         outcomes: Arc<dyn Outcomes>,
     ) -> Self {
         let (exchanges, failed) = (HashMap::new(), HashSet::new());
-        Self { jetstream, stream, layout, shard, owner, outcomes, next_group: 1, exchanges, failed }
+        let (next_group, is_failing) = (1, false);
+        Self { jetstream, stream, layout, shard, owner, outcomes, next_group, exchanges, failed, is_failing }
     }
 
     /// Carries out commands until their senders are gone.
@@ -190,12 +217,16 @@ impl LogWriter {
         }
     }
 
-    /// Appends a group, however long it takes, and tells its parts.
+    /// Appends a group, and tells its parts.
     async fn append(&mut self, mut group: Vec<Append>) {
+        let mut reason = "the servers have not taken the messages before".to_owned();
+        if self.is_failing {
+            let given_up = take_expired(&mut group, Instant::now());
+            self.give_up(given_up, &reason);
+        }
         // One for all tries: a try that is refused may follow one without an answer that is still on its way.
         let id = self.next_id();
-        let mut give_up = Instant::now() + PATIENCE;
-        let mut reason = String::new();
+        let mut give_up = give_up_at(&group, Instant::now(), self.is_failing);
         while !group.is_empty() {
             let unread = self.read_exchanges(&mut group).await;
             let tried = match unread {
@@ -204,6 +235,7 @@ impl LogWriter {
                     let tried = append(&self.jetstream.client(), &id, &messages).await;
                     if let Tried::Stored(sequence) = tried {
                         self.note_stored(records, sequence, messages.len());
+                        self.is_failing = false;
                         return self.complete(group, &Ok(()));
                     }
                     tried
@@ -226,20 +258,28 @@ impl LogWriter {
                 Tried::Stored(_) => {}
             }
             if Instant::now() >= give_up {
-                tracing::warn!(reason, messages = group.len(), "NATS does not take messages");
-                for append in &group {
-                    let Some(session) = append.session else { continue };
-                    if append.exchanges.is_some() {
-                        self.exchanges.remove(&session);
-                        self.failed.insert(session);
-                    }
-                    self.outcomes.note_unavailable(session);
-                }
-                let error = StoreError::Unavailable { reason: reason.into() };
-                return self.complete(group, &Err(error));
+                self.is_failing = true;
+                return self.give_up(group, &reason);
             }
             sleep(AGAIN).await;
         }
+    }
+
+    /// Ends batches of which it is not known whether the servers have them.
+    fn give_up(&mut self, group: Vec<Append>, reason: &str) {
+        if group.is_empty() {
+            return;
+        }
+        tracing::warn!(reason, messages = group.len(), "NATS does not take messages");
+        for append in &group {
+            let Some(session) = append.session else { continue };
+            if append.exchanges.is_some() {
+                self.exchanges.remove(&session);
+                self.failed.insert(session);
+            }
+            self.outcomes.note_unavailable(session);
+        }
+        self.complete(group, &Err(StoreError::Unavailable { reason: reason.into() }));
     }
 
     fn next_id(&mut self) -> String {
@@ -331,3 +371,33 @@ impl LogWriter {
 
 /// Sender of commands.
 pub(crate) type Commands = UnboundedSender<Command>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::appending::Appending;
+
+    #[test]
+    fn messages_that_wait_behind_a_group_that_fails_do_not_wait_again() {
+        let now = Instant::now() + Duration::from_secs(100);
+        let ago = |secs| now - Duration::from_secs(secs);
+        let append = |(secs, session): (u64, u64)| {
+            let session = (session > 0).then(|| SessionId::new(session));
+            let (part, commit) = CommitPart::join(1);
+            let charge = Appending::default().charge(0);
+            let messages = Vec::new();
+            (Append { session, messages, exchanges: None, part, charge, arrived: ago(secs) }, commit)
+        };
+        let batches = [(21, 1), (3, 0), (20, 0), (19, 2), (18, 1)];
+        let (mut group, _commits): (Vec<_>, Vec<_>) = batches.map(append).into_iter().unzip();
+        let expired = take_expired(&mut group, now);
+        let ages =
+            |group: &[Append]| group.iter().map(|one| (now - one.arrived).as_secs()).collect::<Vec<_>>();
+        assert_eq!((ages(&expired), ages(&group)), (vec![21, 20, 18], vec![3, 19]));
+        assert_eq!(give_up_at(&group, now, true), now + Duration::from_secs(1));
+        // Servers that worked a moment ago elect a leader.
+        assert_eq!(give_up_at(&group, now, false), now + ELECTION);
+        assert_eq!(give_up_at(&group[..1], now, false), now + Duration::from_secs(17));
+        assert_eq!(give_up_at(&expired, now, true), now);
+    }
+}

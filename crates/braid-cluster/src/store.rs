@@ -13,6 +13,7 @@ use braid_store::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::appending::Appending;
 use crate::clock::ClusterClock;
@@ -212,7 +213,7 @@ impl NodeState {
 
     /// Waits until nothing is due any more, for a bounded time.
     pub(crate) async fn settle(&self) {
-        let give_up = tokio::time::Instant::now() + SETTLE;
+        let give_up = Instant::now() + SETTLE;
         let is_busy = || {
             let sessions = self.sessions();
             let is_busy = |session: &OwnSession| {
@@ -220,7 +221,7 @@ impl NodeState {
             };
             sessions.own.values().any(is_busy)
         };
-        while is_busy() && tokio::time::Instant::now() < give_up {
+        while is_busy() && Instant::now() < give_up {
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -271,7 +272,8 @@ impl NodeState {
         let exchanges = Some((session.client_id.clone(), update));
         let (part, _) = CommitPart::join(1);
         let charge = self.appending.charge(0);
-        Some((index, Append { session: Some(id), messages: Vec::new(), exchanges, part, charge }))
+        let (session, arrived) = (Some(id), Instant::now());
+        Some((index, Append { session, messages: Vec::new(), exchanges, part, charge, arrived }))
     }
 }
 
