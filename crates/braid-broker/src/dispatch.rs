@@ -60,6 +60,11 @@ impl Dispatcher {
         Self { access, routing, queues, retained, persist, memory, statistics, taps }
     }
 
+    /// Messages that are retained.
+    pub(crate) fn retained(&self) -> &RetainedMessages {
+        &self.retained
+    }
+
     /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
     ///
     /// Every PUBLISH of a client passes here: each reason to refuse one is a call of [`refuse`]. Wills are published by

@@ -1,6 +1,6 @@
 //! Retained messages (MQTT 3.3.1.3).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -295,6 +295,15 @@ impl RetainedMessages {
         mut visit: impl FnMut(&RetainedMessage) -> ControlFlow<()>,
     ) -> Walked {
         self.read().messages.walk(filter, after, steps, |_, message| visit(message))
+    }
+
+    /// Messages with one of these numbers. Looks at all that are retained.
+    pub(crate) fn find(&self, lsns: &HashSet<Lsn>) -> Vec<(Lsn, Arc<Message>)> {
+        let index = self.read();
+        let messages = index.messages.iter().map(|(_, retained)| &retained.message);
+        let numbered = messages.filter_map(|message| Some((Lsn::new(message.lsn()?.get()), message)));
+        let found = numbered.filter(|(lsn, _)| lsns.contains(lsn));
+        found.map(|(lsn, message)| (lsn, message.clone())).collect()
     }
 
     /// Removes some expired messages, the earliest first; false when none is left. Costs as much as it removes.

@@ -44,16 +44,17 @@ pub(crate) struct Advancer {
 pub(crate) type Needs = Vec<Option<u64>>;
 
 impl Advancer {
-    /// Moves the positions of sessions in each shard up to at most `until`: the messages at which they stop. A session
-    /// that has changed, or cannot be read, is left out.
+    /// Moves the positions of sessions in each shard up to at most `until`: the messages at which they stop. `first`:
+    /// sequence number of the first message of each shard. A session that has changed, or cannot be read, is left out.
     pub(crate) async fn advance(
         self,
         clients: Vec<ClientId>,
         until: Vec<Option<u64>>,
+        first: Vec<u64>,
     ) -> Vec<(ClientId, Needs)> {
-        let (this, until) = (&self, &until);
+        let (this, until, first) = (&self, &until, &first);
         let advances = stream::iter(clients).map(|client| async move {
-            let needs = this.advance_one(&client, until).await;
+            let needs = this.advance_one(&client, until, first).await;
             let needs =
                 needs.inspect_err(|reason| tracing::debug!(client = client.as_str(), reason, "not advanced"));
             Some((client, needs.ok().flatten()?))
@@ -61,7 +62,12 @@ impl Advancer {
         advances.buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await
     }
 
-    async fn advance_one(&self, client: &ClientId, until: &[Option<u64>]) -> Result<Option<Needs>, String> {
+    async fn advance_one(
+        &self,
+        client: &ClientId,
+        until: &[Option<u64>],
+        first: &[u64],
+    ) -> Result<Option<Needs>, String> {
         let subject = self.state.layout.session(client);
         let Some((payload, revision)) = last_message(&self.sessions, &subject).await? else {
             return Ok(None);
@@ -73,7 +79,9 @@ impl Advancer {
         let mut needs = vec![None; self.state.layout.parts()];
         for (index, checkpoint) in advanced.progress.iter_mut().enumerate() {
             let Some(until) = until.get(index).copied().flatten() else { continue };
-            needs[index] = self.first_needed(&record, index, checkpoint, until).await?;
+            let in_flight = first_in_flight(&self.state.layout, &record, index, first);
+            let in_flight = in_flight.filter(|sequence| *sequence <= until);
+            needs[index] = self.first_needed(&record, index, checkpoint, until, in_flight).await?;
             *checkpoint = checkpoint.advanced(needs[index].map_or(until, |needed| needed - 1));
         }
         if advanced == record {
@@ -87,16 +95,17 @@ impl Advancer {
         }
     }
 
-    /// Sequence number of the first message up to `until` that a session needs in a shard.
+    /// Sequence number of the first message up to `until` that a session needs in a shard, and of `first` if that is
+    /// before.
     async fn first_needed(
         &self,
         record: &Record,
         index: usize,
         checkpoint: &Checkpoint,
         until: u64,
+        mut first: Option<u64>,
     ) -> Result<Option<u64>, String> {
         let layout = &self.state.layout;
-        let mut first = first_in_flight(layout, record, index).filter(|sequence| *sequence <= until);
         for (filter, since) in queued_filters(record) {
             let subject = layout.messages(layout.shard_at(index), &filter);
             let mut from = checkpoint.done.max(since.get(index).copied().unwrap_or(0)) + 1;
@@ -152,12 +161,14 @@ fn queued_filters(record: &Record) -> impl Iterator<Item = (TopicFilter, Arc<[u6
     queued.map(|(filter, _, since)| (filter, since))
 }
 
-/// Sequence number of the first message in a shard that the queue of a record refers to.
-pub(crate) fn first_in_flight(layout: &Layout, record: &Record, index: usize) -> Option<u64> {
+/// Sequence number of the first message in a shard that the queue of a record refers to. Those before `first`, the
+/// first one of each shard, are not in the log any more, as retained ones that were sent from memory.
+fn first_in_flight(layout: &Layout, record: &Record, index: usize, first: &[u64]) -> Option<u64> {
+    let first = first.get(index).copied().unwrap_or(0).max(1);
     let entries = record.queue.iter().filter_map(RecordedDelivery::read);
     let numbers = entries.flat_map(|(lsn, entry)| std::iter::once(lsn).chain(entry.message()));
     let positions = numbers.filter_map(|lsn| layout.position(lsn));
-    positions.filter(|(of, sequence)| *of == index && *sequence > 0).map(|(_, sequence)| sequence).min()
+    positions.filter(|(of, sequence)| *of == index && *sequence >= first).map(|(_, sequence)| sequence).min()
 }
 
 #[cfg(test)]
@@ -201,9 +212,10 @@ mod tests {
         ];
         let queue = entries.iter().map(|(lsn, entry)| RecordedDelivery::of(*lsn, entry)).collect();
         let record = Record { queue, ..Record::default() };
-        assert_eq!(
-            (0..3).map(|at| first_in_flight(&layout, &record, at)).collect::<Vec<_>>(),
-            [Some(7), Some(3), None]
-        );
+        let first_in_flight =
+            |first: &[u64]| (0..3).map(|at| first_in_flight(&layout, &record, at, first)).collect::<Vec<_>>();
+        assert_eq!(first_in_flight(&[]), [Some(7), Some(3), None]);
+        assert_eq!(first_in_flight(&[7, 3, 1]), [Some(7), Some(3), None]);
+        assert_eq!(first_in_flight(&[8, 4, 1]), [Some(9), None, None], "the others are gone");
     }
 }

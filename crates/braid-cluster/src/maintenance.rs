@@ -76,6 +76,9 @@ struct Watched {
     due: Option<SystemTime>,
     /// Position from which on it needs the log, in each shard; none if it ends with its connection.
     done: Vec<u64>,
+    /// Messages before these positions that are in flight, with the indices of their shards: retained ones, and those
+    /// of shared subscriptions.
+    in_flight: Vec<(usize, u64)>,
     parked_at: Option<SystemTime>,
     /// Number of its subscriptions.
     filters: usize,
@@ -93,18 +96,25 @@ impl Watched {
         let ends = record.expiry().interval().and_then(|_| after(record.expiry));
         let will = record.will.as_ref().and_then(|will| after(will.delay));
         let due = if owner.is_some() { None } else { [ends, will].into_iter().flatten().min() };
-        let mut done: Vec<_> = record.progress.iter().map(|progress| progress.done).collect();
-        // Messages in flight may be before that: retained ones, and those of shared subscriptions.
-        for (index, sequence) in record.messages().filter_map(|lsn| state.layout.position(lsn)) {
-            if let Some(done) = done.get_mut(index) {
-                *done = (*done).min(sequence.saturating_sub(1));
-            }
-        }
+        let done: Vec<_> = record.progress.iter().map(|progress| progress.done).collect();
+        let in_flight = record.messages().filter_map(|lsn| state.layout.position(lsn));
+        let is_before =
+            |(index, sequence): &(usize, u64)| done.get(*index).is_some_and(|done| sequence <= done);
+        let in_flight = in_flight.filter(is_before).collect();
         let filters = record.subscriptions.iter().filter_map(RecordedSubscription::read);
         let groups = filters.filter(|(filter, ..)| filter.is_shared());
         let groups = groups.map(|(filter, ..)| group_name(&filter)).collect();
         let (parked_at, filters) = (record.parked_at(), record.subscriptions.len());
-        Self { owner, due, done, parked_at, filters, groups, needs: Vec::new() }
+        Self { owner, due, done, in_flight, parked_at, filters, groups, needs: Vec::new() }
+    }
+
+    /// Position in a shard from which on it needs the log, whose first message is `first`: one in flight that is before
+    /// that cannot be read any more, and holds nothing.
+    fn position(&self, index: usize, first: u64) -> Option<u64> {
+        let done = *self.done.get(index)?;
+        let in_flight = self.in_flight.iter().filter(|(of, sequence)| *of == index && *sequence >= first);
+        let before = in_flight.map(|(_, sequence)| sequence.saturating_sub(1)).min();
+        Some(before.map_or(done, |before| before.min(done)))
     }
 
     /// Whether its Will or its end is due, or its node is not there any more.
@@ -120,12 +130,13 @@ impl Watched {
         if self.owner.is_some() || self.parked_at.is_none_or(|at| at > parked_until) {
             return None;
         }
-        let is_movable = |(index, done): (usize, &u64)| {
+        let is_movable = |index: usize| {
             let until = targets.until.get(index).copied().flatten();
             let is_held = self.needs.get(index).copied().flatten().is_some();
-            (!is_held && until.is_some_and(|until| *done < until)).then_some(*done)
+            let position = self.position(index, targets.first(index))?;
+            (!is_held && until.is_some_and(|until| position < until)).then_some(position)
         };
-        self.done.iter().enumerate().filter_map(is_movable).min()
+        (0..self.done.len()).filter_map(is_movable).min()
     }
 }
 
@@ -136,6 +147,8 @@ struct Targets {
     until: Vec<Option<u64>>,
     /// Positions of the nodes at the last cut of the log.
     reached: Vec<u64>,
+    /// Sequence number of the first message of each shard then.
+    first: Vec<u64>,
     /// Number of cuts.
     cuts: u64,
 }
@@ -150,6 +163,10 @@ impl Targets {
         self.until = until.collect();
         self.cuts += 1;
         before
+    }
+
+    fn first(&self, index: usize) -> u64 {
+        self.first.get(index).copied().unwrap_or(0)
     }
 
     /// Whether it is time to look again at sessions that need a message, which may have expired.
@@ -250,7 +267,8 @@ impl Maintenance {
                     let parked_until = self.state.clock.wall().checked_sub(self.upkeep.rest);
                     let behind = watch.behind(&targets, parked_until.unwrap_or(SystemTime::UNIX_EPOCH));
                     if advances.is_empty() && !behind.is_empty() {
-                        advances.spawn(self.advancer.clone().advance(behind, targets.until.clone()));
+                        let (until, first) = (targets.until.clone(), targets.first.clone());
+                        advances.spawn(self.advancer.clone().advance(behind, until, first));
                     }
                 }
             }
@@ -313,16 +331,18 @@ impl Maintenance {
     ) -> Result<(), async_nats::Error> {
         let copies = self.retained.get_info().await?.sources;
         let layout = &self.state.layout;
-        let (mut reached, mut is_long) = (Vec::new(), Vec::new());
+        let (mut reached, mut first, mut is_long) = (Vec::new(), Vec::new(), Vec::new());
         for (index, stream) in self.streams.iter().enumerate() {
             let positions = nodes.values().map(|node| node.positions.get(index).copied().unwrap_or(0));
             reached.push(positions.min().unwrap_or(0));
             let state = StreamState::of(&stream.get_info().await?);
+            first.push(state.first);
             is_long.push(state.bytes >= self.upkeep.behind);
             if let Some(problem) = state.fullness(&layout.messages_stream(layout.shard_at(index))) {
                 tracing::warn!("{problem}");
             }
         }
+        targets.first = first;
         let settled = targets.note(reached, &is_long);
         let wanted = watch.sessions.values().flat_map(|watched| &watched.groups);
         let wanted: HashSet<&str> = wanted.map(String::as_str).collect();
@@ -341,7 +361,8 @@ impl Maintenance {
                     continue;
                 }
             };
-            let of_sessions = watch.sessions.values().filter_map(|watched| watched.done.get(index).copied());
+            let first = targets.first(index);
+            let of_sessions = watch.sessions.values().filter_map(|watched| watched.position(index, first));
             // Sessions that began since then may be unknown here: they need nothing before it.
             let done = of_sessions.chain(of_groups).fold(settled, u64::min);
             if done > 0 {
@@ -436,7 +457,31 @@ fn note_copy(removals: &mut Removals, copy: &Message) -> Result<(), async_nats::
 
 #[cfg(test)]
 mod tests {
+    use braid_proto::packet::{PacketId, QoS};
+    use braid_store::{Lsn, QueueEntry, StoredDelivery};
+
     use super::*;
+    use crate::progress::Checkpoint;
+    use crate::record::RecordedDelivery;
+    use crate::store::tests::{Fixture, fixture};
+
+    #[test]
+    fn a_message_in_flight_holds_the_log_for_as_long_as_it_is_there() {
+        let Fixture { store, .. } = fixture();
+        let state = &store.0;
+        let sent = |number: u64, index, sequence| {
+            let delivery = StoredDelivery::new(state.layout.lsn(index, sequence), QoS::AtLeastOnce);
+            let lsn = Lsn::new(crate::layout::OWN_NUMBERS.value() + number);
+            RecordedDelivery::of(lsn, &QueueEntry::Sent(PacketId::FIRST, delivery))
+        };
+        let progress = vec![Checkpoint { done: 100, beyond: Vec::new() }; 2];
+        let queue = vec![sent(1, 0, 5), sent(2, 0, 60), sent(3, 0, 200), sent(4, 1, 7)];
+        let watched = Watched::of(state, &Record { progress, queue, ..Record::default() });
+        let positions = |first| [0, 1, 2].map(|index| watched.position(index, first));
+        assert_eq!(positions(1), [Some(4), Some(6), None]);
+        assert_eq!(positions(6), [Some(59), Some(6), None]);
+        assert_eq!(positions(61), [Some(100), Some(100), None]);
+    }
 
     #[test]
     fn records_are_read_when_the_last_one_of_the_beginning_is() {

@@ -21,7 +21,7 @@ use super::Persist;
 use crate::memory::Memory;
 use crate::queue::stored::{Known, Source, StoredEntry};
 use crate::queue::usage::cost;
-use crate::retained::RetainedMessage;
+use crate::retained::{RetainedMessage, RetainedMessages};
 
 /// Sessions and messages between two reports of progress.
 const REPORT_EVERY: u64 = 1 << 12;
@@ -92,12 +92,14 @@ pub(crate) fn recover(
     Ok(Recovered { next, recovery, sessions, retained })
 }
 
-/// Session that this node has taken over, with the messages that are in flight.
+/// Session that this node has taken over, with the messages that are in flight. A retained message may be older than
+/// the log: then it is the one that is `retained` still.
 ///
 /// # Errors
 /// The store cannot be read.
 pub(crate) async fn taken(
     persist: &Persist,
+    retained: &RetainedMessages,
     mut recovered: braid_store::RecoveredSession,
     now: Now,
     loader: &mut MessageLoader,
@@ -106,8 +108,13 @@ pub(crate) async fn taken(
     recovered.queue.iter().map(|(lsn, _)| *lsn).max().into_iter().for_each(|last| persist.skip_to(last));
     let wanted: Vec<_> = recovered.queue.iter().filter_map(|(_, entry)| entry.message()).collect();
     let read = persist.read(wanted.clone(), now, loader).await?;
-    let wanted: HashMap<_, _> =
-        wanted.into_iter().zip(read).filter_map(|(lsn, message)| Some((lsn, message?))).collect();
+    let (read, missing): (Vec<_>, Vec<_>) =
+        wanted.into_iter().zip(read).partition(|(_, message)| message.is_some());
+    let mut wanted: HashMap<_, _> =
+        read.into_iter().filter_map(|(lsn, message)| Some((lsn, message?))).collect();
+    if !missing.is_empty() {
+        wanted.extend(retained.find(&missing.into_iter().map(|(lsn, _)| lsn).collect()));
+    }
     let is_there = |entry: &QueueEntry| entry.message().is_none_or(|lsn| wanted.contains_key(&lsn));
     let mut gone = Vec::new();
     recovered.queue.retain(|(lsn, entry)| {
@@ -403,6 +410,7 @@ mod tests {
     use braid_store::{MemoryStore, StoredDelivery};
 
     use super::*;
+    use crate::queue::usage::QueueLimits;
 
     fn taken_session(queue: Vec<(Lsn, QueueEntry)>) -> braid_store::RecoveredSession {
         braid_store::RecoveredSession {
@@ -425,6 +433,37 @@ mod tests {
         MessageLoader::new(None, &Arc::new(Memory::new(&crate::config::LimitsConfig::default())))
     }
 
+    fn retained() -> RetainedMessages {
+        let memory = Memory::new(&crate::config::LimitsConfig::default());
+        RetainedMessages::new(QueueLimits { messages: 10, bytes: 1 << 20 }, Arc::new(memory))
+    }
+
+    // A cluster trims the log, and what is retained stays.
+    #[tokio::test]
+    async fn a_retained_message_in_flight_that_the_store_has_not_is_sent_again() {
+        let (persist, retained) = (Persist::new(Arc::new(MemoryStore::new()), Lsn::new(100)), retained());
+        let message = |topic: &str, lsn| {
+            let topic = TopicName::parse(topic).unwrap();
+            let message = Message::new(topic, "x".into(), QoS::AtLeastOnce, true);
+            message.set_lsn(NonZeroU64::new(lsn).unwrap());
+            RetainedMessage::stored(Arc::new(message), None)
+        };
+        retained.restore([message("a", 7), message("b", 9)]);
+        let sent = |number: u64, message, id: u16| {
+            let delivery =
+                StoredDelivery { retain: true, ..StoredDelivery::new(Lsn::new(message), QoS::AtLeastOnce) };
+            (Lsn::new(number), QueueEntry::Sent(PacketId::new(id).unwrap(), delivery))
+        };
+        // Another one has replaced the second.
+        let session = taken_session(vec![sent(101, 7, 1), sent(102, 8, 2)]);
+        let session = taken(&persist, &retained, session, persist.now(), &mut loader()).await.unwrap();
+        let topic = |id| match session.session.outbound.get(PacketId::new(id).unwrap()) {
+            Some(Phase::Sent(delivery)) => Some(delivery.message.topic.to_string()),
+            _ => None,
+        };
+        assert_eq!((topic(1), topic(2)), (Some("a".to_owned()), None));
+    }
+
     // A message may be younger than the node that takes its session.
     #[tokio::test]
     async fn messages_of_a_session_that_was_taken_expire_from_then_on() {
@@ -440,8 +479,9 @@ mod tests {
         let stored = vec![Change::Stored { lsn, message }, Change::Retained { message: lsn }];
         persist.commit(stored).await.unwrap();
         let entry = QueueEntry::Waiting(StoredDelivery::new(lsn, QoS::AtLeastOnce));
-        let session =
-            taken(&persist, taken_session([(lsn, entry)].into()), now, &mut loader()).await.unwrap();
+        let session = taken(&persist, &retained(), taken_session([(lsn, entry)].into()), now, &mut loader())
+            .await
+            .unwrap();
         let delivery = session.waiting.into_iter().next().unwrap();
         let Source::Here(message) = delivery.source() else { panic!("it was read") };
         assert_eq!(message.message().expires_at, Some(now.instant + HOUR / 2));
@@ -454,7 +494,7 @@ mod tests {
         let queue = [(102, PacketId::FIRST), (7, PacketId::FIRST.next())]
             .map(|(lsn, packet_id)| (Lsn::new(lsn), QueueEntry::Released(packet_id)));
         let session = taken_session(queue.into());
-        taken(&persist, session, persist.now(), &mut loader()).await.expect("no store is asked");
+        taken(&persist, &retained(), session, persist.now(), &mut loader()).await.expect("no store is asked");
         assert_eq!(persist.next_number().get(), 103);
     }
 }

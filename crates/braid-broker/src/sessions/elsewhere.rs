@@ -77,7 +77,8 @@ impl SessionManager {
         let taken = async {
             let Some(recovered) = self.routing.cluster().take(found, id).await? else { return Ok(None) };
             let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
-            let taken = persist::taken(&self.persist, recovered, now, &mut loader).await;
+            let retained = self.dispatcher.retained();
+            let taken = persist::taken(&self.persist, retained, recovered, now, &mut loader).await;
             taken.map(Some).inspect_err(|_| self.routing.cluster().abandon(id))
         };
         let taken: Result<_, StoreError> = taken.await;
