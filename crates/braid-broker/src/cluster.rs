@@ -41,6 +41,10 @@ pub trait Cluster: Send + Sync + 'static {
     /// Tests whether all nodes can use a Topic Filter.
     fn takes_filter(&self, filter: &TopicFilter) -> bool;
 
+    /// Tests whether a session that outlives its connection can have so many subscriptions, with so many bytes of
+    /// filters.
+    fn takes_subscriptions(&self, count: usize, bytes: usize) -> bool;
+
     /// Tests whether a Client Identifier can be used by all nodes.
     fn takes_client(&self, client_id: &ClientId) -> bool;
 
@@ -180,6 +184,10 @@ impl Cluster for SingleNode {
     }
 
     fn takes_filter(&self, _filter: &TopicFilter) -> bool {
+        true
+    }
+
+    fn takes_subscriptions(&self, _count: usize, _bytes: usize) -> bool {
         true
     }
 

@@ -28,6 +28,10 @@ use crate::take::Taker;
 /// Bytes of a message of NATS beside properties and payload.
 const HEADERS: usize = 16 << 10;
 
+/// Most bytes of a subscription in the record of a session beside its filter, and of each position at which it began.
+const RECORDED_SUBSCRIPTION: usize = 64;
+const RECORDED_POSITION: usize = 21;
+
 /// Topics of the broker itself, which each node has for itself.
 const BROKER_TOPICS: &str = "$SYS/";
 
@@ -102,6 +106,10 @@ impl Cluster for NatsCluster {
         !filter.is_shared() || layout.messages(Shard::Urgent, filter).len() <= SUBJECT_MAX
     }
 
+    fn takes_subscriptions(&self, count: usize, bytes: usize) -> bool {
+        fits_record(count, bytes, self.state.layout.parts(), self.max_payload)
+    }
+
     fn takes_client(&self, client_id: &ClientId) -> bool {
         takes_client(client_id)
     }
@@ -161,6 +169,12 @@ impl NatsCluster {
             ),
         });
     }
+}
+
+/// Tests whether the subscriptions of a session fit into its record, with as much beside them.
+const fn fits_record(count: usize, bytes: usize, shards: usize, max_payload: usize) -> bool {
+    let each = RECORDED_SUBSCRIPTION + RECORDED_POSITION * shards;
+    bytes.saturating_add(count.saturating_mul(each)) <= max_payload / 2
 }
 
 /// Hands messages to the writers of their shards. `None`: all of them are dropped, and nothing is to be waited for.
@@ -274,10 +288,30 @@ fn logged(
 mod tests {
     use std::num::NonZeroU16;
 
+    use braid_proto::session::Subscription;
+    use braid_proto::stream::Priority;
     use braid_proto::topic::TopicName;
+    use braid_store::StoredSubscription;
 
     use super::*;
+    use crate::record::{Record, RecordedSubscription};
     use crate::store::tests::{Fixture, fixture};
+
+    #[test]
+    fn subscriptions_that_are_taken_fit_into_the_record_of_their_session() {
+        let filter = TopicFilter::parse(&"x".repeat(30)).unwrap();
+        let (max_payload, shards) = (1 << 20, 3);
+        let most = (1..).take_while(|count| fits_record(*count, count * 30, shards, max_payload)).count();
+        let subscription = StoredSubscription {
+            id: std::num::NonZeroU32::new(268_435_455),
+            priority: Some(Priority::new(u16::MAX)),
+            ..StoredSubscription::of(&Subscription { qos: QoS::ExactlyOnce, ..Subscription::default() })
+        };
+        let one = RecordedSubscription::of(&filter, &subscription, &vec![u64::MAX; shards]);
+        let record = Record { subscriptions: vec![one; most], ..Record::default() };
+        assert!((max_payload / 3..=max_payload / 2).contains(&record.write().len()), "{most}");
+        assert!(!fits_record(1, max_payload / 2, shards, max_payload));
+    }
 
     // A commit without parts would fail, and the broker stops when its store does.
     #[test]

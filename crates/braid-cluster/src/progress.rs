@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+/// Ranges of a checkpoint from which on it has as few as possible: the record of a session is one message of NATS.
+const RANGES: usize = 2000;
+
 /// Progress of a session in a shard, by sequence numbers of its stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -117,6 +120,12 @@ impl Progress {
     /// that are not complete, however many are complete behind them.
     #[must_use]
     pub fn checkpoint_at(&self, seen: u64) -> Checkpoint {
+        self.checkpoint_within(seen, RANGES)
+    }
+
+    /// The progress for the record, which has the complete messages alone where there would be more than `most` ranges
+    /// and that are fewer: then those between them that the session does not get are looked at once more.
+    fn checkpoint_within(&self, seen: u64, most: usize) -> Checkpoint {
         let seen = self.seen.max(seen);
         let Some(first) = self.outstanding.first().copied() else {
             return Checkpoint { done: seen, beyond: Vec::new() };
@@ -130,10 +139,24 @@ impl Progress {
             }
             after = after.max(next);
         }
+        if beyond.len() > most && self.complete.len() < beyond.len() {
+            beyond = self.complete_ranges(seen);
+        }
         // Some that are being delivered now may be complete.
         let later = self.complete.iter().filter(|(_, last)| **last > seen);
         beyond.extend(later.map(|(first, last)| ((*first).max(seen + 1), *last)));
         Checkpoint { done: first - 1, beyond }
+    }
+
+    /// Ranges up to `seen` of which each has a complete message, and all behind the last one that is not.
+    fn complete_ranges(&self, seen: u64) -> Vec<(u64, u64)> {
+        let last = self.outstanding.range(..=seen).next_back().copied().unwrap_or(0);
+        let complete = self.complete.range(..last).map(|(first, end)| (*first, *end));
+        let mut ranges: Vec<_> = complete.filter(|(first, _)| *first <= seen).collect();
+        if last < seen {
+            ranges.push((last + 1, seen));
+        }
+        ranges
     }
 
     /// The progress for the record.
@@ -161,6 +184,17 @@ mod tests {
         assert_eq!(progress.checkpoint(), Checkpoint { done: 8, beyond: vec![(10, 30)] });
         progress.complete(9);
         assert_eq!(progress.checkpoint(), Checkpoint { done: 30, beyond: vec![] });
+    }
+
+    #[test]
+    fn every_other_message_that_waits_makes_no_long_record() {
+        let mut progress = Progress::resume(&Checkpoint { done: 10, beyond: Vec::new() });
+        (10..=60_000).for_each(|number| progress.queue(2 * number));
+        progress.see(130_000);
+        [30, 31, 60_000].into_iter().for_each(|number| progress.complete(2 * number));
+        let checkpoint = progress.checkpoint();
+        assert_eq!(checkpoint.done, 19);
+        assert_eq!(checkpoint.beyond, [(60, 60), (62, 62), (119_999, 130_000)]);
     }
 
     // A list of them would take all memory.
@@ -192,7 +226,10 @@ mod tests {
     proptest! {
         /// A session that moves to another node at any time gets exactly what is not complete.
         #[test]
-        fn a_checkpoint_says_exactly_what_is_needed(steps in proptest::collection::vec(step(), 0..200)) {
+        fn a_checkpoint_says_exactly_what_is_needed(
+            steps in proptest::collection::vec(step(), 0..200),
+            most in prop_oneof![Just(RANGES), 0..4_usize],
+        ) {
             let (mut progress, mut last, mut matching, mut open) = (Progress::default(), 0, vec![], vec![]);
             for step in steps {
                 match step {
@@ -210,7 +247,7 @@ mod tests {
                     }
                     Step::Complete { .. } => {}
                     Step::Move => {
-                        let checkpoint = progress.checkpoint();
+                        let checkpoint = progress.checkpoint_within(0, most);
                         progress = Progress::resume(&checkpoint);
                         for sequence in matching.iter().filter(|sequence| checkpoint.is_needed(**sequence)) {
                             progress.queue(*sequence);
@@ -218,7 +255,7 @@ mod tests {
                         progress.see(last);
                     }
                 }
-                let checkpoint = progress.checkpoint();
+                let checkpoint = progress.checkpoint_within(0, most);
                 let needed: Vec<_> =
                     matching.iter().copied().filter(|sequence| checkpoint.is_needed(*sequence)).collect();
                 prop_assert_eq!(&needed, &open);

@@ -209,7 +209,8 @@ impl SubscriptionHandler<'_> {
     ) -> Option<Vec<Granted>> {
         let LimitsConfig { subscriptions: most, subscription_bytes: most_bytes, .. } =
             self.core.config.limits;
-        let subscriptions = &mut self.server.session_mut()?.subscriptions;
+        let session = self.server.session_mut()?;
+        let (subscriptions, outlives) = (&mut session.subscriptions, session.expiry.outlives_connection());
         let FilterProgress { codes, priority, .. } = &mut **self.progress.get_or_insert_default();
         let (before, priority) = (codes.len(), *priority);
         let mut granted = Vec::new();
@@ -242,10 +243,13 @@ impl SubscriptionHandler<'_> {
             }
             let subscription =
                 Subscription { priority: granted_priority(self.access, filter, priority), ..subscription };
+            let (count, bytes) = (subscriptions.len() + 1, subscriptions.bytes() + filter.as_str().len());
+            let is_taken = || !outlives || self.core.routing.cluster().takes_subscriptions(count, bytes);
             let limit = if subscriptions.len() >= most {
                 Some(Limit::Subscriptions)
             } else {
-                (bytes_with(subscriptions, filter) > most_bytes).then_some(Limit::SubscriptionBytes)
+                let is_within = bytes_with(subscriptions, filter) <= most_bytes && is_taken();
+                (!is_within).then_some(Limit::SubscriptionBytes)
             };
             if let Some(limit) = limit.filter(|_| !subscriptions.replaces(filter, on)) {
                 self.core.statistics.reach(limit);
