@@ -16,9 +16,11 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use futures_util::stream::{AbortHandle, Abortable, SelectAll};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
 
 use crate::batch::{Batch, BatchWriter};
 use crate::interest::Interest;
+use crate::layout::LEASE;
 use crate::marks::Marker;
 use crate::message::LoggedMessage;
 use crate::store::NodeState;
@@ -126,26 +128,36 @@ async fn send_all(
     }
 }
 
-/// Numbers of the last batches of each node.
+/// Numbers of the last batches of each process of a node.
 #[derive(Default)]
-struct Seen(HashMap<String, SeenNumbers>);
+struct Seen {
+    origins: HashMap<String, SeenNumbers>,
+    /// Processes so far.
+    count: usize,
+}
 
-#[derive(Default)]
 struct SeenNumbers {
-    /// Place of the node among all.
+    /// Place of the process among all.
     origin: usize,
     known: HashSet<u64>,
     order: VecDeque<u64>,
+    /// Time of the last batch.
+    last_at: Instant,
 }
 
 impl Seen {
-    /// Notes a batch: the place of its node; `None` if it came before.
-    fn note(&mut self, origin: &str, number: u64) -> Option<usize> {
-        if !self.0.contains_key(origin) {
-            let origins = self.0.len();
-            self.0.insert(origin.to_owned(), SeenNumbers { origin: origins, ..SeenNumbers::default() });
+    /// Notes a batch: the place of its process; `None` if it came before. Processes without a batch for longer than a
+    /// lease are forgotten when another one is added: each start of a node is one.
+    fn note(&mut self, origin: &str, number: u64, now: Instant) -> Option<usize> {
+        if !self.origins.contains_key(origin) {
+            self.origins.retain(|_, seen| now.saturating_duration_since(seen.last_at) <= LEASE);
+            let (known, order) = (HashSet::new(), VecDeque::new());
+            let numbers = SeenNumbers { origin: self.count, known, order, last_at: now };
+            self.origins.insert(origin.to_owned(), numbers);
+            self.count += 1;
         }
-        let SeenNumbers { origin, known, order } = self.0.get_mut(origin)?;
+        let SeenNumbers { origin, known, order, last_at } = self.origins.get_mut(origin)?;
+        *last_at = now;
         if !known.insert(number) {
             return None;
         }
@@ -249,7 +261,7 @@ impl LiveReader {
     fn read(&self, message: async_nats::Message, seen: &mut Seen, into: &mut Vec<Numbered>) {
         let Some(batch) = Batch::read(message.payload) else { return };
         let number = batch.number;
-        let Some(origin) = seen.note(&batch.origin, number) else { return };
+        let Some(origin) = seen.note(&batch.origin, number, Instant::now()) else { return };
         let messages = arrived(&self.state, &message.subject, batch);
         into.extend(messages.into_iter().map(|message| Numbered { origin, number, message }));
     }
@@ -281,11 +293,11 @@ mod tests {
 
     #[test]
     fn messages_of_a_node_are_known_and_in_its_order() {
-        let mut seen = Seen::default();
+        let (mut seen, now) = (Seen::default(), Instant::now());
         let mut arrived = Vec::new();
         for (origin, number) in [("n1", 2), ("n2", 1), ("n1", 1), ("n1", 2), ("n1", 10), ("n2", 1), ("n1", 9)]
         {
-            let Some(place) = seen.note(origin, number) else { continue };
+            let Some(place) = seen.note(origin, number, now) else { continue };
             let topic = TopicName::parse(&format!("{origin}/{number}")).unwrap();
             let message = Message::new(topic, bytes::Bytes::new(), QoS::AtMostOnce, false);
             let message = ArrivedMessage { message, publisher: None, retained_by: None, is_withheld: false };
@@ -295,8 +307,23 @@ mod tests {
         assert_eq!(topics, ["n1/1", "n1/2", "n1/9", "n1/10", "n2/1"]);
         // Bounded.
         let mut numbers = 100..100 + REMEMBERED as u64;
-        assert!(numbers.all(|number| seen.note("n1", number).is_some()));
-        assert_eq!(seen.note("n1", 100 + REMEMBERED as u64 - 1), None);
-        assert!(seen.note("n1", 1).is_some(), "forgotten");
+        assert!(numbers.all(|number| seen.note("n1", number, now).is_some()));
+        assert_eq!(seen.note("n1", 100 + REMEMBERED as u64 - 1, now), None);
+        assert!(seen.note("n1", 1, now).is_some(), "forgotten");
+    }
+
+    #[test]
+    fn processes_that_are_gone_are_forgotten() {
+        let (mut seen, began) = (Seen::default(), Instant::now());
+        let mut places = HashSet::new();
+        for start in 0..1000 {
+            let now = began + start * 2 * LEASE;
+            let place = seen.note(&format!("n{start}"), 1, now);
+            assert!(place.is_some_and(|place| places.insert(place)), "a place of its own");
+            // Another node goes on sending.
+            assert!(seen.note("other", start.into(), now + LEASE).is_some());
+            assert_eq!(seen.note("other", start.into(), now + LEASE), None);
+            assert!(seen.origins.len() <= 3);
+        }
     }
 }
