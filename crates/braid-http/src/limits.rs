@@ -22,8 +22,8 @@ pub struct Limits {
     pub head_timeout: Duration,
     /// Time for a request's body, to which each KiB that arrives adds a second; then: 408.
     pub body_timeout: Duration,
-    /// Time without a byte in either direction after which a connection is closed, and for one direction of a WebSocket to
-    /// an upstream after the end of the other.
+    /// Time without a byte in either direction after which a connection is closed, and for one direction of a WebSocket
+    /// to an upstream after the end of the other.
     pub idle_timeout: Duration,
     /// Time for a response of an upstream to begin, and between its parts; then: 504, or a broken response.
     pub upstream_timeout: Duration,

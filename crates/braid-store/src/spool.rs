@@ -377,7 +377,7 @@ impl Quota {
             return Ok(());
         }
         self.since_check.store(0, Ordering::Relaxed);
-        // What is reserved will be written: a message that was promised its space must find it.
+        // Reserved bytes will be written: a message that was promised its space must find it.
         let free = free_space(file)?.saturating_sub(self.reserved.load(Ordering::Relaxed));
         let is_low = free < self.keep_free;
         self.is_low.store(is_low, Ordering::Relaxed);

@@ -332,8 +332,8 @@ async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, end: Duration, _place: Q
     let _ = carry(TokioIo::new(client), TokioIo::new(upstream), end).await;
 }
 
-/// Carries bytes both ways. The second direction ends `limit` after the first at the latest: an upstream may never close
-/// its end for a client that has left.
+/// Carries bytes both ways. The second direction ends `limit` after the first at the latest: an upstream may never
+/// close its end for a client that has left.
 async fn carry<C, U>(client: C, upstream: U, limit: Duration) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite,

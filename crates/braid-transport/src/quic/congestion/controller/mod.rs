@@ -60,7 +60,7 @@ impl ControllerFactory for Gated {
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
         let gate = Gate::new(now, mtu, self.gate.reserve());
         self.gate.replace(match path.as_ref().and_then(|path| path.capacity(now)) {
-            // It permits what a connection sends which resumes.
+            // The first packets of a connection that resumes.
             Some(known) => gate.resumed(known.window() / u64::from(mtu), PARTS[1]),
             None => gate,
         });
