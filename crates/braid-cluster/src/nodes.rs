@@ -16,8 +16,8 @@ use crate::layout::{LEASE, Layout};
 use crate::name::Name;
 use crate::publish::last_message;
 
-/// Time between two renewals: two may fail.
-pub(crate) const RENEW: Duration = Duration::from_secs(3);
+/// Time between two renewals. Short: a client whose node has died waits until one has failed to come.
+pub(crate) const RENEW: Duration = Duration::from_secs(1);
 
 /// Time between two tries.
 const AGAIN: Duration = Duration::from_millis(500);

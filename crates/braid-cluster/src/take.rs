@@ -381,17 +381,17 @@ mod tests {
     fn a_node_that_renews_its_lease_is_not_gone() {
         let (mut silence, began) = (Silence::default(), Instant::now());
         let at = |ms| began + Duration::from_millis(ms);
-        // Its route is away for long, and it renews every three seconds.
+        // Its route is away for long, and it renews every second.
         let mut calls = (0..100).map(|call| call * 300);
-        assert!(calls.all(|ms| !silence.note(ms / 3000, at(ms))));
+        assert!(calls.all(|ms| !silence.note(ms / 1000, at(ms))));
         // One that is dead.
         silence.end();
         let gone = (0..100).map(|call| call * 300).find(|ms| silence.note(9, at(*ms)));
-        assert_eq!(gone, Some(4500));
+        assert_eq!(gone, Some(2700));
         // An answer in between shows that it is not.
         silence.end();
-        assert!(!silence.note(9, at(4500)) && !silence.note(9, at(8900)));
+        assert!(!silence.note(9, at(2500)) && !silence.note(9, at(4900)));
         silence.end();
-        assert!(!silence.note(9, at(9000)) && !silence.note(9, at(13_400)) && silence.note(9, at(13_500)));
+        assert!(!silence.note(9, at(5000)) && !silence.note(9, at(7400)) && silence.note(9, at(7500)));
     }
 }
