@@ -805,6 +805,10 @@ mod tests {
             SingleNode.takes_filter(filter)
         }
 
+        fn takes_subscriptions(&self, count: usize, bytes: usize) -> bool {
+            SingleNode.takes_subscriptions(count, bytes)
+        }
+
         fn takes_client(&self, client_id: &ClientId) -> bool {
             SingleNode.takes_client(client_id)
         }

@@ -109,10 +109,14 @@ struct Group {
 }
 
 impl Group {
-    fn takes(&self, append: &Append) -> bool {
-        self.appends.is_empty()
-            || self.messages + append.len() <= GROUP_MESSAGES
-                && self.bytes + append.charge.bytes() <= GROUP_BYTES
+    /// `is_failing`: the servers have not taken the group before. Only batches that came soon one after the other are
+    /// together then, as fresh ones would be given up with the oldest.
+    fn takes(&self, append: &Append, is_failing: bool) -> bool {
+        let Some(oldest) = self.appends.first() else { return true };
+        let age = append.arrived.saturating_duration_since(oldest.arrived);
+        self.messages + append.len() <= GROUP_MESSAGES
+            && self.bytes + append.charge.bytes() <= GROUP_BYTES
+            && !(is_failing && age > ELECTION / 5)
     }
 
     fn push(&mut self, append: Append) {
@@ -193,7 +197,7 @@ impl LogWriter {
             for command in waiting.drain(..) {
                 match command {
                     Command::Append(append) => {
-                        if !group.takes(&append) {
+                        if !group.takes(&append, self.is_failing) {
                             self.append(std::mem::take(&mut group).appends).await;
                         }
                         group.push(append);
@@ -399,5 +403,10 @@ mod tests {
         assert_eq!(give_up_at(&group, now, false), now + ELECTION);
         assert_eq!(give_up_at(&group[..1], now, false), now + Duration::from_secs(17));
         assert_eq!(give_up_at(&expired, now, true), now);
+        // Fresh ones are not given up with old ones.
+        let [old, fresh, other] = [(19, 2), (3, 0), (18, 1)].map(|batch| append(batch).0);
+        let mut group = Group::default();
+        group.push(old);
+        assert!(!group.takes(&fresh, true) && group.takes(&fresh, false) && group.takes(&other, true));
     }
 }

@@ -112,8 +112,17 @@ pub(crate) async fn taken(
         wanted.into_iter().zip(read).partition(|(_, message)| message.is_some());
     let mut wanted: HashMap<_, _> =
         read.into_iter().filter_map(|(lsn, message)| Some((lsn, message?))).collect();
-    if !missing.is_empty() {
-        wanted.extend(retained.find(&missing.into_iter().map(|(lsn, _)| lsn).collect()));
+    let missing: HashSet<_> = missing.into_iter().map(|(lsn, _)| lsn).collect();
+    let delivered_as_retained = recovered.queue.iter().filter_map(|(_, entry)| match entry {
+        QueueEntry::Waiting(delivery) | QueueEntry::Sent(_, delivery) => {
+            (delivery.retain && missing.contains(&delivery.message)).then_some(delivery.message)
+        }
+        QueueEntry::Released(_) => None,
+    });
+    // All that are retained are looked at for these.
+    let sought: HashSet<_> = delivered_as_retained.collect();
+    if !sought.is_empty() {
+        wanted.extend(retained.find(&sought));
     }
     let is_there = |entry: &QueueEntry| entry.message().is_none_or(|lsn| wanted.contains_key(&lsn));
     let mut gone = Vec::new();

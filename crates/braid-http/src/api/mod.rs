@@ -275,8 +275,9 @@ async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response
     let outcome = async {
         api.admit(&mut parts).await?;
         let address = Admitted::of(&parts)?.caller.client.address.ip();
-        // The outcome of a command is told in any case, and in few bytes.
-        let is_question = is_read(&parts.method, parts.uri.path());
+        // The outcome of a command is told in any case, and in few bytes; so are the metrics.
+        let path = parts.uri.path();
+        let is_question = is_read(&parts.method, path) && path != "/metrics";
         let response = next.run(Request::from_parts(parts, body)).await;
         if !is_question {
             return Ok(response);

@@ -16,7 +16,7 @@ use crate::quota::{Quota, QuotaExceeded, QuotaPermit};
 /// Bytes of all such answers.
 const TOTAL: usize = 64 << 20;
 
-/// Bytes of those to one address, and of one answer.
+/// Bytes of those to one address. A larger answer, of names that clients have chosen, takes all of them.
 const PER_ADDRESS: usize = 16 << 20;
 
 /// Largest answer that is not counted.
@@ -59,7 +59,8 @@ impl UnsentAnswers {
         if size <= SMALL {
             return Ok(response);
         }
-        let permit = self.0.take(Some(address), size).map_err(|exceeded| {
+        let charged = if size <= TOTAL { size.min(PER_ADDRESS) } else { size };
+        let permit = self.0.take(Some(address), charged).map_err(|exceeded| {
             counters.count(FrontRefusal::Answers);
             refusal(size, exceeded)
         })?;
@@ -72,9 +73,11 @@ impl UnsentAnswers {
 }
 
 fn refusal(size: usize, exceeded: QuotaExceeded) -> Refused {
-    if size > PER_ADDRESS {
-        let most = PER_ADDRESS >> 20;
-        return Refused::bad(format!("the answer is larger than {most} MiB: ask for fewer items with limit"));
+    if size > TOTAL {
+        let most = TOTAL >> 20;
+        return Refused::bad(format!(
+            "the answer is larger than {most} MiB: ask for fewer items, with limit"
+        ));
     }
     let detail = match exceeded {
         QuotaExceeded::Total => "too many answers wait for their clients; ask again",
@@ -126,9 +129,11 @@ mod tests {
         drop(data);
         assert!(count("192.0.2.1", SMALL + 1).await.is_ok());
         drop(bodies);
-        let refused = count("192.0.2.1", PER_ADDRESS + 1).await.unwrap_err();
-        assert!(refused.detail().contains("larger than 16 MiB"), "{refused:?}");
+        let large = count("192.0.2.1", PER_ADDRESS + 1).await;
+        assert!(large.is_ok() && count("192.0.2.1", SMALL + 1).await.is_err());
+        let refused = count("192.0.2.1", TOTAL + 1).await.unwrap_err();
+        assert!(refused.detail().contains("larger than 64 MiB"), "{refused:?}");
         let counted: Vec<_> = counters.values().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(counted, [("answers", 4)]);
+        assert_eq!(counted, [("answers", 5)]);
     }
 }

@@ -397,6 +397,9 @@ fn blank(plan: &Plan, jobs: &[Job<'_>]) -> Report {
     let mut resumed = earlier.resumed.clone();
     resumed.push(blank.started.clone());
     Report {
+        // Nothing is known of runs of an older program.
+        build: earlier.build.clone(),
+        inputs: if earlier.inputs.is_empty() { BTreeMap::new() } else { blank.inputs },
         command: earlier.command.clone(),
         started: earlier.started.clone(),
         machine: earlier.machine.clone(),
