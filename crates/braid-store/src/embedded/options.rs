@@ -44,6 +44,11 @@ pub struct Options {
     pub cache: usize,
     /// Receives the progress of long operations.
     pub progress: Arc<dyn Fn(Progress) + Send + Sync>,
+    /// Check of the identity of a session, for imports and integrity checks: the reason for which no broker could read
+    /// it. The default takes all.
+    pub check_identity: fn(&str) -> Result<(), String>,
+    /// As `check_identity`, of the publisher of a retained message.
+    pub check_publisher: fn(&str) -> Result<(), String>,
 }
 
 /// Largest value that, with its key and redb's header, fits into a page of 256 KiB.
@@ -61,6 +66,8 @@ impl Default for Options {
             chunk: CHUNK,
             cache: 64 << 20,
             progress: Arc::new(|_| {}),
+            check_identity: |_| Ok(()),
+            check_publisher: |_| Ok(()),
         }
     }
 }

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use braid_proto::packet::QoS;
+use braid_proto::session::SessionExpiry;
 use braid_proto::topic::TopicName;
 use braid_store::suite::{self, Fixture};
 use braid_store::{
-    Damage, EmbeddedStore, Existing, Lsn, OfflineStore, OpenError, Options, Progress, RecoveredState, Stage,
-    Store, StoredMessage, TransferError,
+    Damage, EmbeddedStore, Existing, Lsn, OfflineStore, OpenError, Options, Progress, RecoveredState,
+    SessionId, Stage, Store, StoredMessage, TransferError,
 };
 use bytes::Bytes;
 use redb::{Database, TableDefinition, WriteTransaction};
@@ -71,6 +72,43 @@ fn an_export_has_the_publisher_of_a_retained_message() {
     import(&copy, &text).expect("it is valid");
     assert_eq!(read(&open(&copy), 1), Ok(Some(message)));
     assert_eq!(exported(&copy), text);
+}
+
+/// Texts that the store keeps for others are checked by the caller's rules.
+#[test]
+fn texts_that_no_broker_reads_are_found() {
+    let disk = Disk::default();
+    let store = open(&disk);
+    let session = braid_store::Change::Opened {
+        session: SessionId::new(1),
+        client_id: "client".into(),
+        identity: Some("known".into()),
+        expiry: SessionExpiry::NEVER,
+        claim: store.claim(&"client".into()).wait().expect("the disk is well"),
+    };
+    let lsn = Lsn::new(1);
+    let topic = TopicName::parse("t").expect("a topic name");
+    let message = StoredMessage::from_parts(topic, "x".into(), QoS::AtLeastOnce, true, None, None)
+        .with_publisher(Some("known".into()));
+    let (message, retained) =
+        (braid_store::Change::Stored { lsn, message }, braid_store::Change::Retained { message: lsn });
+    store.commit([session, message, retained].into_iter().collect()).wait().expect("the disk is well");
+    drop(store);
+    let text = exported(&disk);
+    for refuses_identity in [true, false] {
+        let mut strict = options();
+        let refuse = |text: &str| Err(format!("{text} is unknown"));
+        let which = if refuses_identity { &mut strict.check_identity } else { &mut strict.check_publisher };
+        *which = refuse;
+        let name = if refuses_identity { "identity" } else { "publisher" };
+        let found = OfflineStore::open_on(disk.device(), disk.journal(), strict.clone()).expect("it is well");
+        let problems = found.check().expect("the disk is well").problems;
+        assert!(problems.len() == 1 && problems[0].description.contains(name), "{problems:?}");
+        let copy = Disk::default();
+        let into = OfflineStore::open_on(copy.device(), copy.journal(), strict).expect("it is well");
+        let error = into.import(&mut text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(&format!("the {name}: known is unknown")), "{error}");
+    }
 }
 
 /// Fixture that exports, imports and exports the store before each reopening.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use braid_auth::identity::Identity;
+use braid_auth::publisher::Publisher;
 use braid_store::{Options, Progress, Stage};
 
 use super::thousands;
@@ -12,6 +14,10 @@ pub(crate) fn options_with(line: &Arc<ProgressLine>) -> Options {
     let line = Arc::clone(line);
     let mut options = Options::default();
     options.progress = Arc::new(move |progress| line.show(|| text(progress)));
+    // With another text no broker would start.
+    options.check_identity = |text| Identity::decode(text).map(drop).map_err(|error| error.to_string());
+    options.check_publisher =
+        |text| Publisher::decode(text.into()).map(drop).map_err(|error| error.to_string());
     options
 }
 

@@ -8,7 +8,7 @@ use braid_proto::packet::ClientId;
 
 use super::super::codec::{self, meta};
 use super::super::error::{OpenError, ReadError};
-use super::super::options::{ProgressReporter, Stage};
+use super::super::options::{Options, ProgressReporter, Stage};
 use super::super::snapshot::Snapshot;
 use super::{InflightIds, NUMBER_LIMIT, OfflineStore, check_retained};
 use crate::ids::{Lsn, NextIds, SessionId};
@@ -97,6 +97,7 @@ impl OfflineStore {
         let progress = ProgressReporter::new(&self.options, Stage::Reading, rows);
         let mut integrity = IntegrityCheck {
             snapshot: &snapshot,
+            options: &self.options,
             progress,
             check: Check::default(),
             sessions: BTreeSet::new(),
@@ -113,6 +114,7 @@ impl OfflineStore {
 
 struct IntegrityCheck<'a> {
     snapshot: &'a Snapshot,
+    options: &'a Options,
     progress: ProgressReporter<'a>,
     check: Check,
     sessions: BTreeSet<SessionId>,
@@ -207,6 +209,10 @@ impl IntegrityCheck<'_> {
         self.check_number(record.id.value(), "a session");
         self.last.session = self.last.session.max(record.id);
         self.sessions.insert(record.id);
+        if let Some(Err(reason)) = record.identity.as_deref().map(self.options.check_identity) {
+            let text = format!("the identity of session {}: {reason}", record.id);
+            self.problem(Damage::Malformed, text);
+        }
         if !self.clients.insert(record.client_id.clone()) {
             let text =
                 format!("client {:?} has session {} and another", record.client_id.as_str(), record.id);
@@ -273,8 +279,14 @@ impl IntegrityCheck<'_> {
         self.references.insert(message);
         let (damage, text) = match self.snapshot.message_head(message) {
             Ok(Some((head, payload))) if head.topic().as_str() == topic => {
-                let Err(invalid) = check_retained(&head, payload) else { return Ok(()) };
-                (Damage::Contradiction, format!("message {message}: {invalid}"))
+                let publisher = head.publisher().map(|publisher| (self.options.check_publisher)(publisher));
+                match (check_retained(&head, payload), publisher) {
+                    (Err(invalid), _) => (Damage::Contradiction, format!("message {message}: {invalid}")),
+                    (Ok(()), Some(Err(reason))) => {
+                        (Damage::Malformed, format!("message {message} with a publisher: {reason}"))
+                    }
+                    _ => return Ok(()),
+                }
             }
             Ok(Some((head, _))) => (Damage::Contradiction, format!("a message of {}", head.topic())),
             Ok(None) => (Damage::NoMessage, format!("message {message}, which is not there")),

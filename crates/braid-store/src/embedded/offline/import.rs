@@ -48,7 +48,7 @@ impl OfflineStore {
         let opened = self.tables.count_opening(Owner::IMPORT).and_then(|_| self.tables.transaction());
         let transaction = opened.map_err(|error| self.open_error(error))?;
         let mut progress = ProgressReporter::new(&self.options, Stage::Importing, 0);
-        let mut import = Import::new(&transaction, self.tables.chunk);
+        let mut import = Import::new(&transaction, self.tables.chunk, &self.options);
         let mut lines = BufReader::with_capacity(1 << 16, from).take(LINE_MAX);
         let mut text = Vec::new();
         let mut line = 0;
@@ -189,6 +189,13 @@ fn not_a_record(error: &serde_json::Error) -> ImportError {
     ImportError::Invalid(format!("{what}{at}").into())
 }
 
+/// Error of a text that no broker could read. It may quote the text, so control characters are replaced.
+fn not_valid(what: &str, checked: Result<(), String>) -> Result<(), ImportError> {
+    checked.map_err(|reason| {
+        ImportError::Invalid(format!("{what}: {reason}").replace(char::is_control, "?").into())
+    })
+}
+
 fn ensure(is_valid: bool, reason: Invalid) -> Result<(), ImportError> {
     if is_valid { Ok(()) } else { Err(reason.into()) }
 }
@@ -202,6 +209,7 @@ struct Import<'t> {
     transaction: &'t WriteTransaction,
     /// Payloads of more bytes are stored in chunks of this many.
     chunk: usize,
+    options: &'t Options,
     writes: WriteSet,
     /// Sessions and queues so far, to refuse records without their session or twice.
     index: Index,
@@ -215,10 +223,11 @@ struct Import<'t> {
 }
 
 impl<'t> Import<'t> {
-    fn new(transaction: &'t WriteTransaction, chunk: usize) -> Self {
+    fn new(transaction: &'t WriteTransaction, chunk: usize, options: &'t Options) -> Self {
         Self {
             transaction,
             chunk,
+            options,
             writes: WriteSet::default(),
             index: Index::new(Claim::new(0), NextIds::FIRST),
             messages: BTreeSet::new(),
@@ -266,8 +275,11 @@ impl<'t> Import<'t> {
                 Ok(())
             }
             Record::Message { lsn, content } => {
-                let lsn = Lsn::new(lsn);
-                self.writes.messages.insert(lsn, content.message()?);
+                let (lsn, message) = (Lsn::new(lsn), content.message()?);
+                if let Some(publisher) = message.publisher() {
+                    not_valid("the publisher", (self.options.check_publisher)(publisher))?;
+                }
+                self.writes.messages.insert(lsn, message);
                 self.count(NextIds::FIRST.session, lsn.next());
                 ensure(self.messages.insert(lsn), "the message is there twice")
             }
@@ -288,6 +300,9 @@ impl<'t> Import<'t> {
                 let (id, client_id) = (SessionId::new(session), client_id.as_ref().into());
                 let parked_at = parked_at.map(Time::time).transpose()?;
                 let expiry = SessionExpiry::from_secs(expiry);
+                if let Some(identity) = &identity {
+                    not_valid("the identity", (self.options.check_identity)(identity))?;
+                }
                 let identity = identity.map(Into::into);
                 let session = SessionRecord { id, client_id, identity, expiry, parked_at };
                 self.count(session.id.next(), NextIds::FIRST.lsn);

@@ -8,14 +8,26 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
 use crate::broker::braidmq;
 
 /// Content of a store of the present format, as it is exported.
+/// Export of the store's golden file, with an identity that a broker reads.
 pub(crate) fn golden() -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "../braid-store/tests/golden/format-2.jsonl"].iter().collect()
+    static WRITTEN: OnceLock<PathBuf> = OnceLock::new();
+    let written = WRITTEN.get_or_init(|| {
+        let golden: PathBuf =
+            [env!("CARGO_MANIFEST_DIR"), "../braid-store/tests/golden/format-2.jsonl"].iter().collect();
+        let text = fs::read_to_string(golden).unwrap();
+        assert!(text.contains(r#""identity":"u""#));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.jsonl", std::process::id()));
+        fs::write(&path, text.replace(r#""identity":"u""#, r#""identity":"{\"user\":\"u\"}""#)).unwrap();
+        path
+    });
+    written.clone()
 }
 
 fn store(arguments: &[&str], directory: &Path) -> Command {

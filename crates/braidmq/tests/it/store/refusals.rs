@@ -73,6 +73,11 @@ fn a_wrong_line_is_named_by_file_and_number() {
         (with(3, "subscriptions"), 1, "backup.jsonl:4: there is no JSON object"),
         (with(3, "\u{1b}[2J"), 1, "backup.jsonl:4: there is no JSON object"),
         (with(3, "{\"type\":\"\u{7f}\"}"), 1, "backup.jsonl:4: unknown variant `?`"),
+        (
+            golden.replace(r#"{\"user\":\"u\"}"#, "alice"),
+            1,
+            "backup.jsonl:3: the identity: the stored identity is not valid: expected value",
+        ),
         (lines[..9].join("\n"), 1, "backup.jsonl:10: the end is missing"),
         (
             with(0, r#"{"type":"store","format":3,"next_session":1,"next_lsn":1}"#),
