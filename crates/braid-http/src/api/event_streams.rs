@@ -1,10 +1,10 @@
 //! Count of open event streams: of all clients, of an address and of a user.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::network::of_host;
+use crate::quota::{Quota, QuotaExceeded, QuotaPermit};
 
 /// Limits of event streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,37 +17,24 @@ pub struct EventStreamLimits {
 
 /// Client that streams are counted for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Counted {
+pub(super) enum Counted {
     Address(IpAddr),
     User(Arc<str>),
 }
 
 /// Event streams that are open.
-pub(super) struct EventStreams {
-    limits: EventStreamLimits,
-    open: Arc<Mutex<Open>>,
-}
-
-#[derive(Default)]
-struct Open {
-    total: usize,
-    /// No entry is 0.
-    by_client: HashMap<Counted, usize>,
-}
+pub(super) struct EventStreams(Quota<Counted>);
 
 /// Limit that is reached, with the name of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reached(pub(super) &'static str);
 
 /// Permission for one stream, until it is dropped.
-pub(super) struct StreamPermit {
-    clients: Vec<Counted>,
-    open: Arc<Mutex<Open>>,
-}
+pub(super) type StreamPermit = QuotaPermit<Counted>;
 
 impl EventStreams {
-    pub(super) fn new(limits: EventStreamLimits) -> Self {
-        Self { limits, open: Arc::default() }
+    pub(super) fn new(EventStreamLimits { total, per_client }: EventStreamLimits) -> Self {
+        Self(Quota::new(total, per_client))
     }
 
     /// Counts another stream of an address and, where clients have names, a user.
@@ -56,42 +43,12 @@ impl EventStreams {
     /// There are too many.
     pub(super) fn open(&self, address: IpAddr, user: Option<Arc<str>>) -> Result<StreamPermit, Reached> {
         let address = Counted::Address(of_host(address));
-        let clients: Vec<_> = [address].into_iter().chain(user.map(Counted::User)).collect();
-        let mut open = lock(&self.open);
-        if open.total >= self.limits.total {
-            return Err(Reached("event_streams"));
-        }
-        let is_full =
-            |client| open.by_client.get(client).is_some_and(|count| *count >= self.limits.per_client);
-        if self.limits.per_client == 0 || clients.iter().any(is_full) {
-            return Err(Reached("event_streams_per_client"));
-        }
-        open.total += 1;
-        for client in &clients {
-            *open.by_client.entry(client.clone()).or_default() += 1;
-        }
-        Ok(StreamPermit { clients, open: Arc::clone(&self.open) })
+        let clients = [address].into_iter().chain(user.map(Counted::User)).collect();
+        self.0.take_for(clients, 1).map_err(|exceeded| match exceeded {
+            QuotaExceeded::Total => Reached("event_streams"),
+            QuotaExceeded::Client => Reached("event_streams_per_client"),
+        })
     }
-}
-
-impl Drop for StreamPermit {
-    fn drop(&mut self) {
-        let mut open = lock(&self.open);
-        open.total -= 1;
-        for client in &self.clients {
-            if let Some(count) = open.by_client.get_mut(client) {
-                *count -= 1;
-                if *count == 0 {
-                    open.by_client.remove(client);
-                }
-            }
-        }
-    }
-}
-
-fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
-    // Nothing panics while it is held.
-    open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -115,6 +72,6 @@ mod tests {
         let again = open("2001:db8::3", Some("ann")).unwrap();
         drop((again, others));
         assert!(open("2001:db8::3", Some("ann")).is_ok());
-        assert_eq!(lock(&streams.open).by_client.len(), 4, "no client without a stream is remembered");
+        assert_eq!(streams.0.clients(), 4, "no client without a stream is remembered");
     }
 }

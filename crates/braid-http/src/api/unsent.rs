@@ -81,7 +81,7 @@ fn refusal(size: usize, exceeded: QuotaExceeded) -> Refused {
     }
     let detail = match exceeded {
         QuotaExceeded::Total => "too many answers wait for their clients; ask again",
-        QuotaExceeded::Address => {
+        QuotaExceeded::Client => {
             "too many answers wait for clients of this address: read them, and ask again"
         }
     };

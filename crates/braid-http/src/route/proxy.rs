@@ -250,7 +250,7 @@ fn no_place(reason: QuotaExceeded) -> Response<Body> {
         QuotaExceeded::Total => {
             (FrontRefusal::UpstreamRequests, "too many requests wait for the servers behind this one")
         }
-        QuotaExceeded::Address => (
+        QuotaExceeded::Client => (
             FrontRefusal::UpstreamRequestsPerAddress,
             "too many requests of this address wait for the servers behind this one",
         ),
