@@ -273,12 +273,17 @@ pub enum QueueEntry {
 }
 
 impl QueueEntry {
-    /// The message that it references.
-    pub const fn message(&self) -> Option<Lsn> {
+    /// The delivery, until it is released.
+    pub const fn delivery(&self) -> Option<&StoredDelivery> {
         match self {
-            Self::Waiting(delivery) | Self::Sent(_, delivery) => Some(delivery.message),
+            Self::Waiting(delivery) | Self::Sent(_, delivery) => Some(delivery),
             Self::Released(_) => None,
         }
+    }
+
+    /// The message that it references.
+    pub fn message(&self) -> Option<Lsn> {
+        self.delivery().map(|delivery| delivery.message)
     }
 }
 

@@ -108,19 +108,12 @@ pub(crate) async fn taken(
     recovered.queue.iter().map(|(lsn, _)| *lsn).max().into_iter().for_each(|last| persist.skip_to(last));
     let wanted: Vec<_> = recovered.queue.iter().filter_map(|(_, entry)| entry.message()).collect();
     let read = persist.read(wanted.clone(), now, loader).await?;
-    let (read, missing): (Vec<_>, Vec<_>) =
-        wanted.into_iter().zip(read).partition(|(_, message)| message.is_some());
     let mut wanted: HashMap<_, _> =
-        read.into_iter().filter_map(|(lsn, message)| Some((lsn, message?))).collect();
-    let missing: HashSet<_> = missing.into_iter().map(|(lsn, _)| lsn).collect();
-    let delivered_as_retained = recovered.queue.iter().filter_map(|(_, entry)| match entry {
-        QueueEntry::Waiting(delivery) | QueueEntry::Sent(_, delivery) => {
-            (delivery.retain && missing.contains(&delivery.message)).then_some(delivery.message)
-        }
-        QueueEntry::Released(_) => None,
-    });
+        wanted.into_iter().zip(read).filter_map(|(lsn, message)| Some((lsn, message?))).collect();
+    let deliveries = recovered.queue.iter().filter_map(|(_, entry)| entry.delivery());
+    let missing = deliveries.filter(|one| one.retain && !wanted.contains_key(&one.message));
     // All that are retained are looked at for these.
-    let sought: HashSet<_> = delivered_as_retained.collect();
+    let sought: HashSet<_> = missing.map(|one| one.message).collect();
     if !sought.is_empty() {
         wanted.extend(retained.find(&sought));
     }
