@@ -94,7 +94,7 @@ impl Owner {
     async fn has(&self, layout: &Layout, client: &ClientId) -> Result<bool, String> {
         let found = last_message(&self.sessions, &layout.session(client)).await?;
         let record = found.and_then(|(payload, _)| Record::read(&payload));
-        Ok(record.is_some_and(|record| record.owner.as_ref() == Some(&self.node) && record.run == *self.run))
+        Ok(record.is_some_and(|record| record.is_of(&self.node, &self.run)))
     }
 }
 

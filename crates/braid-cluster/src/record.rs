@@ -264,6 +264,11 @@ impl Record {
         positions
     }
 
+    /// Whether this process of a node has the session.
+    pub(crate) fn is_of(&self, node: &str, run: &str) -> bool {
+        self.owner.as_deref() == Some(node) && self.run == run
+    }
+
     /// Numbers of the messages that its queue refers to.
     pub(crate) fn messages(&self) -> impl Iterator<Item = Lsn> {
         let queue = self.queue.iter().filter_map(RecordedDelivery::read);

@@ -101,7 +101,7 @@ impl FoundRecord {
 
     /// Whether the record names this process.
     fn is_own(&self, NodeState { node, run, .. }: &NodeState) -> bool {
-        self.record.owner.as_ref() == Some(node) && self.record.run == **run
+        self.record.is_of(node, run)
     }
 }
 

@@ -189,7 +189,7 @@ impl BanList {
         if self.set_by_hand() >= MAX_BANS {
             self.expire(now);
         }
-        let replaces = self.bans.get(&target).is_some_and(|entry| entry.flapping.is_none());
+        let replaces = self.bans.get(&target).is_some_and(Entry::is_by_hand);
         if !replaces && self.set_by_hand() >= MAX_BANS {
             return Err(BanError::TooMany);
         }
@@ -230,7 +230,7 @@ impl BanList {
     /// Bans a client at an address for flapping. A ban of the same target that was set by hand remains.
     pub(super) fn set_flapping(&mut self, target: BanTarget, duration: Duration, now: Instant) {
         let target = target.normalize();
-        if self.bans.get(&target).is_some_and(|entry| entry.flapping.is_none() && !entry.is_over(now)) {
+        if self.bans.get(&target).is_some_and(|entry| entry.is_by_hand() && !entry.is_over(now)) {
             return;
         }
         let is_full = |list: &Self| {
