@@ -228,7 +228,7 @@ impl Outcome {
         match message.topic.as_str() {
             BULK_TOPIC => self.bulk_messages += 1,
             URGENT_TOPIC if message.payload.len() >= 8 => {
-                let number = message.payload.clone().get_u64();
+                let number = (&message.payload[..]).get_u64();
                 let number = u32::try_from(number).map_err(|_| Failure::Stray(URGENT_TOPIC.into()))?;
                 let due = load.due(number);
                 let latencies = if due <= CONVERGENCE { &mut self.early } else { &mut self.latencies };

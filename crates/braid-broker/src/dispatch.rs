@@ -722,7 +722,7 @@ mod tests {
 
     fn message() -> Arc<Message> {
         let topic = TopicName::parse("t").unwrap();
-        Arc::new(Message::new(topic, "x".into(), QoS::AtLeastOnce, false))
+        Arc::new(Message::new(topic, "x", QoS::AtLeastOnce, false))
     }
 
     /// A turn is bounded by them: overlapping subscriptions cost their matches, however few deliveries there are.
@@ -861,7 +861,7 @@ mod tests {
         let identity = Identity::new(Attributes { rules, ..Attributes::default() }).unwrap();
         let mut client = core.access.client(identity, &ClientId::from("client"));
         let retained = |topic: &str| {
-            Arc::new(Message::new(TopicName::parse(topic).unwrap(), "x".into(), QoS::AtMostOnce, true))
+            Arc::new(Message::new(TopicName::parse(topic).unwrap(), "x", QoS::AtMostOnce, true))
         };
         let mut publishers = |topics: &[&str]| {
             let mut messages: Vec<_> = topics.iter().map(|topic| retained(topic)).collect();

@@ -428,7 +428,7 @@ mod tests {
 
     fn message(topic: &str, expires_at: Option<Instant>) -> Arc<Message> {
         let topic = TopicName::parse(topic).unwrap();
-        let mut message = Message::new(topic, "x".into(), QoS::AtMostOnce, true);
+        let mut message = Message::new(topic, "x", QoS::AtMostOnce, true);
         message.expires_at = expires_at;
         Arc::new(message)
     }
@@ -468,7 +468,7 @@ mod tests {
                 model.remove(&topic);
             } else {
                 let by = Some(random.usize(..=names.len())).filter(|by| *by < names.len());
-                let payload = vec![0; random.usize(1..40_000)].into();
+                let payload = vec![0; random.usize(1..40_000)];
                 let name = TopicName::parse(&topic).unwrap();
                 let message = Message::new(name, payload, QoS::AtMostOnce, true);
                 let mut after = model.clone();

@@ -334,7 +334,7 @@ mod tests {
     /// Queues a large message on a topic of its own.
     fn large(lanes: &mut LaneScheduler, topic: &str, priority: u16) {
         let topic = TopicName::parse(topic).unwrap();
-        let message = Arc::new(Message::new(topic, "large".into(), QoS::AtMostOnce, false));
+        let message = Arc::new(Message::new(topic, "large", QoS::AtMostOnce, false));
         let delivery = Delivery { priority: Priority::new(priority), ..Delivery::of(message) };
         let stream = LogicalStream::Own;
         lanes.push_back(

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use braid_broker::cluster::{Answer, Cluster, Forwarded, Publication, RemoteSession, ReplayLimits, Replayed};
 use braid_proto::message::Message;
-use braid_proto::packet::{ClientId, PacketId, QoS};
+use braid_proto::packet::{ClientId, PacketId, Payload, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{Change, Commit, Lsn, Now, RecoveredSession, SessionId};
-use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::commit::CommitPart;
@@ -75,7 +74,7 @@ impl Cluster for NatsCluster {
             is_withheld: true,
             expires_at: None,
             properties: None,
-            payload: Bytes::new(),
+            payload: Payload::EMPTY,
         };
         let (headers, payload) = removal.write();
         let subject = layout.message(shard, true, topic);
@@ -322,7 +321,7 @@ mod tests {
         let appended = |qos: &[QoS]| {
             let topic = || TopicName::parse("t").unwrap();
             let messages: Vec<_> =
-                qos.iter().map(|qos| Arc::new(Message::new(topic(), "x".into(), *qos, true))).collect();
+                qos.iter().map(|qos| Arc::new(Message::new(topic(), "x", *qos, true))).collect();
             let publication = Publication {
                 publisher: Some((&client, SessionId::new(1))),
                 messages: &messages,
@@ -343,7 +342,7 @@ mod tests {
 
     #[test]
     fn exchanges_belong_to_the_last_changes() {
-        let message = |qos| Arc::new(Message::new(TopicName::parse("t").unwrap(), "x".into(), qos, false));
+        let message = |qos| Arc::new(Message::new(TopicName::parse("t").unwrap(), "x", qos, false));
         let (session, id) = (SessionId::new(1), |value| PacketId::new(value).unwrap());
         let received = |value| Change::Received { session, packet_id: id(value), exchanges: NonZeroU16::MIN };
         let released = Change::ReceivedReleased { session, packet_id: id(9) };

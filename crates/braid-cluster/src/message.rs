@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use async_nats::HeaderMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use braid_proto::packet::{MessageProperties, QoS};
+use braid_proto::packet::{MessageProperties, Payload, QoS};
 use braid_proto::topic::TopicName;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub struct LoggedMessage {
     /// Properties of the PUBLISH.
     pub properties: Option<Box<MessageProperties>>,
     /// Application payload.
-    pub payload: Bytes,
+    pub payload: Payload,
 }
 
 /// Message of NATS that is none of a cluster.
@@ -97,7 +97,7 @@ impl LoggedMessage {
         let mut headers = HeaderMap::new();
         if head.len() <= HEADER_MAX {
             headers.insert(HEADER, head);
-            return (headers, self.payload.clone());
+            return (headers, self.payload.to_bytes());
         }
         headers.insert(HEADER, format!("{LENGTH_MARK}{}", head.len()));
         let payload = [head.as_bytes(), &self.payload].concat();
@@ -139,7 +139,7 @@ impl LoggedMessage {
     }
 
     /// The message with a head, as [`head`](Self::head) has written it.
-    pub(crate) fn of_head(head: &[u8], payload: Bytes) -> Result<Self, Unreadable> {
+    pub(crate) fn of_head(head: &[u8], payload: impl Into<Payload>) -> Result<Self, Unreadable> {
         let head: Head = serde_json::from_slice(head).map_err(|error| Unreadable(error.to_string()))?;
         let qos = QoS::from_bits(head.qos).ok_or_else(|| Unreadable(format!("QoS {}", head.qos)))?;
         let expires_at = head
@@ -147,7 +147,7 @@ impl LoggedMessage {
             .and_then(|millis| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
         let properties = head.properties.map(Properties::read).transpose()?.map(Box::new);
         let Head { publisher, identity, is_withheld, .. } = head;
-        Ok(Self { qos, publisher, identity, is_withheld, expires_at, properties, payload })
+        Ok(Self { qos, publisher, identity, is_withheld, expires_at, properties, payload: payload.into() })
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
             is_withheld: false,
             expires_at: None,
             properties: None,
-            payload: Bytes::from_static(b"x"),
+            payload: "x".into(),
         };
         assert_eq!(message.write().0.get(HEADER).unwrap().as_str(), r#"{"q":1,"c":"truck-1"}"#);
     }
@@ -276,7 +276,7 @@ mod tests {
                 is_withheld,
                 expires_at: expires.map(|at| SystemTime::UNIX_EPOCH + Duration::from_millis(at)),
                 properties: Some(Box::new(properties)),
-                payload: Bytes::from_static(b"\r\n\0"),
+                payload: "\r\n\0".into(),
             };
             let (headers, payload) = message.write();
             let properties = message.properties.as_deref().unwrap();

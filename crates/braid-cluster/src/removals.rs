@@ -53,7 +53,6 @@ mod tests {
     use std::collections::HashMap as Model;
 
     use braid_proto::packet::QoS;
-    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;
@@ -71,7 +70,7 @@ mod tests {
                 is_withheld: false,
                 expires_at: None,
                 properties: None,
-                payload: Bytes::from_static(payload.as_bytes()),
+                payload: payload.into(),
             };
             let (mut headers, written) = message.write();
             headers.insert(SIZE, written.len().to_string());

@@ -273,7 +273,7 @@ impl Decoder {
         }
         let whole = spooled.packet.finish()?;
         if let Some(head) = spooled.head.filter(|head| head.is_continued) {
-            let payload = whole.slice(head.payload_at..);
+            let payload = whole.slice(head.payload_at..).into();
             return Ok(Some(Packet::Publish(Publish { payload, spooled: true, ..head.publish })));
         }
         let mut packet = self.decode_whole(spooled.header, &whole, Source::Shared(&whole))?;

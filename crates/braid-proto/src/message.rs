@@ -10,21 +10,19 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::packet::{MessageProperties, OFFSET_PROPERTY, Publish, PublishHead, Will, put_publish_head};
 use crate::types::{
-    Lane, Mountpoint, PacketId, Priority, ProtocolVersion, QoS, StreamKey, TopicFilter, TopicName,
+    Lane, Mountpoint, PacketId, Payload, Priority, ProtocolVersion, QoS, StreamKey, TopicFilter, TopicName,
 };
 use crate::wire::PACKET_SIZE_MAX;
 
 /// Maximum bytes of a payload that is copied into the outbox. Longer ones are shared by reference: a buffer of its own
 /// costs the kernel and this process about as much as copying this many bytes.
-const INLINE_PAYLOAD: usize = 1024;
+const COPIED_PAYLOAD: usize = 1024;
 
 /// Application Message, shared behind an [`Arc`] by all of its deliveries.
 #[derive(Debug)]
 pub struct Message {
     /// Topic Name.
     pub topic: TopicName,
-    /// Payload; only its first part if there is a `rest`.
-    pub payload: Bytes,
     /// Parts of the payload behind `payload`, of a message made by [`with_rest`](Self::with_rest).
     rest: Option<Box<[Bytes]>>,
     /// Whether the payload is in a spool, and not in the heap.
@@ -42,6 +40,8 @@ pub struct Message {
     /// Charge on a memory account; `None` where memory is not accounted.
     charge: Option<MemoryCharge>,
     templates: OnceLock<Box<Templates>>,
+    /// Payload; only its first part if there is a `rest`. Behind the fields that every delivery reads.
+    pub payload: Payload,
 }
 
 /// Encoded forms of a message: {MQTT 3, MQTT 5} x {without, with Packet Identifier}.
@@ -51,7 +51,7 @@ type Templates = [OnceLock<Template>; 4];
 /// each transmission.
 #[derive(Debug)]
 struct Template {
-    /// Includes a payload of up to [`INLINE_PAYLOAD`] bytes.
+    /// Includes a payload of up to [`COPIED_PAYLOAD`] bytes.
     bytes: Box<[u8]>,
     packet_id_at: Option<usize>,
     packet_len: usize,
@@ -59,10 +59,10 @@ struct Template {
 
 impl Message {
     /// Message without properties.
-    pub fn new(topic: TopicName, payload: Bytes, qos: QoS, retain: bool) -> Self {
+    pub fn new(topic: TopicName, payload: impl Into<Payload>, qos: QoS, retain: bool) -> Self {
         Self {
             topic,
-            payload,
+            payload: payload.into(),
             rest: None,
             spooled: false,
             qos,
@@ -125,22 +125,22 @@ impl Message {
 
     /// Parts of the payload that go into an outbox by reference; none if it is copied.
     pub(crate) fn shared_parts(&self) -> impl Iterator<Item = &Bytes> {
-        let first = (!self.is_inline()).then_some(&self.payload);
+        let first = self.payload.as_shared().filter(|_| !self.is_copied());
         first.into_iter().chain(self.rest.as_deref().unwrap_or_default())
     }
 
     /// Parts of the payload from this offset on.
     pub(crate) fn parts_from(&self, mut offset: usize) -> impl Iterator<Item = Bytes> {
-        let all = std::iter::once(&self.payload).chain(self.rest.as_deref().unwrap_or_default());
-        all.filter_map(move |part| {
+        let rest = self.rest.as_deref().unwrap_or_default().iter().cloned();
+        std::iter::once(self.payload.to_bytes()).chain(rest).filter_map(move |part| {
             let skipped = offset.min(part.len());
             offset -= skipped;
             (skipped < part.len()).then(|| part.slice(skipped..))
         })
     }
 
-    fn is_inline(&self) -> bool {
-        self.payload.len() <= INLINE_PAYLOAD
+    fn is_copied(&self) -> bool {
+        self.payload.len() <= COPIED_PAYLOAD
     }
 
     /// Log sequence number of the message in a store, if it is in one.
@@ -217,7 +217,7 @@ impl Message {
             };
             let fixed_header = 2 + bytes[1..].iter().take_while(|byte| **byte & 0x80 != 0).count();
             let packet_id_at = with_id.then_some(fixed_header + 2 + self.topic.as_str().len());
-            if self.is_inline() {
+            if self.is_copied() {
                 bytes.put_slice(&self.payload);
             }
             Template { bytes: bytes[..].into(), packet_id_at, packet_len }
@@ -344,7 +344,7 @@ pub(crate) struct Transmission<'a> {
     pub(crate) offset: usize,
 }
 
-/// Writes the PUBLISH of a delivery, without a payload above [`INLINE_PAYLOAD`], which the caller adds by
+/// Writes the PUBLISH of a delivery, without a payload above [`COPIED_PAYLOAD`], which the caller adds by
 /// reference. `None`, with nothing written: the packet would exceed `maximum_packet_size`, or the receiver has no name
 /// for the topic.
 pub(crate) fn put_delivery(
@@ -386,7 +386,7 @@ pub(crate) fn put_delivery(
         let payload_len = message.payload_len() - transmission.offset;
         let packet_len =
             put_publish_head(out, transmission.version, &head, payload_len, maximum_packet_size)?;
-        if message.is_inline() && transmission.offset == 0 {
+        if message.is_copied() && transmission.offset == 0 {
             out.put_slice(&message.payload);
         }
         return Some(packet_len);

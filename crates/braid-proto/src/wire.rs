@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::types::{PacketId, Violation};
+use crate::types::{PacketId, Payload, Violation};
 
 /// Maximum value of a Variable Byte Integer.
 pub(crate) const VARIABLE_BYTE_INTEGER_MAX: usize = 268_435_455;
@@ -99,6 +99,12 @@ impl<'a> Reader<'a> {
             Source::Shared(whole) => whole.slice_ref(field),
             Source::Borrowed => Bytes::copy_from_slice(field),
         }
+    }
+
+    /// Takes the rest of the packet as the payload of its message.
+    pub(crate) fn payload(&mut self) -> Payload {
+        let rest = self.rest();
+        Payload::inline(rest).unwrap_or_else(|| self.own(rest).into())
     }
 
     /// Takes the rest of the packet.

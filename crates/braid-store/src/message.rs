@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use braid_proto::decoder::{Spool, SpoolError};
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
-use braid_proto::packet::{MessageProperties, PacketId, QoS, Will};
+use braid_proto::packet::{MessageProperties, PacketId, Payload, QoS, Will};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::{TopicFilter, TopicName};
 use bytes::Bytes;
@@ -46,7 +46,7 @@ impl StoredMessage {
     /// A message from its fields, as a store reads them, with a payload that is not spooled.
     pub fn from_parts(
         topic: TopicName,
-        payload: Bytes,
+        payload: impl Into<Payload>,
         qos: QoS,
         retain: bool,
         properties: Option<Box<MessageProperties>>,
@@ -72,12 +72,12 @@ impl StoredMessage {
     /// The Will with this message and delay in seconds.
     pub(crate) fn to_will(&self, delay: u32) -> Will {
         let Message { topic, payload, qos, retain, properties, .. } = &*self.message;
-        let (topic, payload, properties) = (topic.clone(), payload.clone(), properties.clone());
+        let (topic, payload, properties) = (topic.clone(), payload.to_bytes(), properties.clone());
         Will { topic, payload, qos: *qos, retain: *retain, delay, properties }
     }
 
     /// Replaces the payload by one that is spooled or in the heap.
-    pub(crate) fn with_payload(self, payload: Bytes, is_spooled: bool) -> Self {
+    pub(crate) fn with_payload(self, payload: impl Into<Payload>, is_spooled: bool) -> Self {
         Self { message: Arc::new(self.like(payload).with_spooled(is_spooled)), ..self }
     }
 
@@ -87,12 +87,12 @@ impl StoredMessage {
         let spool = spool.filter(|spool| payload.len() > spool.threshold());
         match spool.and_then(|spool| spool_payload(spool, payload).ok()) {
             Some(spooled) => self.with_payload(spooled, true),
-            None => self.with_payload(Bytes::copy_from_slice(payload), false),
+            None => self.with_payload(Payload::copy_of(payload), false),
         }
     }
 
     /// A message with this payload, the other fields of this one, and no expiry time.
-    fn like(&self, payload: Bytes) -> Message {
+    fn like(&self, payload: impl Into<Payload>) -> Message {
         let mut message = Message::new(self.topic().clone(), payload, self.qos(), self.retain());
         message.properties.clone_from(&self.message.properties);
         message
@@ -132,7 +132,7 @@ impl StoredMessage {
     }
 
     /// Application payload.
-    pub fn payload(&self) -> &Bytes {
+    pub fn payload(&self) -> &Payload {
         &self.message.payload
     }
 
@@ -170,7 +170,7 @@ fn spool_payload(spool: &dyn Spool, payload: &[u8]) -> Result<Bytes, SpoolError>
 }
 
 type Fields<'a> = (
-    (&'a TopicName, &'a Bytes, QoS, bool),
+    (&'a TopicName, &'a Payload, QoS, bool),
     Option<&'a MessageProperties>,
     Option<SystemTime>,
     Option<&'a str>,

@@ -36,7 +36,7 @@ async fn buffered_bytes_are_flushed_completely() {
     let connection = Connection::establish(holding_link(&rig).await, connect);
     let mut connection = timeout(LIMIT, connection).await.expect("in time").expect("the broker accepts");
     let topic = TopicName::parse("t").expect("a topic");
-    let message = Message::new(topic, vec![0; 100_000].into(), QoS::AtLeastOnce, false);
+    let message = Message::new(topic, vec![0; 100_000], QoS::AtLeastOnce, false);
     let sent = connection.send(Delivery::of(Arc::new(message))).expect("the broker takes it");
     let SendOutcome::Queued(Some(id)) = sent else { panic!("{sent:?}") };
     let happened = timeout(LIMIT, connection.next()).await.expect("all of it left").expect("an answer");
@@ -52,7 +52,7 @@ async fn no_more_is_written_than_was_allowed() {
     let mut connection = Connection::establish(link, connect).await.expect("the broker accepts");
     let (_, before) = connection.progress(StreamKey::CONTROL);
     let topic = TopicName::parse("t").expect("a topic");
-    let message = Message::new(topic, vec![0; 100_000].into(), QoS::AtLeastOnce, false);
+    let message = Message::new(topic, vec![0; 100_000], QoS::AtLeastOnce, false);
     connection.write_at_most(0);
     connection.send(Delivery::of(Arc::new(message))).expect("the broker takes it");
     let (all, _) = connection.progress(StreamKey::CONTROL);

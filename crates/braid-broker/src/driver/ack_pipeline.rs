@@ -365,7 +365,7 @@ mod tests {
         };
         let policy = QueuePolicy::new(&limits, now, Arc::new(Memory::new(&limits)));
         let topic = TopicName::parse("t").expect("a topic name");
-        let message = Arc::new(Message::new(topic, "x".into(), QoS::AtLeastOnce, false));
+        let message = Arc::new(Message::new(topic, "x", QoS::AtLeastOnce, false));
         let deliveries = std::iter::repeat_with(|| Delivery::of(message.clone())).take(6);
         receiver.queue.push(deliveries, &policy, now, &mut Vec::new());
         receiver

@@ -196,7 +196,7 @@ mod tests {
         );
         let message = |number| {
             let topic = TopicName::parse(&format!("t/{number}")).expect("a topic name");
-            retained_message(Message::new(topic, "x".into(), QoS::AtMostOnce, true))
+            retained_message(Message::new(topic, "x", QoS::AtMostOnce, true))
         };
         messages.restore((0..topics).map(message));
         messages
@@ -229,7 +229,7 @@ mod tests {
     fn expired_messages_are_not_sent() {
         let (mut sender, messages, now) = (RetainedSender::default(), retained(2), Instant::now());
         let topic = TopicName::parse("t/0").expect("a topic name");
-        let mut expired = Message::new(topic, "x".into(), QoS::AtMostOnce, true);
+        let mut expired = Message::new(topic, "x", QoS::AtMostOnce, true);
         expired.expires_at = Some(now);
         messages.restore([retained_message(expired)]);
         sender.begin(vec![(filter("#"), on(CONTROL))]);
@@ -279,7 +279,7 @@ mod tests {
         let publisher = Arc::new(Publisher::new(&Identity::named("u"), ClientId::from("c"), false));
         messages.restore((0..TOPICS).map(|number| {
             let topic = TopicName::parse(&format!("t/{number}")).expect("a topic name");
-            let message = Arc::new(Message::new(topic, "x".into(), QoS::AtMostOnce, true));
+            let message = Arc::new(Message::new(topic, "x", QoS::AtMostOnce, true));
             // Every third was permitted in the first generation, the others come from a store.
             match number % 3 {
                 0 => RetainedMessage::new(

@@ -446,7 +446,7 @@ mod tests {
         let (persist, retained) = (Persist::new(Arc::new(MemoryStore::new()), Lsn::new(100)), retained());
         let message = |topic: &str, lsn| {
             let topic = TopicName::parse(topic).unwrap();
-            let message = Message::new(topic, "x".into(), QoS::AtLeastOnce, true);
+            let message = Message::new(topic, "x", QoS::AtLeastOnce, true);
             message.set_lsn(NonZeroU64::new(lsn).unwrap());
             RetainedMessage::stored(Arc::new(message), None)
         };
@@ -476,8 +476,7 @@ mod tests {
         let properties = MessageProperties { message_expiry: Some(3600), ..MessageProperties::default() };
         let (topic, lsn) = (TopicName::parse("t").unwrap(), Lsn::new(7));
         let (properties, expires_at) = (Some(Box::new(properties)), Some(now.system + HOUR / 2));
-        let message =
-            StoredMessage::from_parts(topic, "x".into(), QoS::AtLeastOnce, true, properties, expires_at);
+        let message = StoredMessage::from_parts(topic, "x", QoS::AtLeastOnce, true, properties, expires_at);
         let stored = vec![Change::Stored { lsn, message }, Change::Retained { message: lsn }];
         persist.commit(stored).await.unwrap();
         let entry = QueueEntry::Waiting(StoredDelivery::new(lsn, QoS::AtLeastOnce));

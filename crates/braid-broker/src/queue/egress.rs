@@ -309,7 +309,6 @@ mod tests {
     use std::sync::Arc;
 
     use braid_proto::message::Message;
-    use braid_proto::packet::Publish;
     use braid_proto::stream::Priority;
     use braid_proto::topic::TopicName;
 
@@ -318,20 +317,8 @@ mod tests {
     use crate::memory::Memory;
 
     fn delivery(stream: u32, priority: u16, number: u8) -> Delivery {
-        let publish = Publish {
-            dup: false,
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            topic: None,
-            packet_id: None,
-            topic_alias: None,
-            subscription_ids: Vec::new(),
-            properties: None,
-            payload: bytes::Bytes::copy_from_slice(&[number]),
-            spooled: false,
-        };
         let topic = TopicName::parse("t").expect("a topic name");
-        let message = Arc::new(Message::from_publish(publish, topic, Instant::now()));
+        let message = Arc::new(Message::new(topic, vec![number], QoS::AtLeastOnce, false));
         let (stream, priority) = (StreamKey::bidi(stream), Priority::new(priority));
         Delivery { stream, priority, ..Delivery::of(message) }
     }

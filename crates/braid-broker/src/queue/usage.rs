@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn subscription_identifiers_count() {
         let topic = TopicName::parse("t").unwrap();
-        let message = Arc::new(Message::new(topic, "x".into(), QoS::AtMostOnce, false));
+        let message = Arc::new(Message::new(topic, "x", QoS::AtMostOnce, false));
         let mut delivery = Delivery::of(message);
         let before = QueueUsage::of(&delivery).heap_bytes();
         let ids = (1..=10_000).filter_map(NonZeroU32::new).collect();

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use braid_proto::message::Message;
-use braid_proto::packet::QoS;
+use braid_proto::packet::{Payload, QoS};
 use braid_proto::topic::TopicName;
-use bytes::Bytes;
 
 use crate::clock;
 use crate::lock_order::{Ordered, Rank};
@@ -26,7 +25,7 @@ pub struct PublishedMessage {
     /// Topic, with the mountpoint of its publisher in front.
     pub topic: TopicName,
     /// Payload; the first part of one that this process made of several.
-    pub payload: Bytes,
+    pub payload: Payload,
     /// Length of the payload in bytes.
     pub payload_len: usize,
     /// QoS.
@@ -153,7 +152,7 @@ mod tests {
     use super::*;
 
     fn messages(payload_len: usize, count: usize) -> Vec<Arc<Message>> {
-        let payload = Bytes::from(vec![b'x'; payload_len]);
+        let payload = Payload::from(vec![b'x'; payload_len]);
         let topic = TopicName::parse("t").unwrap();
         let message = || Message::new(topic.clone(), payload.clone(), QoS::AtLeastOnce, true);
         (0..count).map(|_| Arc::new(message())).collect()

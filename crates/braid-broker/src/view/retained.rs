@@ -3,10 +3,9 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use braid_proto::packet::QoS;
+use braid_proto::packet::{Payload, QoS};
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::Walked;
-use bytes::Bytes;
 use tokio::task::yield_now;
 
 use super::{ClientName, ENTRIES_IN_PAGE, ENTRIES_IN_PIECE, Page};
@@ -37,7 +36,7 @@ pub struct RetainedRow {
     /// Client that published it; `None` where the broker does not keep it: where everything is permitted.
     pub publisher: Option<ClientName>,
     /// Payload, if it was asked for.
-    pub payload: Option<Bytes>,
+    pub payload: Option<Payload>,
 }
 
 impl RetainedRow {

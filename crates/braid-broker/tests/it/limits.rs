@@ -203,7 +203,7 @@ async fn pressed(low: usize, high: usize) -> (TestBroker, Client) {
     let mut stuck = broker.connect(connect).await;
     stuck.subscribe("bulk", QoS::AtLeastOnce).await;
     for _ in 0..3 {
-        let payload = vec![0; 100_000].into();
+        let payload = vec![0; 100_000];
         broker.handle.publish(Message::new(topic("bulk"), payload, QoS::AtLeastOnce, false));
     }
     settle().await;

@@ -72,8 +72,7 @@ fn places(all: &[Publish], topic: &str) -> Vec<usize> {
 }
 
 fn is_in_order(all: &[Publish], topic: &str) -> bool {
-    let numbers: Vec<_> = places(all, topic).into_iter().map(|at| all[at].payload.clone()).collect();
-    numbers.is_sorted()
+    places(all, topic).into_iter().map(|at| &all[at].payload[..]).is_sorted()
 }
 
 /// [BQ-52], [BQ-53], [BQ-54]

@@ -136,7 +136,7 @@ async fn rule_4_a_damaged_publisher_ends_the_start() {
     {
         let store = MemoryStore::new();
         let lsn = Lsn::new(1);
-        let message = StoredMessage::from_parts(topic("t"), "x".into(), QoS::AtMostOnce, true, None, None)
+        let message = StoredMessage::from_parts(topic("t"), "x", QoS::AtMostOnce, true, None, None)
             .with_publisher(Some(text.into()));
         let changes = [Change::Stored { lsn, message }, Change::Retained { message: lsn }];
         store.commit(changes.into_iter().collect()).await.expect("it is in memory");

@@ -14,7 +14,7 @@ use braid_proto::packet::{
 };
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use tokio::join;
 
 use super::server::{Listening, Peer, network};
@@ -106,7 +106,7 @@ fn conversation() -> Vec<Packet> {
         topic_alias: None,
         subscription_ids: Vec::new(),
         properties: None,
-        payload: Bytes::from_static(b"payload"),
+        payload: "payload".into(),
         spooled: false,
     };
     let connack = Connack {

@@ -386,7 +386,7 @@ impl Peer {
     /// Sends a message to the client on this stream.
     pub(crate) async fn deliver_on(&mut self, stream: StreamKey, topic: &str, payload: &str, qos: QoS) {
         let topic = TopicName::parse(topic).expect("a topic name");
-        let message = Message::new(topic, payload.to_owned().into(), qos, false);
+        let message = Message::new(topic, payload.as_bytes().to_vec(), qos, false);
         let delivery = Delivery { stream, ..Delivery::of(Arc::new(message)) };
         let sent = self.server.deliver(delivery, now());
         assert!(matches!(sent, Sent::Out(_)), "{sent:?}");

@@ -132,7 +132,7 @@ fn publish(topic: &str, payload: Bytes, qos: QoS) -> Publish {
         topic_alias: None,
         subscription_ids: Vec::new(),
         properties: None,
-        payload,
+        payload: payload.into(),
         spooled: false,
     }
 }

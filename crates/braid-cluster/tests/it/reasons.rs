@@ -99,7 +99,7 @@ async fn packets_that_no_message_of_nats_holds_are_refused() {
     }
     client.send_with("t", properties).await;
     assert_eq!(client.text().await, "Puback 1 ImplementationSpecificError");
-    let message = Message::new(TopicName::parse(&long).unwrap(), "".into(), QoS::AtLeastOnce, false);
+    let message = Message::new(TopicName::parse(&long).unwrap(), "", QoS::AtLeastOnce, false);
     let refused = node.handle.publish_durably(message).await;
     assert_eq!(refused.map(drop), Err(CommandError::Refused(ReasonCode::TopicNameInvalid)));
     client.send_publish("t", "x", QoS::AtLeastOnce).await;

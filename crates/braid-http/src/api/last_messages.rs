@@ -188,7 +188,7 @@ mod tests {
         PublishedMessage {
             topic: TopicName::parse(topic).unwrap(),
             payload_len: payload.len(),
-            payload,
+            payload: payload.into(),
             qos: QoS::AtLeastOnce,
             retain: false,
             at: Instant::now(),
@@ -244,7 +244,7 @@ mod tests {
             tokio::time::sleep(VISIT * 2).await;
         };
         let publish = async || {
-            let message = Message::new(TopicName::parse("t").unwrap(), "x".into(), QoS::AtMostOnce, false);
+            let message = Message::new(TopicName::parse("t").unwrap(), "x", QoS::AtMostOnce, false);
             handle.publish_durably(message).await.unwrap();
         };
         let count = || last.read(|record| record.topics.get("t").map_or(0, |last| last.count));

@@ -170,7 +170,7 @@ impl PartialMessages {
             Ok(at) => {
                 let PartialMessage { head, mut packet, .. } = table.parts.remove(at);
                 packet.append(&publish.payload)?;
-                publish.payload = packet.finish()?.slice(head.payload_at..);
+                publish.payload = packet.finish()?.slice(head.payload_at..).into();
                 publish.spooled = true;
                 remove_offset(publish);
             }

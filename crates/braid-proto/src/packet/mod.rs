@@ -12,7 +12,7 @@ mod user_properties;
 use bytes::{BufMut, BytesMut};
 
 use crate::types::Violation;
-pub use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, QoS, QuicHint};
+pub use crate::types::{ClientId, PacketId, PacketType, Payload, ProtocolVersion, QoS, QuicHint};
 use crate::wire::{Reader, put_measured};
 pub use ack::{Ack, AckKind, AckProperties};
 pub use connect::{Connack, ConnackProperties, Connect, ConnectProperties, RESUME_PROPERTY, Will};

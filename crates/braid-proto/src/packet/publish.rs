@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::properties::{Field, id, put_property, read_properties};
 use super::user_properties::UserProperties;
 use crate::types::{
-    Mountpoint, PacketId, PacketType, ProtocolVersion, QoS, TopicError, TopicName, Violation,
+    Mountpoint, PacketId, PacketType, Payload, ProtocolVersion, QoS, TopicError, TopicName, Violation,
 };
 use crate::wire::{PACKET_SIZE_MAX, Reader, put_measured, put_string, variable_bytes, variable_len};
 
@@ -31,7 +31,7 @@ pub struct Publish {
     /// Properties of the message; `None` when it has none.
     pub properties: Option<Box<MessageProperties>>,
     /// Payload of the Application Message.
-    pub payload: Bytes,
+    pub payload: Payload,
     /// Whether the payload was received into a [`Spool`](crate::decoder::Spool) and is not in the heap. Not part of the
     /// packet.
     pub spooled: bool,
@@ -69,8 +69,7 @@ impl Publish {
         topics: &mut TopicCache,
     ) -> Result<Self, Violation> {
         let mut publish = Self::decode_head(first, reader, version, topics)?;
-        let payload = reader.rest();
-        publish.payload = reader.own(payload);
+        publish.payload = reader.payload();
         Ok(publish)
     }
 
@@ -98,7 +97,7 @@ impl Publish {
             topic_alias: None,
             subscription_ids: Vec::new(),
             properties: None,
-            payload: Bytes::new(),
+            payload: Payload::EMPTY,
             spooled: false,
         };
         if version.is_v5() {

@@ -19,6 +19,7 @@ macro_rules! format_as_text {
 
 mod field;
 mod mountpoint;
+mod payload;
 mod quic_hint;
 mod reason;
 mod stream;
@@ -27,6 +28,7 @@ mod violation;
 
 pub use field::{ClientId, PacketId, PacketType, ProtocolVersion, QoS, RetainHandling};
 pub use mountpoint::{Mountpoint, MountpointError};
+pub use payload::Payload;
 pub use quic_hint::QuicHint;
 pub use reason::ReasonCode;
 pub use stream::{Lane, Priority, StreamKey};

@@ -71,22 +71,27 @@ fn a_copy_for_another_subscriber_costs_no_allocation() {
 }
 
 #[test]
-fn a_received_message_allocates_its_payload_and_itself() {
-    for (version, packet) in [
-        (ProtocolVersion::V311, &b"\x30\x08\x00\x03a/bxyz"[..]),
-        (ProtocolVersion::V5, &b"\x30\x09\x00\x03a/b\x00xyz"[..]),
-    ] {
-        let mut rig = Rig::connected(options(), connect(version));
-        let now = Instant::now();
-        let take = |rig: &mut Rig, stream| {
-            rig.server.handle_bytes(stream, packet, now);
-            let event = rig.server.poll_event();
-            assert!(matches!(event, Some(Event::Publish(..))));
-        };
-        for stream in [StreamKey::CONTROL, rig.open(1), rig.open(2)] {
-            take(&mut rig, stream);
-            // The payload and the message; the topic is known, and the queue of events has its memory.
-            assert_eq!(allocations(|| take(&mut rig, stream)), 2, "{version}, {stream}");
+fn a_received_message_allocates_itself_and_a_payload_above_seventy_bytes() {
+    for (version, head) in
+        [(ProtocolVersion::V311, &b"\x00\x03a/b"[..]), (ProtocolVersion::V5, &b"\x00\x03a/b\x00"[..])]
+    {
+        for (payload_len, expected) in [(0, 1), (70, 1), (71, 2)] {
+            let mut packet = vec![0x30, u8::try_from(head.len() + payload_len).unwrap()];
+            packet.extend_from_slice(head);
+            packet.resize(packet.len() + payload_len, b'x');
+            let mut rig = Rig::connected(options(), connect(version));
+            let now = Instant::now();
+            let take = |rig: &mut Rig, stream| {
+                rig.server.handle_bytes(stream, &packet, now);
+                let event = rig.server.poll_event();
+                assert!(matches!(event, Some(Event::Publish(..))));
+            };
+            for stream in [StreamKey::CONTROL, rig.open(1), rig.open(2)] {
+                take(&mut rig, stream);
+                // The topic is known, and the queue of events has its memory.
+                let count = allocations(|| take(&mut rig, stream));
+                assert_eq!(count, expected, "{version}, {stream}, {payload_len} bytes");
+            }
         }
     }
 }

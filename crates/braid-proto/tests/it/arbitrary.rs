@@ -215,7 +215,7 @@ pub(crate) fn publish(version: ProtocolVersion) -> impl Strategy<Value = Publish
                 topic_alias: alias.map(|(alias, _)| alias),
                 subscription_ids: if version.is_v5() { subscription_ids } else { Vec::new() },
                 properties: properties.filter(|_| version.is_v5()),
-                payload,
+                payload: payload.into(),
                 spooled: false,
             }
         },

@@ -67,7 +67,7 @@ fn every_copy_equals_the_plain_encoding() {
         for properties in [None, Some(plain.clone()), Some(user.clone())] {
             let message = Message::new(
                 TopicName::parse("some/topic").unwrap(),
-                vec![b'x'; len].into(),
+                vec![b'x'; len],
                 QoS::ExactlyOnce,
                 true,
             )

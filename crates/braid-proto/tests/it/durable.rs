@@ -9,7 +9,6 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::session::SessionExpiry;
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
-use bytes::Bytes;
 
 use crate::rig::{Rig, connect, delivery, encoded, options};
 
@@ -25,7 +24,7 @@ fn publish(id: u16) -> Packet {
         topic_alias: None,
         subscription_ids: Vec::new(),
         properties: None,
-        payload: Bytes::new(),
+        payload: "".into(),
         spooled: false,
     })
 }

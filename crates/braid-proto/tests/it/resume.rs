@@ -124,7 +124,7 @@ impl Known {
         let message_expiry = Some(u32::try_from(10_000 - from % 100).unwrap());
         let properties = MessageProperties { message_expiry, user, ..MessageProperties::default() };
         let payload = self.payload.slice(from..);
-        let publish = Publish { dup: offset.is_some(), payload, ..self.publish(properties) };
+        let publish = Publish { dup: offset.is_some(), payload: payload.into(), ..self.publish(properties) };
         encoded(&Packet::Publish(publish), V5)
     }
 
@@ -138,7 +138,7 @@ impl Known {
             topic_alias: None,
             subscription_ids: Vec::new(),
             properties: properties.boxed(),
-            payload: self.payload.clone(),
+            payload: self.payload.clone().into(),
             spooled: false,
         }
     }

@@ -4,7 +4,6 @@ use braid_proto::decoder::Decoder;
 use braid_proto::error::Violation;
 use braid_proto::packet::{Packet, ProtocolVersion, Publish, QoS};
 use braid_proto::topic::TopicName;
-use bytes::Bytes;
 use proptest::prelude::*;
 
 use crate::arbitrary;
@@ -124,7 +123,7 @@ fn remaining_lengths_around_each_width() {
             topic_alias: None,
             subscription_ids: Vec::new(),
             properties: None,
-            payload: Bytes::from(payload),
+            payload: payload.into(),
             spooled: false,
         });
         let bytes = encoded(&packet, ProtocolVersion::V311);
@@ -149,7 +148,7 @@ fn a_publish_that_no_packet_can_hold_is_not_written() {
         topic_alias: None,
         subscription_ids: Vec::new(),
         properties: None,
-        payload: Bytes::from(vec![0; 268_435_455 - 2]),
+        payload: vec![0; 268_435_455 - 2].into(),
         spooled: false,
     });
     assert!(encoded(&packet, ProtocolVersion::V311).is_empty());

@@ -46,7 +46,7 @@ fn identifiers_begin_at_1_and_all_65535_can_be_in_use() {
 fn spooled_payloads_count_as_inflight_and_not_as_heap() {
     let mut outbound = Outbound::default();
     let mut send = |spooled, qos| {
-        let message = Message::new(TopicName::parse("t").unwrap(), vec![0; 100].into(), qos, false);
+        let message = Message::new(TopicName::parse("t").unwrap(), vec![0; 100], qos, false);
         outbound.send(Delivery::of(Arc::new(message.with_spooled(spooled)))).unwrap()
     };
     let all = [send(true, QoS::AtLeastOnce), send(true, QoS::ExactlyOnce), send(false, QoS::AtLeastOnce)];

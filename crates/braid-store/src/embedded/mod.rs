@@ -350,8 +350,7 @@ mod tests {
         let commit = |topics: RangeInclusive<u64>| {
             let changes = topics.flat_map(|lsn| {
                 let (lsn, topic) = (Lsn::new(lsn), TopicName::parse(&lsn.to_string()).unwrap());
-                let message =
-                    StoredMessage::from_parts(topic, "x".into(), QoS::AtLeastOnce, true, None, None);
+                let message = StoredMessage::from_parts(topic, "x", QoS::AtLeastOnce, true, None, None);
                 [Change::Stored { lsn, message }, Change::Retained { message: lsn }]
             });
             store.commit(changes.collect()).wait().unwrap();

@@ -66,7 +66,7 @@ fn chunks(disk: &Disk) -> Vec<([u8; 12], usize)> {
 }
 
 fn read(store: &impl Store) -> Result<Option<Bytes>, StoreError> {
-    example::read(store, 1).map(|message| message.map(|message| message.payload().clone()))
+    example::read(store, 1).map(|message| message.map(|message| message.payload().to_bytes()))
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_large_payload_is_stored_in_chunks_and_read_as_a_whole() {
     let mut shown = Vec::new();
     let show = &mut |lsn, unread: LazyMessage<'_>| {
         let length = unread.payload_len();
-        shown.push((lsn, length, unread.read().map(|message| message.payload().clone())));
+        shown.push((lsn, length, unread.read().map(|message| message.payload().to_bytes())));
     };
     store.messages(show).expect("the disk is well");
     assert_eq!(shown, [(Lsn::new(1), LENGTH, Ok(payload()))]);
@@ -178,7 +178,7 @@ fn chunks_are_read_into_the_spool() {
         store.set_spool(spool.clone());
         let message = example::read(&store, 1).expect("the disk is well").expect("it is there");
         let now = Now { instant: std::time::Instant::now(), system: std::time::SystemTime::now() };
-        assert_eq!((message.payload(), message.live(now).is_spooled()), (&payload(), is_spooled));
+        assert_eq!((message.payload().to_bytes(), message.live(now).is_spooled()), (payload(), is_spooled));
         assert_eq!(spool.used(), if is_spooled { LENGTH as u64 } else { 0 });
     }
 }

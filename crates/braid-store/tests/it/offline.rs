@@ -59,7 +59,7 @@ fn an_export_has_the_publisher_of_a_retained_message() {
     let disk = Disk::default();
     let lsn = Lsn::new(1);
     let topic = TopicName::parse("t").expect("a topic name");
-    let message = StoredMessage::from_parts(topic, "x".into(), QoS::AtLeastOnce, true, None, None)
+    let message = StoredMessage::from_parts(topic, "x", QoS::AtLeastOnce, true, None, None)
         .with_publisher(Some("{\"client\":\"é\"}".into()));
     let (stored, retained) = (
         braid_store::Change::Stored { lsn, message: message.clone() },
@@ -88,7 +88,7 @@ fn texts_that_no_broker_reads_are_found() {
     };
     let lsn = Lsn::new(1);
     let topic = TopicName::parse("t").expect("a topic name");
-    let message = StoredMessage::from_parts(topic, "x".into(), QoS::AtLeastOnce, true, None, None)
+    let message = StoredMessage::from_parts(topic, "x", QoS::AtLeastOnce, true, None, None)
         .with_publisher(Some("known".into()));
     let (message, retained) =
         (braid_store::Change::Stored { lsn, message }, braid_store::Change::Retained { message: lsn });

@@ -90,7 +90,7 @@ fn mqtt(testbed: &Testbed<'_>, from: usize, load: &OneWay) -> Result<Latencies, 
             let publication = Publication::to("live/one", payload).map_err(|error| error.to_string())?;
             publisher.enqueue(publication.qos(QoS::AtMostOnce)).await.map(drop).map_err(failed)
         };
-        let receive = async || messages.recv().await.map(|message| message.payload.clone());
+        let receive = async || messages.recv().await.map(|message| message.payload.to_bytes());
         load.run(send, receive).await
     })
 }

@@ -52,7 +52,7 @@ pub(crate) fn message(to: &str, payload: impl AsRef<[u8]>) -> Publish {
         topic_alias: None,
         subscription_ids: Vec::new(),
         properties: None,
-        payload: Bytes::copy_from_slice(payload.as_ref()),
+        payload: payload.as_ref().to_vec().into(),
         spooled: false,
     }
 }

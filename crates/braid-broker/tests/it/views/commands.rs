@@ -19,7 +19,7 @@ use super::name;
 use crate::support::{TestBroker, connect_v5, lasting, quiet, settle, topic, will};
 
 fn own(to: &str, retain: bool) -> Message {
-    Message::new(topic(to), "x".into(), QoS::AtLeastOnce, retain)
+    Message::new(topic(to), "x", QoS::AtLeastOnce, retain)
 }
 
 #[tokio::test(start_paused = true)]

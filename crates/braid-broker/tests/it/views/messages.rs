@@ -39,7 +39,7 @@ async fn a_tap_has_each_permitted_message_with_its_mountpoint() {
     let dying = Connect { will: Some(will("a/will", "gone")), ..connect_v5("dying") };
     first.connect(dying).await.vanish().await;
     settle().await;
-    let own = Message::new(topic("own"), "x".into(), QoS::AtMostOnce, false);
+    let own = Message::new(topic("own"), "x", QoS::AtMostOnce, false);
     broker.handle.publish_durably(own).await.unwrap();
     let tapped = tap.take();
     let found: Vec<_> = tapped

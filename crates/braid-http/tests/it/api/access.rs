@@ -367,7 +367,7 @@ fn a_query_costs_what_it_visits() {
     let retain = async {
         for number in 0..6000 {
             let topic = TopicName::parse(&format!("t/{number}/a")).unwrap();
-            let message = Message::new(topic, "x".into(), QoS::AtMostOnce, true);
+            let message = Message::new(topic, "x", QoS::AtMostOnce, true);
             api.handle.publish_durably(message).await.unwrap();
         }
     };

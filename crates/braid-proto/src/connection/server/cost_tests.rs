@@ -65,7 +65,7 @@ impl Rig {
 
     /// Delivers a message that is not acknowledged.
     fn deliver(&mut self, on: StreamKey, qos: QoS) -> u64 {
-        let message = Message::new(TopicName::parse("t").expect("a name"), vec![0; 10].into(), qos, false);
+        let message = Message::new(TopicName::parse("t").expect("a name"), vec![0; 10], qos, false);
         let delivery =
             Delivery { stream: on, priority: Priority::HIGHEST, ..Delivery::of(Arc::new(message)) };
         steps(|| {
@@ -161,12 +161,8 @@ fn an_acknowledgement_beside_many_retransmissions() {
         }
         rig.deliver(living, QoS::AtLeastOnce);
         // The control stream is full, so that nothing is retransmitted.
-        let large = Message::new(
-            TopicName::parse("t").expect("a name"),
-            vec![0; 20_000].into(),
-            QoS::AtMostOnce,
-            false,
-        );
+        let large =
+            Message::new(TopicName::parse("t").expect("a name"), vec![0; 20_000], QoS::AtMostOnce, false);
         rig.server.deliver(Delivery::of(Arc::new(large)), rig.now);
         rig.server.handle_stream_reset(ended, rig.now);
         assert!(rig.server.is_resending());

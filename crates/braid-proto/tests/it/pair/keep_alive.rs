@@ -119,12 +119,8 @@ fn a_server_in_the_middle_of_a_large_packet_does_not_time_out() {
 #[test]
 fn no_timeout_while_bytes_before_a_pingreq_leave() {
     let mut pair = Pair::established(Connect { keep_alive: 20, ..connect(ProtocolVersion::V5) }, None, None);
-    let large = Message::new(
-        TopicName::parse("t").expect("a topic"),
-        vec![0; 1_000_000].into(),
-        QoS::AtLeastOnce,
-        false,
-    );
+    let large =
+        Message::new(TopicName::parse("t").expect("a topic"), vec![0; 1_000_000], QoS::AtLeastOnce, false);
     assert!(matches!(pair.client.publish(Delivery::of(Arc::new(large)), pair.now), Ok(Sent::Out(_))));
     let tick = |pair: &mut Pair, taken: usize| {
         pair.now += SECOND;

@@ -168,7 +168,7 @@ fn a_topic_alias_above_ours_is_a_violation() {
         topic_alias: Some(1),
         subscription_ids: Vec::new(),
         properties: None,
-        payload: Bytes::new(),
+        payload: "".into(),
         spooled: false,
     };
     pair.forge(&Packet::Publish(publish), ProtocolVersion::V5);

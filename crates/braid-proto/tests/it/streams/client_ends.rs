@@ -145,7 +145,7 @@ fn a_fin_of_the_server_within_a_packet_is_a_violation() {
 
 fn publish_expiring(rig: &mut ClientRig, stream: StreamKey, qos: QoS) -> Option<PacketId> {
     let properties = MessageProperties { message_expiry: Some(1), ..MessageProperties::default() };
-    let message = Message::new(TopicName::parse("t").unwrap(), vec![b'.'; 5000].into(), qos, false)
+    let message = Message::new(TopicName::parse("t").unwrap(), vec![b'.'; 5000], qos, false)
         .with_properties(Some(Box::new(properties)), rig.now);
     let delivery = Delivery { stream, ..Delivery::of(Arc::new(message)) };
     match rig.client.publish(delivery, rig.now) {

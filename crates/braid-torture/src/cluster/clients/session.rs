@@ -84,7 +84,7 @@ impl Session {
             properties: self.next.is_multiple_of(2).then(|| {
                 Box::new(MessageProperties { message_expiry: Some(3600), ..MessageProperties::default() })
             }),
-            payload,
+            payload: payload.into(),
             spooled: false,
         };
         self.next += 1;

@@ -102,7 +102,6 @@ mod tests {
     use braid_proto::packet::{Ack, AckKind, PacketId, Publish, QoS};
     use braid_proto::reason::ReasonCode;
     use braid_proto::topic::TopicName;
-    use bytes::Bytes;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -133,7 +132,7 @@ mod tests {
             topic_alias: None,
             subscription_ids: Vec::new(),
             properties: None,
-            payload: Bytes::from(vec![7; len]),
+            payload: vec![7; len].into(),
             spooled: false,
         })
     }

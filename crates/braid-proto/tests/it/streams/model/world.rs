@@ -133,7 +133,7 @@ impl World {
         let len = if self.random.u8(0..4) == 0 { self.random.usize(1000..3000) } else { 0 };
         let is_up = topic == "up";
         let payload = if is_up { &mut self.up } else { &mut self.down }.begin(qos, len);
-        let mut message = Message::new(TopicName::parse(topic).unwrap(), payload.into(), qos, false);
+        let mut message = Message::new(TopicName::parse(topic).unwrap(), payload, qos, false);
         if is_up && self.random.u8(0..4) == 0 {
             let expiring = MessageProperties { message_expiry: Some(1), ..MessageProperties::default() };
             message = message.with_properties(Some(Box::new(expiring)), self.now);
