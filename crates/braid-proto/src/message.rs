@@ -77,9 +77,21 @@ impl Message {
 
     /// Message of a PUBLISH that arrived at `now`, with its topic's alias resolved to `topic`.
     pub fn from_publish(publish: Publish, topic: TopicName, now: Instant) -> Self {
-        Self::new(topic, publish.payload, publish.qos, publish.retain)
-            .with_spooled(publish.spooled)
-            .with_properties(publish.properties, now)
+        // One expression, and not `new` with changes: each of these would copy the message.
+        let Publish { payload, qos, retain, properties, spooled, .. } = publish;
+        Self {
+            topic,
+            rest: None,
+            spooled,
+            qos,
+            retain,
+            expires_at: expiry(properties.as_deref(), now),
+            properties,
+            lsn: AtomicU64::new(0),
+            charge: None,
+            templates: OnceLock::new(),
+            payload,
+        }
     }
 
     /// Message of a Will that is published at `now`.
@@ -90,10 +102,7 @@ impl Message {
     /// Sets the properties; a Message Expiry Interval begins at `now`.
     #[must_use]
     pub fn with_properties(mut self, properties: Option<Box<MessageProperties>>, now: Instant) -> Self {
-        self.expires_at = properties
-            .as_ref()
-            .and_then(|properties| properties.message_expiry)
-            .and_then(|seconds| now.checked_add(Duration::from_secs(seconds.into())));
+        self.expires_at = expiry(properties.as_deref(), now);
         self.properties = properties;
         self
     }
@@ -238,6 +247,11 @@ impl Message {
             mountpoint: None,
         }
     }
+}
+
+/// End of a Message Expiry Interval that begins at `now`.
+fn expiry(properties: Option<&MessageProperties>, now: Instant) -> Option<Instant> {
+    now.checked_add(Duration::from_secs(properties?.message_expiry?.into()))
 }
 
 /// Subscription Identifiers of one delivery; mostly none or one.

@@ -1,6 +1,6 @@
 //! Properties (MQTT 5, 2.2.2): their identifiers, values and sections.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -115,6 +115,17 @@ impl Value for u32 {
     fn read(id: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
         let value = part.u32()?;
         if value == 0 && NOT_ZERO.contains(&id) { Err(Violation::PropertyValue(id)) } else { Ok(value) }
+    }
+}
+
+/// Topic Alias.
+impl Value for NonZeroU16 {
+    fn put(&self, out: &mut BytesMut) {
+        self.get().put(out);
+    }
+
+    fn read(id: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        Self::new(u16::read(id, part)?).ok_or(Violation::TopicAlias(0)) // [MQTT-3.3.2-8]
     }
 }
 

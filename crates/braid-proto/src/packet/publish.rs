@@ -1,6 +1,6 @@
 //! PUBLISH and the properties of its message.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -24,8 +24,8 @@ pub struct Publish {
     pub topic: Option<TopicName>,
     /// Packet Identifier, with QoS 1 and 2 only. [MQTT-2.2.1-2]
     pub packet_id: Option<PacketId>,
-    /// Topic Alias.
-    pub topic_alias: Option<u16>,
+    /// Topic Alias, never 0. [MQTT-3.3.2-8]
+    pub topic_alias: Option<NonZeroU16>,
     /// Subscription Identifiers, from a server only.
     pub subscription_ids: Vec<NonZeroU32>,
     /// Properties of the message; `None` when it has none.
@@ -56,6 +56,9 @@ pub struct MessageProperties {
 
 /// User Property of a PUBLISH whose payload is only the rest behind this offset. [BQ-98]
 pub const OFFSET_PROPERTY: &str = "braid-offset";
+
+// The compiler copies up to this many bytes without a call, and a packet is handed on several times.
+const _: () = assert!(size_of::<Result<Option<super::Packet>, Violation>>() <= 128);
 
 const DUP: u8 = 0x08;
 const RETAIN: u8 = 0x01;
@@ -126,7 +129,7 @@ impl Publish {
             retain: self.retain,
             topic: self.topic.as_ref().map_or("", TopicName::as_str),
             packet_id: self.packet_id,
-            topic_alias: self.topic_alias,
+            topic_alias: self.topic_alias.map(NonZeroU16::get),
             subscription_ids: &self.subscription_ids,
             properties: self.properties.as_deref(),
             message_expiry: self.properties.as_ref().and_then(|properties| properties.message_expiry),

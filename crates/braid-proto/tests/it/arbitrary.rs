@@ -2,7 +2,7 @@
 
 use braid_proto::packet::UserProperties;
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 
 use braid_proto::packet::*;
 use braid_proto::reason::ReasonCode;
@@ -201,7 +201,7 @@ fn connack(version: ProtocolVersion) -> impl Strategy<Value = Packet> {
 }
 
 pub(crate) fn publish(version: ProtocolVersion) -> impl Strategy<Value = Publish> {
-    let alias = option::of((1..=u16::MAX, any::<bool>()));
+    let alias = option::of((any::<NonZeroU16>(), any::<bool>()));
     let rest = (message_properties(), vec(subscription_id(), 0..4), blob());
     (any::<bool>(), qos(), any::<bool>(), topic(), id(), alias, rest).prop_map(
         move |(dup, qos, retain, topic, id, alias, (properties, subscription_ids, payload))| {

@@ -1,5 +1,6 @@
 //! Messages of QoS 0 in datagrams: chapter 9.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use braid_broker::{BrokerConfig, Counter, PriorityRule};
@@ -138,7 +139,8 @@ async fn hostile_datagrams_are_dropped_and_counted() {
     pass(1).await;
     assert_eq!(count(&broker, Counter::DatagramsRefused), 1, "before CONNECT");
     let retained = encoded(&Packet::Publish(Publish { retain: true, ..message("t", "m") }));
-    let alias = encoded(&Packet::Publish(Publish { topic_alias: Some(1), ..message("t", "m") }));
+    let alias =
+        encoded(&Packet::Publish(Publish { topic_alias: Some(NonZeroU16::MIN), ..message("t", "m") }));
     let hostile: [&[u8]; 12] = [
         b"",
         b"\x30",

@@ -1,5 +1,6 @@
 //! Packet Identifiers, topic aliases and quotas with many streams.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use braid_broker::{BrokerConfig, MqttConfig};
@@ -188,7 +189,7 @@ async fn the_sum_over_the_streams_is_bounded_by_reading_less() {
 fn with_alias(topic: Option<&str>, alias: u16, payload: &str) -> Packet {
     let publish = message(topic.unwrap_or("x"), payload);
     let topic = topic.and(publish.topic.clone());
-    Packet::Publish(Publish { topic, topic_alias: Some(alias), ..publish })
+    Packet::Publish(Publish { topic, topic_alias: NonZeroU16::new(alias), ..publish })
 }
 
 /// [BQ-18]

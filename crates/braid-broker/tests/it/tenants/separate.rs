@@ -1,5 +1,6 @@
 //! Random operations of tenants on one broker, compared with those of the same clients on brokers of their own.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use braid_broker::{Anonymous, PermitAll};
@@ -210,7 +211,7 @@ impl World {
         if pair.clients[0].version.is_v5() {
             publish.properties = properties;
             if uses_alias {
-                publish.topic_alias = Some(1);
+                publish.topic_alias = Some(NonZeroU16::MIN);
                 if pair.alias.as_ref() == Some(&to) {
                     publish.topic = None;
                 }

@@ -7,7 +7,7 @@ mod streams;
 
 use std::collections::VecDeque;
 use std::mem;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -406,6 +406,7 @@ impl Client {
     fn handle_publish(&mut self, on: StreamKey, mut publish: Publish, now: Instant) -> Result<(), Violation> {
         let State::Established(established) = &mut self.state else { return Ok(()) };
         let Publish { dup, packet_id, topic_alias, .. } = publish;
+        let topic_alias = topic_alias.map(NonZeroU16::get);
         let subscription_ids = mem::take(&mut publish.subscription_ids);
         if let Some((message, token)) = established.exchange.handle_publish(on, publish, now)? {
             let incoming = Incoming { message, dup, packet_id, topic_alias, subscription_ids, token };

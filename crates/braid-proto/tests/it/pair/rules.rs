@@ -1,5 +1,7 @@
 //! Refusals of a client, and its reaction to violations by the server.
 
+use std::num::NonZeroU16;
+
 use braid_proto::packet::UserProperties;
 
 use super::*;
@@ -165,7 +167,7 @@ fn a_topic_alias_above_ours_is_a_violation() {
         retain: false,
         topic: TopicName::parse("t").ok(),
         packet_id: None,
-        topic_alias: Some(1),
+        topic_alias: Some(NonZeroU16::MIN),
         subscription_ids: Vec::new(),
         properties: None,
         payload: "".into(),

@@ -66,7 +66,7 @@ fn the_server_sets_aliases_on_the_control_stream_only() {
         else {
             panic!("no PUBLISH")
         };
-        (publish.topic.is_some(), publish.topic_alias)
+        (publish.topic.is_some(), publish.topic_alias.map(u16::from))
     };
     assert_eq!(seen(data), (true, None));
     assert_eq!(seen(super::forge::CONTROL), (true, Some(1)));
