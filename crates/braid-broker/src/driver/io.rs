@@ -148,6 +148,7 @@ impl Driver {
             Read::Confirmed => {
                 self.timer.confirm_by = None;
                 self.server.handle_confirmed(now);
+                self.acks.note_progress(&mut self.server);
             }
             Read::Moved(address) => {
                 // [BQ-70]

@@ -9,7 +9,9 @@ use braid_broker::{
     Authenticate, Authentication, BrokerConfig, Counter, Credentials, EarlyPublishConfig, LimitsConfig,
     StreamsConfig,
 };
-use braid_proto::packet::{AckKind, Connect, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry, Will};
+use braid_proto::packet::{
+    AckKind, Connect, Disconnect, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry, Will,
+};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
 use braid_transport::quic::QuicOptions;
@@ -151,16 +153,49 @@ async fn rule_9_no_publish_takes_effect_before_the_handshake_is_confirmed() {
     }
 }
 
+/// [BQ-61]: also in the bytes of one read.
+#[tokio::test(start_paused = true)]
+async fn a_publish_and_a_disconnect_behind_an_early_connect_have_their_effect() {
+    for reason in [ReasonCode::Success, ReasonCode::DisconnectWithWill] {
+        let (broker, connector, mut watcher) = scene(EarlyPublishConfig::Hold).await;
+        let connect = Connect { will: Some(will("w", "will")), ..lasting("client") };
+        let disconnect = Packet::Disconnect(Box::new(Disconnect::new(reason)));
+        let publish = publish_packet("t", "early", QoS::AtMostOnce, 1);
+        let packets = [Packet::Connect(Box::new(connect)), publish, disconnect];
+        let client = in_one_datagram(&connector, &packets).await;
+        pass(5).await;
+        let expected: &[&str] = if reason == ReasonCode::Success { &["early"] } else { &["early", "will"] };
+        assert_eq!(texts(&watcher.take_all().await), expected);
+        drop(client);
+        let client = patient(&broker, lasting("client")).await;
+        assert!(client.connack().session_present);
+    }
+}
+
+/// [BQ-61]: nor is the session lost, or the Will, if DISCONNECT is all that follows.
+#[tokio::test(start_paused = true)]
+async fn a_disconnect_behind_an_early_connect_leaves_the_session_and_the_will() {
+    let (broker, connector, mut watcher) = scene(EarlyPublishConfig::Hold).await;
+    let connect = Connect { will: Some(will("w", "will")), ..lasting("client") };
+    let disconnect = Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::DisconnectWithWill)));
+    let client = in_one_datagram(&connector, &[Packet::Connect(Box::new(connect)), disconnect]).await;
+    pass(5).await;
+    assert_eq!(texts(&watcher.take_all().await), ["will"]);
+    drop(client);
+    let client = patient(&broker, lasting("client")).await;
+    assert!(client.connack().session_present);
+}
+
 /// CONNECT and PUBLISH in the very first datagram.
 async fn one_datagram(connector: &Connector) -> Lanes {
     let connect = Connect { will: Some(will("w", "will")), ..connect_v5("client") };
-    in_one_datagram(connector, connect, &publish_packet("t", "early", QoS::AtLeastOnce, 2)).await
+    let publish = publish_packet("t", "early", QoS::AtLeastOnce, 2);
+    in_one_datagram(connector, &[Packet::Connect(Box::new(connect)), publish]).await
 }
 
-async fn in_one_datagram(connector: &Connector, connect: Connect, second: &Packet) -> Lanes {
+async fn in_one_datagram(connector: &Connector, packets: &[Packet]) -> Lanes {
     let mut link = connector.connect().await.expect("the broker listens");
-    let mut flight = bytes(&Packet::Connect(Box::new(connect)));
-    flight.unsplit(bytes(second));
+    let flight: Vec<u8> = packets.iter().flat_map(bytes).collect();
     let slices = [IoSlice::new(&flight)];
     let written = poll_fn(|cx| {
         let written = link.poll_write(cx, CONTROL, &slices);
@@ -233,7 +268,8 @@ async fn held_flight(broker: &QuicBroker, connect: Connect) -> Vec<Datagram> {
     let options = QuicOptions { zero_rtt: true, ..QuicOptions::client() };
     let entry = SubscribeEntry::new(filter("late"), QoS::AtLeastOnce);
     let subscribe = subscribe_packet(1, None, vec![entry]);
-    let _client = in_one_datagram(&broker.connector("held back", options), connect, &subscribe).await;
+    let flight = [Packet::Connect(Box::new(connect)), subscribe];
+    let _client = in_one_datagram(&broker.connector("held back", options), &flight).await;
     pass(1).await;
     recording.datagrams()
 }

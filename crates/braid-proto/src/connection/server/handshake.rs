@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::authentication::Authentication;
-use super::{Established, Event, Server, State};
+use super::{EarlyPublish, Established, Event, Server, State};
 use crate::connection::datagram::{self, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE, DatagramDecoder};
 use crate::connection::exchange::Exchange;
 use crate::connection::mounting::{Mounting, mount_will};
@@ -298,8 +298,14 @@ impl Server {
         }
     }
 
-    pub(super) fn handle_disconnect(&mut self, disconnect: &Disconnect) -> Result<(), Violation> {
+    pub(super) fn handle_disconnect(&mut self, disconnect: Box<Disconnect>) -> Result<(), Violation> {
         let State::Established(established) = &mut self.state else { return Ok(()) };
+        if let Some(early) = &mut self.early
+            && self.options.early_publish != EarlyPublish::Accept
+        {
+            early.disconnect = Some(disconnect); // [BQ-61]
+            return Ok(());
+        }
         if !disconnect_reason_is_of_client(disconnect.reason) {
             return Err(Violation::UnknownReasonCode(PacketType::Disconnect, disconnect.reason.value()));
         }

@@ -18,7 +18,9 @@ use super::exchange::{Acknowledged, Exchange, PendingAck};
 use super::{Cause, Progress, Sent, StreamReport, Timer, Timers, Token};
 use crate::decoder::{Decoder, OffsetProblem, PartialMessages};
 use crate::message::{Delivery, Message};
-use crate::packet::{Auth, Connect, Packet, Suback, Subscribe, Unsuback, Unsubscribe, UserProperties, Will};
+use crate::packet::{
+    Auth, Connect, Disconnect, Packet, Suback, Subscribe, Unsuback, Unsubscribe, UserProperties, Will,
+};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{PacketId, PacketType, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
@@ -85,10 +87,22 @@ pub struct Server {
     events: VecDeque<Event>,
     /// Data streams that were opened before the CONNECT is accepted.
     opened: BTreeMap<StreamKey, UnacceptedStream>,
-    /// Events held back until the handshake of the transport is confirmed; `None` afterwards.
-    early_events: Option<VecDeque<Event>>,
+    /// Input held back until the handshake of the transport is confirmed; `None` afterwards.
+    early: Option<Box<EarlyInput>>,
     /// Whether the transport carries datagrams.
     permits_datagrams: bool,
+}
+
+/// Input that waits for the confirmation of the transport's handshake.
+#[derive(Debug, Default)]
+struct EarlyInput {
+    /// Events from the first PUBLISH on.
+    events: VecDeque<Event>,
+    /// DISCONNECT without a held event before it. The session and the Will that it leaves behind count only if the
+    /// handshake is confirmed.
+    disconnect: Option<Box<Disconnect>>,
+    /// Bytes of the control stream behind all that.
+    rest: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -133,7 +147,7 @@ impl Server {
             timers,
             events: VecDeque::new(),
             opened: BTreeMap::new(),
-            early_events: None,
+            early: None,
             permits_datagrams: false,
         }
     }
@@ -258,7 +272,7 @@ impl Server {
     /// The datagram has no effect, and the connection goes on. [BQ-85]
     pub fn handle_datagram(&mut self, datagram: &[u8], now: Instant) -> Result<(), Violation> {
         self.note_bytes(now);
-        let is_early = self.early_events.is_some();
+        let is_early = self.early.is_some();
         let State::Established(established) = &mut self.state else {
             return Err(Violation::DatagramNotAgreed);
         };
@@ -291,6 +305,12 @@ impl Server {
                 && !deciding.is_challenged()
             {
                 deciding.held.extend_from_slice(input);
+                return;
+            }
+            if self.holds_early()
+                && let Some(early) = &mut self.early
+            {
+                early.rest.extend_from_slice(input);
                 return;
             }
             if self.is_closed() {
@@ -435,7 +455,7 @@ impl Server {
             Packet::Pingreq => {
                 exchange.send_packet(&Packet::Pingresp); // [MQTT-3.12.4-1], [BQ-11]
             }
-            Packet::Disconnect(disconnect) => return self.handle_disconnect(&disconnect),
+            Packet::Disconnect(disconnect) => return self.handle_disconnect(disconnect),
             Packet::Auth(auth) => return self.handle_auth(auth),
             Packet::Connect(_) => return Err(Violation::SecondConnect), // [MQTT-3.1.0-2]
             Packet::Connack(_) | Packet::Suback(_) | Packet::Unsuback(_) | Packet::Pingresp => {
@@ -552,23 +572,36 @@ impl Server {
 impl Server {
     /// Declares all bytes until [`Server::handle_confirmed`] early data (0-RTT), which an attacker may have replayed.
     pub fn set_early(&mut self) {
-        self.early_events = Some(VecDeque::new());
+        self.early = Some(Box::default());
     }
 
-    /// Handles the confirmation of the transport's handshake: held events are emitted.
-    pub fn handle_confirmed(&mut self, _now: Instant) {
-        self.events.extend(self.early_events.take().into_iter().flatten());
+    /// Handles the confirmation of the transport's handshake: held events are emitted, and the input behind them is
+    /// handled.
+    pub fn handle_confirmed(&mut self, now: Instant) {
+        let Some(early) = self.early.take() else { return };
+        let EarlyInput { events, disconnect, rest } = *early;
+        self.events.extend(events);
+        if let Some(disconnect) = disconnect
+            && let Err(violation) = self.handle_disconnect(disconnect)
+        {
+            self.handle_violation(violation);
+        }
+        self.handle_control(&rest, now);
+        if let Some(exchange) = self.exchange_mut() {
+            exchange.handle_persisted(None);
+        }
     }
 
-    /// Whether events wait for the confirmation; nothing more is read meanwhile.
+    /// Whether input waits for the confirmation; nothing more is read meanwhile.
     fn holds_early(&self) -> bool {
-        self.early_events.as_ref().is_some_and(|held| !held.is_empty())
+        self.early.as_ref().is_some_and(|early| !early.events.is_empty() || early.disconnect.is_some())
     }
 
     /// Emits an event, at once or after the confirmation of the handshake. From the first held PUBLISH on, all events
     /// are held: a token covers all before it, so nothing may overtake.
     fn emit(&mut self, event: Event) {
-        let Some(held) = &mut self.early_events else { return self.events.push_back(event) };
+        let Some(early) = &mut self.early else { return self.events.push_back(event) };
+        let held = &mut early.events;
         let is_publish = matches!(event, Event::Publish(..));
         if !is_publish && held.is_empty() || self.options.early_publish == EarlyPublish::Accept {
             return self.events.push_back(event);

@@ -83,6 +83,6 @@ pub enum EarlyPublish {
     Hold,
     /// Refused with 0x83 for QoS 1 and 2. MQTT 3 has no such answer: there it is held.
     Reject,
-    /// Takes effect at once.
+    /// Takes effect at once, as DISCONNECT does then; otherwise that waits too.
     Accept,
 }

@@ -1,6 +1,6 @@
 //! Early data (0-RTT): packets before the handshake is confirmed.
 
-use braid_proto::connection::{Acceptance, EarlyPublish, Event, ServerOptions};
+use braid_proto::connection::{Acceptance, Cause, EarlyPublish, Event, ServerOptions};
 use braid_proto::packet::{Packet, PacketId, ProtocolVersion};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
@@ -8,6 +8,8 @@ use bytes::Buf;
 
 use super::{forge, payloads};
 use crate::rig::{Rig, connect, encoded, options};
+
+const DISCONNECT: [u8; 2] = [0xE0, 0];
 
 fn early(early_publish: EarlyPublish, version: ProtocolVersion) -> Rig {
     let mut rig = Rig::before_connect(ServerOptions { early_publish, receive_maximum: 9, ..options() });
@@ -60,6 +62,46 @@ fn nothing_overtakes_held_events() {
         matches!(events[..], [Event::Publish(..), Event::Subscribe(..), Event::StreamEnded(_)]),
         "{events:?}"
     );
+}
+
+// [BQ-61]
+#[test]
+fn a_disconnect_waits_for_the_publish_before_it() {
+    let mut rig = early(EarlyPublish::Hold, ProtocolVersion::V5);
+    rig.read(&[&forge::publish(0, 0, "early")[..], &DISCONNECT].concat());
+    assert!(rig.events().is_empty() && !rig.server.is_closed());
+    rig.server.handle_confirmed(rig.now);
+    assert_eq!(payloads(&rig.events()), ["early"]);
+    assert_eq!(rig.cause(), Some(Cause::Disconnected(ReasonCode::Success)));
+}
+
+// [BQ-61]
+#[test]
+fn packets_behind_a_held_publish_are_answered_when_it_is_confirmed() {
+    let mut rig = early(EarlyPublish::Hold, ProtocolVersion::V5);
+    let subscribe = forge::subscribe(2, "f");
+    let (first, last) = subscribe.split_at(3);
+    rig.read(&[&forge::publish(1, 1, "early"), &forge::PINGREQ[..], first].concat());
+    assert!(rig.sent().is_empty());
+    rig.server.handle_confirmed(rig.now);
+    assert_eq!(rig.sent(), forge::PINGRESP);
+    rig.read(last);
+    let events = rig.events();
+    assert!(matches!(events[..], [Event::Publish(..), Event::Subscribe(..)]), "{events:?}");
+}
+
+// [BQ-61]
+#[test]
+fn a_disconnect_without_a_publish_waits_unless_early_messages_are_accepted() {
+    for early_publish in [EarlyPublish::Hold, EarlyPublish::Reject, EarlyPublish::Accept] {
+        let mut rig = early(early_publish, ProtocolVersion::V5);
+        rig.read(&[&DISCONNECT[..], &forge::PINGREQ].concat());
+        assert_eq!(rig.server.is_closed(), early_publish == EarlyPublish::Accept);
+        assert!(!rig.server.is_reading(forge::CONTROL));
+        rig.server.handle_confirmed(rig.now);
+        assert!(rig.sent().is_empty(), "nothing behind it is answered");
+        assert_eq!(rig.cause(), Some(Cause::Disconnected(ReasonCode::Success)));
+    }
 }
 
 // [BQ-61]
