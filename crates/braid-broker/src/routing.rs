@@ -185,9 +185,9 @@ impl RoutingTable {
     pub(crate) fn rebind(&self, key: SessionKey, moved: &[MovedSubscription]) {
         for some in moved.chunks(FILTERS_AT_ONCE) {
             self.change(|router| {
-                for MovedSubscription { filter, from, to } in some {
+                for MovedSubscription { filter, from, to, .. } in some {
                     // Before the old one is removed: a shared subscription must not lose its last member meanwhile.
-                    to.map(|to| router.subscribe(key, filter, to));
+                    router.subscribe(key, filter, *to);
                     router.unsubscribe(key, filter, from.stream);
                 }
             });

@@ -529,7 +529,7 @@ impl SessionManager {
         self.routing.rebind(entry.key, moved);
         // The store has one subscription for each filter, which must be one that is left. Not late: that one was
         // granted in a SUBACK.
-        let merged = moved.iter().filter(|moved| moved.to.is_none()).map(|moved| moved.filter.clone());
+        let merged = moved.iter().filter(|moved| moved.is_merged).map(|moved| moved.filter.clone());
         let merged: Vec<_> = merged.collect();
         if entry.is_durable() && !merged.is_empty() {
             let left = persist::ended_subscriptions(entry.id(), Some(subscriptions), merged);

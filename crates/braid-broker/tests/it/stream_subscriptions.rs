@@ -83,6 +83,38 @@ async fn the_control_stream_has_one_copy_of_what_several_streams_left() {
     assert_eq!(streams_of(&broker, &client, "a", &[CONTROL]).await, []);
 }
 
+/// [BQ-42]: the end of a stream, or of the connection, lowers no QoS; nor does a restart after it.
+#[tokio::test(start_paused = true)]
+async fn the_control_stream_has_the_higher_qos_of_what_several_streams_left() {
+    for ends in ["stream", "connection"] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let start = || QuicBroker::start_over(quiet(), QuicOptions::server(), anyone(), store.clone());
+        let broker = start();
+        let mut client = broker.resume("client").await;
+        let data = client.open().await;
+        client.subscribe(data, "a", QoS::ExactlyOnce).await;
+        client.subscribe(CONTROL, "a", QoS::AtMostOnce).await;
+        let mut publisher = broker.memory.v5("publisher").await;
+        if ends == "stream" {
+            finish(&client, data).await;
+            publisher.publish("a", "x", QoS::AtLeastOnce).await;
+            assert_eq!(client.expect_publish(CONTROL).await.qos, QoS::AtLeastOnce);
+        }
+        client.vanish().await;
+        publisher.publish("a", "y", QoS::ExactlyOnce).await;
+        pass(1).await;
+        // As in a crash: the first broker writes nothing more to the store.
+        let broker = start();
+        let client = broker.resume("client").await;
+        if ends == "stream" {
+            assert_eq!(client.take(CONTROL).await, "x");
+        }
+        assert_eq!(client.take(CONTROL).await, "y");
+        broker.memory.v5("publisher").await.publish("a", "z", QoS::ExactlyOnce).await;
+        assert_eq!(client.expect_publish(CONTROL).await.qos, QoS::ExactlyOnce);
+    }
+}
+
 /// [BQ-43]
 #[tokio::test(start_paused = true)]
 async fn a_subscription_replaces_one_left_over_from_another_stream() {

@@ -51,8 +51,17 @@ pub struct MovedSubscription {
     pub filter: TopicFilter,
     /// Subscription before the end of its stream.
     pub from: Subscription,
-    /// Subscription on the control stream; `None` where that had the filter already.
-    pub to: Option<Subscription>,
+    /// Subscription on the control stream.
+    pub to: Subscription,
+    /// Whether the control stream had the filter already.
+    pub is_merged: bool,
+}
+
+impl Subscription {
+    /// One subscription that gets every message of two, with the higher QoS; else it is this one.
+    fn merged(self, other: &Self) -> Self {
+        Self { qos: self.qos.max(other.qos), no_local: self.no_local && other.no_local, ..self }
+    }
 }
 
 impl Subscriptions {
@@ -145,12 +154,11 @@ impl Subscriptions {
 
     fn unbind_filter(&mut self, filter: TopicFilter, stream: StreamKey) -> Option<MovedSubscription> {
         let from = self.remove_on(&filter, stream)?;
-        let to = Subscription { stream: StreamKey::CONTROL, bound: false, ..from };
-        let is_free = !self.all.contains_key(&(filter.clone(), StreamKey::CONTROL));
-        if is_free {
-            self.put(filter.clone(), to);
-        }
-        Some(MovedSubscription { filter, from, to: is_free.then_some(to) })
+        let moved = Subscription { stream: StreamKey::CONTROL, bound: false, ..from };
+        let present = self.all.get(&(filter.clone(), StreamKey::CONTROL));
+        let (to, is_merged) = (present.map_or(moved, |present| present.merged(&from)), present.is_some());
+        self.put(filter.clone(), to);
+        Some(MovedSubscription { filter, from, to, is_merged })
     }
 
     /// Subscriptions with their filters, ordered by filter.
@@ -235,13 +243,15 @@ mod tests {
         let mut all = Subscriptions::default();
         all.insert(filter("a"), on(1));
         all.insert(filter("a"), on(2));
-        all.insert(filter("b"), on(0));
-        all.insert(filter("b"), on(1));
+        all.insert(filter("b"), Subscription { no_local: true, ..on(0) });
+        all.insert(filter("b"), Subscription { qos: QoS::AtLeastOnce, retain_as_published: true, ..on(1) });
         let moved = all.unbind(StreamKey::bidi(1));
         let waiting = Subscription { bound: false, ..on(0) };
+        let from = Subscription { qos: QoS::AtLeastOnce, retain_as_published: true, ..on(1) };
+        let merged = Subscription { qos: QoS::AtLeastOnce, ..on(0) };
         let expected = [
-            MovedSubscription { filter: filter("a"), from: on(1), to: Some(waiting) },
-            MovedSubscription { filter: filter("b"), from: on(1), to: None },
+            MovedSubscription { filter: filter("a"), from: on(1), to: waiting, is_merged: false },
+            MovedSubscription { filter: filter("b"), from, to: merged, is_merged: true },
         ];
         assert_eq!(moved, expected);
         assert_eq!((all.len(), all.bytes()), (3, 3));

@@ -53,8 +53,6 @@ struct Subscription {
     qos: QoS,
     stream: StreamKey,
     is_bound: bool,
-    /// Several subscriptions became this one, and its QoS may be that of any.
-    is_vague: bool,
 }
 
 /// A filter that is subscribed without interruption.
@@ -147,14 +145,7 @@ impl DeliveryModel {
             one.filter == text && (one.stream == stream || one.stream.is_control() && !one.is_bound)
         };
         self.subscriptions.retain(|one| !is_replaced(one)); // [BQ-43]
-        self.subscriptions.push(Subscription {
-            number,
-            filter: text,
-            qos,
-            stream,
-            is_bound: true,
-            is_vague: false,
-        });
+        self.subscriptions.push(Subscription { number, filter: text, qos, stream, is_bound: true });
         self.holds.entry(text).or_insert(Hold { number, qos });
     }
 
@@ -191,7 +182,7 @@ impl DeliveryModel {
                 let is_same =
                     |other: &&mut Subscription| other.filter == one.filter && other.stream.is_control();
                 if let Some(other) = kept.iter_mut().find(is_same) {
-                    other.is_vague |= other.qos != one.qos;
+                    other.qos = other.qos.max(one.qos);
                     continue;
                 }
                 (one.stream, one.is_bound) = (CONTROL, false);
@@ -224,14 +215,13 @@ impl DeliveryModel {
             let copy = by_stream.entry(one.stream).or_insert(QoS::AtMostOnce);
             *copy = (*copy).max(one.qos.min(publication.qos)); // [MQTT-3.3.4-2], [BQ-16]
         }
-        let is_vague = matching.iter().any(|one| one.is_vague);
         let single = if let [only] = &matching[..] { Some((only.number, self.moves)) } else { None };
         let is_held = |(text, hold): &(&&'static str, &Hold)| {
             matches(text, publication.topic) && hold.qos.min(publication.qos) > QoS::AtMostOnce
         };
         let expected = Expected {
             subscriptions: matching.iter().map(|one| one.number).collect(),
-            copies: (!is_vague).then(|| by_stream.into_values().collect()),
+            copies: Some(by_stream.into_values().collect()),
             single,
             holds: self.holds.iter().filter(is_held).map(|(text, hold)| (*text, hold.number)).collect(),
             at_least_once: false,
