@@ -367,7 +367,7 @@ impl SubscriptionHandler<'_> {
         for some in lowered.chunks(FILTERS_AT_ONCE) {
             self.core.routing.change(|router| {
                 for (filter, subscription) in some {
-                    subscriptions.insert(filter.clone(), *subscription);
+                    subscriptions.update(filter, *subscription);
                     router.subscribe(entry.key, filter, *subscription);
                 }
             });

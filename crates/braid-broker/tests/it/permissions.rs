@@ -16,7 +16,8 @@ use braid_proto::reason::ReasonCode;
 use braid_store::MemoryStore;
 
 use crate::support::{
-    Client, TestBroker, UserNames, connect_v5, filter, id, lasting, message, named, settle, texts, will,
+    CONTROL, Client, Ended, QuicBroker, TestBroker, UserNames, anyone, connect_v5, filter, id, lasting,
+    message, named, quiet, settle, texts, unsubscribe_packet, will,
 };
 
 /// Authorizer that denies the actions with one name to one client, and records all actions that it was asked about.
@@ -375,6 +376,41 @@ async fn subscriptions_that_are_denied_by_now_end() {
     let mut client = broker.resume("client").await;
     broker.v5("publisher").await.publish("t/1", "x", QoS::AtLeastOnce).await;
     client.expect_silence().await;
+}
+
+/// [MQTT-3.10.4-2]: a priority that is lowered leaves no subscription behind that UNSUBSCRIBE does not end.
+#[tokio::test(start_paused = true)]
+async fn a_lowered_priority_leaves_the_subscription_of_the_control_stream() {
+    let rules = Deny::the("");
+    let broker =
+        QuicBroker::start_with_access(quiet(), anyone(), rules.clone(), Arc::new(MemoryStore::new()));
+    let client = broker.v5("client").await;
+    let (kept, ended) = (client.open().await, client.open().await);
+    for stream in [kept, ended] {
+        let packet = Packet::Subscribe(Box::new(Subscribe {
+            packet_id: id(7),
+            id: None,
+            user: [("braid-priority", "200")].into_iter().collect(),
+            entries: vec![SubscribeEntry::new(filter("t"), QoS::AtMostOnce)],
+        }));
+        client.send(stream, &packet);
+        assert_eq!(client.expect_suback(stream).await.codes, [ReasonCode::Success]);
+    }
+    client.finish(ended);
+    assert_eq!(client.expect_ended(ended).await, Ended::Finished);
+    rules.change("prioritize");
+    broker.memory.handle.recheck_clients().await;
+    settle().await;
+    let mut publisher = broker.memory.v5("publisher").await;
+    publisher.publish("t", "x", QoS::AtMostOnce).await;
+    for stream in [CONTROL, kept] {
+        assert_eq!(client.take(stream).await, "x");
+    }
+    client.send(CONTROL, &unsubscribe_packet(9, &["t"]));
+    assert_eq!(client.expect_unsuback(CONTROL).await, [ReasonCode::Success]);
+    publisher.publish("t", "y", QoS::AtMostOnce).await;
+    client.expect_silence(CONTROL).await;
+    client.expect_silence(kept).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -72,6 +72,13 @@ impl Subscriptions {
         self.put(filter, subscription).or(unbound)
     }
 
+    /// Changes the options of a subscription that is there, on its stream.
+    pub fn update(&mut self, filter: &TopicFilter, subscription: Subscription) {
+        if let Some(present) = self.all.get_mut(&(filter.clone(), subscription.stream)) {
+            *present = subscription;
+        }
+    }
+
     fn put(&mut self, filter: TopicFilter, subscription: Subscription) -> Option<Subscription> {
         let stream = subscription.stream;
         if !stream.is_control() {
