@@ -48,6 +48,8 @@ pub enum Limit {
     ConnectSize,
     /// `mqtt.maximum_packet_size`: connections or streams ended for a larger packet.
     PacketSize,
+    /// Bytes of Topic Names with aliases: connections or streams ended for more.
+    TopicAliasBytes,
     /// `mqtt.receive_maximum`: connections or streams ended for more unacknowledged messages.
     ReceiveMaximum,
     /// QoS 2 messages before PUBREL, before MQTT 5: connections or streams ended for more.
@@ -100,6 +102,7 @@ impl Limit {
         (Self::TopicLevels, "limits/topic_levels"),
         (Self::ConnectSize, "limits/connect_size"),
         (Self::PacketSize, "limits/packet_size"),
+        (Self::TopicAliasBytes, "limits/topic_alias_bytes"),
         (Self::ReceiveMaximum, "limits/receive_maximum"),
         (Self::Unreleased, "limits/unreleased"),
         (Self::StalledPackets, "limits/stalled_packets"),
@@ -120,6 +123,7 @@ impl Limit {
         match violation {
             Violation::PacketTooLarge { .. } if is_accepted => Some(Self::PacketSize),
             Violation::PacketTooLarge { .. } => Some(Self::ConnectSize),
+            Violation::TopicAliasBytes => Some(Self::TopicAliasBytes),
             Violation::ReceiveMaximumExceeded => Some(Self::ReceiveMaximum),
             Violation::TooManyUnreleased => Some(Self::Unreleased),
             Violation::PartialPacketStalled => Some(Self::StalledPackets),

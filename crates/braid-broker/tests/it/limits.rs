@@ -18,8 +18,8 @@ use tokio::net::TcpStream;
 
 use crate::admission::answer;
 use crate::support::{
-    CONTROL, Client, Lanes, QuicBroker, TestBroker, anyone, connect_v3, connect_v5, filter, message, pass,
-    publish_packet, quiet, settle, topic, will,
+    CONTROL, Client, Ended, Lanes, QuicBroker, TestBroker, anyone, connect_v3, connect_v5, filter, message,
+    pass, publish_packet, quiet, settle, topic, will,
 };
 
 /// Counters of a broker that was brought to a limit, and how often that is.
@@ -73,6 +73,7 @@ async fn reach(limit: Limit) -> Reached {
         Limit::TopicLevels => exceed_levels().await,
         Limit::ConnectSize => send_a_large_connect().await,
         Limit::PacketSize => send_a_large_packet().await,
+        Limit::TopicAliasBytes => define_long_aliases().await,
         Limit::ReceiveMaximum => exceed_receive_maximum().await,
         Limit::Unreleased => release_nothing().await,
         Limit::StalledPackets => stall().await,
@@ -309,6 +310,32 @@ async fn exceed_receive_maximum() -> Reached {
 }
 
 /// On one stream there are not more Packet Identifiers than are allowed.
+/// The aliases of all streams count together, and those of a stream that has ended no more.
+async fn define_long_aliases() -> Reached {
+    let broker = QuicBroker::start();
+    let client = broker.v5("client").await;
+    let publish = |alias| {
+        let Packet::Publish(publish) = publish_packet(&"t".repeat(60_000), "", QoS::AtMostOnce, 1) else {
+            unreachable!()
+        };
+        Packet::Publish(Publish { topic_alias: Some(alias), ..publish })
+    };
+    let (first, second) = (client.open().await, client.open().await);
+    for stream in [first, second] {
+        (1..=30).for_each(|alias| client.send(stream, &publish(alias)));
+        client.ping(stream).await;
+    }
+    client.finish(first);
+    assert_eq!(client.expect_ended(first).await, Ended::Finished);
+    let third = client.open().await;
+    (1..=40).for_each(|alias| client.send(third, &publish(alias)));
+    client.expect_aborted(third, 0x97).await;
+    client.ping(CONTROL).await;
+    let statistics = broker.memory.statistics();
+    assert_eq!(statistics.get(Counter::MessagesReceived), 60 + 39);
+    (statistics, 1)
+}
+
 async fn release_nothing() -> Reached {
     let broker = QuicBroker::start();
     let client = broker.connect(connect_v3("client")).await;

@@ -130,6 +130,9 @@ impl Buf for Outbox {
 /// Bytes of the property Topic Alias.
 const ALIAS_LEN: usize = 3;
 
+/// Most bytes of all Topic Aliases that the peer of a connection defines, on all streams together.
+const MOST_ALIAS_BYTES: usize = 4 * 1024 * 1024;
+
 /// Topic Aliases that the peer defines (MQTT 5, 3.3.2.3.4).
 #[derive(Debug, Default)]
 pub(crate) struct InboundAliases {
@@ -149,11 +152,18 @@ impl InboundAliases {
         self.names.get(usize::from(alias.checked_sub(1)?))?.as_ref()
     }
 
-    /// Topic Name of a PUBLISH, which may define or use an alias.
+    /// Bytes of the Topic Names and of the table.
+    pub(crate) fn bytes(&self) -> usize {
+        let names: usize = self.names.iter().flatten().map(|name| name.as_str().len()).sum();
+        names + self.names.len() * size_of::<Option<TopicName>>()
+    }
+
+    /// Topic Name of a PUBLISH, which may define or use an alias. `all`: bytes of the aliases of all streams.
     pub(crate) fn resolve(
         &mut self,
         topic: Option<TopicName>,
         alias: Option<u16>,
+        all: &mut usize,
     ) -> Result<TopicName, Violation> {
         let Some(alias) = alias else { return topic.ok_or(Violation::NoTopic) };
         if alias == 0 || alias > self.maximum {
@@ -162,9 +172,15 @@ impl InboundAliases {
         let index = usize::from(alias) - 1;
         match topic {
             Some(name) => {
-                if self.names.len() <= index {
-                    self.names.resize(index + 1, None);
+                let len = self.names.len().max(index + 1);
+                let slots = (len - self.names.len()) * size_of::<Option<TopicName>>();
+                let replaced = self.find(alias).map_or(0, |name| name.as_str().len());
+                let bytes = *all + slots + name.as_str().len() - replaced;
+                if bytes > MOST_ALIAS_BYTES {
+                    return Err(Violation::TopicAliasBytes);
                 }
+                *all = bytes;
+                self.names.resize(len, None);
                 self.names[index] = Some(name.clone());
                 Ok(name) // [MQTT-3.3.2-10], [MQTT-3.3.2-12]
             }

@@ -67,6 +67,8 @@ pub(crate) struct Streams {
     /// Spool of the data streams, for large packets.
     spool: Option<Arc<dyn Spool>>,
     totals: StreamTotals,
+    /// Bytes of the Topic Aliases that the peer defined, on all streams.
+    alias_bytes: usize,
     /// Incomplete packets on the data streams. Boxed: many connections have no data streams.
     partials: Option<Box<Partials>>,
     actions: VecDeque<StreamAction>,
@@ -91,6 +93,7 @@ impl Streams {
             agreement,
             spool: None,
             totals: StreamTotals::default(),
+            alias_bytes: 0,
             partials: None,
             actions: VecDeque::new(),
         }
@@ -221,13 +224,17 @@ impl Streams {
         if let (None, Some(alias), false) = (&topic, alias, key.is_control())
             && self.data.find(key).is_some_and(|data| data.stream.aliases.find(alias).is_none())
         {
-            let resolved = self.control.aliases.resolve(topic, Some(alias));
+            let resolved = self.control.aliases.resolve(topic, Some(alias), &mut self.alias_bytes);
             self.get_mut(key).into_iter().for_each(|stream| stream.traffic.note_publish_received());
             return resolved;
         }
-        let stream = self.get_mut(key).ok_or(Violation::NoTopic)?;
+        let stream = match self.data.find_mut(key) {
+            Some(data) => &mut data.stream,
+            None if key.is_control() => &mut self.control,
+            None => return Err(Violation::NoTopic),
+        };
         stream.traffic.note_publish_received();
-        stream.aliases.resolve(topic, alias)
+        stream.aliases.resolve(topic, alias, &mut self.alias_bytes)
     }
 
     // -- Begin and end of streams ------------------------------------------------------------------
@@ -314,6 +321,7 @@ impl Streams {
         let Some(data) = self.data.remove(key) else { return false };
         self.totals.open -= usize::from(data.is_open());
         self.totals.remove(&data);
+        self.alias_bytes -= data.stream.aliases.bytes();
         if let Some(partials) = &mut self.partials {
             partials.bytes -= data.decoder.partial_len();
             partials.large.remove(&key);

@@ -146,6 +146,9 @@ pub enum Violation {
     /// `[MQTT-3.3.2-8]`, `[MQTT-3.3.2-9]`: Topic Alias 0 or above the Topic Alias Maximum.
     #[error("topic alias {0} is outside the range that was agreed")]
     TopicAlias(u16),
+    /// `[BQ-18]`: more bytes of Topic Names with aliases, on all streams together, than a connection may define.
+    #[error("the topic names with an alias are too long, on all streams together")]
+    TopicAliasBytes,
     /// `[MQTT-3.3.4-7]`: more unacknowledged QoS 1 and 2 messages than Receive Maximum.
     #[error("more unacknowledged messages than the receive maximum allows")]
     ReceiveMaximumExceeded,
@@ -233,7 +236,9 @@ impl Violation {
             Self::TopicName(_) => ReasonCode::TopicNameInvalid,
             Self::TopicAlias(_) => ReasonCode::TopicAliasInvalid,
             Self::ReceiveMaximumExceeded => ReasonCode::ReceiveMaximumExceeded,
-            Self::TooManyUnreleased | Self::Spool(SpoolError::Full) => ReasonCode::QuotaExceeded,
+            Self::TopicAliasBytes | Self::TooManyUnreleased | Self::Spool(SpoolError::Full) => {
+                ReasonCode::QuotaExceeded
+            }
             Self::Spool(SpoolError::Failed(_)) => ReasonCode::ImplementationSpecificError,
             Self::PacketTooLarge { .. } => ReasonCode::PacketTooLarge,
             Self::KeepAliveTimeout | Self::PingrespTimeout => ReasonCode::KeepAliveTimeout,

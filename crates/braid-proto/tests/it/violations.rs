@@ -38,6 +38,8 @@ enum At {
     /// Second data stream of a server whose client of MQTT 3.1.1 has used every identifier for QoS 2 on the control
     /// stream.
     Unreleased,
+    /// Data stream of a server whose client has defined aliases on the control stream that fill their memory.
+    Aliased,
     /// Data stream of such a client.
     ClientData,
     /// Datagram to such a server, after an agreement on datagrams or without one.
@@ -52,8 +54,8 @@ enum At {
     Spooling(ProtocolVersion, SpoolError),
 }
 use At::{
-    Authenticated, Challenged, Client as C, ClientData, Connecting, Data, Datagram, Listening, OldestPartial,
-    Requesting, Server as S, Spooling, Unreleased,
+    Aliased, Authenticated, Challenged, Client as C, ClientData, Connecting, Data, Datagram, Listening,
+    OldestPartial, Requesting, Server as S, Spooling, Unreleased,
 };
 
 const BIDI: StreamKey = StreamKey::bidi(1);
@@ -395,6 +397,10 @@ table! {
         S(V5), Read("30 07 0001 'a' 03 23 0000"), TopicAlias(0), "E0 01 94";
         S(V5), Read("30 07 0001 'a' 03 23 0005"), TopicAlias(5), "E0 01 94";
     ]
+    // [BQ-18]
+    TopicAliasBytes => [
+        Aliased, Read("30 07 0001 'a' 03 23 0001"), TopicAliasBytes, "97";
+    ]
     // [MQTT-3.3.4-7], [MQTT-4.9.0-2]
     ReceiveMaximumExceeded => [
         S(V5), Read("32 06 0001 'a' 0001 00 34 06 0001 'a' 0002 00 32 06 0001 'a' 0003 00"), ReceiveMaximumExceeded, "E0 01 93";
@@ -441,6 +447,7 @@ fn run(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
         Data(stream) => run_data(stream, does, before),
         OldestPartial => run_data(BIDI, does, before),
         Unreleased => run_unreleased(does),
+        Aliased => run_aliased(does),
         ClientData => run_client_data(does),
         Datagram { is_agreed } => run_datagram(is_agreed, does),
         Spooling(version, error) => run_spooling(version, error, does),
@@ -537,6 +544,27 @@ fn run_unreleased(does: &Does) -> (Vec<u8>, Option<Cause>) {
     rig.read(&[0x3C, 5, 0, 1, b'a', 0, 1]);
     assert!(rig.cause().is_none());
     rig.server.handle_bytes(BIDI, &bytes, rig.now);
+    end_of_stream(rig, BIDI)
+}
+
+fn run_aliased(does: &Does) -> (Vec<u8>, Option<Cause>) {
+    let Read(text) = does else { panic!("nothing is waited for there") };
+    let options = ServerOptions { topic_alias_maximum: 64, maximum_packet_size: 1 << 17, ..options() };
+    let mut rig = Rig::connected(options, connect(V5));
+    rig.server.handle_stream_opened(BIDI);
+    for alias in 1..=64 {
+        // With 16 bytes for each alias, 4 MiB.
+        let mut publish = hex::bytes("30 F6 FF 03 FFF0");
+        publish.resize(publish.len() + 0xFFF0, b't');
+        publish.extend([3, 0x23, 0, alias]);
+        rig.read(&publish);
+    }
+    assert_eq!(rig.events().len(), 64);
+    // An alias that is defined again takes the place of itself.
+    rig.read(&hex::bytes("30 07 0001 \"a\" 03 23 0001"));
+    rig.read(&[&hex::bytes("30 F6 FF 03 FFF0")[..], &[b't'; 0xFFF0], &[3, 0x23, 0, 1]].concat());
+    assert!(rig.cause().is_none());
+    rig.read_on(BIDI, &hex::bytes(&text.replace('\'', "\"")));
     end_of_stream(rig, BIDI)
 }
 
