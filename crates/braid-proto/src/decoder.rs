@@ -11,9 +11,9 @@ use crate::packet::{Packet, Publish, TopicCache, packet_type_of};
 pub use crate::types::SpoolError;
 use crate::types::{PacketType, ProtocolVersion, Violation};
 use crate::wire::{PACKET_SIZE_MAX, Reader, Source, variable};
+use partial::PartialHead;
 pub(crate) use partial::PartialMessage;
 pub use partial::{OffsetProblem, PartialMessages};
-use partial::{PartialHead, has_offset};
 
 /// Minimum bytes of a packet that arrived in parts of which the payload shares the allocation instead of being copied.
 const SHARE_FROM: usize = 4096;
@@ -224,7 +224,7 @@ impl Decoder {
         let mut packet = spool.begin()?;
         packet.append(&self.partial)?;
         // A part is found by its Topic Name, not by an alias, and one that could not be joined cannot be continued.
-        let head = head.filter(|head| head.publish.topic.is_some() && !has_offset(&head.publish));
+        let head = head.filter(|head| head.publish.topic.is_some() && !parts.is_rest(&head.publish));
         self.set_spooled(header, packet, head);
         Ok(true)
     }

@@ -44,6 +44,8 @@ pub struct PartialMessages(Option<Box<Table>>);
 struct Table {
     /// In the order in which they were kept.
     parts: Vec<PartialMessage>,
+    /// Identifiers that the CONNACK of this connection listed, until a PUBLISH with one arrives: it may have an offset.
+    listed: Vec<PacketId>,
     /// Reason for which the offset of the last PUBLISH was refused, and its identifier.
     problem: Option<(PacketId, OffsetProblem)>,
     /// On the side of the client: identifiers of parts at the server that are of other messages.
@@ -84,8 +86,12 @@ impl PartialMessages {
             self.0 = None;
             return;
         }
+        let listed = |part: &PartialMessage| part.head.packet_id;
         self.0.get_or_insert_default();
         self.expire(now);
+        if let Some(table) = &mut self.0 {
+            table.listed = table.parts.iter().map(listed).collect();
+        }
     }
 
     /// Whether the client of this connection continues messages.
@@ -147,10 +153,16 @@ impl PartialMessages {
     /// `None`, with nothing changed: there is no such part, or the PUBLISH has no offset.
     pub(super) fn take_continued(&mut self, publish: &mut Publish, rest: usize) -> Option<PartialMessage> {
         let table = self.0.as_mut()?;
-        let offset = offset_of(publish)?;
+        let offset = table.offset_of(publish)?;
         let at = table.find(publish, offset, rest).ok()?;
+        table.listed.retain(|id| publish.packet_id != Some(*id));
         remove_offset(publish);
         Some(table.parts.remove(at))
+    }
+
+    /// Whether a PUBLISH has an offset.
+    pub(super) fn is_rest(&self, publish: &Publish) -> bool {
+        self.0.as_ref().is_some_and(|table| table.offset_of(publish).is_some())
     }
 
     /// Completes a PUBLISH that has arrived: joins it with its part, if it has an offset, and drops the part otherwise.
@@ -162,7 +174,9 @@ impl PartialMessages {
         let Some(table) = &mut self.0 else { return Ok(()) };
         table.problem = None;
         let Some(id) = publish.packet_id else { return Ok(()) };
-        let Some(offset) = offset_of(publish) else {
+        let offset = table.offset_of(publish);
+        table.listed.retain(|listed| *listed != id);
+        let Some(offset) = offset else {
             table.parts.retain(|part| part.head.packet_id != id);
             return Ok(());
         };
@@ -190,6 +204,17 @@ impl PartialMessages {
 }
 
 impl Table {
+    /// Offset of a PUBLISH that has one; within, `None` for a value that is not a number. Any other property of that
+    /// name is the application's. [BQ-98]
+    fn offset_of(&self, publish: &Publish) -> Option<Option<u64>> {
+        let id = publish.packet_id.filter(|id| publish.dup && self.listed.contains(id))?;
+        let part = self.parts.iter().find(|part| part.head.packet_id == id);
+        let own = part.map_or(0, |part| offset_values(&part.head.publish).count());
+        let value = offset_values(publish).skip(own).last()?;
+        let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        Some(value.parse().ok().filter(|_| is_number))
+    }
+
     /// Index of the part that a PUBLISH with this offset and `rest` bytes of payload continues. [BQ-99]
     fn find(&self, publish: &Publish, offset: Option<u64>, rest: usize) -> Result<usize, OffsetProblem> {
         let id = publish.packet_id.ok_or(OffsetProblem::NoPart)?;
@@ -209,38 +234,32 @@ impl Table {
     }
 }
 
-/// Whether a PUBLISH has an offset.
-pub(super) fn has_offset(publish: &Publish) -> bool {
-    offset_of(publish).is_some()
-}
-
-/// Offset of a PUBLISH that has one; within, `None` for a value that is not a number.
-fn offset_of(publish: &Publish) -> Option<Option<u64>> {
-    let properties = publish.properties.as_ref()?;
-    let value = properties.user.iter().find(|(name, _)| *name == OFFSET_PROPERTY)?.1;
-    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-    Some(value.parse().ok().filter(|_| is_number))
+/// Values of the properties that may be an offset.
+fn offset_values(publish: &Publish) -> impl Iterator<Item = &str> {
+    let user = publish.properties.iter().flat_map(|properties| properties.user.iter());
+    user.filter(|(name, _)| *name == OFFSET_PROPERTY).map(|(_, value)| value)
 }
 
 fn remove_offset(publish: &mut Publish) {
     publish.properties = publish.properties.take().and_then(|properties| without_offset(*properties).boxed());
 }
 
+/// Properties without the last one that may be an offset: those before it are the application's.
 fn without_offset(mut properties: MessageProperties) -> MessageProperties {
-    properties.user = properties.user.iter().filter(|(name, _)| *name != OFFSET_PROPERTY).collect();
+    let user = || properties.user.iter().enumerate();
+    let last = user().filter(|(_, (name, _))| *name == OFFSET_PROPERTY).last().map(|(at, _)| at);
+    properties.user = user().filter(|(at, _)| Some(*at) != last).map(|(_, property)| property).collect();
     properties
 }
 
-/// Whether two PUBLISH are of one message: all but DUP, the rest of the Message Expiry Interval, and the offset.
-fn is_same_message(one: &Publish, other: &Publish) -> bool {
-    let properties = |publish: &Publish| {
-        let properties = publish.properties.as_deref().cloned().unwrap_or_default();
-        MessageProperties { message_expiry: None, ..without_offset(properties) }
-    };
-    one.topic.is_some()
-        && one.topic == other.topic
-        && (one.qos, one.retain) == (other.qos, other.retain)
-        && properties(one) == properties(other)
+/// Whether a part and a rest are of one message: all but DUP, the rest of the Message Expiry Interval, and the offset.
+fn is_same_message(part: &Publish, rest: &Publish) -> bool {
+    let properties = |publish: &Publish| publish.properties.as_deref().cloned().unwrap_or_default();
+    let without_expiry = |properties| MessageProperties { message_expiry: None, ..properties };
+    part.topic.is_some()
+        && part.topic == rest.topic
+        && (part.qos, part.retain) == (rest.qos, rest.retain)
+        && without_expiry(properties(part)) == without_expiry(without_offset(properties(rest)))
 }
 
 impl Clone for PartialMessages {

@@ -244,14 +244,12 @@ type Problem = fn(usize) -> OffsetProblem;
 #[test]
 fn an_offset_that_lies_is_refused_and_the_whole_message_is_accepted() {
     let large = Known::new(7, QoS::ExactlyOnce, 400 * KIB);
-    let other = Known { id: 8, ..large.clone() };
     let elsewhere = Known { topic: "large/two", ..large.clone() };
     let lower = Known { qos: QoS::AtLeastOnce, ..large.clone() };
     let longer = Known { payload: [&large.payload[..], b"?"].concat().into(), ..large.clone() };
     let unit = Known { user: UserProperties::new(), ..large.clone() };
     let honest: Fields = |part| (part.to_string(), part);
     let lies: Vec<(&Known, Fields, Problem)> = vec![
-        (&other, honest, |_| OffsetProblem::NoPart),
         (
             &large,
             |part| ((part + 1).to_string(), part + 1),
@@ -295,7 +293,9 @@ fn a_refusal_has_its_reason_unless_the_client_wants_none() {
     for wanted in [true, false] {
         let mut connect = connect_resuming(true);
         connect.properties.request_problem_information = Some(wanted);
-        let (mut rig, _) = World::new().connect(connect);
+        let mut world = World::new();
+        with_part(&mut world, &large);
+        let (mut rig, _) = world.connect(connect);
         rig.read(&large.packet(Some(5)));
         let sent = packets(&rig.sent(), V5);
         let [Packet::Ack(ack)] = &sent[..] else { panic!("{sent:?}") };
@@ -308,11 +308,12 @@ fn a_refusal_has_its_reason_unless_the_client_wants_none() {
 fn a_refused_offset_counts_until_its_acknowledgement_leaves() {
     let small = |id| Known { payload: Bytes::from_static(b"small"), ..Known::new(id, QoS::AtLeastOnce, 0) };
     let mut world = World::new();
+    let part = with_part(&mut world, &Known::new(2, QoS::AtLeastOnce, 400 * KIB));
     let (mut rig, _) = world.connect_with(connect_resuming(true), 3);
     rig.read(&small(1).packet(None));
     let events = rig.events();
     rig.read(&small(2).packet(Some(5)));
-    assert_eq!(refusals(&mut rig), [OffsetProblem::NoPart]);
+    assert_eq!(refusals(&mut rig), [OffsetProblem::Offset(5, part)]);
     rig.read(&small(3).packet(None));
     assert_eq!(rig.events().len(), 1);
     rig.persist(&events);
@@ -338,6 +339,58 @@ fn an_offset_of_qos_0_is_a_property_like_any_other() {
     let events = rig.events();
     let [Event::Publish(message, None)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((message.payload.len(), message.properties.is_some()), (10, true));
+}
+
+/// The message with properties of its application that are named like an offset.
+fn with_own_offsets(large: &Known) -> Known {
+    let user = UserProperties::from([(OFFSET_PROPERTY, "5"), ("unit", "mm"), (OFFSET_PROPERTY, "x")]);
+    Known { user, ..large.clone() }
+}
+
+/// [BQ-98]
+#[test]
+fn a_property_of_the_application_that_is_named_like_an_offset_is_forwarded() {
+    let own = with_own_offsets(&Known::new(7, QoS::AtLeastOnce, 400 * KIB));
+    let small = Known { id: 8, payload: Bytes::from_static(b"small"), ..own.clone() };
+    let mut world = World::new();
+    with_part(&mut world, &Known::new(7, QoS::AtLeastOnce, 300 * KIB));
+    let (mut rig, parts) = world.resume();
+    assert_eq!(parts.len(), 1);
+    // For the first time, and again; the client need not continue the part that was listed.
+    for (known, dup) in [(&small, false), (&small, true), (&own, false), (&own, true)] {
+        let mut packet = known.packet(None);
+        packet[0] |= u8::from(dup) << 3;
+        packet.chunks(50 * KIB).for_each(|chunk| rig.read(chunk));
+        assert_eq!(arrived(&mut rig, &[known]), [known.id]);
+    }
+}
+
+/// [BQ-98]
+#[test]
+fn a_message_whose_application_has_a_property_of_that_name_is_continued() {
+    let own = with_own_offsets(&Known::new(7, QoS::ExactlyOnce, 400 * KIB));
+    for step in [KIB * KIB, 10 * KIB] {
+        let mut world = World::new();
+        let part = with_part(&mut world, &own);
+        // A second cut, within the rest.
+        let (mut rig, _) = world.resume();
+        own.packet(Some(part))[..100 * KIB].chunks(step).for_each(|chunk| rig.read(chunk));
+        world.cut(rig);
+        let (mut rig, parts) = world.resume();
+        assert!(parts[&7] > part, "it has grown");
+        own.packet(Some(parts[&7])).chunks(step).for_each(|chunk| rig.read(chunk));
+        assert_eq!(arrived(&mut rig, &[&own]), [7]);
+    }
+    // The whole of it, although a part was listed.
+    let mut world = World::new();
+    with_part(&mut world, &own);
+    let (mut rig, _) = world.resume();
+    let mut packet = own.packet(None);
+    packet[0] |= 8;
+    packet.chunks(10 * KIB).for_each(|chunk| rig.read(chunk));
+    assert_eq!(arrived(&mut rig, &[&own]), [7]);
+    world.cut(rig);
+    assert_eq!(world.spool.used(), 0);
 }
 
 /// [BQ-95]
