@@ -393,6 +393,30 @@ fn a_message_whose_application_has_a_property_of_that_name_is_continued() {
     assert_eq!(world.spool.used(), 0);
 }
 
+/// [BQ-99], [MQTT-3.3.2-12]
+#[test]
+fn a_refused_offset_leaves_the_alias_of_its_packet() {
+    let large = Known::new(7, QoS::AtLeastOnce, 400 * KIB);
+    let mut world = World::new();
+    let part = with_part(&mut world, &large);
+    let (mut rig, _) = world.resume();
+    let mut properties = MessageProperties::default();
+    properties.user.push(OFFSET_PROPERTY, "1");
+    let refused = Publish { dup: true, topic_alias: Some(3), ..large.publish(properties) };
+    let aliased = Publish { topic: None, ..Publish { dup: false, ..refused.clone() } };
+    rig.read(&encoded(&Packet::Publish(refused.clone()), V5));
+    assert_eq!(refusals(&mut rig), [OffsetProblem::Offset(1, part)]);
+    rig.read(&encoded(&Packet::Publish(aliased), V5));
+    let events = rig.events();
+    let [Event::Publish(message, _)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(message.topic.as_str(), large.topic);
+
+    with_part(&mut world, &large);
+    let (mut rig, _) = world.resume();
+    rig.read(&encoded(&Packet::Publish(Publish { topic_alias: Some(99), ..refused }), V5));
+    assert_eq!(rig.cause(), Some(Cause::Violation(Violation::TopicAlias(99))));
+}
+
 /// [BQ-95]
 #[test]
 fn nothing_changes_for_other_clients() {

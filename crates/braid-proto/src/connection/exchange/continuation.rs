@@ -7,7 +7,7 @@ use super::{Exchange, PendingAck};
 use crate::connection::Resent;
 use crate::packet::{Ack, AckKind, AckProperties, Publish, RESUME_PROPERTY, UserProperties};
 use crate::session::{Phase, Session};
-use crate::types::{PacketId, QoS, ReasonCode, StreamKey, TopicName};
+use crate::types::{PacketId, QoS, ReasonCode, StreamKey, TopicName, Violation};
 
 /// Messages of a client that the server has in part.
 #[derive(Debug, Default)]
@@ -109,14 +109,24 @@ impl Exchange {
     }
 
     /// Refuses a PUBLISH with an offset that is not that of a part. Its identifier is not noted: the client sends the
-    /// message again. [BQ-99]
-    pub(crate) fn refuse_offset(&mut self, on: StreamKey, publish: &Publish, explanation: Option<String>) {
-        let Some(packet_id) = publish.packet_id else { return };
+    /// message again. Its Topic Alias is. [BQ-99]
+    ///
+    /// # Errors
+    /// The alias is not valid.
+    pub(crate) fn refuse_offset(
+        &mut self,
+        on: StreamKey,
+        publish: Publish,
+        explanation: Option<String>,
+    ) -> Result<(), Violation> {
+        self.streams.resolve_topic(on, publish.topic, publish.topic_alias)?;
+        let Some(packet_id) = publish.packet_id else { return Ok(()) };
         let kind = if publish.qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };
         let properties = explanation.map(|text| {
             Box::new(AckProperties { reason_string: Some(text.into()), ..AckProperties::default() })
         });
         let ack = Ack { properties, ..Ack::new(kind, packet_id, ReasonCode::ImplementationSpecificError) };
         self.enqueue_ack_without_effect(on, PendingAck::Ack(ack));
+        Ok(())
     }
 }

@@ -423,7 +423,7 @@ impl Server {
                 }
                 if let Some(problem) = exchange.session.partials.problem_of(&publish) {
                     let explanation = established.wants_problem_information.then(|| problem.to_string());
-                    exchange.refuse_offset(on, &publish, explanation); // [BQ-99]
+                    exchange.refuse_offset(on, publish, explanation)?; // [BQ-99]
                     self.emit(Event::OffsetRefused(on, problem));
                     return Ok(());
                 }
