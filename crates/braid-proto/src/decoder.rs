@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use crate::packet::{Packet, Publish, TopicCache, packet_type_of};
 pub use crate::types::SpoolError;
 use crate::types::{PacketType, ProtocolVersion, Violation};
-use crate::wire::{PACKET_SIZE_MAX, Reader, Source, variable};
+use crate::wire::{PACKET_SIZE_MAX, Reader, Source, check_minimal, variable};
 use partial::PartialHead;
 pub(crate) use partial::PartialMessage;
 pub use partial::{OffsetProblem, PartialMessages};
@@ -291,7 +291,12 @@ impl Decoder {
     ) -> Result<Packet, Violation> {
         let mut reader = Reader::new(&whole[header.len..], source);
         let (topics, offered) = (&mut self.topics, &mut self.offered);
-        Packet::decode(header.packet_type, whole[0], &mut reader, self.version, topics, offered)
+        let packet =
+            Packet::decode(header.packet_type, whole[0], &mut reader, self.version, topics, offered)?;
+        if matches!(&packet, Packet::Connect(connect) if connect.version.is_v5()) {
+            check_minimal(header.packet_len - header.len, header.len - 1)?; // Not known before.
+        }
+        Ok(packet)
     }
 
     /// Fixed header at the start of `bytes`; `None` when it is not complete.
@@ -303,6 +308,9 @@ impl Decoder {
             return Err(Violation::SecondConnect); // Regardless of its content. [MQTT-3.1.0-2]
         }
         let Some((remaining, width)) = variable(rest)? else { return Ok(None) };
+        if self.version.is_v5() {
+            check_minimal(remaining, width)?;
+        }
         let len = 1 + width;
         let packet_len = len + remaining;
         let is_publish = packet_type == PacketType::Publish;

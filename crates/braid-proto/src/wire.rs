@@ -58,6 +58,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn variable(&mut self) -> Result<usize, Violation> {
         match variable(self.rest)? {
             Some((value, len)) => {
+                check_minimal(value, len)?;
                 self.rest = &self.rest[len..];
                 Ok(value)
             }
@@ -132,21 +133,22 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Value of the Variable Byte Integer at the start of `bytes`, and its length; `None` when more bytes are needed.
+/// Value of the Variable Byte Integer at the start of `bytes`, and its length; `None` when more bytes are needed. The
+/// length need not be minimal: MQTT 3 does not demand that.
 pub(crate) fn variable(bytes: &[u8]) -> Result<Option<(usize, usize)>, Violation> {
     let mut value = 0;
     for (index, &byte) in bytes.iter().take(4).enumerate() {
         value |= usize::from(byte & 0x7F) << (7 * index);
         if byte & 0x80 == 0 {
-            // Minimal encoding. [MQTT-1.5.5-1]
-            return if byte == 0 && index > 0 {
-                Err(Violation::VariableByteInteger)
-            } else {
-                Ok(Some((value, index + 1)))
-            };
+            return Ok(Some((value, index + 1)));
         }
     }
     if bytes.len() >= 4 { Err(Violation::VariableByteInteger) } else { Ok(None) }
+}
+
+/// Checks that the Variable Byte Integer of this value has the minimal length. [MQTT-1.5.5-1]
+pub(crate) fn check_minimal(value: usize, width: usize) -> Result<(), Violation> {
+    if width == variable_len(value) { Ok(()) } else { Err(Violation::VariableByteInteger) }
 }
 
 /// Length of the Variable Byte Integer of this value, bytes.

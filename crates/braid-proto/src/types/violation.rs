@@ -18,7 +18,7 @@ pub enum Violation {
     /// `[MQTT-2.1.3-1]`, `[MQTT3-2.2.2-2]`: the flags of the fixed header are not those of the type.
     #[error("reserved flags of the fixed header are set in {0}")]
     FixedHeaderFlags(PacketType),
-    /// `[MQTT-1.5.5-1]`: a Variable Byte Integer of more than four bytes or not of minimal length.
+    /// `[MQTT-1.5.5-1]`: a Variable Byte Integer of more than four bytes or, in MQTT 5, not of minimal length.
     #[error("a variable byte integer is not encoded as the standard demands")]
     VariableByteInteger,
     /// A field reaches beyond the end of the packet.

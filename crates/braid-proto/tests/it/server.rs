@@ -275,6 +275,24 @@ fn mqtt_3_1_1_may_leave_the_client_identifier_out_with_clean_session() {
     deciding(options(), Connect::new(V311, ""));
 }
 
+/// Only MQTT 5 demands the minimal length. [MQTT-1.5.5-1]
+#[test]
+fn mqtt_3_may_encode_a_length_in_more_bytes() {
+    for name in [&b"\0\x04MQTT\x04"[..], b"\0\x06MQIsdp\x03"] {
+        let body = [name, &[2, 0, 0, 0, 1, b'c']].concat();
+        let len = u8::try_from(body.len()).unwrap();
+        let bytes = [&[0x10, 0x80 | len, 0x80, 0][..], &body].concat();
+        let mut rig = Rig::before_connect(options());
+        bytes.chunks(3).for_each(|part| rig.read(part));
+        assert!(matches!(rig.events()[..], [Event::Connect(_)]));
+        rig.server.accept(Session::default(), &Acceptance::default(), rig.now, |_| true);
+        let _ = rig.sent();
+        rig.read(&[0x30, 0x83, 0, 0, 1, b't', 0xC0, 0x80, 0x80, 0]);
+        assert!(matches!(rig.events()[..], [Event::Publish(..)]));
+        assert_eq!(rig.sent(), [0xD0, 0]);
+    }
+}
+
 #[test]
 fn session_expiry_of_disconnect_is_checked_against_that_of_connect() {
     let limits = ServerOptions { maximum_session_expiry: SessionExpiry::WITH_CONNECTION, ..options() };

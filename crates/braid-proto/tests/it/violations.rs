@@ -125,6 +125,8 @@ table! {
         S(V311), Read("30 FF FF FF FF"), VariableByteInteger, "";
         S(V5), Read("30 FF FF FF FF"), VariableByteInteger, "E0 01 81";
         S(V5), Read("30 84 00"), VariableByteInteger, "E0 01 81";
+        S(V5), Read("C0 80 80 00"), VariableByteInteger, "E0 01 81";
+        Listening, Read("10 8E 00 0004 'MQTT' 05 02 003C 00 0001 'c'"), VariableByteInteger, "20 03 00 81 00";
         S(V5), Read("30 05 0001 61 80 00"), VariableByteInteger, "E0 01 81";
     ]
     Truncated => [
