@@ -148,6 +148,11 @@ impl RefusedStreams {
         self.0.iter().filter(|refused| refused.is_current).map(|refused| refused.stream)
     }
 
+    /// Whether a stream that the last call refused has not been read since this limit forbade it.
+    fn has(&self, limit: Limit) -> bool {
+        self.0.iter().any(|refused| refused.is_current && refused.limit == Some(limit))
+    }
+
     fn is_empty(&self) -> bool {
         self.current().next().is_none()
     }
@@ -286,10 +291,11 @@ impl ReadGate {
         is_alive
     }
 
-    /// True while the broker pauses the client: its PINGREQ may be among the bytes that are not read, and Keep Alive
-    /// must not end the connection for that.
+    /// True while the broker pauses the client, or has not acknowledged what it sent: its PINGREQ may be in the bytes
+    /// that are not read, and Keep Alive must not end the connection for that.
     pub(super) fn suspends_keep_alive(&self, pressure: &MemoryBackpressure) -> bool {
-        !self.refused.is_empty() && (self.rate.is_some() || pressure.is_active())
+        !self.refused.is_empty()
+            && (self.rate.is_some() || pressure.is_active() || self.refused.has(Limit::Unacknowledged))
     }
 
     /// Time of the next probe, or when a refused stream may be read again.

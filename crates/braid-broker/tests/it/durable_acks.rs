@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use braid_broker::{Anonymous, BrokerConfig, SysConfig};
+use braid_broker::{Anonymous, BrokerConfig, MqttConfig, SysConfig};
 use braid_proto::packet::{
     Ack, AckKind, ClientId, Connect, Disconnect, Packet, ProtocolVersion, QoS, SubscribeEntry,
 };
@@ -15,8 +15,8 @@ use braid_store::{
 };
 
 use crate::support::{
-    Client, TestBroker, connect_v3, connect_v5, filter, id, lasting, message, publish_packet, settle,
-    subscribe_packet, texts, unsubscribe_packet, will,
+    Client, TestBroker, connect_v3, connect_v5, filter, id, lasting, message, pass, publish_packet, quiet,
+    settle, subscribe_packet, texts, unsubscribe_packet, will,
 };
 
 type Slow = Arc<HoldingStore<MemoryStore>>;
@@ -110,6 +110,35 @@ async fn clean_start_over_a_session_that_may_come_back_is_refused() {
     assert_eq!(clean.expect_connack().await.reason, ReasonCode::ServerUnavailable);
     let broker = TestBroker::start_over(Arc::new(store.inner().reopen()));
     assert!(broker.resume("client").await.connack().session_present);
+}
+
+/// A client that is not read because the broker has not acknowledged what it sent is not silent. [MQTT-3.1.2-22]
+#[tokio::test(start_paused = true)]
+async fn keep_alive_waits_while_the_receive_maximum_is_used_up() {
+    for strict_keepalive in [false, true] {
+        let store = Arc::new(HoldingStore::new(MemoryStore::new()));
+        let mqtt = MqttConfig { receive_maximum: 2, strict_keepalive, ..MqttConfig::default() };
+        let config = BrokerConfig { mqtt, ..quiet() };
+        let broker = TestBroker::start_with_all(config, Anonymous::default(), store.clone());
+        let mut durable = resume(&store, &broker, "durable").await;
+        subscribe_durably(&store, &mut durable, "t", QoS::AtLeastOnce).await;
+        let mut client = broker.connect(Connect { keep_alive: 10, ..connect_v5("client") }).await;
+        client.send(publish_packet("t", "1", QoS::AtLeastOnce, 1)).await;
+        client.send(publish_packet("t", "2", QoS::AtLeastOnce, 2)).await;
+        settle().await;
+        client.send(Packet::Pingreq).await;
+        pass(60).await;
+        client.expect_silence().await;
+        release_all(&store).await;
+        for number in [1, 2] {
+            assert_eq!(client.expect_ack(AckKind::Puback).await.packet_id, id(number));
+        }
+        assert!(matches!(client.next().await, Some(Packet::Pingresp)));
+        // Nothing is unread any more.
+        pass(14).await;
+        client.expect_silence().await;
+        client.expect_disconnect(ReasonCode::KeepAliveTimeout).await;
+    }
 }
 
 // [MQTT-4.3.2-4], [MQTT-4.3.3-8], [MQTT-3.8.4-1], [MQTT-3.10.4-4]
