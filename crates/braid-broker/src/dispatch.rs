@@ -33,6 +33,9 @@ use crate::session_queues::SessionQueues;
 use crate::statistics::{Counter, Statistics};
 use crate::view::MessageTaps;
 
+/// Nodes of the trie of all patterns whose visit takes about as long as a match.
+const NODES_OF_A_MATCH: usize = 8;
+
 /// Publishes batches: admits them, changes what is retained, commits what is durable, pushes into queues.
 pub(crate) struct Dispatcher {
     access: Arc<Access>,
@@ -224,6 +227,7 @@ impl Dispatcher {
             }
             push.push_run(&route, publisher, run);
         }
+        push.work += routes.take_visited() / NODES_OF_A_MATCH;
         push.finish()
     }
 
@@ -416,9 +420,9 @@ pub(crate) struct PublishedOne {
 pub(crate) struct Dispatched {
     /// Sessions that cannot keep up.
     pub(crate) congested: Vec<Congested>,
-    /// Matches of its messages with subscriptions, those that are merged into one delivery included, and members of
-    /// shared subscriptions that were asked for their capacity.
-    pub(crate) matches: usize,
+    /// Matches of its messages with subscriptions, those that are merged into one delivery included, members of shared
+    /// subscriptions that were asked for their capacity, and one for each [`NODES_OF_A_MATCH`] of the search.
+    pub(crate) work: usize,
     /// Commit that the acknowledgements wait for; `None` when the store had nothing to be told.
     pub(crate) commit: Option<Commit>,
     /// Commit of the log, which the acknowledgements wait for too.
@@ -469,8 +473,8 @@ struct BatchPush<'a> {
     now: Instant,
     wakers: Vec<Waker>,
     dropped: u64,
-    /// See [`Dispatched::matches`].
-    matches: usize,
+    /// See [`Dispatched::work`].
+    work: usize,
     /// Messages of the batch that are being pushed.
     run: Range<usize>,
     congested: Vec<Congested>,
@@ -513,7 +517,7 @@ impl<'a> BatchPush<'a> {
             now: clock::now(),
             wakers: Vec::new(),
             dropped: 0,
-            matches: 0,
+            work: 0,
             run: 0..0,
             congested: Vec::new(),
             urgent: UrgentPart { is_all: true, bytes: 0 },
@@ -571,7 +575,7 @@ impl<'a> BatchPush<'a> {
 
     fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
         self.urgent.note(to.priority.is_some_and(|priority| priority > Priority::DEFAULT), run);
-        self.matches += run.len() * to.matches.len();
+        self.work += run.len() * to.matches.len();
         let mut start = 0;
         let mut deliveries = Vec::with_capacity(run.len());
         for (entry, end) in &to.targets {
@@ -669,7 +673,7 @@ impl<'a> BatchPush<'a> {
                 entry.is_some_and(|one| capacity(one) != Capacity::Closed && may_receive(one)).into()
             });
         }
-        self.matches += asked;
+        self.work += asked;
         member
     }
 
@@ -681,7 +685,7 @@ impl<'a> BatchPush<'a> {
             self.run = run;
             self.push_now(&entry, deliveries.into_iter());
         }
-        let Self { wakers, dropped, congested, matches, urgent, orphans, lost, .. } = self;
+        let Self { wakers, dropped, congested, work, urgent, orphans, lost, .. } = self;
         dispatcher.persist.commit_late(lost);
         dispatcher.statistics.add(Counter::MessagesDropped, dropped);
         wakers.into_iter().for_each(Waker::wake);
@@ -689,7 +693,20 @@ impl<'a> BatchPush<'a> {
         // an earlier one.
         let again =
             if orphans.is_empty() { None } else { dispatcher.redistribute(orphans.into_iter(), None) };
-        Dispatched { congested, matches, commit: again.or(commit), forwarded: None, urgent }
+        Dispatched { congested, work, commit: again.or(commit), forwarded: None, urgent }
+    }
+}
+
+/// Subscribes to all patterns of so many levels of `+` and `a`, each with `z` at its end.
+#[cfg(test)]
+pub(crate) fn subscribe_to_combinations(core: &crate::core::Core, levels: u32) {
+    use braid_proto::session::Subscription;
+
+    for number in 0..1_usize << levels {
+        let level = |level| if number >> level & 1 == 0 { "+/" } else { "a/" };
+        let text: String = (0..levels).map(level).chain(["z"]).collect();
+        let filter = TopicFilter::parse(&text).expect("a filter");
+        core.routing.change(|router| router.subscribe(SessionKey(1), &filter, Subscription::default()));
     }
 }
 
@@ -739,7 +756,33 @@ mod tests {
         let dispatched =
             core.dispatcher
                 .publish(&mut routes, None, &messages, &[], Vec::new(), |_, is_reached| assert!(is_reached));
-        assert_eq!(dispatched.matches, 2 * (3 + 1), "three of its own and the group, for each message");
+        assert_eq!(dispatched.work, 2 * (3 + 1), "three of its own and the group, for each message");
+    }
+
+    /// Nor are they free: a search may visit many patterns of which none matches.
+    #[tokio::test]
+    async fn the_nodes_of_a_search_count() {
+        let core = Core::in_memory(BrokerConfig::default());
+        subscribe_to_combinations(&core, 8);
+        let message = Arc::new(Message::new(
+            TopicName::parse("a/a/a/a/a/a/a/a/n").unwrap(),
+            "",
+            QoS::AtMostOnce,
+            false,
+        ));
+        let mut routes = RouteCache::default();
+        let mut publish = || {
+            core.dispatcher.publish(
+                &mut routes,
+                None,
+                std::slice::from_ref(&message),
+                &[],
+                Vec::new(),
+                |_, _| {},
+            )
+        };
+        assert_eq!(publish().work, 511 / NODES_OF_A_MATCH);
+        assert_eq!(publish().work, 0, "the route is cached");
     }
 
     #[tokio::test]
@@ -757,7 +800,7 @@ mod tests {
             Vec::new(),
             |_, _| {},
         );
-        assert_eq!(dispatched.matches, 200 + 1, "each of them, and the one that is selected in the end");
+        assert_eq!(dispatched.work, 200 + 1, "each of them, and the one that is selected in the end");
     }
 
     /// [MQTT-4.8.2-4]: a member whose session ends after it was selected is not the only one that could receive it.

@@ -359,9 +359,16 @@ pub(crate) struct RouteCache {
     routes: Vec<(TopicName, Arc<Route>)>,
     next: usize,
     matches: Matches<SessionKey>,
+    /// Nodes that the searches for routes have visited, since they were taken last.
+    visited: usize,
 }
 
 impl RouteCache {
+    /// Takes the number of nodes that the searches have visited: a route that was cached costs none.
+    pub(crate) fn take_visited(&mut self) -> usize {
+        std::mem::take(&mut self.visited)
+    }
+
     /// The route of a topic.
     pub(crate) fn find(&mut self, table: &RoutingTable, topic: &TopicName) -> Arc<Route> {
         let generation = table.generation.load(Ordering::Acquire);
@@ -372,6 +379,7 @@ impl RouteCache {
             return self.routes[at].1.clone();
         }
         let route = Arc::new(table.resolve(topic, &mut self.matches));
+        self.visited += self.matches.visited;
         if route.sessions() > CACHED_TARGETS {
             known.map(|at| self.routes.swap_remove(at));
             self.matches = Matches::default();

@@ -19,6 +19,8 @@ pub struct Matches<K> {
     pub direct: Vec<Match<K>>,
     /// Matching groups: one member of each receives the message.
     pub shared: Vec<Arc<Group<K>>>,
+    /// Nodes of the trie of all patterns that the search visited: its cost, also where nothing matches.
+    pub visited: usize,
     /// Starts of the sorted runs in `direct`.
     runs: Vec<usize>,
     /// Second buffer for merging.
@@ -31,6 +33,7 @@ impl<K> Default for Matches<K> {
         Self {
             direct: Vec::new(),
             shared: Vec::new(),
+            visited: 0,
             runs: Vec::new(),
             spare: Vec::new(),
             walk: Walk::default(),
@@ -44,6 +47,7 @@ impl<K> Matches<K> {
         Self {
             direct: Vec::with_capacity(subscriptions),
             shared: Vec::with_capacity(subscriptions),
+            visited: 0,
             runs: Vec::with_capacity(subscriptions),
             spare: Vec::with_capacity(subscriptions),
             walk: Walk::with_capacity(MAX_LEVELS),
@@ -59,6 +63,7 @@ impl<K> Matches<K> {
     pub fn clear(&mut self) {
         self.direct.clear();
         self.shared.clear();
+        self.visited = 0;
         self.runs.clear();
     }
 }

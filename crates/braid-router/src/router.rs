@@ -111,7 +111,8 @@ impl<K: Copy + Ord> Router<K> {
         }
         if self.wildcard.len() > 0 {
             let mut walk = std::mem::take(&mut matches.walk);
-            self.wildcard.visit(name.as_str(), &mut walk, |subscribers| collect(subscribers, matches));
+            matches.visited =
+                self.wildcard.visit(name.as_str(), &mut walk, |subscribers| collect(subscribers, matches));
             matches.walk = walk;
         }
         matches.merge_runs();

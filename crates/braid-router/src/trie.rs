@@ -141,19 +141,21 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
     }
 
     /// Calls `found` with the value of each pattern that `name` matches: parents before children, `+`
-    /// behind its literal sibling.
+    /// behind its literal sibling. Returns the number of visited nodes, which may be large where nothing matches.
     ///
     /// Costs at most one visit per node of the trie and no recursion: a topic of 200 levels needs 200
     /// entries in `walk`, nothing more.
-    pub(crate) fn visit(&self, name: &str, walk: &mut Walk, mut found: impl FnMut(&V)) {
+    pub(crate) fn visit(&self, name: &str, walk: &mut Walk, mut found: impl FnMut(&V)) -> usize {
         let bytes = name.as_bytes();
         // [MQTT-4.7.2-1] Wildcards in the first level do not match a name that begins with `$`.
         let dollar = bytes.first() == Some(&b'$');
         walk.levels.clear();
         walk.pending.clear();
         walk.pending.push((ROOT, 0));
+        let mut visited = 0;
         while let Some((mut id, mut depth)) = walk.pending.pop() {
             loop {
+                visited += 1;
                 let node = self.node(id);
                 let wildcards = depth > 0 || !dollar;
                 if let Some(value) = &node.below
@@ -180,6 +182,7 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
                 }
             }
         }
+        visited
     }
 
     /// Level below `depth` others; `None` behind the last. Only levels that a pattern reaches are split off

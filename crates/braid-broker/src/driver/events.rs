@@ -36,16 +36,16 @@ use crate::registry::SessionEntry;
 use crate::routing::RouteCache;
 use crate::statistics::Counter;
 
-/// Matches of messages with subscriptions in one turn, before other tasks run. Deliveries would be too few: a session
-/// with a thousand overlapping subscriptions gets one, and each of them is looked at for it.
-const TURN_MATCHES: usize = 8 * 1024;
+/// Work of a turn, in matches of messages with subscriptions, before other tasks run. Deliveries would be too few: a
+/// session with a thousand overlapping subscriptions gets one, and each of them is looked at for it.
+const TURN_WORK: usize = 8 * 1024;
 
 /// Acknowledgements of the client and ends of streams in one turn, some hundred microseconds: one read may have ten
 /// thousand.
 const ACKS_IN_TURN: usize = 2048;
 
-/// Assumed matches of a message before the first batch.
-const INITIAL_FAN_OUT: usize = 64;
+/// Assumed work of a message before the first batch.
+const INITIAL_WORK: usize = 64;
 
 /// Messages that arrived together, the tokens of those that want an acknowledgement, and the changes of a durable
 /// session that are committed with them.
@@ -58,14 +58,14 @@ struct PublishBatch {
     acks: Option<PendingAcks>,
 }
 
-/// Routes of one publisher, its fan-out, and the backpressure of memory on it.
+/// Routes of one publisher, the work that its messages cause, and the backpressure of memory on it.
 pub(super) struct PublishIngress {
     pub(super) pressure: MemoryBackpressure,
     urgent: UrgentAllowance,
     /// `None` until the client publishes.
     routes: Option<Box<RouteCache>>,
-    /// Matching subscriptions for each message of the last batch.
-    fan_out: usize,
+    /// Work of each message of the last batch, see [`Dispatched::work`](crate::dispatch::Dispatched::work).
+    message_work: usize,
 }
 
 /// Parts of the connection that a batch passes through.
@@ -103,13 +103,13 @@ impl PublishIngress {
             pressure: MemoryBackpressure::default(),
             urgent: UrgentAllowance::default(),
             routes: None,
-            fan_out: INITIAL_FAN_OUT,
+            message_work: INITIAL_WORK,
         }
     }
 
     /// True when a batch is as much work as one turn may do.
     fn is_full(&self, batch: &PublishBatch) -> bool {
-        batch.messages.len().saturating_mul(self.fan_out) >= TURN_MATCHES
+        batch.messages.len().saturating_mul(self.message_work) >= TURN_WORK
     }
 
     /// Dispatches the messages of a batch. Adds their acknowledgements to it, with the receivers that cannot keep up,
@@ -148,7 +148,7 @@ impl PublishIngress {
             changes,
             reached,
         );
-        self.fan_out = (dispatched.matches / messages.len().max(1)).max(1);
+        self.message_work = (dispatched.work / messages.len().max(1)).max(1);
         let rate = core.config.limits.urgent_bytes_per_second;
         let is_exempt = self.urgent.take(dispatched.urgent.bytes, rate, &core.statistics, now);
         if let Some(acks) = acks {

@@ -22,7 +22,9 @@ use super::*;
 use crate::auth::{Access, Action, Anonymous, Authorize};
 use crate::cluster::Storage;
 use crate::config::BrokerConfig;
+use crate::dispatch::subscribe_to_combinations;
 use crate::memory::Memory;
+use crate::statistics::Counter;
 
 /// Authorizer that denies the subscriptions of one filter, or of all, and the priority of another.
 #[derive(Default)]
@@ -122,6 +124,21 @@ fn subscribe(numbers: impl Iterator<Item = usize>) -> Packet {
     Packet::Subscribe(Box::new(Subscribe { packet_id: PacketId::new(1).unwrap(), id: None, user, entries }))
 }
 
+fn publish() -> Publish {
+    Publish {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: false,
+        topic: Some(TopicName::parse("t").unwrap()),
+        packet_id: None,
+        topic_alias: None,
+        subscription_ids: Vec::new(),
+        properties: None,
+        payload: "x".into(),
+        spooled: false,
+    }
+}
+
 fn unsubscribe(number: usize) -> Packet {
     let (packet_id, user) = (PacketId::new(1).unwrap(), UserProperties::new());
     Packet::Unsubscribe(Box::new(Unsubscribe { packet_id, user, filters: vec![Ok(filter(number))] }))
@@ -180,24 +197,29 @@ async fn rules_that_change_between_the_turns_of_a_subscribe_hold_for_its_retaine
     assert_eq!([priority(0), priority(1), priority(2)], [None, Some(Priority::DEFAULT), highest]);
 }
 
+/// A search for matches is work of the turn, although it finds none.
+#[tokio::test]
+async fn messages_whose_search_is_long_are_dispatched_a_few_in_a_turn() {
+    let core = core(Arc::default());
+    subscribe_to_combinations(&core, 12);
+    let mut fixture = Fixture::connected(&core).await;
+    let publish = |number: usize| {
+        let topic = format!("a/a/a/a/a/a/a/a/a/a/a/a/{number}");
+        Packet::Publish(Publish { topic: Some(TopicName::parse(&topic).unwrap()), ..publish() })
+    };
+    fixture.send((0..200).map(publish)).await;
+    let received = || core.statistics.get(Counter::MessagesReceived);
+    let counts: Vec<_> = (0..3).map(|_| (fixture.turn(), received()).1).collect();
+    assert_eq!(counts, [128, 137, 146], "8,191 nodes for each message");
+}
+
 /// Messages behind the SUBSCRIBE are dispatched: of one of QoS 2 the session has noted the identifier.
 #[tokio::test]
 async fn a_connection_that_the_broker_ends_drops_its_requests_and_no_messages() {
     for signal in [Signal::TakeOver, Signal::Close(ReasonCode::ServerShuttingDown)] {
         let core = core(Arc::default());
         let mut fixture = Fixture::connected(&core).await;
-        let publish = Publish {
-            dup: false,
-            qos: QoS::AtMostOnce,
-            retain: true,
-            topic: Some(TopicName::parse("t").unwrap()),
-            packet_id: None,
-            topic_alias: None,
-            subscription_ids: Vec::new(),
-            properties: None,
-            payload: "x".into(),
-            spooled: false,
-        };
+        let publish = Publish { retain: true, ..publish() };
         fixture.send([subscribe(0..2_000), Packet::Publish(publish)]).await;
         assert!(fixture.poll().is_pending());
         let subscribed = fixture.subscriptions();
