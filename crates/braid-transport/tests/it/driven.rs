@@ -85,6 +85,11 @@ impl Drop for Link {
 }
 
 impl Link {
+    /// The link, which is not driven any more.
+    pub(crate) fn into_inner(self) -> braid_transport::Link {
+        self.shared.lock().take().expect("not dropped")
+    }
+
     fn note(&self, cx: &Context<'_>, is_pending: bool) {
         if is_pending && !cx.waker().will_wake(Waker::noop()) {
             self.shared.waiting.lock().expect("not poisoned").push(cx.waker().clone());

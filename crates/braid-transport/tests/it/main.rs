@@ -7,6 +7,7 @@ mod certificates;
 mod driven;
 mod echo;
 mod ends;
+mod floods;
 mod forger;
 mod gate;
 mod http;

@@ -24,7 +24,7 @@ use crate::support::{Pki, address};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Least payload of a packet that is full, or nearly so.
-const FULL: usize = 1_000;
+pub(crate) const FULL: usize = 1_000;
 
 /// Shakes hands with all clients, and hands over what came of it.
 fn serve(mut listener: Listener) -> mpsc::UnboundedReceiver<Result<Link, HandshakeError>> {
@@ -218,7 +218,7 @@ async fn bytes_that_the_library_has_lost_end_the_connection() {
 }
 
 /// Has as many packets leave as the server takes.
-fn send_packets(connection: &noq::Connection) {
+pub(crate) fn send_packets(connection: &noq::Connection) {
     for _ in 0..8 {
         let connection = connection.clone();
         tokio::spawn(async move {
@@ -237,7 +237,7 @@ fn send_packets(connection: &noq::Connection) {
 }
 
 /// The end of a link that reads on.
-async fn end(server: &mut Link) -> std::io::Error {
+pub(crate) async fn end(server: &mut Link) -> std::io::Error {
     loop {
         match next(server).await {
             Ok((read, _)) => assert_ne!(read, Read::Closed, "an end in order"),
@@ -247,7 +247,7 @@ async fn end(server: &mut Link) -> std::io::Error {
 }
 
 /// STREAM frame with one byte of the first data stream at an offset.
-fn one_byte(offset: usize) -> [u8; 8] {
+pub(crate) fn one_byte(offset: usize) -> [u8; 8] {
     let [a, b, c, d] = offset_of(offset);
     // With offset and length; stream 4.
     [0x0E, 4, a, b, c, d, 1, 7]
@@ -265,22 +265,26 @@ fn offset_of(offset: usize) -> [u8; 4] {
 }
 
 /// Connection of a forger whose first byte the server has read.
-struct Forged {
-    device: Host,
-    connection: noq::Connection,
-    frames: Arc<Frames>,
+pub(crate) struct Forged {
+    pub(crate) device: Host,
+    pub(crate) connection: noq::Connection,
+    pub(crate) frames: Arc<Frames>,
     /// Both halves of the control stream.
-    send: noq::SendStream,
+    pub(crate) send: noq::SendStream,
     receive: noq::RecvStream,
     /// The server's end.
-    server: Link,
+    pub(crate) server: Link,
     /// Datagrams from and to the server.
     recording: Recording,
 }
 
 impl Forged {
     /// `parameters`: transport parameters in place of the usual ones, by id.
-    async fn connect(parameters: Vec<(u64, u64)>) -> Self {
+    pub(crate) async fn connect(parameters: Vec<(u64, u64)>) -> Self {
+        Self::connect_with(parameters, noq::TransportConfig::default()).await
+    }
+
+    pub(crate) async fn connect_with(parameters: Vec<(u64, u64)>, transport: noq::TransportConfig) -> Self {
         let (pki, network) = (Pki::new(), Network::new(1));
         let host = network.host("server");
         let listener = host.listen(pki.server(), &ListenOptions::default()).expect("listen");
@@ -290,7 +294,8 @@ impl Forged {
         let frames = Arc::clone(&forger.frames);
         let device = network.host("device");
         let endpoint = noq_peer::endpoint(&device, None);
-        let config = noq::ClientConfig::new(Arc::new(forger));
+        let mut config = noq::ClientConfig::new(Arc::new(forger));
+        config.transport_config(Arc::new(transport));
         let connection =
             endpoint.connect_with(config, to, "localhost").expect("connect").await.expect("handshake");
         let (mut send, receive) = connection.open_bi().await.expect("stream");

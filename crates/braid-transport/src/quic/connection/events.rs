@@ -9,12 +9,12 @@ use crate::quic::io::Event;
 use crate::transport::Read;
 
 impl ConnectionState {
-    /// Handles the events of the connection; true if there was one. Looks at the streams that they name, and at no
+    /// Handles the events of the connection; how many there were. Looks at the streams that they name, and at no
     /// others.
-    pub(super) fn handle_events(&mut self) -> bool {
-        let mut has_any = false;
+    pub(super) fn handle_events(&mut self) -> usize {
+        let mut count = 0;
         while let Some(event) = self.connection.poll_event() {
-            has_any = true;
+            count += 1;
             match event {
                 Event::Opened(dir) => self.reads.are_incoming[usize::from(dir == Dir::Uni)] = true,
                 Event::Readable(id) => {
@@ -51,11 +51,7 @@ impl ConnectionState {
                 Event::Datagram => {}
             }
         }
-        if let Some(address) = self.role.take_new_address(&mut self.connection) {
-            self.reads.notices.push_back(Read::Moved(address));
-            has_any = true;
-        }
-        has_any
+        count
     }
 
     /// A client that sent early data knows whether the server has taken it.

@@ -144,7 +144,7 @@ impl ConnectionState {
 
     /// Reads a stream, of which a piece has come or which has ended, in its turn.
     pub(super) fn enqueue(&mut self, key: StreamKey) {
-        let Self { control, streams, reads, connection, unread, window, .. } = self;
+        let Self { control, streams, reads, window, .. } = self;
         let stream = if key.is_control() {
             reads.is_control_queued = control.is_receiving;
             control
@@ -158,7 +158,25 @@ impl ConnectionState {
             }
             stream
         };
-        if stream.has_too_many_pieces() && window.is_open() {
+        if stream.has_too_many_pieces()
+            && window.is_open()
+            && !std::mem::replace(&mut stream.is_crowded, true)
+        {
+            reads.crowded.push(key);
+        }
+    }
+
+    /// Takes pieces of streams that may have too many out of the library. Each is looked at once for all that has come,
+    /// as frames without a new byte count as pieces, too.
+    pub(super) fn take_pieces(&mut self) {
+        while let Some(key) = self.reads.crowded.pop() {
+            let Self { control, streams, connection, unread, window, .. } = self;
+            let stream = match key.is_control() {
+                true => Some(control),
+                false => streams.get_mut(&key).map(Box::as_mut),
+            };
+            let Some(stream) = stream else { continue };
+            stream.is_crowded = false;
             let held = stream.held();
             let is_taken = stream.take_pieces(connection, unread);
             window.handle_held(connection, held, stream.held());

@@ -26,6 +26,12 @@ use crate::quic::early::Early;
 use crate::quic::io::{Connection, Socket};
 use crate::transport::{Dir, Read};
 
+/// Events that are handled before other tasks have a turn, about: an empty STREAM frame of three bytes makes one.
+const MAX_WORK: usize = 4096;
+
+/// Events that a datagram counts as, beside its own.
+const DATAGRAM_WORK: usize = 8;
+
 /// A connection whose control stream, the first bidirectional one, is open.
 pub(in crate::quic) struct Established {
     pub(in crate::quic) connection: Box<Connection>,
@@ -81,6 +87,10 @@ pub(super) struct ReadQueue {
     pub(super) notices: VecDeque<Read>,
     /// Pieces of streams that are not taken in yet.
     pub(super) pieces_of_incoming: usize,
+    /// Streams of which pieces may have to be taken out of the library, each once.
+    pub(super) crowded: Vec<StreamKey>,
+    /// Work since the task has left other tasks a turn: events, and some for each datagram.
+    pub(super) work: usize,
 }
 
 /// Writes and FINs that wait.
@@ -154,11 +164,37 @@ impl ConnectionState {
         }
     }
 
-    /// Takes in what has come; true if something has.
+    /// Takes in what has come, as far as one turn goes; true if something has.
     pub(super) fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         self.has_received = true;
-        self.connection.receive(cx);
-        self.handle_events()
+        if self.reads.work >= MAX_WORK {
+            self.reads.work = 0;
+            cx.waker().wake_by_ref();
+            return false;
+        }
+        let is_resumed = self.connection.has_arrivals();
+        let mut events = 0;
+        let is_all = loop {
+            let is_all = self.connection.receive(cx);
+            let handled = self.handle_events();
+            events += handled;
+            self.reads.work += DATAGRAM_WORK + handled;
+            if is_all || self.reads.work >= MAX_WORK {
+                break is_all;
+            }
+        };
+        if is_resumed || !is_all {
+            cx.waker().wake_by_ref();
+        }
+        self.take_pieces();
+        if let Some(address) = self.role.take_new_address(&mut self.connection) {
+            self.reads.notices.push_back(Read::Moved(address));
+            events += 1;
+        }
+        if events == 0 && is_all {
+            self.reads.work = 0;
+        }
+        events > 0
     }
 
     /// Sends what was written, and sets the timers.

@@ -31,6 +31,8 @@ pub(super) struct Stream {
     pub(super) is_finishing: bool,
     /// The stream is in the read queue.
     pub(super) is_queued: bool,
+    /// The stream is among those with too many pieces.
+    pub(super) is_crowded: bool,
     receive: ReceiveHalf,
 }
 
@@ -71,6 +73,7 @@ impl Stream {
             written: 0,
             is_finishing: false,
             is_queued: false,
+            is_crowded: false,
             receive: ReceiveHalf::new(pieces),
         }
     }

@@ -98,10 +98,7 @@ impl Shared {
                 return Poll::Ready(());
             };
             let State { connection, wakers, .. } = &mut *state;
-            connection.receive(cx);
-            while let Some(event) = connection.poll_event() {
-                wakers.take(event, &mut woken);
-            }
+            connection.receive_all(cx, |event| wakers.take(event, &mut woken));
             connection.transmit(cx);
             connection.is_drained()
         };

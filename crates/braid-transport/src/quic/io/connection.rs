@@ -1,5 +1,6 @@
 //! A QUIC connection, driven by the task that owns it.
 
+mod arrivals;
 mod streams;
 
 use std::any::Any;
@@ -20,10 +21,11 @@ use noq_proto::{
     TransportErrorCode, VarInt,
 };
 
+use self::arrivals::Arrivals;
 use super::answer_delay::{AnswerDelay, Frames};
 use super::batch;
 use super::datagram_frames::{DatagramFrames, DatagramSource, SentPackets};
-use super::datagram_queue::{DatagramQueue, Order};
+use super::datagram_queue::DatagramQueue;
 use super::endpoint::{DoubtfulMark, Endpoint};
 use super::event::Event;
 use super::first_flight::{FirstFlight, Turn};
@@ -35,7 +37,6 @@ use super::socket::Socket;
 use super::timer::{Timer, now};
 use super::unordered::Unordered;
 use crate::quic::amplification::PathValidationLimit;
-use crate::quic::codes::{self, code};
 use crate::quic::congestion::controller::SharedGate;
 use crate::quic::congestion::path_activity::PathActivities;
 use crate::quic::multipath::{PathReport, PathRole, PathState};
@@ -57,8 +58,9 @@ thread_local! {
 
 /// Connection of either end, from its first packet on.
 ///
-/// Its task calls [`Connection::receive`] at the begin of a turn, [`Connection::poll_event`] until there is none, and
-/// [`Connection::transmit`] at the end. Nothing that was written leaves before. Dropped, it is closed with code 0.
+/// Its task calls [`Connection::receive`] at the begin of a turn and [`Connection::poll_event`] until there is none,
+/// both again until all has come, and [`Connection::transmit`] at the end. Nothing that was written leaves before.
+/// Dropped, it is closed with code 0.
 pub(in crate::quic) struct Connection {
     library: noq_proto::Connection,
     handle: ConnectionHandle,
@@ -74,6 +76,7 @@ pub(in crate::quic) struct Connection {
     timer: Timer,
     /// Datagrams that have come.
     received: u64,
+    arrivals: Option<Arrivals>,
     answers: AnswerDelay,
     /// DATAGRAM frames, where this end permits them.
     datagrams: Option<Box<DatagramFrames>>,
@@ -159,6 +162,7 @@ impl Connection {
             repetition: None,
             timer: Timer::default(),
             received: 0,
+            arrivals: None,
             answers: AnswerDelay::default(),
             datagrams: None,
             paths,
@@ -176,52 +180,6 @@ impl Connection {
     }
 
     // -- Turns -------------------------------------------------------------------------------------
-
-    /// Takes in what has come, and registers the task for more.
-    pub(in crate::quic) fn receive(&mut self, cx: &mut Context<'_>) {
-        let (datagrams, order) = match &mut self.source {
-            Source::Shared { queue, .. } => {
-                let mut paths = self.sender.path_validation();
-                queue.take(cx, |from, bytes| {
-                    if let Some(paths) = &mut paths {
-                        paths.handle_received(from, bytes);
-                    }
-                })
-            }
-            Source::Own(own) => match own.receive(cx, self.handle) {
-                Ok(datagrams) => (datagrams, None),
-                Err(error) => return self.lose(&format!("its socket failed: {error}")),
-            },
-        };
-        let count = datagrams.len();
-        self.received += count as u64;
-        for datagram in datagrams {
-            self.library.handle_event(datagram);
-            self.empty_unordered();
-            if let Some(datagrams) = &mut self.datagrams {
-                datagrams.take_received(&mut self.library);
-            }
-        }
-        if count > 0 {
-            self.note_challenges();
-            self.answers.handle_received(count, now(), || Frames::from(&self.library.stats()));
-        }
-        match order {
-            Some(Order::Close(code)) => self.close(code),
-            Some(Order::Lost) => self.lose("its endpoint failed"),
-            None => {}
-        }
-    }
-
-    /// Notes that a PATH_CHALLENGE has come to a client.
-    fn note_challenges(&mut self) {
-        // Paths beside others are validated while those carry data.
-        if self.side().is_client() && self.paths.is_none() {
-            // The statistics of a path would ask its controller for the window, as if there were a packet to send.
-            let challenges = self.library.stats().frame_rx.path_challenge;
-            self.is_challenged |= std::mem::replace(&mut self.challenges, challenges) < challenges;
-        }
-    }
 
     /// Has the library build packets. One with a PATH_RESPONSE leaves in any case: the library would hold it back while
     /// there is data that has to wait for the window.
@@ -267,25 +225,6 @@ impl Connection {
         if let Some(datagram) = repetition.handle_due(stats.frame_rx.acks, now) {
             self.sender.leave(&datagram);
             self.repetition = Some(repetition);
-        }
-    }
-
-    /// Takes the pieces of streams that are read without order out of the library.
-    fn empty_unordered(&mut self) {
-        let Some(mut unordered) = self.unordered.take() else { return };
-        self.collect_events(&mut unordered);
-        let is_complete = unordered.empty(&mut self.library);
-        self.unordered = unordered.is_used().then_some(unordered);
-        if !is_complete && self.error.is_none() {
-            tracing::debug!("a peer has sent too many frames of one stream in a datagram");
-            self.close(code(codes::CLOSE_ABNORMAL));
-        }
-    }
-
-    /// Has events of the library wait until they are asked for.
-    fn collect_events(&mut self, unordered: &mut Unordered) {
-        while let Some(event) = self.next_event() {
-            unordered.push_event(event);
         }
     }
 
@@ -469,8 +408,7 @@ impl Connection {
     /// Drives the connection until `find` finds something. Events that it does not take are discarded.
     pub(in crate::quic) async fn drive<T>(&mut self, mut find: impl FnMut(&mut Self) -> Option<T>) -> T {
         poll_fn(|cx| {
-            self.receive(cx);
-            while self.poll_own_event().is_some() {}
+            self.receive_all(cx, |_| ());
             let found = find(self);
             self.transmit(cx);
             // The end of a connection shows when there is nothing more to send.
@@ -488,11 +426,8 @@ impl Connection {
     /// Drives the connection until an event that `is_wanted`.
     pub(in crate::quic) async fn drive_to(&mut self, is_wanted: impl Fn(Event) -> bool) {
         poll_fn(|cx| {
-            self.receive(cx);
             let mut has_come = false;
-            while let Some(event) = self.poll_own_event() {
-                has_come |= is_wanted(event);
-            }
+            self.receive_all(cx, |event| has_come |= is_wanted(event));
             self.transmit(cx);
             if has_come { Poll::Ready(()) } else { Poll::Pending }
         })

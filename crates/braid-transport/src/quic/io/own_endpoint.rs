@@ -14,7 +14,7 @@ use super::batch;
 use super::socket::{Datagram, Socket};
 use super::timer::now;
 
-/// Datagrams after which a client handles events, and so takes pieces of streams out of the library.
+/// Datagrams after which a client takes pieces of streams out of the library.
 const MAX_RECEIVED: usize = 64;
 
 /// Buffers that a client has filled at a time, each with up to 64 datagrams.
