@@ -318,8 +318,11 @@ fn read(
     window: &mut ReceiveWindow,
     buffer: &mut ReadBuf<'_>,
 ) -> Poll<Inbound> {
-    let held = stream.held();
+    let (held, before) = (stream.held(), buffer.filled().len());
     let read = stream.poll_read(connection, buffer);
+    if stream.held() == held {
+        window.handle_credit(buffer.filled().len() - before);
+    }
     window.handle_held(connection, held, stream.held());
     read
 }

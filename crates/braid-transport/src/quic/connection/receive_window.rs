@@ -93,8 +93,9 @@ pub(super) struct ReceiveWindow {
     held: u64,
     /// Datagrams that had come at the last update.
     updated_at: u64,
-    /// Bytes read since then.
+    /// Bytes read since then, and those of them that the library has given credit for.
     read: u64,
+    credited: u64,
     allowance: Option<Allowance>,
 }
 
@@ -116,6 +117,7 @@ impl ReceiveWindow {
             held: 0,
             updated_at: 0,
             read: 0,
+            credited: 0,
             allowance: None,
         }
     }
@@ -134,6 +136,11 @@ impl ReceiveWindow {
     /// Counts bytes that the application has read.
     pub(super) fn handle_read(&mut self, bytes: usize) {
         self.read = self.read.saturating_add(bytes as u64);
+    }
+
+    /// Counts bytes that were read from the library, which has given the peer credit for as many.
+    pub(super) fn handle_credit(&mut self, bytes: usize) {
+        self.credited = self.credited.saturating_add(bytes as u64);
     }
 
     fn share(&mut self, has_share: bool) {
@@ -186,6 +193,10 @@ impl ReceiveWindow {
     }
 
     /// Sets the window after what is `unread`, in the library and out of it.
+    ///
+    /// Credit that was given stays until bytes are read, so a smaller window takes back no more than was read since the
+    /// last update. The library would take all of it from later reads, and give a window that grows again before them
+    /// as credit on top.
     pub(super) fn update(&mut self, connection: &mut Connection, unread: u64) {
         let Some(library) = self.library else { return };
         self.share(unread > MIN_WINDOW);
@@ -200,9 +211,10 @@ impl ReceiveWindow {
         }
         let allowance = self.allowance.as_ref().map_or(0, |allowance| allowance.bytes);
         let target = (window + unread.min(limit) + allowance).saturating_sub(self.held);
-        // An allowance counts as a whole; other changes wait until they are worth a frame.
-        let is_due = self.allowance.is_some() || target.abs_diff(library) >= window / 8;
-        if is_due && target != library {
+        let target = target.max(library.saturating_sub(std::mem::take(&mut self.credited)));
+        // An allowance counts as a whole; other credit waits until it is worth a frame.
+        let is_due = self.allowance.is_some() || target - target.min(library) >= window / 8;
+        if target < library || is_due && target > library {
             self.set(connection, target);
         }
     }
@@ -234,5 +246,68 @@ impl ReceiveWindow {
 impl Drop for ReceiveWindow {
     fn drop(&mut self) {
         self.share(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::io::IoSlice;
+    use std::task::Poll;
+
+    use braid_proto::stream::StreamKey;
+    use tokio::io::ReadBuf;
+    use tokio::time::{Sleep, sleep};
+
+    use super::super::tests::pair_with;
+    use super::*;
+    use crate::link::Link;
+    use crate::quic::QuicOptions;
+    use crate::transport::{Dir, Read};
+
+    /// Has the client write what it may on streams that the server does not read, until `end`; how much that was.
+    async fn flood(server: &mut Link, client: &mut Link, streams: &[StreamKey], end: Sleep) -> u64 {
+        let (mut written, mut memory) = (0, [0; 4096]);
+        let mut end = Box::pin(end);
+        poll_fn(|cx| {
+            let mut buffer = ReadBuf::new(&mut memory);
+            while let Poll::Ready(read) = server.poll_read(cx, &mut buffer, &mut |key| key.is_control()) {
+                assert!(matches!(read, Ok(Read::Opened(_))), "{read:?}");
+            }
+            assert!(client.poll_read(cx, &mut buffer, &mut |_| true).is_pending());
+            for key in streams {
+                while let Poll::Ready(taken) = client.poll_write(cx, *key, &[IoSlice::new(&[7; 10_000])]) {
+                    written += taken.expect("write") as u64;
+                }
+            }
+            let _ = (server.poll_flush(cx), client.poll_flush(cx));
+            end.as_mut().poll(cx)
+        })
+        .await;
+        written
+    }
+
+    /// Other connections come and go while nothing is read of one. [BQ-55]
+    #[tokio::test(start_paused = true)]
+    async fn a_budget_that_swings_gives_no_credit_for_what_is_not_read() {
+        const WINDOW: u64 = 2 << 20;
+        let budget = ReceiveBudget::new(WINDOW * (1 + UNREAD_WINDOWS));
+        let quic = QuicOptions { receive_budget: budget.clone(), ..QuicOptions::server() };
+        let (_listener, mut server, mut client) = pair_with(quic, |_| ()).await;
+        server.set_trusted();
+        let mut streams = Vec::new();
+        for _ in 0..32 {
+            streams.push(poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open"));
+        }
+        let mut written = 0;
+        for others in [0, 7].repeat(10) {
+            budget.0.connections.fetch_add(others, Ordering::Relaxed);
+            let end = sleep(Duration::from_millis(50));
+            written += flood(&mut server, &mut client, &streams, end).await;
+            budget.0.connections.fetch_sub(others, Ordering::Relaxed);
+        }
+        assert!(written > WINDOW * (1 + UNREAD_WINDOWS) / 2, "{written}");
+        // With an eighth for what was taken out of the library, and allowances.
+        assert!(written <= WINDOW * (1 + UNREAD_WINDOWS) * 9 / 8, "{written}");
     }
 }

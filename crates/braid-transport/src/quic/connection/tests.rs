@@ -26,7 +26,7 @@ async fn pair_behind(change: impl Fn(&mut Conditions)) -> (Listener, Link, Link)
     pair_with(QuicOptions::server(), change).await
 }
 
-async fn pair_with(quic: QuicOptions, change: impl Fn(&mut Conditions)) -> (Listener, Link, Link) {
+pub(super) async fn pair_with(quic: QuicOptions, change: impl Fn(&mut Conditions)) -> (Listener, Link, Link) {
     let dir = tempfile::tempdir().expect("directory");
     let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("pair");
     let ca_files = vec![files.certificate.clone()];
