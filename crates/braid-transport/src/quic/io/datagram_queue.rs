@@ -6,10 +6,10 @@ use std::task::{Context, Waker};
 
 use noq_proto::{ConnectionEvent, VarInt};
 
-/// Datagrams that wait for the task of their connection at most. More are dropped, as a network may.
+/// Datagrams that wait for the task of their connection at most, 3 MB. More are dropped, as a network may.
 const MAX_WAITING: usize = 2048;
 
-/// Datagrams that a connection takes in before it handles events, and so takes pieces of streams out of the library.
+/// Datagrams that a connection takes in before it takes pieces of streams out of the library.
 const MAX_TAKEN: usize = 256;
 
 /// Datagrams of one connection, and what its endpoint tells it.

@@ -17,6 +17,10 @@ use crate::sim::{Arrival, Socket as SimulatedSocket};
 /// packet.
 const RECEIVE_BYTES: usize = 1 << 16;
 
+/// Bytes of a datagram at most, as the library announces (`max_udp_payload_size`, RFC 9000, 18.2). Longer ones are
+/// dropped: each frame of three bytes in them may cost as much as one of a usual datagram.
+const MAX_DATAGRAM: usize = 1472;
+
 /// Datagrams that are sent in one call at most, with segmentation offload.
 const MAX_SEGMENTS: NonZeroUsize = NonZeroUsize::new(10).expect("not zero");
 
@@ -94,7 +98,8 @@ impl Socket {
     /// Receives up to `batch` buffers of datagrams, and calls `handle` for each datagram. Only one task may wait.
     ///
     /// A datagram from port 0, which cannot be answered, is dropped: `sendmsg` to that port fails with EINVAL, upon
-    /// which segmentation offload and ECN would be off for the socket for good.
+    /// which segmentation offload and ECN would be off for the socket for good. One that is longer than is announced is
+    /// dropped, too.
     ///
     /// # Errors
     /// The socket is of no more use.
@@ -109,7 +114,7 @@ impl Socket {
             faults.receive()?;
         }
         let mut handle = |datagram: Datagram| {
-            if datagram.from.port() != 0 {
+            if datagram.from.port() != 0 && datagram.bytes.len() <= MAX_DATAGRAM {
                 handle(datagram);
             }
         };
@@ -254,20 +259,40 @@ mod tests {
     use super::*;
     use crate::sim::Network;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_datagram_from_port_0_is_dropped() {
-        let network = Network::new(1);
-        let socket = Socket::simulated(network.host("server").socket().expect("a port"));
-        let to = socket.local_addr().expect("address");
-        let forger = network.host("forger").attach(Some(0)).expect("port 0");
-        forger.send(to, None, b"forged");
-        network.host("client").socket().expect("a port").send(to, None, b"honest");
+    /// The first datagrams that come, after `send` was called with the address of the socket.
+    async fn receive(socket: Socket, send: impl FnOnce(SocketAddr)) -> Vec<BytesMut> {
+        send(socket.local_addr().expect("address"));
         let mut received = Vec::new();
         while received.is_empty() {
             let batch =
                 poll_fn(|cx| socket.poll_receive(cx, BATCH_SIZE, |datagram| received.push(datagram.bytes)));
             batch.await.expect("received");
         }
-        assert_eq!(received, [&b"honest"[..]]);
+        received
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_datagram_from_port_0_is_dropped() {
+        let network = Network::new(1);
+        let socket = Socket::simulated(network.host("server").socket().expect("a port"));
+        let received = receive(socket, |to| {
+            let forger = network.host("forger").attach(Some(0)).expect("port 0");
+            forger.send(to, None, b"forged");
+            network.host("client").socket().expect("a port").send(to, None, b"honest");
+        });
+        assert_eq!(received.await, [&b"honest"[..]]);
+    }
+
+    #[tokio::test]
+    async fn a_datagram_that_is_longer_than_announced_is_dropped() {
+        assert_eq!(noq_proto::EndpointConfig::default().get_max_udp_payload_size(), MAX_DATAGRAM as u64);
+        let any = || std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let received = receive(Socket::system(any()).expect("socket"), |to| {
+            let client = any();
+            for length in [MAX_DATAGRAM + 1, 60_000, MAX_DATAGRAM] {
+                client.send_to(&vec![7; length], to).expect("send");
+            }
+        });
+        assert_eq!(received.await.iter().map(|bytes| bytes.len()).collect::<Vec<_>>(), [MAX_DATAGRAM]);
     }
 }
