@@ -196,7 +196,8 @@ impl ConnectionState {
         }
         let before = buffer.filled().len();
         match read(&mut self.control, &mut self.connection, &mut self.window, buffer) {
-            Poll::Ready(Inbound::Bytes) => {
+            Poll::Ready(Inbound::Bytes { is_drained }) => {
+                self.reads.is_control_queued = !is_drained;
                 self.handle_bytes(buffer.filled().len() - before);
                 return Some(Read::Bytes(StreamKey::CONTROL));
             }
@@ -280,9 +281,12 @@ impl ConnectionState {
             }
             let before = buffer.filled().len();
             let read = match read(stream, &mut self.connection, &mut self.window, buffer) {
-                Poll::Ready(Inbound::Bytes) => {
+                Poll::Ready(Inbound::Bytes { is_drained }) => {
+                    stream.is_queued = !is_drained;
                     self.handle_bytes(buffer.filled().len() - before);
-                    self.reads.queue.push_back(key);
+                    if !is_drained {
+                        self.reads.queue.push_back(key);
+                    }
                     return Some(Read::Bytes(key));
                 }
                 Poll::Ready(Inbound::Finished) => Some(Read::Finished(key)),

@@ -42,7 +42,10 @@ const LOST_BLOCKS: usize = 6;
 
 /// Result of a read.
 pub(super) enum Inbound {
-    Bytes,
+    Bytes {
+        /// Nothing is left, and an event tells of more.
+        is_drained: bool,
+    },
     Finished,
     Reset(u64),
 }
@@ -88,7 +91,7 @@ impl ReceiveHalf {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Inbound> {
         if self.reassembly.read(buffer) {
-            return Poll::Ready(Inbound::Bytes);
+            return Poll::Ready(Inbound::Bytes { is_drained: false });
         }
         let before = buffer.filled().len();
         let received = match self.end {
@@ -101,9 +104,12 @@ impl ReceiveHalf {
                 self.pieces.handle_blocked();
                 Poll::Pending
             }
-            Poll::Ready(Received::Bytes) => {
+            Poll::Ready(Received::Bytes { is_drained }) => {
                 self.reassembly.skip(buffer.filled().len() - before);
-                Poll::Ready(Inbound::Bytes)
+                if is_drained {
+                    self.pieces.handle_blocked();
+                }
+                Poll::Ready(Inbound::Bytes { is_drained })
             }
             Poll::Ready(Received::Finished) => Poll::Ready(Inbound::Finished),
             Poll::Ready(Received::Reset(code)) => Poll::Ready(Inbound::Reset(code.into_inner())),

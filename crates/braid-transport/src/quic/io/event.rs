@@ -34,7 +34,10 @@ pub(in crate::quic) enum Event {
 /// Result of a read that is not pending.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::quic) enum Received {
-    Bytes,
+    Bytes {
+        /// Nothing is left, nor an end: an event tells of more.
+        is_drained: bool,
+    },
     Finished,
     Reset(VarInt),
 }

@@ -218,3 +218,20 @@ async fn more_streams_than_are_granted_wait_for_those_that_end() {
     assert_eq!(next(&mut scene.server).await.0, Read::Opened(StreamKey::bidi(3)));
     assert_eq!(waiting.await.expect("join"), Ok::<(), WriteError>(()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_read_empty_is_not_asked_for_again_before_it_has_more() {
+    let mut scene = Scene::new().await;
+    let (key, mut send, _recv) = scene.open().await;
+    for piece in [b"one", b"two"] {
+        send.write_all(piece).await.expect("write");
+        assert_eq!(next(&mut scene.server).await, (Read::Bytes(key), piece.to_vec()));
+        let nothing = next_of(&mut scene.server, |key| panic!("{key:?} has nothing"));
+        assert!(nothing.now_or_never().is_none());
+    }
+    // The end behind bytes is told, too.
+    send.write_all(b"three").await.expect("write");
+    send.finish().expect("finish");
+    assert_eq!(next(&mut scene.server).await, (Read::Bytes(key), b"three".to_vec()));
+    assert_eq!(next(&mut scene.server).await.0, Read::Finished(key));
+}

@@ -43,13 +43,16 @@ impl Connection {
                 end => break end,
             }
             if buffer.remaining() == 0 {
-                break Err(ReadError::Blocked);
+                let _ = chunks.finalize();
+                return Poll::Ready(Received::Bytes { is_drained: false });
             }
         };
         // Credit leaves with the next packets.
         let _ = chunks.finalize();
         match end {
-            _ if buffer.filled().len() > before => Poll::Ready(Received::Bytes),
+            _ if buffer.filled().len() > before => {
+                Poll::Ready(Received::Bytes { is_drained: end == Err(ReadError::Blocked) })
+            }
             Ok(_) => Poll::Ready(Received::Finished),
             Err(ReadError::Reset(code)) => Poll::Ready(Received::Reset(code)),
             Err(ReadError::Blocked) => Poll::Pending,
