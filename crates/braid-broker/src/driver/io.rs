@@ -18,7 +18,6 @@ use super::connect::peer_name;
 use super::delivery_sender::{Room, has_room, next_delivery};
 use super::read_gate::ReadInput;
 use super::stream_scheduler::OpenedStream;
-use crate::clock;
 use crate::limit::Limit;
 use crate::statistics::Counter;
 
@@ -380,14 +379,14 @@ impl Driver {
 
     /// Writes until the link takes no more; true when it took something. The control stream comes first, then data
     /// streams by priority.
-    pub(super) fn poll_write(&mut self, context: &mut Context<'_>) -> bool {
-        let mut written = self.write_stream(StreamKey::CONTROL, context);
+    pub(super) fn poll_write(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
+        let mut written = self.write_stream(StreamKey::CONTROL, now, context);
         if let Some(streams) = &mut self.streams {
             let link = &mut self.link;
             let changed = |stream, to| link.set_priority(stream, to);
-            let order = streams.take_write_order(&self.server, clock::now, changed); // [BQ-50]
+            let order = streams.take_write_order(&self.server, now, changed); // [BQ-50]
             for stream in &order {
-                written += self.write_stream(*stream, context);
+                written += self.write_stream(*stream, now, context);
             }
             if let Some(streams) = &mut self.streams {
                 streams.keep_write_order(order);
@@ -412,7 +411,7 @@ impl Driver {
     }
 
     /// Writes one stream until it takes no more; returns the bytes that it took.
-    fn write_stream(&mut self, stream: StreamKey, context: &mut Context<'_>) -> usize {
+    fn write_stream(&mut self, stream: StreamKey, now: Instant, context: &mut Context<'_>) -> usize {
         let mut written = 0;
         let has_ended = |stream| self.server.resolve(stream) != stream;
         let writable = self.acks.writable(stream, has_ended);
@@ -449,7 +448,7 @@ impl Driver {
         }
         if written > 0 {
             if let Some(streams) = self.streams.as_mut().filter(|_| !stream.is_control())
-                && let Some(to) = streams.note_written(stream, written, clock::now())
+                && let Some(to) = streams.note_written(stream, written, now)
             {
                 self.link.set_priority(stream, to);
             }

@@ -242,7 +242,7 @@ impl Driver {
             // 10. Barriers, which registers for the first that is not durable. Right before the write that they bound.
             self.poll_barriers(context);
             // 11. Write, acknowledgements and deliveries together, until the link is full, which registers for room.
-            let has_written = self.poll_write(context);
+            let has_written = self.poll_write(now, context);
             // 12. Memory of this connection, after all that changed it.
             let is_refusing = self.gate.has_refused();
             let unread = if is_refusing { self.link.unread_bytes() } else { self.link.held_bytes() };
@@ -459,7 +459,7 @@ impl Driver {
         let is_multi = self.link.is_multi();
         let last_bytes = poll_fn(|context| {
             self.poll_barriers(context);
-            self.poll_write(context);
+            self.poll_write(clock::now(), context);
             self.flush(context);
             if self.close.link_ended || self.server.unwritten() == 0 {
                 Poll::Ready(())

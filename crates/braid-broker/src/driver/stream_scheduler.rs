@@ -217,14 +217,13 @@ impl StreamScheduler {
     pub(super) fn take_write_order(
         &mut self,
         server: &Server,
-        now: impl FnOnce() -> Instant,
+        now: Instant,
         mut changed: impl FnMut(StreamKey, Priority),
     ) -> Vec<StreamKey> {
         let mut streams = std::mem::take(&mut self.write_order);
         server.streams_to_write(&mut streams);
         streams.retain(|stream| !stream.is_control());
         if !streams.is_empty() {
-            let now = now();
             for stream in &streams {
                 let unwritten = server.unwritten_on(*stream);
                 if let Some(to) = self.change(*stream, |state| state.note_outbox(unwritten, now)) {

@@ -100,14 +100,12 @@ impl ConnectionState {
 
     /// Has the gate keep room for an urgent write. The control stream carries what keeps the connection alive.
     fn note_urgency(&mut self, key: StreamKey, priority: i32, written: usize) {
+        let Some(gate) = self.gate.as_ref().filter(|gate| gate.wants_urgent()) else { return };
         let now = Instant::now();
         let datagrams = self.datagrams.as_ref();
         let has_lower = self.writes.active.count_below(priority) > 0
             || datagrams.is_some_and(|datagrams| datagrams.is_used_below(priority, now));
-        if let Some(gate) = self.gate.as_ref().filter(|gate| gate.wants_urgent())
-            && has_lower
-            && (key.is_control() || self.writes.urgency.handle_written(priority, now))
-        {
+        if has_lower && (key.is_control() || self.writes.urgency.handle_written(priority, now)) {
             gate.handle_urgent(written);
         }
     }
