@@ -124,6 +124,33 @@ async fn a_peer_with_huge_windows_holds_little_of_what_cannot_be_sent_yet() {
     assert!(delivered > 2_500_000, "{delivered}");
 }
 
+/// A peer whose library acknowledges everything and whose application reads nothing: what it has is not held for it.
+// [BQ-56]
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_grants_everything_and_reads_nothing_holds_no_more_than_may_be_unacknowledged() {
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(VarInt::MAX).receive_window(VarInt::MAX);
+    let mut scene = Scene::between(cubic(), transport).await;
+    // The library of the peer holds some 1,000 packets of each.
+    let mut streams = Vec::new();
+    for _ in 0..40 {
+        streams.push(scene.open().await);
+    }
+    let shaper = Some(Shaper { rate: 1000.0, queue: 50 });
+    let down = Conditions { shaper, ..Conditions::delayed(Duration::from_millis(25)) };
+    scene.device.change_one(Direction::Down, |link| *link = down);
+    let (mut accepted, mut ahead) = (0, 0);
+    for round in 0..1000 {
+        accepted += fill(&mut scene.server, streams[round / 25].0) as u64;
+        // With headers, which are less than a tenth.
+        let received = scene.client.stats().udp_rx.bytes;
+        ahead = ahead.max((accepted + accepted / 10).saturating_sub(received));
+        wait(Duration::from_millis(10)).await;
+    }
+    assert!(accepted > 10_000_000, "{accepted}");
+    assert!(ahead <= 512 * 1024 + accepted / 10, "{ahead} of {accepted}");
+}
+
 // [BQ-53], [BQ-56]
 #[tokio::test(start_paused = true)]
 async fn a_slow_path_is_given_little_more_than_a_second_of_it_ahead() {
