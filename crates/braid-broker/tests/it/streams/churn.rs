@@ -6,7 +6,7 @@ use braid_broker::{BrokerConfig, LimitsConfig};
 use braid_proto::packet::{AckKind, QoS};
 use tokio::time::Instant;
 
-use crate::support::{CONTROL, Ended, Lanes, QuicBroker, allocated, pass, publish_packet, quiet};
+use crate::support::{CONTROL, Ended, Lanes, QuicBroker, allocated, pass, publish_packet, quiet, wait};
 
 /// [BQ-5], [BQ-55]
 #[tokio::test(start_paused = true)]
@@ -125,4 +125,33 @@ async fn a_thousand_connections_leave_nothing_behind() {
     let grown = allocated() - before;
     assert!(grown < 200_000, "{grown} bytes more after 200 connections");
     assert_eq!(broker.memory.statistics().connections(), 0);
+}
+
+/// Each packet of the client comes from another address: what is kept of addresses, paths and the gate does not grow.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_moves_with_each_packet_leaves_nothing_behind() {
+    let broker = QuicBroker::start();
+    let host = broker.host("client");
+    let client = broker.v5("client").await;
+    let roam = async |moves: usize| {
+        for number in 0..moves {
+            if number % 2 == 0 {
+                host.rebind_nat();
+            } else {
+                host.rebind_nat_port();
+            }
+            client.send(CONTROL, &publish_packet("t", "x", QoS::AtMostOnce, 0));
+            wait(Duration::from_millis(3)).await;
+            // The client keeps what is not acknowledged, and shares the memory that is counted.
+            if number % 50 == 49 {
+                client.ping(CONTROL).await;
+            }
+        }
+        pass(20).await;
+    };
+    roam(500).await;
+    let before = allocated();
+    roam(3000).await;
+    let grown = allocated() - before;
+    assert!(grown < 32_000, "{grown} bytes more after 3,000 addresses");
 }
