@@ -218,6 +218,15 @@ impl Broker {
         self.wait(LIMIT)
     }
 
+    /// Checks that the process runs.
+    ///
+    /// # Errors
+    /// Status of the process that has ended by itself, and the first errors of its log.
+    pub fn check_running(&mut self) -> Result<(), String> {
+        let Some(status) = self.wait_for(Duration::ZERO)? else { return Ok(()) };
+        Err(format!("the broker ended by itself with {status}; {}", errors(&self.log_of_last_process()?)))
+    }
+
     /// Waits for the end of the process.
     ///
     /// # Errors

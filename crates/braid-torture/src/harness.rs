@@ -130,7 +130,7 @@ impl Harness {
             }
             let began = Instant::now();
             self.round(run.plan)?;
-            let report = self.oracle.check(round == run.rounds)?;
+            let report = self.oracle.check(round == run.rounds, &mut self.broker)?;
             self.summary.note(round, report, began.elapsed());
             progress.print(&self.summary, run.rounds);
             if !self.summary.is_good() {
@@ -161,8 +161,10 @@ impl Harness {
     // === Faults: each leaves the broker serving ===
 
     fn round(&mut self, plan: Plan) -> Result<(), String> {
-        self.oracle.load()?;
+        self.oracle.load(&mut self.broker)?;
         self.pause(SOON);
+        // A fault would hide an end by itself.
+        self.broker.check_running()?;
         match plan.kind {
             Kind::Kill => self.kill_and_restart(),
             Kind::Stop => self.stop(),

@@ -181,7 +181,7 @@ impl Soak {
         let options = Options { seed, pace: PACE, most_offline: MOST_OFFLINE, crowd: true, bounded: None };
         let oracle = Oracle::start(&ports, &data_dir.join("cert.pem"), options)?;
         oracle.up()?;
-        oracle.load()?;
+        oracle.load(&mut broker)?;
         Ok(Self { broker, oracle, store: data_dir.join("store.redb") })
     }
 
@@ -206,7 +206,7 @@ impl Soak {
 
     /// Waits for every due delivery and ends the broker; returns the report and descriptions of faults.
     fn end(&mut self) -> Result<(Report, Vec<String>), String> {
-        let report = self.oracle.check(true)?;
+        let report = self.oracle.check(true, &mut self.broker)?;
         let status = self.broker.terminate()?;
         let mut wrong = report.fault_lines.clone();
         if report.faults > 0 {

@@ -18,12 +18,14 @@ mod will;
 
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::mpsc as answers;
 use std::thread;
 use std::time::Duration;
 
 use braid_proto::packet::ProtocolVersion;
+use braid_torture::Broker;
 use tokio::runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -41,6 +43,11 @@ use will::WillClient;
 
 /// Time without any progress after which missing deliveries are lost.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of the first subscriptions of all subscribers, and of a check of the retained messages with all its
+/// attempts to connect.
+const LIMIT: Duration = Duration::from_secs(90);
+/// Time between two looks at the process of the broker while the clients are waited for.
+const LOOK: Duration = Duration::from_millis(100);
 /// Receive Maximum of subscribers with bounded queues.
 const INFLIGHT: u16 = 10;
 
@@ -85,13 +92,12 @@ pub(crate) struct Oracle {
 enum Command {
     Up,
     Down,
-    /// The answer is false if no message was acknowledged in time.
-    Load(oneshot::Sender<bool>),
+    Load(answers::Sender<Result<(), String>>),
     BeginLoad,
     Rest,
     Check {
         everyone: bool,
-        answer: oneshot::Sender<Report>,
+        answer: answers::Sender<Report>,
     },
 }
 
@@ -132,14 +138,13 @@ impl Oracle {
     }
 
     /// Begins a load, and waits until a message is acknowledged.
-    pub(crate) fn load(&self) -> Result<(), String> {
-        let (answer, answered) = oneshot::channel();
+    ///
+    /// # Errors
+    /// The broker ends, or acknowledges nothing.
+    pub(crate) fn load(&self, broker: &mut Broker) -> Result<(), String> {
+        let (answer, answered) = answers::channel();
         self.send(Command::Load(answer))?;
-        if answered.blocking_recv().map_err(|_| ended())? {
-            Ok(())
-        } else {
-            Err("no message is acknowledged".to_owned())
-        }
+        wait(&answered, broker)?
     }
 
     /// Begins another load, in which subscribers leave and return anew.
@@ -154,14 +159,28 @@ impl Oracle {
 
     /// Ends the load and waits until every due delivery was made or none arrives any more. With `everyone`, subscribers
     /// that are offline return first, and Wills are waited for.
-    pub(crate) fn check(&self, everyone: bool) -> Result<Report, String> {
-        let (answer, answered) = oneshot::channel();
+    ///
+    /// # Errors
+    /// The broker ends.
+    pub(crate) fn check(&self, everyone: bool, broker: &mut Broker) -> Result<Report, String> {
+        let (answer, answered) = answers::channel();
         self.send(Command::Check { everyone, answer })?;
-        answered.blocking_recv().map_err(|_| ended())
+        wait(&answered, broker)
     }
 
     fn send(&self, command: Command) -> Result<(), String> {
         self.commands.send(command).map_err(|_| ended())
+    }
+}
+
+/// Waits for an answer of the clients while the broker runs, without which they may wait for ever.
+fn wait<T>(answered: &answers::Receiver<T>, broker: &mut Broker) -> Result<T, String> {
+    loop {
+        match answered.recv_timeout(LOOK) {
+            Ok(answer) => return Ok(answer),
+            Err(answers::RecvTimeoutError::Timeout) => broker.check_running()?,
+            Err(answers::RecvTimeoutError::Disconnected) => return Err(ended()),
+        }
     }
 }
 
@@ -193,16 +212,21 @@ async fn run(
             }),
             Command::Load(answer) => {
                 // The channel closes when the last subscriber has its first subscriptions.
-                subscribed.recv().await;
-                // The caller waits for the answer.
-                let _ = answer.send(timeout(PATIENCE, load(&testbed)).await.is_ok());
+                let loaded = if timeout(LIMIT, subscribed.recv()).await.is_err() {
+                    Err(format!("not all clients have subscribed within {LIMIT:?}"))
+                } else {
+                    let acknowledged = timeout(PATIENCE, load(&testbed)).await;
+                    acknowledged.map_err(|_| "no message is acknowledged".to_owned())
+                };
+                // The caller may have seen the end of the broker.
+                let _ = answer.send(loaded);
             }
             Command::BeginLoad => testbed.begin_load(),
             Command::Rest => testbed.rest(false),
             Command::Check { everyone, answer } => {
                 settle(&testbed, everyone).await;
                 let endpoint = &endpoints[testbed.draw(endpoints.len())];
-                while !retained::check_retained(&testbed, endpoint).await {}
+                check_retained(&testbed, endpoint, LIMIT).await;
                 let ledger = testbed.read_ledger();
                 let counts = ledger.counts.clone();
                 let (faults, fault_lines) = (counts.faults.sum(), ledger.fault_lines().to_vec());
@@ -282,6 +306,16 @@ async fn load(testbed: &Testbed) {
     }
 }
 
+/// Checks the retained messages by new clients until one has read all of them; none within `limit` is a fault.
+async fn check_retained(testbed: &Rc<Testbed>, endpoint: &Rc<Endpoint>, limit: Duration) {
+    let look = async { while !retained::check_retained(testbed, endpoint).await {} };
+    if timeout(limit, look).await.is_err() {
+        let mut ledger = testbed.ledger();
+        ledger.counts.faults.unanswered += 1;
+        ledger.report_fault(format!("no new client could read the retained messages within {limit:?}"));
+    }
+}
+
 /// Waits until every due delivery was made or none arrives any more.
 async fn settle(testbed: &Testbed, everyone: bool) {
     testbed.rest(everyone);
@@ -301,5 +335,54 @@ async fn settle(testbed: &Testbed, everyone: bool) {
             }
             () = sleep_until(deadline) => return testbed.ledger().record_missing(everyone),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Endpoint of a port at which nothing listens.
+    fn silent_port() -> (Transport, u16) {
+        Transport::free_ports(&[Transport::Mqtt]).unwrap()[0]
+    }
+
+    #[test]
+    fn an_end_of_the_broker_by_itself_ends_a_check_and_a_load() {
+        let home = tempfile::tempdir().unwrap();
+        let program = |name: &str| {
+            Broker::new(name.as_ref(), home.path(), &home.path().join("log"), Vec::new(), Vec::new())
+        };
+        let options = Options {
+            seed: 1,
+            pace: Duration::ZERO,
+            most_offline: 1,
+            crowd: false,
+            bounded: Some((Overflow::DropOldest, 1)),
+        };
+        let oracle = Oracle::start(&[silent_port()], &home.path().join("none.pem"), options).unwrap();
+        oracle.up().unwrap();
+        let mut broker = program("false");
+        broker.spawn().unwrap();
+        let wrong = oracle.load(&mut broker).unwrap_err();
+        assert!(wrong.starts_with("the broker ended by itself with exit status: 1"), "{wrong}");
+        broker.spawn().unwrap();
+        let wrong = oracle.check(true, &mut broker).unwrap_err();
+        assert!(wrong.starts_with("the broker ended by itself with exit status: 1"), "{wrong}");
+        // Prints its arguments until it is killed.
+        let mut broker = program("yes");
+        let _output = broker.spawn().unwrap();
+        assert_eq!(broker.check_running(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn retained_messages_that_no_client_can_read_are_a_fault() {
+        let (transport, port) = silent_port();
+        let testbed = Testbed::new(1, Duration::ZERO, 1);
+        let endpoint = Endpoint::new(transport, port, Path::new("none.pem"));
+        check_retained(&testbed, &endpoint, Duration::ZERO).await;
+        let ledger = testbed.read_ledger();
+        assert_eq!(ledger.counts.faults.sum(), 1);
+        assert!(ledger.fault_lines()[0].contains("could read the retained messages"));
     }
 }
