@@ -172,10 +172,7 @@ fn end(broker: &mut Broker) -> Result<(), String> {
         return Err(format!("the broker ended with {status} during the row"));
     }
     let status = broker.terminate()?;
-    let log = broker.log_of_last_process()?;
-    if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
-        return Err(format!("the broker's log: {line}"));
-    }
+    broker.check_panics()?;
     if status.success() { Ok(()) } else { Err(format!("the broker ended with {status} after SIGTERM")) }
 }
 

@@ -190,6 +190,19 @@ impl Broker {
         Ok(said)
     }
 
+    /// Checks that none of the processes so far has panicked.
+    ///
+    /// # Errors
+    /// The first line of the log that tells of a panic.
+    pub fn check_panics(&self) -> Result<(), String> {
+        let log = std::fs::read_to_string(&self.log);
+        let log = log.map_err(|error| format!("{}: {error}", self.log.display()))?;
+        match panic_of(&log) {
+            None => Ok(()),
+            Some(line) => Err(format!("{} says: {line}", self.log.display())),
+        }
+    }
+
     /// Checks an end after a failure of the disk: the exit code, and one line that contains one of the reasons `why`.
     ///
     /// # Errors
@@ -322,13 +335,18 @@ fn check_log(said: &str, code: Option<i32>, expected: i32, why: &[&str]) -> Resu
         [line] if why.iter().any(|why| line.contains(why)) => {}
         _ => return Err(format!("one line must contain one of {why:?}, and the last lines are: {last:?}")),
     }
-    if said.contains("panicked") {
+    if panic_of(said).is_some() {
         return Err(errors(said));
     }
     if expected == STORE_FAILED && !said.contains(FAILED) {
         return Err(format!("the log does not say that {FAILED}"));
     }
     Ok(())
+}
+
+/// The first line that tells of a panic.
+fn panic_of(said: &str) -> Option<&str> {
+    said.lines().find(|line| line.contains("panicked"))
 }
 
 /// The first lines with errors.
@@ -344,6 +362,17 @@ mod tests {
 
     const SAID: &str =
         "ERROR the store has failed: nothing is acknowledged any more\nbraidmq: full (os error 28)\n";
+
+    #[test]
+    fn a_panic_of_any_process_is_found() {
+        let home = tempfile::tempdir().unwrap();
+        let log = home.path().join("log");
+        let broker = Broker::new("none".as_ref(), home.path(), &log, Vec::new(), Vec::new());
+        for (said, panics) in [(SAID, false), (&format!("thread 'x' panicked at a.rs\n{SAID}"), true)] {
+            std::fs::write(&log, said).unwrap();
+            assert_eq!(broker.check_panics().is_err(), panics, "{said}");
+        }
+    }
 
     #[test]
     fn an_end_has_its_code_and_one_line_with_the_reason() {

@@ -79,6 +79,9 @@ impl PlanRun<'_> {
         if let Err(reason) = harness.run_rounds(self).and_then(|()| harness.end(&self.args.transports())) {
             harness.summary.wrong(&reason);
         }
+        if let Err(reason) = harness.broker.check_panics() {
+            harness.summary.wrong(&reason);
+        }
         harness.summary.end();
         if let (Storage::Small(disk), false) = (&harness.storage, harness.summary.is_good()) {
             // The disk in memory goes with this process, and the store on it is evidence.

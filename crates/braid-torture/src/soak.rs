@@ -215,6 +215,7 @@ impl Soak {
         if !status.success() {
             wrong.push(format!("the broker ended with {status} after SIGTERM"));
         }
+        wrong.extend(self.broker.check_panics().err());
         wrong.extend(self.broker.check_store().err());
         Ok((report, wrong))
     }

@@ -241,14 +241,7 @@ impl Testbed {
             self.terminate(node)?;
         }
         self.servers.iter_mut().map(|server| &mut server.process).for_each(Process::kill);
-        for broker in &self.brokers {
-            let log = fs::read_to_string(&broker.log)
-                .map_err(|error| format!("{}: {error}", broker.log.display()))?;
-            if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
-                return Err(format!("{} says: {line}", broker.log.display()));
-            }
-        }
-        Ok(())
+        self.brokers.iter().try_for_each(Broker::check_panics)
     }
 }
 

@@ -83,15 +83,17 @@ pub(crate) struct Faults {
     pub(crate) after_expiry: u64,
     /// Queues that delivered more than they may hold.
     pub(crate) overfull: u64,
+    /// Connections that ended because of an illegal packet.
+    pub(crate) illegal: u64,
 }
 
 impl Faults {
     /// Sum of all kinds.
     pub(crate) fn sum(&self) -> u64 {
         let Self { lost, duplicates, disordered, corrupted, forgotten, stale, .. } = self;
-        let Self { unexpected, unanswered, after_expiry, overfull, .. } = self;
+        let Self { unexpected, unanswered, after_expiry, overfull, illegal, .. } = self;
         let broken = lost + duplicates + disordered + corrupted + forgotten + stale;
-        broken + unexpected + unanswered + after_expiry + overfull
+        broken + unexpected + unanswered + after_expiry + overfull + illegal
     }
 }
 

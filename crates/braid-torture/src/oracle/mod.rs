@@ -95,10 +95,7 @@ enum Command {
     Load(answers::Sender<Result<(), String>>),
     BeginLoad,
     Rest,
-    Check {
-        everyone: bool,
-        answer: answers::Sender<Report>,
-    },
+    Check { everyone: bool, answer: answers::Sender<Report> },
 }
 
 impl Oracle {

@@ -8,8 +8,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use braid_bench::{Connection, ConnectionEvent, Failure, SendOutcome};
+use braid_proto::connection::Cause;
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, MessageProperties, PacketId, ProtocolVersion, QoS, Will};
+use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Phase, Session, SessionExpiry};
 use braid_proto::stream::StreamKey;
 use braid_transport::{ConnectOptions, connect};
@@ -164,18 +166,34 @@ impl PersistentClient {
     async fn establish(&mut self) -> Option<Connection> {
         let link =
             connect(&self.endpoint.target, &self.endpoint.tls, &ConnectOptions::default()).await.ok()?;
-        Connection::resume(link, self.connect.clone(), &mut self.session).await.ok()
+        match Connection::resume(link, self.connect.clone(), &mut self.session).await {
+            Ok(connection) => Some(connection),
+            Err(failure) => {
+                self.note_end(&failure);
+                None
+            }
+        }
     }
 
     /// Next event; `None`: the connection has ended.
     pub(crate) async fn next(&mut self, connection: &mut Connection) -> Option<Received> {
         let received = tokio::select! {
             biased;
-            received = poll_fn(|cx| connection.poll_next_from(cx)) => received.ok()?,
+            received = poll_fn(|cx| connection.poll_next_from(cx)) => received,
             () = ended(&self.testbed, &self.endpoint, self.ends) => return None,
         };
+        let received = received.inspect_err(|failure| self.note_end(failure)).ok()?;
         self.note_pubrec(connection);
         Some(self.take(received))
+    }
+
+    /// Records the end of a connection that comes from an illegal packet.
+    fn note_end(&self, failure: &Failure) {
+        if is_illegal(failure) {
+            let mut ledger = self.testbed.ledger();
+            ledger.counts.faults.illegal += 1;
+            ledger.report_fault(format!("{}: {failure}", self.connect.client_id.as_str()));
+        }
     }
 
     /// Ends a connection without DISCONNECT; returns the events that had arrived.
@@ -246,6 +264,22 @@ impl PersistentClient {
     }
 }
 
+/// Whether a connection ended because of an illegal packet of the broker, or of one that the broker takes for illegal.
+/// One that was cut in the middle of a packet is merely lost.
+fn is_illegal(failure: &Failure) -> bool {
+    let Failure::Ended(cause) = failure else { return false };
+    match cause {
+        Cause::Disconnected(reason) | Cause::Refused(reason) => {
+            matches!(*reason, ReasonCode::MalformedPacket | ReasonCode::ProtocolError)
+        }
+        // A broker may be stopped, or too slow for a time limit.
+        Cause::Violation(violation) => {
+            !matches!(violation.reason(), ReasonCode::KeepAliveTimeout | ReasonCode::MaximumConnectTime)
+        }
+        Cause::Closed(_) | Cause::Lost => false,
+    }
+}
+
 /// Waits until the broker has ended once more, which a client of QUIC would not notice by itself; others do.
 async fn ended(testbed: &Testbed, endpoint: &Endpoint, ends: u64) {
     if !endpoint.is_quic() {
@@ -268,4 +302,66 @@ fn expiring(delivery: Delivery, expiry: Option<u32>) -> Delivery {
 pub(crate) fn delivery(topic: &str, payload: Bytes, qos: QoS, retain: bool, stream: StreamKey) -> Delivery {
     let message = Message::new(topic_name(topic), payload, qos, retain);
     Delivery { stream, ..Delivery::of(Arc::new(message)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener};
+    use std::path::Path;
+    use std::thread;
+
+    use braid_proto::error::Violation;
+
+    use super::*;
+    use crate::plan::Transport;
+
+    /// CONNACK with success, without properties.
+    const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
+
+    /// Number of illegal packets that a client sees at a server that sends CONNACK, these bytes, and the end.
+    async fn illegal_packets(bytes: &[u8]) -> u64 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let testbed = Testbed::new(1, Duration::ZERO, 1);
+        let port = listener.local_addr().unwrap().port();
+        let endpoint = Endpoint::new(Transport::Mqtt, port, Path::new("none.pem"));
+        let mut client = PersistentClient::new(&testbed, &endpoint, "c", ProtocolVersion::V5);
+        let packets = [&CONNACK, bytes].concat();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 1000]).unwrap() > 0);
+            stream.write_all(&packets).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            // The client ends the connection, perhaps by a reset.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let mut connection = client.open().await;
+        while client.next(&mut connection).await.is_some() {}
+        drop(connection);
+        server.join().unwrap();
+        let faults = testbed.read_ledger().counts.faults.clone();
+        assert_eq!(faults.sum(), faults.illegal);
+        faults.illegal
+    }
+
+    #[tokio::test]
+    async fn an_illegal_packet_is_a_fault_and_a_cut_one_is_not() {
+        for (name, bytes, illegal) in [
+            ("nothing", &[][..], 0),
+            ("a reserved type", &[0, 0], 1),
+            ("a PUBLISH of QoS 3", &[0x36, 3, 0, 1, b'a'], 1),
+            ("a PUBLISH without its end", &[0x30, 200, 1, 0, 1, b'a', 0, 1], 0),
+            ("DISCONNECT because of a protocol error", &[0xe0, 1, 0x82], 1),
+            ("DISCONNECT because of a malformed packet", &[0xe0, 1, 0x81], 1),
+            ("DISCONNECT of a server that ends", &[0xe0, 1, 0x8b], 0),
+        ] {
+            assert_eq!(illegal_packets(bytes).await, illegal, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_time_limit_is_no_illegal_packet() {
+        let late = Failure::Ended(Cause::Violation(Violation::PingrespTimeout));
+        assert!(!is_illegal(&late) && !is_illegal(&Failure::Ended(Cause::Lost)));
+    }
 }

@@ -18,7 +18,7 @@ use super::World;
 use super::message;
 use super::session::{Effect, Session};
 use super::tally::{Back, GroupId};
-use super::wire::Wire;
+use super::wire::{Wire, illegal};
 
 /// Time limit of CONNECT to CONNACK.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -196,10 +196,11 @@ impl Client {
                 wire.send(&Packet::Connect(Box::new(connect)));
                 match wire.next().await? {
                     Packet::Connack(connack) => Ok((wire, connack)),
-                    packet => Err(io::Error::other(format!("{:?} before CONNACK", packet.packet_type()))),
+                    packet => Err(illegal(&format!("{:?} before CONNACK", packet.packet_type()))),
                 }
             };
-            let answer = timeout(HANDSHAKE, handshake).await.ok().and_then(Result::ok);
+            let answer = timeout(HANDSHAKE, handshake).await.ok();
+            let answer = answer.and_then(|answer| answer.inspect_err(|error| world.note_error(error)).ok());
             Dialed { number, node, answer, was_known }
         }
     }
@@ -217,6 +218,7 @@ impl Client {
         let now = Instant::now();
         let mut link = Link { wire, number, node, last_packet: now, next_ping: now + PING };
         let Connack { session_present: present, reason, .. } = *connack;
+        world.note_reason(reason);
         let reason = reason.value();
         self.write(Event::Connack { client, conn, node: world.name(node).into(), present, reason });
         if reason >= 0x80 {
@@ -308,8 +310,14 @@ impl Client {
     /// # Errors
     /// The connection has ended, or is silent for too long.
     pub(crate) async fn step(&mut self, link: &mut Link) -> Result<(), Closed> {
-        let packet = next(link).await.map_err(|_| Closed(None))?;
+        let packet = next(link).await.map_err(|error| self.lost(&error))?;
         self.handle(link, packet)
+    }
+
+    /// End of a connection by an error, which is a fault if it is an illegal packet.
+    pub(crate) fn lost(&self, error: &io::Error) -> Closed {
+        self.world.note_error(error);
+        Closed(None)
     }
 
     /// Handles a packet of the server.
@@ -319,7 +327,10 @@ impl Client {
     pub(crate) fn handle(&mut self, link: &mut Link, packet: Packet) -> Result<(), Closed> {
         link.last_packet = Instant::now();
         match packet {
-            Packet::Disconnect(disconnect) => return Err(Closed(Some(disconnect.reason.value()))),
+            Packet::Disconnect(disconnect) => {
+                self.world.note_reason(disconnect.reason);
+                return Err(Closed(Some(disconnect.reason.value())));
+            }
             Packet::Suback(suback) => {
                 let reason = suback.codes.first().map_or(0x80, |code| code.value());
                 self.subscribed(link, reason);

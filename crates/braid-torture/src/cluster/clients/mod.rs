@@ -8,6 +8,7 @@ mod tally;
 mod wire;
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use braid_proto::reason::ReasonCode;
 use tokio::runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
@@ -136,6 +138,20 @@ impl World {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Records an illegal packet. A connection that was cut in the middle of a packet is merely lost.
+    fn note_error(&self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::InvalidData {
+            self.tally().fault(format!("a server sent an illegal packet: {error}"));
+        }
+    }
+
+    /// Records a reason by which a server says that a packet was illegal.
+    fn note_reason(&self, reason: ReasonCode) {
+        if matches!(reason, ReasonCode::MalformedPacket | ReasonCode::ProtocolError) {
+            self.tally().fault(format!("a server took a packet for illegal: {reason}"));
+        }
+    }
+
     fn name(&self, node: usize) -> &str {
         &self.nodes[node].0
     }
@@ -188,5 +204,33 @@ impl World {
             () = tokio::time::sleep(self.draw_time(end)) => {}
             () = self.wait_for(Phase::Settle) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn illegal_packets_are_faults_and_lost_connections_are_not() {
+        let (_sender, phase) = watch::channel(Phase::Gather);
+        let world = World {
+            nodes: Vec::new(),
+            phase,
+            tally: Arc::new(Mutex::new(Tally::new(Instant::now()))),
+            random: RefCell::new(fastrand::Rng::with_seed(1)),
+            connections: Cell::new(0),
+            dir: PathBuf::new(),
+        };
+        world.note_error(&io::ErrorKind::UnexpectedEof.into());
+        world.note_error(&io::ErrorKind::ConnectionReset.into());
+        [ReasonCode::Success, ReasonCode::ServerShuttingDown]
+            .iter()
+            .for_each(|reason| world.note_reason(*reason));
+        assert_eq!(world.tally().faults, [""; 0]);
+        world.note_error(&wire::illegal(&"a reserved type"));
+        world.note_reason(ReasonCode::MalformedPacket);
+        world.note_reason(ReasonCode::ProtocolError);
+        assert_eq!(world.tally().faults.len(), 3);
     }
 }

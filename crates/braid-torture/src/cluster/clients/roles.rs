@@ -275,7 +275,10 @@ impl Racer {
                     Err(closed) => self.client.close(*link, closed),
                 }
             }
-            (Progress::Packet(Err(_)), Attempt::Open(link)) => self.client.close(*link, Closed(None)),
+            (Progress::Packet(Err(error)), Attempt::Open(link)) => {
+                let closed = self.client.lost(&error);
+                self.client.close(*link, closed);
+            }
             _ => {}
         }
     }

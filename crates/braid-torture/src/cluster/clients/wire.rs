@@ -66,7 +66,7 @@ impl Wire {
     /// Next packet. Cancelling loses nothing.
     ///
     /// # Errors
-    /// The connection has ended, or the server has sent what is no packet.
+    /// The connection has ended, or with [`ErrorKind::InvalidData`] the server has sent what is no packet.
     pub(crate) async fn next(&mut self) -> io::Result<Packet> {
         loop {
             self.write()?;
@@ -74,7 +74,7 @@ impl Wire {
             let decoded = self.decoder.decode(&mut rest);
             let consumed = self.input.len() - rest.len();
             self.input.advance(consumed);
-            if let Some(packet) = decoded.map_err(|wrong| io::Error::other(wrong.to_string()))? {
+            if let Some(packet) = decoded.map_err(|wrong| illegal(&wrong))? {
                 return Ok(packet);
             }
             let (stream, is_written) = (&self.stream, self.output.is_empty());
@@ -91,6 +91,11 @@ impl Wire {
             }
         }
     }
+}
+
+/// Error of an illegal packet. One that was cut is [`ErrorKind::UnexpectedEof`].
+pub(crate) fn illegal(reason: &impl ToString) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, reason.to_string())
 }
 
 #[cfg(test)]
@@ -175,6 +180,6 @@ mod tests {
     async fn bytes_that_are_no_packet_end_the_connection() {
         let (mut wire, other) = pair().await;
         assert_eq!(other.stream.try_write(&[0; 4]).unwrap(), 4);
-        assert_eq!(wire.next().await.unwrap_err().kind(), ErrorKind::Other);
+        assert_eq!(wire.next().await.unwrap_err().kind(), ErrorKind::InvalidData);
     }
 }
