@@ -107,6 +107,8 @@ impl FromStr for Plan {
 
 #[cfg(test)]
 mod tests {
+    use braid_torture::history::delays_bytes;
+
     use super::*;
 
     #[test]
@@ -118,6 +120,34 @@ mod tests {
             assert!(wrong.parse::<Plan>().is_err(), "{wrong}");
         }
         assert!("burn".parse::<Plan>().unwrap_err().contains("kill-broker, stop-broker"));
+    }
+
+    #[test]
+    fn the_checker_of_histories_knows_which_kinds_delay_bytes() {
+        // A mixed round has no fault of its own name.
+        for kind in Kind::to_mix(Parts::Cluster) {
+            let delays = match kind {
+                Kind::CutNode
+                | Kind::Split
+                | Kind::OneWay
+                | Kind::CutBroker
+                | Kind::CutClients
+                | Kind::Shatter
+                | Kind::Slow => true,
+                Kind::KillBroker
+                | Kind::StopBroker
+                | Kind::EndBroker
+                | Kind::KillLeader
+                | Kind::KillFollower
+                | Kind::StopLeader
+                | Kind::StopFollower
+                | Kind::Full
+                | Kind::JumpClock
+                | Kind::RestartAll
+                | Kind::Mixed => false,
+            };
+            assert_eq!(delays_bytes(&name(&kind)), delays, "{}", name(&kind));
+        }
     }
 
     #[test]

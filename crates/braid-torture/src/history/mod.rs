@@ -29,6 +29,7 @@ use reader::{Ending, Reader};
 pub use report::{Counts, Kind, Report, Violation};
 use retained::Retained;
 use tables::Tables;
+pub use tables::delays_bytes;
 pub use writer::Writer;
 
 /// Folder of the files in that of a run.

@@ -142,16 +142,18 @@ pub(super) struct Fault {
     end: Option<u64>,
 }
 
-/// Faults that leave the kernel alone: bytes that a process has written go on to their receiver.
-const PROCESS_FAULTS: [&str; 6] = ["kill", "stop", "pause", "full", "restart", "clock"];
+/// First words of faults that leave the kernel alone: bytes that a process has written go on to their receiver.
+const PROCESS_FAULTS: [&str; 6] = ["kill", "stop", "end", "full", "restart", "jump"];
+
+/// Whether a fault of this name may keep bytes on their way.
+#[must_use]
+pub fn delays_bytes(name: &str) -> bool {
+    !PROCESS_FAULTS.contains(&name.split('-').next().unwrap_or(name))
+}
 
 impl Fault {
     fn overlaps(&self, from: u64, to: u64) -> bool {
         self.begin <= to && self.end.is_none_or(|end| end >= from)
-    }
-
-    fn delays_bytes(&self) -> bool {
-        !PROCESS_FAULTS.iter().any(|prefix| self.name.starts_with(prefix))
     }
 }
 
@@ -496,7 +498,7 @@ impl Tables {
 
     /// Whether a fault was on that may keep bytes on their way.
     pub(super) fn has_delay(&self, from: u64, to: u64) -> bool {
-        self.faults.iter().any(|fault| fault.delays_bytes() && fault.overlaps(from, to))
+        self.faults.iter().any(|fault| delays_bytes(&fault.name) && fault.overlaps(from, to))
     }
 
     /// Faults that were on between two times: beginning and text.
