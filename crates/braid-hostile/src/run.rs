@@ -30,8 +30,8 @@ const WARM_UP: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_secs(2);
 /// Time in which the last messages of a phase arrive.
 const LAST_ARRIVALS: Duration = Duration::from_millis(500);
-/// Periods of each quiet phase.
-const PERIODS: u32 = 2;
+/// Periods of each quiet phase: odd, so that one that other programs disturb does not move the median.
+const PERIODS: u32 = 3;
 /// Time limit for the end of the attacker's process after the end of the attack.
 const ATTACKER_END: Duration = Duration::from_secs(10);
 
@@ -88,7 +88,7 @@ impl RowRun<'_> {
     /// # Errors
     /// The broker has ended or does not serve.
     async fn measure(&self, finding: &mut Finding, target: &Target, broker: u32) -> Result<(), String> {
-        let mut pairs = Vec::new();
+        let (begin, mut pairs) = (Instant::now(), Vec::new());
         for kind in self.row.pairs {
             pairs.push(Pair::start(target, *kind).await?);
         }
@@ -115,14 +115,18 @@ impl RowRun<'_> {
         sleep(quiet + LAST_ARRIVALS).await;
         usage.peak = sampler.peak();
         finding.usage = usage;
-        let quiet_periods = periods(before, quiet).chain(periods(after, quiet)).collect::<Vec<_>>();
         for pair in &pairs {
-            let quiet: Vec<_> =
-                quiet_periods.iter().map(|(from, to)| Latency::of(&pair.latencies(*from, *to))).collect();
+            let median = |start| {
+                let of = |(from, to)| Latency::of(&pair.latencies(from, to));
+                Latency::median(&periods(start, quiet).map(of).collect::<Vec<_>>())
+            };
+            let all = pair.latencies(begin, after + quiet);
             finding.pairs.push(PairFinding {
                 name: pair.kind.name(),
-                quiet: Latency::median(&quiet),
+                quiet: median(before),
                 attack: Latency::of(&pair.latencies(attack, attacked)),
+                after: median(after),
+                missing: all.due() - all.arrived(),
                 faults: pair.faults(),
             });
         }
