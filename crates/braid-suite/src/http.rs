@@ -26,8 +26,8 @@ pub(crate) struct HttpArgs {
     /// The braidmq that puts load on the servers; that of --broker by default. To compare two servers, name one.
     #[arg(long, value_name = "PROGRAM")]
     generator: Option<PathBuf>,
-    /// Rows to measure: http1, http1-tls, http2, http3, http1-h2load, http2-h2load; default all.
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    /// Rows to measure; default all.
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = ROWS)]
     rows: Vec<String>,
     /// Rounds of each row.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
@@ -53,6 +53,9 @@ const BESIDE_HTTP2: f64 = 0.5;
 /// Loads: few connections with one request in flight, and many with a hundred.
 const LOW: (u32, u32) = (10, 1);
 const HIGH: (u32, u32) = (100, 100);
+
+/// Names of the rows.
+const ROWS: [&str; 6] = ["http1", "http1-tls", "http2", "http3", "http1-h2load", "http2-h2load"];
 
 /// A row: name, version, generator, load, requests of a run, server to compare with, and bar.
 type Case = (&'static str, &'static Load, Program, (u32, u32), u64, Server, f64);
@@ -145,4 +148,27 @@ fn pair(
             .map_err(|reason| format!("{}, {} connections: {reason}", load.title, clients.0))?;
     }
     Ok(pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: HttpArgs,
+    }
+
+    #[test]
+    fn a_row_that_does_not_exist_is_refused() {
+        let rows = |names: &str| Cli::try_parse_from(["", "--rows", names]).map(|cli| cli.args.rows);
+        for (name, ..) in CASES {
+            assert_eq!(rows(name).unwrap(), [name]);
+        }
+        assert!(rows("http4").is_err() && rows("http1,http4").is_err());
+        assert!(ROWS.iter().all(|row| CASES.iter().any(|(name, ..)| name == row)));
+    }
 }

@@ -77,17 +77,17 @@ pub(crate) struct StreamsArgs {
     /// The broker, braidmq or braidmq=PROGRAM.
     #[arg(long, default_value = "braidmq", value_name = "NAME[=PROGRAM]")]
     broker: String,
-    /// saturated-qos0, saturated-qos1, paced-qos0, paced-qos1, idle; default all.
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    /// Cases to run; default all.
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = streams::NAMES)]
     cases: Vec<String>,
     /// Rounds of each row.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Seconds measured per run.
-    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
+    /// Seconds measured per run, 0.1 to 3600.
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS", value_parser = streams::seconds)]
     seconds: f64,
     /// Connections of the idle case.
-    #[arg(long, default_value_t = 2000, value_name = "COUNT")]
+    #[arg(long, default_value_t = 2000, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     idle_connections: u32,
     /// Also write the measurements as JSON.
     #[arg(long, value_name = "FILE")]

@@ -65,6 +65,18 @@ const CASES: [Case; 4] = [
     Case { name: "paced-qos1", qos: 1, rate: Some(4_000) },
 ];
 
+/// Names of all cases.
+pub(crate) const NAMES: [&str; 5] = ["saturated-qos0", "saturated-qos1", "paced-qos0", "paced-qos1", IDLE];
+
+/// Name of the case without messages.
+const IDLE: &str = "idle";
+
+/// Parses the length of the measured period.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "say 0.1 to 3600".to_owned())
+}
+
 #[derive(Serialize)]
 struct FlowRow {
     case: Case,
@@ -124,7 +136,7 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<ExitCode, String> {
         print!("{}", flow_table(&rows));
         report.flows.extend(rows);
     }
-    if wants(&args.cases, "idle") {
+    if wants(&args.cases, IDLE) {
         for scheme in ["mqtt", "quic"] {
             report.idle.push(testbed.idle(scheme, args.idle_connections)?);
         }
@@ -293,4 +305,40 @@ fn idle_table(rows: &[IdleRow]) -> String {
         ]);
     }
     format!("\n{table}")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: StreamsArgs,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<StreamsArgs, clap::Error> {
+        Cli::try_parse_from([""].iter().chain(arguments)).map(|cli| cli.args)
+    }
+
+    #[test]
+    fn a_run_that_would_measure_nothing_is_refused() {
+        let names = CASES.iter().map(|case| case.name).chain([IDLE]);
+        assert!(names.eq(NAMES));
+        assert_eq!(parse(&["--cases", "idle,paced-qos0"]).unwrap().cases, ["idle", "paced-qos0"]);
+        assert_eq!(parse(&["--seconds=0.5"]).unwrap().seconds, 0.5);
+        for wrong in [
+            "--cases=x",
+            "--cases=idle,x",
+            "--seconds=-1",
+            "--seconds=0",
+            "--seconds=NaN",
+            "--seconds=1e300",
+            "--idle-connections=0",
+        ] {
+            assert!(parse(&[wrong]).is_err(), "{wrong}");
+        }
+    }
 }

@@ -88,7 +88,7 @@ impl HttpRow {
 
 impl HttpReport {
     pub(super) fn is_good(&self) -> bool {
-        self.rows.iter().all(HttpRow::is_good)
+        !self.rows.is_empty() && self.rows.iter().all(HttpRow::is_good)
     }
 
     pub(super) fn markdown(&self) -> String {

@@ -58,9 +58,18 @@ fn on_virtual_time<R>(measurement: impl Future<Output = Fallible<R>>) -> Fallibl
     runtime.block_on(measurement)
 }
 
-/// Tests whether a link is chosen by the begin of its name; all are if nothing is named.
-fn is_chosen(begins: &[String], name: &str) -> bool {
-    begins.is_empty() || begins.iter().any(|begin| name.starts_with(begin.as_str()))
+/// Links that are chosen by the begin of their names; all are if nothing is named.
+///
+/// # Errors
+/// A begin that no link has.
+fn choose<'a, T>(begins: &[String], links: &'a [T], name: impl Fn(&T) -> &str) -> Fallible<Vec<&'a T>> {
+    let has = |link: &T, begin: &String| name(link).starts_with(begin.as_str());
+    if let Some(begin) = begins.iter().find(|begin| !links.iter().any(|link| has(link, begin))) {
+        let names: Vec<_> = links.iter().map(&name).collect();
+        return Err(format!("no link is called `{begin}`; there are {}", names.join(", ")).into());
+    }
+    let is_chosen = |link: &&T| begins.is_empty() || begins.iter().any(|begin| has(link, begin));
+    Ok(links.iter().filter(is_chosen).collect())
 }
 
 /// Rounds and directions.

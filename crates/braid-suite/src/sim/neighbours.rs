@@ -7,7 +7,7 @@ use futures_util::future::{join_all, select_all};
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Fallible, Rounds, Setting, Testbed, is_chosen, median, name};
+use super::{Fallible, Rounds, Setting, Testbed, choose, median, name};
 
 /// Each connection publishes as much QoS 1 as the link takes; the first ten seconds do not count.
 #[derive(clap::Parser)]
@@ -82,11 +82,12 @@ impl Reading {
 
 /// Measures and prints.
 pub(crate) fn run(args: &Args) -> Fallible<()> {
+    let links = choose(&args.link, LINKS, |link| link.0)?;
     println!(
         "link      connections          Mbit/s of each                 of link  slowest of fair share   Jain"
     );
     let mut rows = Vec::new();
-    for &(label, specification, rate) in LINKS.iter().filter(|link| is_chosen(&args.link, link.0)) {
+    for &(label, specification, rate) in links {
         for settings in SHARES {
             let round = async |seed| measure(specification, settings, seed, args.seconds).await;
             let rounds = args.rounds.measure(round)?;
@@ -146,6 +147,16 @@ async fn publish(client: &Client, n: usize, start: Instant, end: Instant) -> Fal
 mod tests {
     use super::super::on_virtual_time;
     use super::*;
+
+    #[test]
+    fn a_link_that_does_not_exist_is_refused() {
+        let chosen = |begins: &[&str]| {
+            let begins: Vec<_> = begins.iter().map(|begin| (*begin).to_owned()).collect();
+            choose(&begins, LINKS, |link| link.0).map(|links| links.len()).ok()
+        };
+        assert_eq!((chosen(&[]), chosen(&["bdp"]), chosen(&["bdp-1", "pol"])), (Some(4), Some(3), Some(2)));
+        assert_eq!((chosen(&["x"]), chosen(&["bdp", "x"])), (None, None));
+    }
 
     /// Each sees a tenth of the rate, and waits in the queue of all: some once took that for a slow queue of their own,
     /// and sent two packets a second.

@@ -1,5 +1,6 @@
 //! `bench real-links`: urgent messages beside bulk on links as they are found, with the gate and without.
 
+use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use braid_bench::urgent::{Lanes, UrgentLoad};
@@ -9,7 +10,7 @@ use braid_measure::Percentiles;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::{Fallible, LinkDirection, Rounds, Setting, Testbed, is_chosen, median, name, or_all};
+use super::{Fallible, LinkDirection, Rounds, Setting, Testbed, choose, median, name, or_all};
 
 /// 100 B of QoS 0 every 100 ms beside bulk of QoS 1, as much as the link takes, in each of the links.
 #[derive(clap::Parser)]
@@ -148,28 +149,23 @@ struct Row {
 
 /// Measures and prints.
 pub(crate) fn run(args: &Args) -> Fallible<()> {
+    let Scenario { profile: links, bound: bounds } = Scenario::read(args.slow)?;
+    let chosen = choose(&args.link, &links, |link| &link.name)?;
     println!(
         "link            way  setting     p50     p90     p99  slowest  first 3 s    bulk Mbit/s  of link  dropped   marks"
     );
-    let (mut rows, mut missed) = (Vec::new(), Vec::new());
-    let Scenario { profile: links, bound: bounds } = Scenario::read(args.slow)?;
-    let chosen: Vec<&Link> = links.iter().filter(|link| is_chosen(&args.link, &link.name)).collect();
-    if chosen.is_empty() {
-        let names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
-        return Err(format!("no link is called so; there are {}", names.join(", ")).into());
-    }
+    let (mut rows, mut verdict) = (Vec::new(), Verdict::default());
     for link in chosen {
         for way in or_all(&args.way) {
             let measured =
                 or_all(&args.setting).into_iter().map(|setting| Row::measure(link, way, setting, args));
             let measured = measured.collect::<Fallible<Vec<_>>>()?;
             let bounds = bounds.iter().filter(|bound| bound.profile == link.name);
-            missed.extend(misses(link.rate()?, bounds, &measured));
+            verdict.check(link.rate()?, bounds, &measured);
             rows.extend(measured);
         }
     }
-    println!("\n{} bounds missed", missed.len());
-    missed.iter().for_each(|line| println!("{line}"));
+    println!("\n{verdict}");
     args.rounds.write(&rows)
 }
 
@@ -214,31 +210,56 @@ impl Row {
     }
 }
 
-/// Lines about the bounds that are missed with the gate. `rate`: Mbit/s of the link.
-fn misses<'a>(rate: f64, bounds: impl Iterator<Item = &'a Bound>, rows: &[Row]) -> Vec<String> {
-    let of = |setting: &str, metric: &str| {
-        let row = rows.iter().find(|row| name(&row.setting) == setting)?;
-        Some(match metric {
-            "p99" => row.p99().unwrap_or(f64::INFINITY),
-            "bulk_share" => row.bulk() / rate * 100.0,
-            _ => row.bulk(),
-        })
-    };
-    let mut lines = Vec::new();
-    for Bound { metric, profile, at_least, at_most, times } in bounds {
-        let base = times.as_deref().map_or(Some(1.0), |times| of(times, metric));
-        let (Some(value), Some(base)) = (of("gate", metric), base) else { continue };
-        // A millisecond is the granularity of the clock.
-        let is_low = at_least.is_some_and(|least| value < least * base);
-        let is_high = at_most.is_some_and(|most| value > most * base && value - base > 1.0);
-        if is_low || is_high {
+/// Verdict about the bounds with the gate.
+#[derive(Debug, Default)]
+struct Verdict {
+    met: usize,
+    /// Lines about the bounds that are missed.
+    missed: Vec<String>,
+    /// Bounds of settings that were not measured.
+    unchecked: usize,
+}
+
+impl Verdict {
+    /// Checks the bounds with the rows of a link in one direction. `rate`: Mbit/s of the link.
+    fn check<'a>(&mut self, rate: f64, bounds: impl Iterator<Item = &'a Bound>, rows: &[Row]) {
+        let of = |setting: &str, metric: &str| {
+            let row = rows.iter().find(|row| name(&row.setting) == setting)?;
+            Some(match metric {
+                "p99" => row.p99().unwrap_or(f64::INFINITY),
+                "bulk_share" => row.bulk() / rate * 100.0,
+                _ => row.bulk(),
+            })
+        };
+        for Bound { metric, profile, at_least, at_most, times } in bounds {
+            let base = times.as_deref().map_or(Some(1.0), |times| of(times, metric));
+            let (Some(value), Some(base)) = (of("gate", metric), base) else {
+                self.unchecked += 1;
+                continue;
+            };
+            // A millisecond is the granularity of the clock.
+            let is_met = value.is_finite()
+                && base.is_finite()
+                && at_least.is_none_or(|least| value >= least * base)
+                && at_most.is_none_or(|most| value <= most * base || value - base <= 1.0);
+            if is_met {
+                self.met += 1;
+                continue;
+            }
             let way = rows.first().map_or_else(String::new, |row| name(&row.way));
             let limit = at_least.or(*at_most).unwrap_or_default();
             let of = times.as_ref().map_or_else(String::new, |times| format!(" of {times}"));
-            lines.push(format!("{profile} {way}: {metric} {:.2}{of}, bound {limit}", value / base));
+            self.missed.push(format!("{profile} {way}: {metric} {:.2}{of}, bound {limit}", value / base));
         }
     }
-    lines
+}
+
+impl Display for Verdict {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Self { met, missed, unchecked } = self;
+        write!(out, "{} bounds missed, {met} met, {unchecked} not checked", missed.len())?;
+        missed.iter().try_for_each(|line| write!(out, "\n{line}"))
+    }
 }
 
 /// One round. `earlier`: seconds of a connection before the one that is measured.
@@ -332,6 +353,50 @@ mod tests {
         ("alone-50-weak", 0.99, 0.9),
         ("alone-10-weak", 0.99, 0.8),
     ];
+
+    #[test]
+    fn a_bound_without_figures_is_not_met() {
+        let row = |setting, p99| Row {
+            link: "l".to_owned(),
+            specification: String::new(),
+            way: LinkDirection::Up,
+            setting,
+            rounds: vec![Reading {
+                latency_ms: Percentiles { p99, ..Percentiles::default() },
+                bulk_megabits: 4.0,
+                ..Reading::default()
+            }],
+        };
+        let bound = |metric: &str, at_least, at_most, times: Option<&str>| Bound {
+            metric: metric.to_owned(),
+            profile: "l".to_owned(),
+            at_least,
+            at_most,
+            times: times.map(str::to_owned),
+        };
+        let bounds = [
+            bound("p99", None, Some(2.0), Some("bbr3")),
+            bound("p99", None, Some(30.0), None),
+            bound("bulk", Some(1.0), None, Some("bbr3")),
+        ];
+        let checked = |rows: &[Row]| {
+            let mut verdict = Verdict::default();
+            verdict.check(8.0, bounds.iter(), rows);
+            verdict.to_string()
+        };
+        let gate = |p99| row(Setting::Gate, p99);
+        let both = |gate_p99, p99| checked(&[gate(gate_p99), row(Setting::Bbr3, p99)]);
+        assert_eq!(both(Some(20.0), Some(10.0)), "0 bounds missed, 3 met, 0 not checked");
+        assert_eq!(
+            both(Some(21.0), Some(10.0)),
+            "1 bounds missed, 2 met, 0 not checked\nl up: p99 2.10 of bbr3, bound 2"
+        );
+        assert_eq!(
+            both(None, None),
+            "2 bounds missed, 1 met, 0 not checked\nl up: p99 NaN of bbr3, bound 2\nl up: p99 inf, bound 30"
+        );
+        assert_eq!(checked(&[gate(Some(20.0))]), "0 bounds missed, 1 met, 2 not checked");
+    }
 
     #[test]
     fn the_gate_helps_or_stands_aside() {
