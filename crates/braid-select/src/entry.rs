@@ -26,6 +26,8 @@ pub(crate) struct Measurement {
     pub(crate) urgent_correction: Option<RatioAverage>,
     /// Completion time in the same way.
     pub(crate) completion_correction: Option<RatioAverage>,
+    /// Loss ratio when both protocols were measured last.
+    loss_beside: Option<f64>,
 }
 
 /// State of one network and origin.
@@ -73,12 +75,9 @@ impl Model {
         Path { rate, ..*path }
     }
 
-    /// Cost on the path that `of` measured, and the other protocol too, if `other` is known.
-    ///
-    /// Packets are lost at random with at most the smaller loss ratio of both. The rest is made by the protocol itself,
-    /// such as losses of bursts at a policer, and does not meet small responses.
-    fn own_cost(&self, of: Protocol, path: &Path, other: Option<&Path>) -> Cost {
-        let random_loss = other.map_or(path.loss, |other| other.loss.min(path.loss));
+    /// Cost on the path that `of` measured, of whose losses so many are random. The rest is made by the protocol itself
+    /// (losses of bursts at a policer) and does not meet small responses.
+    fn own_cost(&self, of: Protocol, path: &Path, random_loss: f64) -> Cost {
         self.stack(of).cost(path, random_loss, &self.workload)
     }
 
@@ -91,7 +90,7 @@ impl Model {
     }
 
     fn translated_cost(&self, of: Protocol, path: &Path) -> Cost {
-        self.own_cost(of, &self.translate(of, path), None)
+        self.own_cost(of, &self.translate(of, path), path.loss)
     }
 }
 
@@ -132,7 +131,8 @@ impl Entry {
             return;
         };
         for (protocol, own, other) in [(of, own, other), (of.other(), other, own)] {
-            let own = model.own_cost(protocol, &own, Some(&other));
+            self.measurement_mut(protocol).loss_beside = Some(own.loss);
+            let own = model.own_cost(protocol, &own, own.loss.min(other.loss));
             let predicted = model.translated_cost(protocol, &other);
             let measurement = self.measurement_mut(protocol);
             for (correction, ratio) in [
@@ -176,6 +176,16 @@ impl Entry {
         estimate.path().filter(|_| estimate.is_fresh(now))
     }
 
+    /// Loss ratio of random losses on the path that `of` measures: at most the smaller one of both protocols, when both
+    /// were measured last, and what has come since then. A path that is not used any more may have become worse too.
+    fn random_loss(&self, of: Protocol, path: &Path) -> f64 {
+        let (Some(other), Some(beside)) = (self.path(of.other()), self.measurement(of).loss_beside) else {
+            return path.loss;
+        };
+        let since = (path.loss - beside).max(0.0);
+        (path.loss - since).min(other.loss) + since
+    }
+
     /// Costs of both protocols; `None` while nothing is measured.
     ///
     /// A protocol that is measured now has the cost of its own path. If only one of them is, the cost of the other one
@@ -188,8 +198,8 @@ impl Entry {
             .filter_map(|(of, path)| Some((of, path?)))
             .max_by_key(|(of, _)| self.measurement(*of).path.at)?;
         let cost = |of: Protocol| match self.fresh_path(now, of) {
-            _ if of == measured_by => model.own_cost(of, &path, self.path(of.other()).as_ref()),
-            Some(own) => model.own_cost(of, &own, self.path(of.other()).as_ref()),
+            _ if of == measured_by => model.own_cost(of, &path, self.random_loss(of, &path)),
+            Some(own) => model.own_cost(of, &own, self.random_loss(of, &own)),
             None => {
                 let mut cost = model.translated_cost(of, &path);
                 let measurement = self.measurement(of);
@@ -298,6 +308,36 @@ mod tests {
                 assert!((after.total() / before.total() - 1.0).abs() < 0.1, "{kept}: {both} then {one}");
             }
         }
+    }
+
+    #[test]
+    fn losses_that_began_when_only_one_protocol_was_measured_are_random() {
+        // QUIC loses a tenth to a policer, TCP nothing. TCP is not used any more when QUIC begins to lose more.
+        let mut entry = Entry::new(SECOND, Protocol::Quic);
+        for second in 1..40 {
+            entry.observe(SECOND * second, &MODEL, Protocol::Tcp, &interval(0.0, 0.05));
+            entry.observe(SECOND * second, &MODEL, Protocol::Quic, &interval(0.1, 0.05));
+        }
+        for (from, loss, random_loss) in [(100, 0.1, 0.0), (300, 0.4, 0.3), (500, 0.05, 0.0)] {
+            for second in from..from + 200 {
+                entry.observe(SECOND * second, &MODEL, Protocol::Quic, &interval(loss, 0.05));
+            }
+            let path = entry.path(Protocol::Quic).unwrap();
+            assert!((path.loss - loss).abs() < 0.01, "{path:?}");
+            let costs = entry.compare((from + 199) * SECOND, &MODEL).unwrap();
+            let expected = Stack::QUIC.cost(&path, random_loss, &MODEL.workload);
+            assert!((costs.quic.total() / expected.total() - 1.0).abs() < 0.05, "{loss}: {costs}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_was_not_measured_beside_the_other_hides_no_losses() {
+        let mut entry = Entry::new(SECOND, Protocol::Quic);
+        entry.observe(SECOND, &MODEL, Protocol::Tcp, &interval(0.0, 0.05));
+        entry.observe(100 * SECOND, &MODEL, Protocol::Quic, &interval(0.1, 0.05));
+        let costs = entry.compare(100 * SECOND, &MODEL).unwrap();
+        let path = entry.path(Protocol::Quic).unwrap();
+        assert_eq!(costs.quic, Stack::QUIC.cost(&path, path.loss, &MODEL.workload));
     }
 
     #[test]
