@@ -111,7 +111,7 @@ impl Memory {
     pub(super) fn quic_failed(&mut self, key: &Key) -> Duration {
         let now = self.now();
         self.selector.quic_failed(now, key, Failure::Handshake);
-        self.save();
+        self.save_changes();
         self.selector.known(now, key).map_or(Duration::ZERO, |known| known.retry_in)
     }
 
@@ -128,6 +128,14 @@ impl Memory {
     /// Takes a reading of a connection over TLS.
     pub(super) fn observe_tcp(&mut self, meter: &mut TcpMeter, reading: &TcpReading) -> Option<Decision> {
         self.selector.observe_tcp(self.now(), &self.key, meter, reading)
+    }
+
+    /// Writes the state file, if there is one, and if more than a little has changed.
+    pub(super) fn save_changes(&mut self) {
+        let now = self.now();
+        if let Some(file) = &mut self.file {
+            file.write_changes(self.selector.remember(now));
+        }
     }
 
     /// Writes the state file, if there is one.

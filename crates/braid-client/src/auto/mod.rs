@@ -298,7 +298,7 @@ impl Auto {
         self.answered.failures = None;
         // A session that ends with the link would take messages with it.
         self.answered.ends_session = properties.session_expiry == Some(0);
-        self.memory.save();
+        self.memory.save_changes();
     }
 
     /// Handles the failure of a connection, or of an attempt to connect. `is_moving`: another link was left for it.

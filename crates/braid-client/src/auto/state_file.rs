@@ -14,6 +14,8 @@ use tracing::warn;
 const VERSION: u32 = 1;
 /// Age from which on knowledge is not used any more.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+/// Seconds by which the latest event of a network has to move before it is written anew: a small part of [`MAX_AGE`].
+const SEEN_STEP: u64 = 3600;
 /// Most bytes that are read.
 const MAX_SIZE: u64 = 1 << 20;
 
@@ -21,8 +23,19 @@ const MAX_SIZE: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
-    /// Networks that were written last, without what only the time has changed.
-    written: Vec<(Key, u32)>,
+    /// Networks that were written last, without small changes.
+    written: Vec<Essence>,
+}
+
+/// Network without what small changes of the time and of the round trip have changed.
+#[derive(Clone, Debug, PartialEq)]
+struct Essence {
+    key: Key,
+    failures: u32,
+    /// Hour of the latest event.
+    hour: u64,
+    /// Binary logarithm of the round trip in microseconds.
+    rtt: Option<u32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,20 +78,33 @@ impl StateFile {
         }
     }
 
-    /// Replaces the file, if networks or failures have changed.
-    pub(super) fn write(&mut self, known: impl Iterator<Item = Remembered>) {
-        let known: Vec<_> = known.collect();
-        let essence: Vec<_> = known.iter().map(|known| (known.key.clone(), known.failures)).collect();
-        if essence == self.written {
-            return;
+    /// Replaces the file, if more has changed than the time and a small part of the round trips.
+    pub(super) fn write_changes(&mut self, known: impl Iterator<Item = Remembered>) {
+        let (known, now): (Vec<_>, _) = (known.collect(), since_1970());
+        if known.iter().map(|known| Essence::of(known, now)).ne(self.written.iter().cloned()) {
+            self.write(known.into_iter());
         }
-        self.written = essence;
-        let saved = since_1970();
+    }
+
+    /// Replaces the file.
+    pub(super) fn write(&mut self, known: impl Iterator<Item = Remembered>) {
+        let (known, saved): (Vec<_>, _) = (known.collect(), since_1970());
+        self.written = known.iter().map(|known| Essence::of(known, saved)).collect();
         let networks = known.into_iter().map(|known| NetworkState::new(known, saved)).collect();
         let content = Content { version: VERSION, saved, networks };
         if let Err(error) = replace(&self.path, &content) {
             warn!("{} cannot be written: {error}", self.path.display());
         }
+    }
+}
+
+impl Essence {
+    /// `now`: seconds since 1970.
+    fn of(known: &Remembered, now: u64) -> Self {
+        let Remembered { key, failures, age, srtt, .. } = known;
+        let hour = now.saturating_sub(age.as_secs()) / SEEN_STEP;
+        let rtt = srtt.and_then(|srtt| srtt.as_micros().checked_ilog2());
+        Self { key: key.clone(), failures: *failures, hour, rtt }
     }
 }
 
@@ -172,6 +198,32 @@ mod tests {
         assert!(read[0].retry_in > Duration::from_secs(590), "{:?}", read[0].retry_in);
         assert_eq!(read[0].srtt, known(0, 0).srtt);
         assert!(read[0].age >= known(0, 0).age);
+    }
+
+    #[test]
+    fn a_round_trip_and_a_later_hour_are_written_and_small_changes_only_at_the_end() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut file = StateFile::new(dir.path().join("state.json"));
+        let at = |age, rtt| Remembered {
+            age: Duration::from_secs(age),
+            srtt: (rtt > 0).then_some(Duration::from_micros(rtt)),
+            ..known(0, 0)
+        };
+        let hours = |hours: u64| hours * SEEN_STEP;
+        file.write(std::iter::once(at(hours(5), 0)));
+        let mut next = |known: Remembered| {
+            std::fs::remove_file(&file.path).expect("it was written");
+            file.write_changes(std::iter::once(known));
+            let is_written = file.path.exists();
+            file.write(std::iter::once(at(hours(3), 40_000)));
+            is_written
+        };
+        assert!(next(at(hours(5), 40_000)), "the first round trip");
+        assert!(!next(at(hours(3), 40_100)), "nearly the same");
+        assert!(next(at(hours(3), 20_000)), "half of the round trip");
+        assert!(next(at(hours(1), 40_000)), "seen later");
+        file.write(std::iter::once(at(hours(3), 41_000)));
+        assert_eq!(file.read()[0].srtt, Some(Duration::from_micros(41_000)));
     }
 
     #[test]
