@@ -16,7 +16,7 @@ const LATENESS: &str = "250ms";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The braidmq binary; without it, the one that was built beside this program.
+    /// The braidmq binary; without it, one is built.
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
 }

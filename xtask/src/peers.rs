@@ -20,6 +20,7 @@ mod process;
 mod suite;
 mod tally;
 
+use super::launch::build;
 use broker::Broker;
 use suite::{Places, Suite};
 use tally::Tally;
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     /// The broker under test.
     #[arg(long, value_enum, default_value = "braidmq")]
     broker: Kind,
-    /// The braidmq binary; without it, the one that was built beside this program.
+    /// The braidmq binary; without it, one is built.
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
     /// Run only cases whose name holds this text.
@@ -113,7 +114,7 @@ fn peers(args: &Args) -> Result<Tally, String> {
     let others = if args.broker == Kind::Braidmq { broker::OTHERS } else { &[] };
     let binary = match &args.binary {
         Some(binary) => root.join(binary),
-        None => std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("braidmq"),
+        None => build(&["braidmq"], false)?.join("braidmq"),
     };
     let mut brokers = Vec::new();
     for variant in [&broker::STANDARD].into_iter().chain(others) {

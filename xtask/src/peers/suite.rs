@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,8 +30,7 @@ pub(super) struct Suite {
 }
 
 impl Suite {
-    /// Runs the script to its end or its limit. An exit code of failure without a failed case is a failure too.
-    /// `environment`: that of all brokers.
+    /// Runs the script to its end or its limit. `environment`: that of all brokers.
     pub(super) fn run(&self, places: &Places<'_>, environment: &[(String, String)], only: &str) -> Tally {
         let mut tally = Tally::default();
         let script = places.root.join("peers").join(self.script);
@@ -65,13 +64,21 @@ impl Suite {
             tally.fail(self.script, &format!("not finished within {:?}", self.limit));
         }
         match child.wait() {
-            Ok(status) if !status.success() && tally.failed == 0 => {
-                tally.fail(self.script, &format!("{status} without a failed case"));
-            }
-            Ok(_) => {}
+            Ok(status) => self.judge_end(status, only, &mut tally),
             Err(error) => tally.fail(self.script, &format!("cannot wait for it: {error}")),
         }
         tally
+    }
+
+    /// Adds a failure for an exit code of failure without a failed case, and for a success without any case, unless
+    /// only some are wanted.
+    fn judge_end(&self, status: ExitStatus, only: &str, tally: &mut Tally) {
+        if !status.success() && tally.failed == 0 {
+            tally.fail(self.script, &format!("{status} without a failed case"));
+        }
+        if tally.is_empty() && only.is_empty() {
+            tally.fail(self.script, "it ran no case");
+        }
     }
 
     /// Counts lines until the script closes its output; false when the limit came first.
@@ -100,4 +107,33 @@ fn lines_of(source: impl Read + Send + 'static) -> Receiver<String> {
         }
     });
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn an_end_without_the_case_that_explains_it_is_a_failure() {
+        const SUITE: Suite = Suite { script: "run_x.py", limit: Duration::ZERO, brokers: &[] };
+        // Exit code, cases wanted, lines of cases, failures.
+        for (code, only, lines, failed) in [
+            (0, "", &["ok a (1 ms)"][..], 0),
+            (0, "", &["known a: b"], 0),
+            (0, "", &[], 1),
+            (0, "", &["nothing of a case"], 1),
+            (0, "x", &[], 0),
+            (1, "", &["FAIL a: b"], 1),
+            (1, "", &["ok a (1 ms)"], 1),
+            (1, "x", &[], 1),
+            (1, "", &[], 1),
+        ] {
+            let mut tally = Tally::default();
+            lines.iter().for_each(|line| tally.take(line));
+            SUITE.judge_end(ExitStatus::from_raw(code << 8), only, &mut tally);
+            assert_eq!(tally.failed, failed, "{code} {only:?} {lines:?}");
+        }
+    }
 }
