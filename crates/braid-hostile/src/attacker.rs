@@ -94,6 +94,11 @@ impl Attacker {
         self.fault.borrow_mut().get_or_insert(fault.into());
     }
 
+    /// Result of a step without which the attack has no effect; its failure is a fault.
+    pub(crate) fn prepared<T>(&self, what: &str, step: io::Result<T>) -> Option<T> {
+        step.inspect_err(|error| self.fault(format!("{what} failed before the attack: {error}"))).ok()
+    }
+
     /// Waits for the next of `rate` steps per second of all workers together.
     pub(crate) async fn pace(&self, rate: f64) {
         // Steps that were missed for longer than this are left out.
@@ -128,5 +133,31 @@ impl Attacker {
             });
         }
         sleep_until(self.end).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_preparation_is_a_fault() {
+        let home = tempfile::tempdir().expect("a directory");
+        let target = Target::free(home.path()).expect("free ports");
+        let now = Instant::now();
+        let attacker = Attacker {
+            tls: target.tls(),
+            target,
+            end: now,
+            next_step: Cell::new(now),
+            done: Cell::new(0),
+            refused: Cell::new(0),
+            fault: RefCell::new(None),
+        };
+        assert_eq!(attacker.prepared("a step", Ok(7)), Some(7));
+        assert_eq!(attacker.counters(), Counters::default());
+        assert_eq!(attacker.prepared::<u8>("a step", Err(io::ErrorKind::UnexpectedEof.into())), None);
+        let fault = attacker.counters().fault.expect("a fault");
+        assert!(fault.starts_with("a step failed before the attack: "), "{fault}");
     }
 }

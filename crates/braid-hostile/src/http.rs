@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
 use crate::quic::QuicClient;
+use crate::stream::LOCAL;
 use crate::target::{HOST, Target};
 
 /// Version of HTTP that TLS agrees on (ALPN).
@@ -110,6 +111,38 @@ pub(crate) fn section3(path: &str) -> Vec<u8> {
     [&[0, 0, 0xd1, 0xd7, 0x51, path_length], path.as_bytes(), &[0x50, 9], HOST.as_bytes()].concat()
 }
 
+/// Checks that a path is served with bytes, without which requests for it would attack nothing.
+///
+/// # Errors
+/// No answer in time, another status than 200, or an empty body.
+pub(crate) async fn expect_body(target: &Target, path: &str) -> io::Result<()> {
+    let ask = async {
+        let mut stream = connect(target, &tls(target, HTTP1), LOCAL).await?;
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+        while !is_ok_with_body(&answer) && answer.len() < buffer.len() {
+            match stream.read(&mut buffer).await? {
+                0 => break,
+                length => answer.extend_from_slice(&buffer[..length]),
+            }
+        }
+        Ok::<_, io::Error>(answer)
+    };
+    let answer = timeout(ANSWER, ask).await??;
+    if is_ok_with_body(&answer) {
+        return Ok(());
+    }
+    let status = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
+    Err(io::Error::other(format!("{path} is answered with {status:?}, and 200 with a body is needed")))
+}
+
+/// Whether the beginning of a response of HTTP/1.1 has status 200 and a byte behind its head.
+fn is_ok_with_body(answer: &[u8]) -> bool {
+    let head = answer.windows(4).position(|part| part == b"\r\n\r\n");
+    answer.starts_with(b"HTTP/1.1 200 ") && head.is_some_and(|at| at + 4 < answer.len())
+}
+
 /// Asks whether the broker is ready, on a fresh connection; returns how long that took.
 ///
 /// # Errors
@@ -166,6 +199,19 @@ mod tests {
         assert_eq!(integer7(1337), [0x7f, 0xba, 0x09]);
         assert_eq!(block2(true, "/live"), b"\x82\x87\x04\x05/live\x41\x09127.0.0.1");
         assert_eq!(section3("/live"), b"\0\0\xd1\xd7\x51\x05/live\x50\x09127.0.0.1");
+    }
+
+    #[test]
+    fn a_response_needs_status_200_and_a_byte_of_its_body() {
+        assert!(is_ok_with_body(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na"));
+        for wrong in [
+            &b""[..],
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+            b"HTTP/1.1 404 Not Found\r\nContent-Length: 1\r\n\r\na",
+        ] {
+            assert!(!is_ok_with_body(wrong), "{}", String::from_utf8_lossy(wrong));
+        }
     }
 
     #[test]

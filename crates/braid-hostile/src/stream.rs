@@ -112,7 +112,7 @@ pub(crate) fn is_accepted(bytes: &[u8]) -> bool {
 /// The first bytes that a client of TLS or secure WebSocket sends: its ClientHello.
 ///
 /// # Errors
-/// Loopback has no free port.
+/// Loopback has no free port, or the client sends nothing.
 pub(crate) async fn client_hello(attacker: &Attacker, transport: Transport) -> io::Result<Vec<u8>> {
     let listener = TcpListener::bind((LOCAL, 0)).await?;
     let port = listener.local_addr()?.port();
@@ -131,7 +131,7 @@ pub(crate) async fn client_hello(attacker: &Attacker, transport: Transport) -> i
         }
         length = accepted => {
             hello.truncate(length?);
-            Ok(hello)
+            if hello.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(hello) }
         }
     }
 }

@@ -24,25 +24,31 @@ const HALF_RATE: f64 = 200.0;
 /// Connections that are opened and closed at the same time.
 const FLOOD: usize = 64;
 
-/// Beginning of a handshake for each transport, of which nothing more follows.
-async fn beginnings(attacker: &Attacker) -> Vec<(Transport, Vec<u8>)> {
+/// Beginning of a handshake for each transport, of which nothing more follows; `None` after a fault.
+async fn beginnings(attacker: &Attacker) -> Option<Vec<(Transport, Vec<u8>)>> {
     // A CONNECT that claims more than it has.
     let connect_packet = packet(0x10, &[&Connect::new("slow").encode()[2..], &[0; 60_000]].concat());
     let mut beginnings = Vec::new();
     for transport in Target::TRANSPORTS {
         let bytes = match transport {
-            Transport::Tls | Transport::Wss => client_hello(attacker, transport).await.unwrap_or_default(),
+            Transport::Tls | Transport::Wss => hello(attacker, transport).await?,
             Transport::Ws => UPGRADE_HEAD.as_bytes().to_vec(),
             Transport::Tcp | Transport::Quic | Transport::Mem => connect_packet.clone(),
         };
         beginnings.push((transport, bytes));
     }
-    beginnings
+    Some(beginnings)
+}
+
+/// ClientHello for a transport; `None` after a fault.
+async fn hello(attacker: &Attacker, transport: Transport) -> Option<Vec<u8>> {
+    attacker.prepared("a ClientHello", client_hello(attacker, transport).await)
 }
 
 /// One byte a second to every listener.
 pub(crate) async fn slowloris(attacker: Rc<Attacker>) {
-    let beginnings = Rc::new(beginnings(&attacker).await);
+    let Some(beginnings) = beginnings(&attacker).await else { return };
+    let beginnings = Rc::new(beginnings);
     let drip = move |attacker: Rc<Attacker>, at: usize| {
         let beginnings = Rc::clone(&beginnings);
         async move {
@@ -83,7 +89,7 @@ pub(crate) async fn ws_half(attacker: Rc<Attacker>) {
 
 /// Holds connections that have sent the beginning of their handshake, and opens another for each that is closed.
 async fn hold(attacker: Rc<Attacker>, transports: &[Transport]) {
-    let mut beginnings = beginnings(&attacker).await;
+    let Some(mut beginnings) = beginnings(&attacker).await else { return };
     beginnings.retain(|(transport, _)| transports.contains(transport));
     let number = HALF * beginnings.len();
     let beginnings = Rc::new(beginnings);
@@ -143,7 +149,8 @@ pub(crate) async fn passwords(attacker: Rc<Attacker>) {
 
 /// Opens connections over TLS at full speed, and closes each once the broker has signed its handshake.
 pub(crate) async fn tls_connects(attacker: Rc<Attacker>) {
-    let hello = Rc::new(client_hello(&attacker, Transport::Tls).await.unwrap_or_default());
+    let Some(hello) = hello(&attacker, Transport::Tls).await else { return };
+    let hello = Rc::new(hello);
     let open = move |attacker: Rc<Attacker>, _at| {
         let hello = Rc::clone(&hello);
         async move {

@@ -12,7 +12,8 @@ use tokio::time::sleep;
 
 use crate::attacker::Attacker;
 use crate::http::{
-    DATA, HEADERS, HTTP1, HTTP2, HTTP3, LARGE_FILE, block2, connect, connect_http3, frame2, integer7, tls,
+    DATA, HEADERS, HTTP1, HTTP2, HTTP3, LARGE_FILE, block2, connect, connect_http3, expect_body, frame2,
+    integer7, tls,
 };
 use crate::stream::{LOCAL, RawClient, read_to_end};
 use crate::target::HOST;
@@ -33,6 +34,9 @@ const LARGE: usize = 1_000_000;
 const UNREAD: usize = 32;
 /// Requests or frames of one write.
 const BATCH: u32 = 64;
+
+/// A file of some lines: the broker's certificate.
+const SMALL_FILE: &str = "/files/data/cert.pem";
 
 /// First bytes of HTTP/2, with SETTINGS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -184,11 +188,14 @@ pub(crate) async fn requests(attacker: Rc<Attacker>) {
         Flood { units: BATCH, reads, ..Flood::new(HTTP1, Vec::new, round) }
     }
     const FLOODS: &[Flood] = &[
-        of(|_| pipelined("/files/broker.log"), true),
+        of(|_| pipelined(SMALL_FILE), true),
         of(|_| pipelined("/api/v1/clients"), true),
         of(|_| pipelined("/"), false),
     ];
-    flood(attacker, REQUESTERS, FLOODS).await;
+    let served = expect_body(&attacker.target, SMALL_FILE).await;
+    if attacker.prepared("a request", served).is_some() {
+        flood(attacker, REQUESTERS, FLOODS).await;
+    }
 }
 
 /// Requests for a large file on each connection of HTTP/2, whose windows have room for one byte.
@@ -203,7 +210,10 @@ pub(crate) async fn unread(attacker: Rc<Attacker>) {
         },
         |_| frame2(PING, 0, 0, &[0; 8]),
     )];
-    flood(attacker, UNREAD, FLOODS).await;
+    let served = expect_body(&attacker.target, LARGE_FILE).await;
+    if attacker.prepared("a request", served).is_some() {
+        flood(attacker, UNREAD, FLOODS).await;
+    }
 }
 
 /// URLs and fields of 1 MB.

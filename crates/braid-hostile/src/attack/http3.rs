@@ -8,7 +8,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::attacker::Attacker;
-use crate::http::{HEADERS, HTTP3, LARGE_FILE, connect_http3, frame3, section3, tls};
+use crate::http::{HEADERS, HTTP3, LARGE_FILE, connect_http3, expect_body, frame3, section3, tls};
 use crate::relay::Relay;
 use crate::stream::LOCAL;
 
@@ -49,6 +49,10 @@ pub(crate) async fn resets(attacker: Rc<Attacker>) {
 
 /// Requests for a large file, of whose responses nothing is acknowledged.
 pub(crate) async fn unacknowledged(attacker: Rc<Attacker>) {
+    let served = expect_body(&attacker.target, LARGE_FILE).await;
+    if attacker.prepared("a request", served).is_none() {
+        return;
+    }
     let tls = tls(&attacker.target, HTTP3);
     let ask = move |attacker: Rc<Attacker>, _at| {
         let tls = tls.clone();
