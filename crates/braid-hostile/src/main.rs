@@ -31,6 +31,7 @@ use report::Record;
 use row::{ROWS, Row};
 use run::RowRun;
 use target::Target;
+use verdict::Finding;
 
 /// Most time to wait before a row until other processes leave the machine alone.
 const QUIET_MACHINE: Duration = Duration::from_secs(30);
@@ -98,7 +99,9 @@ fn run(args: &Args) -> Result<bool, String> {
     let patience = if args.go_first { Duration::ZERO } else { QUIET_MACHINE };
     let mut record = Record::begin(&binary, args.seconds);
     for row in args.rows() {
-        let finding = RowRun { binary: &binary, program: &program, row, seconds, patience }.execute()?;
+        let finding = RowRun { binary: &binary, program: &program, row, seconds, patience }.execute();
+        // The findings of the other rows are wanted all the same.
+        let finding = finding.unwrap_or_else(|reason| Finding::failed(row, reason));
         println!("{finding}");
         record.findings.push(finding);
     }

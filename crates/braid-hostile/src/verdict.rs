@@ -114,6 +114,11 @@ impl Finding {
         Self { name: row.name, unit: row.unit, growth_bound: row.growth_mib, ..Self::default() }
     }
 
+    /// Finding of a row that could not be run.
+    pub(crate) fn failed(row: &Row, reason: String) -> Self {
+        Self { wrong: vec![reason], ..Self::new(row) }
+    }
+
     pub(crate) fn is_good(&self) -> bool {
         self.wrong.is_empty()
     }
@@ -203,6 +208,12 @@ mod tests {
             assert_eq!(row.wrong.join("; "), expected);
             assert_eq!(row.is_good(), expected.is_empty());
         }
+    }
+
+    #[test]
+    fn a_row_that_could_not_be_run_is_a_finding() {
+        let finding = Finding::failed(&crate::row::ROWS[0], "no broker".to_owned());
+        assert!(!finding.is_good() && finding.name == crate::row::ROWS[0].name, "{finding:?}");
     }
 
     #[test]
