@@ -19,7 +19,7 @@ CARGO_DENY := ^0.20
 
 announce = @printf '\n=== %s\n' "$(1)"
 
-.PHONY: help run test fmt fuzz audit tools format-check lint unit tidy spec deny lab peers torture torture-cluster summary
+.PHONY: help run test fmt fuzz audit tools format-check lint unit tidy spec deny lab peers torture torture-cluster
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,9 @@ help: ## List these commands
 run: compiler ## Build BraidMQ and start the broker on loopback, with HTTP on 18083
 	cargo run --release --package braidmq -- serve --http 127.0.0.1:18083 $(ARGS)
 
-test: tools format-check lint unit tidy spec deny lab peers torture torture-cluster summary ## Run all checks of CI, in the order of CI
+test: tools format-check lint unit tidy spec deny lab peers torture torture-cluster ## Run all checks of CI, in the order of CI
+	$(call announce,all checks passed: what cargo test said)
+	@grep -E '^test result: ' $(TEST_LOG)
 
 fmt: ## Format the sources
 	cargo fmt --all
@@ -95,11 +97,6 @@ torture: ## Kill and stop the broker under load, and let its disk and its queues
 torture-cluster: nats-server ## Disturb the processes, disks and networks of a cluster under load, in eleven rounds
 	$(call announce,torture of a cluster)
 	cargo xtask torture-cluster --rounds 1 --longest 5 --kind $(CLUSTER_FAULTS)
-
-# Repeats the results of `cargo test` at the end of the output.
-summary:
-	$(call announce,all checks passed: what cargo test said)
-	@grep -E '^test result: ' $(TEST_LOG)
 
 # === Tools of the checks ===
 
