@@ -10,7 +10,7 @@ use braid_proto::packet::QoS;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicName;
 use bytes::{Buf, BufMut, BytesMut};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::connection::{Connection, ConnectionEvent};
 use crate::failure::{Failure, topic_filter, topic_name};
@@ -20,6 +20,9 @@ use braid_measure::Latencies;
 
 /// Topics of each pair for any number of streams, so that only the streams differ.
 pub const TOPICS: u16 = 64;
+
+/// Time after the measured period in which its last messages arrive; those that are later are missing.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// PairLoad of each pair.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +54,7 @@ pub struct Window {
     pub start: Instant,
     /// Start of the measured period.
     pub from: Instant,
-    /// End of the measured period and of the pair.
+    /// End of the measured period and of publishing.
     pub to: Instant,
 }
 
@@ -71,8 +74,11 @@ impl Window {
 /// Measurements of one pair.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Latencies from publishing to arrival, of the messages that arrived in the measured period.
+    /// Latencies from publishing to arrival, of the messages that were published in the measured period; those that did
+    /// not arrive or could not be queued are missing ones.
     pub latencies: Latencies,
+    /// Messages that arrived in the measured period.
+    pub delivered: u64,
     /// Delays of publishing, which are those of the generator. Paced only.
     pub lateness: Latencies,
 }
@@ -81,6 +87,7 @@ impl Measured {
     /// Adds the measurements of another pair.
     pub fn add(&mut self, other: &Self) {
         self.latencies.add(&other.latencies);
+        self.delivered += other.delivered;
         self.lateness.add(&other.lateness);
     }
 }
@@ -97,6 +104,8 @@ pub struct Pair {
     pace: Option<Pace>,
     sent: u64,
     arrived: u64,
+    /// Messages of the measured period, those that could not be queued among them.
+    due: u64,
     measured: Measured,
 }
 
@@ -131,10 +140,11 @@ impl Pair {
             }
         }
         let (window, measured) = (Window::from_now(Duration::ZERO, Duration::ZERO), Measured::default());
-        Ok(Self { publisher, subscriber, load, topics, window, pace: None, sent: 0, arrived: 0, measured })
+        let (sent, arrived, due) = (0, 0, 0);
+        Ok(Self { publisher, subscriber, load, topics, window, pace: None, sent, arrived, due, measured })
     }
 
-    /// Publishes and receives until the window is over.
+    /// Publishes and receives until the window is over, and receives what is on its way.
     ///
     /// # Errors
     /// A connection ended, or a message is not one of this pair.
@@ -143,10 +153,26 @@ impl Pair {
         if let Drive::Paced(rate) = self.load.drive {
             self.pace = Some(Pace::new(window.start, rate, &TimerService::coarse()));
         }
-        let ended = poll_fn(|cx| self.poll(cx));
-        match tokio::time::timeout_at(window.to, ended).await {
-            Ok(Err(failure)) => Err(failure),
-            Ok(Ok(())) | Err(_) => Ok(self.measured),
+        let published = timeout_at(window.to, poll_fn(|cx| self.poll(cx))).await;
+        published.unwrap_or(Ok(()))?;
+        let drained = timeout_at(window.to + DRAIN, poll_fn(|cx| self.drain(cx))).await;
+        drained.unwrap_or(Ok(()))?;
+        let missing = self.due - self.measured.latencies.arrived();
+        self.measured.latencies.record_missing(missing);
+        Ok(self.measured)
+    }
+
+    /// Receives until every message has arrived.
+    fn drain(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        loop {
+            self.write(cx)?;
+            let has_received = self.receive(cx)?;
+            if self.arrived >= self.sent {
+                return Poll::Ready(Ok(()));
+            }
+            if !has_received {
+                return Poll::Pending;
+            }
         }
     }
 
@@ -172,7 +198,9 @@ impl Pair {
             if self.window.holds(now) {
                 self.measured.lateness.record(now - due);
             }
-            self.publish()?;
+            if !self.publish()? && self.window.holds(now) {
+                self.due += 1;
+            }
         }
         if let Drive::Saturated(most) = self.load.drive {
             let on_their_way = self.sent.saturating_sub(self.arrived);
@@ -185,11 +213,16 @@ impl Pair {
                 }
             }
         }
-        // Takes acknowledgements, and writes the queued messages.
+        self.write(cx)?;
+        Ok(self.sent > before)
+    }
+
+    /// Takes acknowledgements, and writes the queued messages.
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         while let Poll::Ready(event) = self.publisher.poll_next(cx) {
             drop(event?);
         }
-        Ok(self.sent > before)
+        Ok(())
     }
 
     fn publish(&mut self) -> Result<bool, Failure> {
@@ -205,6 +238,7 @@ impl Pair {
         let message = Arc::new(Message::new(topic.clone(), payload.freeze(), self.load.qos, false));
         let is_out = self.publisher.publish(Delivery { stream: *stream, ..Delivery::of(message) })?;
         self.sent += u64::from(is_out);
+        self.due += u64::from(is_out && self.window.holds(self.window.start + Duration::from_nanos(since)));
         Ok(is_out)
     }
 
@@ -229,8 +263,9 @@ impl Pair {
         let (_number, since) = (payload.get_u64(), payload.get_u64());
         self.arrived += 1;
         let now = Instant::now();
-        if self.window.holds(now) {
-            let published = self.window.start + Duration::from_nanos(since);
+        self.measured.delivered += u64::from(self.window.holds(now));
+        let published = self.window.start + Duration::from_nanos(since);
+        if self.window.holds(published) {
             self.measured.latencies.record(now.saturating_duration_since(published));
         }
         Ok(())

@@ -3,8 +3,10 @@
 //!
 //! The load is that of `braid-bench`, in this process; the broker is a process of its own.
 
+use std::future::poll_fn;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::process::ExitCode;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use braid_bench::pairs::{Drive, Measured, Pair, PairLoad, Window};
@@ -15,7 +17,7 @@ use braid_proto::packet::{Connect, ProtocolVersion, QoS};
 use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Target, Transport};
 use serde::Serialize;
 use tokio::runtime::Runtime;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, unconstrained};
 use tokio::time::sleep_until;
 
 use super::brokers::{self, Broker, Running};
@@ -88,6 +90,8 @@ struct FlowRow {
 #[derive(Clone, Debug, Serialize)]
 struct FlowRound {
     delivered: u64,
+    /// Messages of the measured period that never arrived.
+    missing: u64,
     latency_ms: Percentiles,
     /// Delay of the generator itself; empty when it is not paced.
     lateness_ms: Percentiles,
@@ -188,7 +192,7 @@ impl Testbed {
         let running = self.broker.start()?;
         let dialer = self.dialer(scheme, &running)?;
         let before = settled(running.pid())?;
-        let open = self.runtime.block_on(async {
+        let mut open = self.runtime.block_on(async {
             let mut open = Vec::new();
             for number in 0..connections {
                 open.push(connected(&dialer, &format!("bench-idle-{number}")).await?);
@@ -196,7 +200,10 @@ impl Testbed {
             Ok::<_, String>(open)
         })?;
         let after = settled(running.pid())?;
-        drop(open);
+        // The budget of a task would end after some connections, and the others would look open.
+        self.runtime.block_on(unconstrained(poll_fn(|cx| {
+            Poll::Ready(open.iter_mut().try_for_each(|connection| still_open(connection, cx)))
+        })))?;
         let grown = after.rss.saturating_sub(before.rss) as f64;
         Ok(IdleRow { scheme, connections, rss_per_connection: grown / f64::from(connections) })
     }
@@ -237,9 +244,10 @@ async fn flow(dialer: &Dialer, load: PairLoad, seconds: f64, pid: u32) -> Result
         let measured = measured.map_err(|error| error.to_string())?;
         all.add(&measured.map_err(|error| error.to_string())?);
     }
-    let (shares, delivered) = (after.since(&before), all.latencies.arrived());
+    let (shares, delivered) = (after.since(&before), all.delivered);
     Ok(FlowRound {
         delivered,
+        missing: all.latencies.due() - all.latencies.arrived(),
         latency_ms: all.latencies.percentiles(),
         lateness_ms: all.lateness.percentiles(),
         broker_ns_per_message: shares.broker_nanoseconds() / delivered.max(1) as f64,
@@ -247,6 +255,15 @@ async fn flow(dialer: &Dialer, load: PairLoad, seconds: f64, pid: u32) -> Result
         load_cores: shares.generator,
         other_cores: shares.others,
     })
+}
+
+/// Checks that an idle connection is open: a broker that closes them must not look small.
+fn still_open(connection: &mut Connection, cx: &mut Context<'_>) -> Result<(), String> {
+    match connection.poll_next(cx) {
+        Poll::Pending => Ok(()),
+        Poll::Ready(Ok(_)) => Err("the broker sent a packet to an idle connection".to_owned()),
+        Poll::Ready(Err(reason)) => Err(format!("an idle connection has ended: {reason}")),
+    }
 }
 
 async fn connected(dialer: &Dialer, client_id: &str) -> Result<Connection, String> {
@@ -262,11 +279,12 @@ type Column = (&'static str, usize, bool, fn(&FlowRound) -> f64);
 /// Medians of one case, and ratios to the first row.
 fn flow_table(rows: &[FlowRow]) -> String {
     let Some(first) = rows.first() else { return String::new() };
-    let columns: [Column; 6] = [
+    let columns: [Column; 7] = [
         ("CPU ns/msg", 0, true, |round| round.broker_ns_per_message),
         ("msg/s", 0, false, |round| round.delivered as f64 / round.seconds),
         ("p50 us", 0, true, |round| round.latency_ms.p50.unwrap_or(f64::NAN) * 1000.0),
         ("p99 us", 0, true, |round| round.latency_ms.p99.unwrap_or(f64::NAN) * 1000.0),
+        ("missing", 0, false, |round| round.missing as f64),
         ("load", 2, false, |round| round.load_cores),
         ("others", 2, false, |round| round.other_cores),
     ];
@@ -309,6 +327,10 @@ fn idle_table(rows: &[IdleRow]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::sync::mpsc;
+    use std::thread;
+
     use clap::Parser;
 
     use super::*;
@@ -321,6 +343,32 @@ mod tests {
 
     fn parse(arguments: &[&str]) -> Result<StreamsArgs, clap::Error> {
         Cli::try_parse_from([""].iter().chain(arguments)).map(|cli| cli.args)
+    }
+
+    #[test]
+    fn an_idle_connection_that_has_ended_is_found() {
+        let runtime = Runtime::new().unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (end, ended) = mpsc::channel();
+        let broker = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            assert!(socket.read(&mut [0; 1000]).unwrap() > 0);
+            socket.write_all(&[0x20, 3, 0, 0, 0]).unwrap();
+            ended.recv().unwrap();
+        });
+        let transport = Transport::from_scheme("mqtt").unwrap();
+        let target = Target { transport, host: "127.0.0.1".to_owned(), port, path: String::new() };
+        let tls = ClientTls::new(ClientTlsOptions::default());
+        let dialer = Dialer::new(vec![target], tls, ConnectOptions::default(), Vec::new()).unwrap();
+        let reason = runtime.block_on(async {
+            let mut connection = connected(&dialer, "idle").await.unwrap();
+            assert_eq!(poll_fn(|cx| Poll::Ready(still_open(&mut connection, cx))).await, Ok(()));
+            end.send(()).unwrap();
+            poll_fn(|cx| still_open(&mut connection, cx).map_or_else(Poll::Ready, |()| Poll::Pending)).await
+        });
+        broker.join().unwrap();
+        assert!(reason.contains("an idle connection has ended"), "{reason}");
     }
 
     #[test]

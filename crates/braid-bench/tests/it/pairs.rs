@@ -2,18 +2,46 @@ use std::time::Duration;
 
 use braid_bench::pairs::{Drive, Measured, Pair, PairLoad, Window};
 use braid_proto::packet::QoS;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::rig::Rig;
 
-async fn run(load: PairLoad) -> Measured {
+/// Runs a pair on a network that is cut and mended at these times after the start.
+async fn run_cut(load: PairLoad, cuts: &'static [(Duration, bool)]) -> Measured {
     let rig = Rig::start();
     let (publisher, subscriber) = (rig.connect_far("publisher").await, rig.connect_far("subscriber").await);
-    let pair = Pair::set_up(publisher, subscriber, 7, load).await;
+    let pair = Pair::set_up(publisher, subscriber, 7, load).await.expect("the broker takes it");
     let window = Window::from_now(Duration::from_secs(1), Duration::from_secs(2));
-    let measured = pair.expect("the broker takes it").run(window).await.expect("both stay connected");
-    assert_eq!(Instant::now(), window.to);
+    let device = rig.device.clone();
+    tokio::spawn(async move {
+        for (after, is_cut) in cuts {
+            sleep_until(window.start + *after).await;
+            device.change(|link| link.cut = *is_cut);
+        }
+    });
+    let measured = pair.run(window).await.expect("both stay connected");
+    assert!(Instant::now() >= window.to);
     measured
+}
+
+async fn run(load: PairLoad) -> Measured {
+    run_cut(load, &[]).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stall_at_the_end_of_the_period_counts_with_all_its_messages() {
+    let load = PairLoad { streams: 1, qos: QoS::AtMostOnce, size: 64, drive: Drive::Paced(100.0) };
+    // The period ends after three seconds.
+    const CUT: (Duration, bool) = (Duration::from_millis(2700), true);
+    const MENDED: (Duration, bool) = (Duration::from_millis(3200), false);
+    let mended = run_cut(load, &[CUT, MENDED]).await;
+    assert_eq!((mended.latencies.due(), mended.latencies.arrived()), (200, 200));
+    assert!(mended.delivered <= 171, "{mended:?}");
+    assert!(mended.latencies.quantile(0.9).is_some_and(|p90| p90 > 300.0), "{mended:?}");
+    let lost = run_cut(load, &[CUT]).await;
+    assert_eq!(lost.latencies.due(), 200);
+    assert!((165..=171).contains(&lost.latencies.arrived()), "{lost:?}");
+    assert_eq!(lost.latencies.quantile(0.9), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@
 //! loss; a step back is a duplicate or a wrong order, and a fault.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -82,7 +83,7 @@ impl<'run> Subscribers<'run> {
         })
     }
 
-    /// Receives until the run finishes; returns the latencies of the measured period.
+    /// Receives until the run finishes; returns the latencies of the messages that were due in the measured period.
     pub(crate) fn run(mut self) -> Latencies {
         let mut buffer = vec![0; 256 * 1024];
         let mut events = Events::with_capacity(self.subscribers.len().max(1));
@@ -110,8 +111,8 @@ impl<'run> Subscribers<'run> {
                     check(packet, self.flow.qos, &self.topics, &self.blank, *first_publisher, next, acks)?;
                 resolved[arrival.publisher] += arrival.step;
                 delivered += 1;
-                if self.run.measured.contains(&now) {
-                    self.latencies.record(Duration::from_nanos(now.saturating_sub(arrival.due)));
+                if let Some(latency) = latency(&self.run.measured, arrival.due, now) {
+                    self.latencies.record(latency);
                 }
                 Ok(())
             });
@@ -153,6 +154,12 @@ struct Arrival {
     due: u64,
     /// Step of its publisher's sequence number: 1, more after a loss.
     step: u64,
+}
+
+/// Latency of a message that was due in the measured period, whenever it arrives: a stall at the end of the period
+/// delays its messages beyond it.
+fn latency(measured: &Range<u64>, due: u64, now: u64) -> Option<Duration> {
+    measured.contains(&due).then(|| Duration::from_nanos(now.saturating_sub(due)))
 }
 
 /// Checks one packet and appends its acknowledgement.
@@ -202,7 +209,7 @@ fn check(
 mod tests {
     use super::super::packets::{PublishTemplate, split_packet};
     use super::super::payload::{Stamp, blank};
-    use super::{Arrival, check};
+    use super::{Arrival, Duration, check, latency};
 
     const ARRIVED: Arrival = Arrival { publisher: 1, due: 77, step: 1 };
 
@@ -221,6 +228,15 @@ mod tests {
         let mut next = [3];
         assert_eq!(checked(3, &mut next, 1), (Ok(ARRIVED), vec![0x40, 2, 0, 5]));
         assert_eq!(next, [4]);
+    }
+
+    #[test]
+    fn a_message_counts_in_the_period_in_which_it_was_due() {
+        let nanos = |nanos| Some(Duration::from_nanos(nanos));
+        for (due, now, expected) in [(10, 15, nanos(5)), (19, 900, nanos(881)), (9, 15, None), (20, 21, None)]
+        {
+            assert_eq!(latency(&(10..20), due, now), expected, "due at {due}");
+        }
     }
 
     #[test]
