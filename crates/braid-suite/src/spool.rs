@@ -34,9 +34,9 @@ const TOPIC: &str = "large/";
 const AIM: u64 = 300_000_000;
 /// Bytes of the disk that must stay free.
 const SPARE: u64 = 2 << 30;
-/// Time between two samples of the broker.
+/// Time between two samples that are kept.
 const SAMPLE: Duration = Duration::from_secs(5);
-/// Time between two checks for the end of the run.
+/// Time between two readings of the broker's memory for its peak, and between two checks for the end of the run.
 const STEP: Duration = Duration::from_millis(50);
 
 /// Arguments of `bench spool`.
@@ -84,6 +84,8 @@ struct Report {
     /// Without any client.
     before: Resident,
     looks: Vec<Sample>,
+    /// Largest anonymous memory during the load, bytes.
+    peak: u64,
     /// Messages that a subscriber received and verified, and the seconds that their rest took.
     completed: u32,
     completion_seconds: f64,
@@ -133,7 +135,7 @@ pub(crate) fn run(args: &SpoolArgs) -> Result<ExitCode, String> {
     enough_room(args, &directory)?;
     let mut report = measure(args, &broker, &directory)?;
     report.load_average_at_end = load_average();
-    let worst = report.looks.iter().map(|sample| sample.memory.anonymous).max().unwrap_or_default();
+    let worst = report.peak;
     let word = if worst <= AIM { "met" } else { "MISSED" };
     println!(
         "{:.1} MB/s came, clients at most {:.2} s behind; broker {:.2} cores, others {:.2}; CONNECT beside it at most {:.1} ms",
@@ -184,7 +186,7 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
     println!(" seconds    sent MB  on disk MB  RssAnon MB  RssFile MB  CONNECT ms  completed");
     let start = Instant::now();
     let end = start + Duration::from_secs(args.seconds.into());
-    let (sent, shares, looks) = thread::scope(|scope| {
+    let (sent, shares, looks, peak) = thread::scope(|scope| {
         let progress = senders.progress();
         let (tell, deliveries) = mpsc::channel();
         let (stop_senders, stop_reader) = (senders.stop(), reader.stop());
@@ -201,13 +203,12 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
             send().inspect_err(|_: &String| stop_reader())
         });
         let is_over = || sending.is_finished() && reading.is_finished();
-        let mut looks = Vec::new();
+        let (mut looks, mut peak) = (Vec::new(), before.anonymous);
         let mut looked = Ok(());
         while looked.is_ok() && !is_over() {
-            pause(is_over);
-            let sent = progress.load(Ordering::Relaxed);
-            let on_disk = free_bytes(directory).map(|free| free_before.saturating_sub(free));
-            looked = on_disk.and_then(|on_disk| {
+            looked = pause(pid, &mut peak, is_over).and_then(|()| {
+                let sent = progress.load(Ordering::Relaxed);
+                let on_disk = free_before.saturating_sub(free_bytes(directory)?);
                 let completed = whole.load(Ordering::Relaxed);
                 let sample = sample(pid, address, start.elapsed(), Progress { sent, on_disk, completed })?;
                 println!("{}", sample.line());
@@ -218,7 +219,7 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
         let sent = sending.join().unwrap_or_else(|_| Err("the senders' thread died".to_owned()));
         let read = reading.join().unwrap_or_else(|_| Err("the subscriber's thread died".to_owned()));
         match (looked.and(read), sent) {
-            (Ok(()), Ok((sent, shares))) => Ok((sent, shares, looks)),
+            (Ok(()), Ok((sent, shares))) => Ok((sent, shares, looks, peak)),
             (Err(read), Err(sent)) => Err(format!("{read}; {sent}")),
             (Err(reason), _) | (_, Err(reason)) => Err(reason),
         }
@@ -238,6 +239,7 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
         seconds: args.seconds,
         before,
         looks,
+        peak,
         completed: count,
         completion_seconds,
         after,
@@ -248,10 +250,14 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
     })
 }
 
-/// Sleeps until the next sample, or until the run is over.
-fn pause(is_over: impl Fn() -> bool) {
+/// Waits until the next sample, or until the run is over, and raises the peak of the anonymous memory meanwhile.
+fn pause(pid: u32, peak: &mut u64, is_over: impl Fn() -> bool) -> Result<(), String> {
     let end = Instant::now() + SAMPLE;
-    while Instant::now() < end && !is_over() {
+    loop {
+        *peak = of_broker(Resident::of(pid))?.anonymous.max(*peak);
+        if Instant::now() >= end || is_over() {
+            return Ok(());
+        }
         thread::sleep(STEP);
     }
 }
@@ -278,5 +284,21 @@ impl Sample {
             self.connect_milliseconds,
             self.progress.completed
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_read_until_the_run_is_over() {
+        let own = std::process::id();
+        let (mut peak, mut highest) = (0, u64::MAX);
+        pause(own, &mut peak, || true).expect("this process runs");
+        assert!(peak > 0);
+        pause(own, &mut highest, || true).expect("this process runs");
+        assert_eq!(highest, u64::MAX, "a peak does not fall");
+        assert!(pause(u32::MAX, &mut peak, || true).is_err(), "a broker that has ended");
     }
 }

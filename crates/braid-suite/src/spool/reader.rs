@@ -1,5 +1,6 @@
 //! A subscriber that verifies every byte and keeps none.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub(crate) struct Reader {
     pattern: Arc<Pattern>,
     size: u64,
     whole: Arc<AtomicU32>,
+    /// Clients whose message is complete.
+    seen: HashSet<u32>,
 }
 
 /// Position in the stream of packets.
@@ -43,7 +46,7 @@ impl Reader {
         let mut socket = connect(address, "bench-large-reader")?;
         subscribe(&mut socket, &format!("{TOPIC}#"), 1)?;
         socket.set_read_timeout(Some(LIMIT)).map_err(|error| error.to_string())?;
-        Ok(Self { socket, pattern, size: size.into(), whole: Arc::default() })
+        Ok(Self { socket, pattern, size: size.into(), whole: Arc::default(), seen: HashSet::new() })
     }
 
     /// Counter of complete messages.
@@ -60,10 +63,11 @@ impl Reader {
         }
     }
 
-    /// Reads and acknowledges `count` messages, and sends `()` for each to `deliveries`.
+    /// Reads and acknowledges the messages of `count` clients, and sends `()` for each to `deliveries`.
     ///
     /// # Errors
-    /// The connection ends, or a byte differs from the published one.
+    /// The connection ends, a byte differs from the published one, or a message comes again: without DUP it would be
+    /// another one.
     pub(crate) fn read(mut self, count: u32, deliveries: &Sender<()>) -> Result<(), String> {
         let mut buffer = vec![0; ROOM];
         let mut step = Step::Head(Vec::new());
@@ -89,7 +93,7 @@ impl Reader {
 
     /// Consumes the bytes of one step, or all there are.
     fn take(
-        &self,
+        &mut self,
         step: Step,
         bytes: &mut &[u8],
         acknowledgements: &mut Vec<u8>,
@@ -114,6 +118,9 @@ impl Reader {
                 let place = place + now.len() as u64;
                 if place < self.size {
                     return Ok(Step::Payload { client, packet_id, place });
+                }
+                if !self.seen.insert(client) {
+                    return Err(format!("the message of client {client} came again, without DUP"));
                 }
                 push_puback(acknowledgements, packet_id);
                 self.whole.fetch_add(1, Ordering::Relaxed);
@@ -165,7 +172,8 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
         let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connects");
         let (peer, _) = listener.accept().expect("a client");
-        (Reader { socket, pattern: Arc::new(Pattern::new()), size: 5_000, whole: Arc::default() }, peer)
+        let (pattern, whole, seen) = (Arc::new(Pattern::new()), Arc::default(), HashSet::new());
+        (Reader { socket, pattern, size: 5_000, whole, seen }, peer)
     }
 
     fn message(pattern: &Pattern, client: u32) -> Vec<u8> {
@@ -186,6 +194,16 @@ mod tests {
         let mut acknowledgements = Vec::new();
         peer.read_to_end(&mut acknowledgements).expect("read");
         assert_eq!(acknowledgements, [0x40, 2, 0, 7, 0x40, 2, 0, 7]);
+    }
+
+    #[test]
+    fn a_message_that_comes_again_is_no_message_of_another_client() {
+        let (reader, mut peer) = reader();
+        let whole = reader.whole();
+        peer.write_all(&[message(&reader.pattern, 1), message(&reader.pattern, 1)].concat()).expect("sent");
+        let wrong = reader.read(2, &mpsc::channel().0).expect_err("only one client");
+        assert!(wrong.contains("client 1 came again"), "{wrong}");
+        assert_eq!(whole.load(Ordering::Relaxed), 1);
     }
 
     #[test]
