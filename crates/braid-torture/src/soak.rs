@@ -14,6 +14,7 @@ use braid_measure::process::Resident;
 use braid_measure::{Axis, Chart, Format, Line, Panel};
 use braid_torture::{Broker, broker_binary, version};
 use serde::Serialize;
+use tempfile::TempDir;
 
 use super::oracle::{Counts, Options, Oracle, Report};
 use super::plan::Transport;
@@ -98,10 +99,24 @@ struct Growth {
 pub(crate) fn run(args: &Args) -> Result<bool, String> {
     let binary = broker_binary(args.binary.as_deref())?;
     let home = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
+    let outcome = soak(args, &binary, home.path());
+    keep_evidence(home, matches!(outcome, Ok(true)));
+    outcome
+}
+
+/// Keeps store and log of a run that is not good, and says where they are.
+fn keep_evidence(home: TempDir, is_good: bool) {
+    if !is_good {
+        println!("soak: its files are in {}", home.keep().display());
+    }
+}
+
+/// Runs the soak below `home`; true without faults.
+fn soak(args: &Args, binary: &Path, home: &Path) -> Result<bool, String> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     println!("soak: {} minutes, seed {seed}, {}", args.minutes, binary.display());
     let machine = Machine::here();
-    let mut soak = Soak::begin(&binary, home.path(), seed)?;
+    let mut soak = Soak::begin(binary, home, seed)?;
     let samples = soak.watch(Duration::from_secs(args.minutes * 60))?;
     let (report, mut wrong) = soak.end()?;
     let memory = Growth::of(&samples, |sample| sample.memory);
@@ -112,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
     let record = Record {
         machine,
         load_average_at_end: load_average(),
-        version: version(&binary),
+        version: version(binary),
         seed,
         minutes: args.minutes,
         memory,
@@ -267,6 +282,17 @@ mod tests {
     fn samples(memory: impl Fn(f64) -> f64) -> Vec<Sample> {
         let seconds = (0..100).map(f64::from);
         seconds.map(|seconds| Sample { seconds, memory: memory(seconds), file: 1.0 }).collect()
+    }
+
+    #[test]
+    fn the_files_of_a_run_that_is_not_good_are_kept() {
+        let outer = tempfile::tempdir().unwrap();
+        for is_good in [true, false] {
+            let home = TempDir::new_in(outer.path()).unwrap();
+            let path = home.path().to_owned();
+            keep_evidence(home, is_good);
+            assert_eq!(path.exists(), !is_good);
+        }
     }
 
     #[test]
