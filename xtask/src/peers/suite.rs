@@ -1,6 +1,7 @@
 //! Runner of one script of `peers/`, with a time limit.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::Kind;
 use super::install::MSQUIC_RELAY;
 use super::tally::Tally;
+use crate::signal;
 
 /// Paths of a run.
 pub(super) struct Places<'a> {
@@ -49,7 +51,9 @@ impl Suite {
             .env("PEERS_MSQUIC_RELAY", places.home.join(MSQUIC_RELAY))
             .envs(environment.iter().cloned())
             .stdin(Stdio::null())
-            .stdout(Stdio::piped());
+            .stdout(Stdio::piped())
+            // At its limit the script ends with the clients that it has started.
+            .process_group(0);
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
@@ -59,12 +63,11 @@ impl Suite {
         };
         let finished = child.stdout.take().is_some_and(|stdout| self.count(&lines_of(stdout), &mut tally));
         if !finished {
-            // The script may have ended since.
-            let _ = child.kill();
+            signal::kill_group(child.id());
             tally.fail(self.script, &format!("not finished within {:?}", self.limit));
         }
         match child.wait() {
-            Ok(status) => self.judge_end(status, only, &mut tally),
+            Ok(status) => self.check_end(status, only, &mut tally),
             Err(error) => tally.fail(self.script, &format!("cannot wait for it: {error}")),
         }
         tally
@@ -72,7 +75,7 @@ impl Suite {
 
     /// Adds a failure for an exit code of failure without a failed case, and for a success without any case, unless
     /// only some are wanted.
-    fn judge_end(&self, status: ExitStatus, only: &str, tally: &mut Tally) {
+    fn check_end(&self, status: ExitStatus, only: &str, tally: &mut Tally) {
         if !status.success() && tally.failed == 0 {
             tally.fail(self.script, &format!("{status} without a failed case"));
         }
@@ -132,7 +135,7 @@ mod tests {
         ] {
             let mut tally = Tally::default();
             lines.iter().for_each(|line| tally.take(line));
-            SUITE.judge_end(ExitStatus::from_raw(code << 8), only, &mut tally);
+            SUITE.check_end(ExitStatus::from_raw(code << 8), only, &mut tally);
             assert_eq!(tally.failed, failed, "{code} {only:?} {lines:?}");
         }
     }
