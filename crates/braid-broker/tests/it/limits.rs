@@ -1,6 +1,7 @@
 //! Counters of limits. Each limit is reached in a broker of its own, where no other counter of a limit may move.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use braid_broker::{
@@ -309,7 +310,6 @@ async fn exceed_receive_maximum() -> Reached {
     (broker.statistics(), 1)
 }
 
-/// On one stream there are not more Packet Identifiers than are allowed.
 /// The aliases of all streams count together, and those of a stream that has ended no more.
 async fn define_long_aliases() -> Reached {
     let broker = QuicBroker::start();
@@ -318,7 +318,7 @@ async fn define_long_aliases() -> Reached {
         let Packet::Publish(publish) = publish_packet(&"t".repeat(60_000), "", QoS::AtMostOnce, 1) else {
             unreachable!()
         };
-        Packet::Publish(Publish { topic_alias: Some(alias), ..publish })
+        Packet::Publish(Publish { topic_alias: NonZeroU16::new(alias), ..publish })
     };
     let (first, second) = (client.open().await, client.open().await);
     for stream in [first, second] {
@@ -336,6 +336,7 @@ async fn define_long_aliases() -> Reached {
     (statistics, 1)
 }
 
+/// On one stream there are not more Packet Identifiers than are allowed.
 async fn release_nothing() -> Reached {
     let broker = QuicBroker::start();
     let client = broker.connect(connect_v3("client")).await;

@@ -5,7 +5,7 @@ mod continuation;
 mod resend;
 
 use std::collections::VecDeque;
-use std::num::{NonZeroU16, NonZeroU64};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -123,8 +123,7 @@ impl Exchange {
         mut publish: Publish,
         now: Instant,
     ) -> Result<Option<Received>, Violation> {
-        let mut topic =
-            self.streams.resolve_topic(on, publish.topic.take(), publish.topic_alias.map(NonZeroU16::get))?;
+        let mut topic = self.streams.resolve_topic(on, publish.topic.take(), publish.topic_alias)?;
         if let Some(mounting) = &mut self.mounting {
             topic = mounting.mount_publish(&topic, &mut publish)?;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::num::NonZeroU16;
 
 use bytes::{Buf, Bytes, BytesMut};
 use hashbrown::HashMap;
@@ -148,8 +149,8 @@ impl InboundAliases {
     }
 
     /// Topic Name of an alias.
-    pub(crate) fn find(&self, alias: u16) -> Option<&TopicName> {
-        self.names.get(usize::from(alias.checked_sub(1)?))?.as_ref()
+    pub(crate) fn find(&self, alias: NonZeroU16) -> Option<&TopicName> {
+        self.names.get(usize::from(alias.get()) - 1)?.as_ref()
     }
 
     /// Bytes of the Topic Names and of the table.
@@ -162,14 +163,14 @@ impl InboundAliases {
     pub(crate) fn resolve(
         &mut self,
         topic: Option<TopicName>,
-        alias: Option<u16>,
+        alias: Option<NonZeroU16>,
         all: &mut usize,
     ) -> Result<TopicName, Violation> {
         let Some(alias) = alias else { return topic.ok_or(Violation::NoTopic) };
-        if alias == 0 || alias > self.maximum {
-            return Err(Violation::TopicAlias(alias)); // [MQTT-3.3.2-8], [MQTT-3.3.2-9]
+        if alias.get() > self.maximum {
+            return Err(Violation::TopicAlias(alias.get())); // [MQTT-3.3.2-9]
         }
-        let index = usize::from(alias) - 1;
+        let index = usize::from(alias.get()) - 1;
         match topic {
             Some(name) => {
                 let len = self.names.len().max(index + 1);
@@ -184,7 +185,7 @@ impl InboundAliases {
                 self.names[index] = Some(name.clone());
                 Ok(name) // [MQTT-3.3.2-10], [MQTT-3.3.2-12]
             }
-            None => self.names.get(index).cloned().flatten().ok_or(Violation::NoTopic),
+            None => self.find(alias).cloned().ok_or(Violation::NoTopic),
         }
     }
 }

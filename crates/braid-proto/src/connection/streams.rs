@@ -4,6 +4,7 @@
 //! makes no call slower.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -219,7 +220,7 @@ impl Streams {
         &mut self,
         key: StreamKey,
         topic: Option<TopicName>,
-        alias: Option<u16>,
+        alias: Option<NonZeroU16>,
     ) -> Result<TopicName, Violation> {
         if let (None, Some(alias), false) = (&topic, alias, key.is_control())
             && self.data.find(key).is_some_and(|data| data.stream.aliases.find(alias).is_none())

@@ -1,6 +1,7 @@
 //! Large messages that continue on another connection, against a model that knows only their bytes.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -402,7 +403,7 @@ fn a_refused_offset_leaves_the_alias_of_its_packet() {
     let (mut rig, _) = world.resume();
     let mut properties = MessageProperties::default();
     properties.user.push(OFFSET_PROPERTY, "1");
-    let refused = Publish { dup: true, topic_alias: Some(3), ..large.publish(properties) };
+    let refused = Publish { dup: true, topic_alias: NonZeroU16::new(3), ..large.publish(properties) };
     let aliased = Publish { topic: None, ..Publish { dup: false, ..refused.clone() } };
     rig.read(&encoded(&Packet::Publish(refused.clone()), V5));
     assert_eq!(refusals(&mut rig), [OffsetProblem::Offset(1, part)]);
@@ -413,7 +414,7 @@ fn a_refused_offset_leaves_the_alias_of_its_packet() {
 
     with_part(&mut world, &large);
     let (mut rig, _) = world.resume();
-    rig.read(&encoded(&Packet::Publish(Publish { topic_alias: Some(99), ..refused }), V5));
+    rig.read(&encoded(&Packet::Publish(Publish { topic_alias: NonZeroU16::new(99), ..refused }), V5));
     assert_eq!(rig.cause(), Some(Cause::Violation(Violation::TopicAlias(99))));
 }
 
