@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use once_cell::race::OnceBox;
 
 use crate::packet::{MessageProperties, OFFSET_PROPERTY, Publish, PublishHead, Will, put_publish_head};
 use crate::types::{
@@ -24,7 +25,7 @@ pub struct Message {
     /// Topic Name.
     pub topic: TopicName,
     /// Parts of the payload behind `payload`, of a message made by [`with_rest`](Self::with_rest).
-    rest: Option<Box<[Bytes]>>,
+    rest: Option<Box<Box<[Bytes]>>>,
     /// Whether the payload is in a spool, and not in the heap.
     spooled: bool,
     /// QoS of the PUBLISH; a delivery may have a lower one.
@@ -39,10 +40,13 @@ pub struct Message {
     lsn: AtomicU64,
     /// Charge on a memory account; `None` where memory is not accounted.
     charge: Option<MemoryCharge>,
-    templates: OnceLock<Box<Templates>>,
+    templates: OnceBox<Templates>,
     /// Payload; only its first part if there is a `rest`. Behind the fields that every delivery reads.
     pub payload: Payload,
 }
+
+// With the counts of its `Arc` three cache lines, aligned by the allocator: neighbours belong to other threads.
+const _: () = assert!(size_of::<Message>() <= 176);
 
 /// Encoded forms of a message: {MQTT 3, MQTT 5} x {without, with Packet Identifier}.
 type Templates = [OnceLock<Template>; 4];
@@ -71,7 +75,7 @@ impl Message {
             expires_at: None,
             lsn: AtomicU64::new(0),
             charge: None,
-            templates: OnceLock::new(),
+            templates: OnceBox::new(),
         }
     }
 
@@ -89,7 +93,7 @@ impl Message {
             properties,
             lsn: AtomicU64::new(0),
             charge: None,
-            templates: OnceLock::new(),
+            templates: OnceBox::new(),
             payload,
         }
     }
@@ -111,7 +115,7 @@ impl Message {
     /// of a large payload share the others. For publishers only; a received message has one part.
     #[must_use]
     pub fn with_rest(mut self, rest: impl Into<Box<[Bytes]>>) -> Self {
-        self.rest = Some(rest.into()).filter(|rest| !rest.is_empty());
+        self.rest = Some(rest.into()).filter(|rest| !rest.is_empty()).map(Box::new);
         self
     }
 
@@ -129,23 +133,26 @@ impl Message {
 
     /// Length of the whole payload in bytes.
     pub fn payload_len(&self) -> usize {
-        self.payload.len() + self.rest.as_deref().map_or(0, |rest| rest.iter().map(Bytes::len).sum())
+        self.payload.len() + self.rest().iter().map(Bytes::len).sum::<usize>()
     }
 
     /// Parts of the payload that go into an outbox by reference; none if it is copied.
     pub(crate) fn shared_parts(&self) -> impl Iterator<Item = &Bytes> {
         let first = self.payload.as_shared().filter(|_| !self.is_copied());
-        first.into_iter().chain(self.rest.as_deref().unwrap_or_default())
+        first.into_iter().chain(self.rest())
     }
 
     /// Parts of the payload from this offset on.
     pub(crate) fn parts_from(&self, mut offset: usize) -> impl Iterator<Item = Bytes> {
-        let rest = self.rest.as_deref().unwrap_or_default().iter().cloned();
-        std::iter::once(self.payload.to_bytes()).chain(rest).filter_map(move |part| {
+        std::iter::once(self.payload.to_bytes()).chain(self.rest().iter().cloned()).filter_map(move |part| {
             let skipped = offset.min(part.len());
             offset -= skipped;
             (skipped < part.len()).then(|| part.slice(skipped..))
         })
+    }
+
+    fn rest(&self) -> &[Bytes] {
+        self.rest.as_deref().map_or(&[], |rest| rest)
     }
 
     fn is_copied(&self) -> bool {

@@ -30,7 +30,7 @@ pub(crate) struct Stream {
     /// QoS 1 messages received on it whose PUBACK has not been sent.
     pub(crate) unacknowledged: u16,
     /// Acknowledgements of requests on it that are not in its outbox yet.
-    pending_acks: usize,
+    pending_acks: u32,
     traffic: StreamTraffic,
 }
 
@@ -455,7 +455,7 @@ impl Streams {
 
     /// Acknowledgements of requests on this stream that are not in its outbox yet.
     pub(crate) fn pending_acks(&self, key: StreamKey) -> Option<usize> {
-        self.get(key).map(|stream| stream.pending_acks)
+        self.get(key).map(|stream| stream.pending_acks as usize)
     }
 
     // -- Sending -----------------------------------------------------------------------------------
@@ -518,7 +518,7 @@ impl Stream {
 
     fn report(&self, stream: StreamKey, is_ending: bool) -> StreamReport {
         let Self { outbox, pending_acks, traffic, .. } = self;
-        StreamReport::new(stream, is_ending, *pending_acks, outbox, traffic)
+        StreamReport::new(stream, is_ending, *pending_acks as usize, outbox, traffic)
     }
 }
 
