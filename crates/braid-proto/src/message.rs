@@ -81,21 +81,10 @@ impl Message {
 
     /// Message of a PUBLISH that arrived at `now`, with its topic's alias resolved to `topic`.
     pub fn from_publish(publish: Publish, topic: TopicName, now: Instant) -> Self {
-        // One expression, and not `new` with changes: each of these would copy the message.
         let Publish { payload, qos, retain, properties, spooled, .. } = publish;
-        Self {
-            topic,
-            rest: None,
-            spooled,
-            qos,
-            retain,
-            expires_at: expiry(properties.as_deref(), now),
-            properties,
-            lsn: AtomicU64::new(0),
-            charge: None,
-            templates: OnceBox::new(),
-            payload,
-        }
+        let expires_at = expiry(properties.as_deref(), now);
+        // One expression: each builder would copy the message.
+        Self { spooled, properties, expires_at, ..Self::new(topic, payload, qos, retain) }
     }
 
     /// Message of a Will that is published at `now`.
