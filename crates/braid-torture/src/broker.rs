@@ -10,6 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use braid_proto::reason::ReasonCode;
 use rustix::process::Signal;
 
 use crate::process::Process;
@@ -342,6 +343,11 @@ fn check_log(said: &str, code: Option<i32>, expected: i32, why: &[&str]) -> Resu
         return Err(format!("the log does not say that {FAILED}"));
     }
     Ok(())
+}
+
+/// Whether a broker says by this reason that a packet was illegal.
+pub fn means_illegal_packet(reason: ReasonCode) -> bool {
+    matches!(reason, ReasonCode::MalformedPacket | ReasonCode::ProtocolError)
 }
 
 /// The first line that tells of a panic.

@@ -7,5 +7,7 @@ mod broker;
 pub mod history;
 mod process;
 
-pub use broker::{Broker, REFUSED, STORE_FAILED, Start, Starting, broker_binary, free_port, version};
+pub use broker::{
+    Broker, REFUSED, STORE_FAILED, Start, Starting, broker_binary, free_port, means_illegal_packet, version,
+};
 pub use process::Process;

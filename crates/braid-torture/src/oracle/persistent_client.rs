@@ -14,6 +14,7 @@ use braid_proto::packet::{Connect, MessageProperties, PacketId, ProtocolVersion,
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Phase, Session, SessionExpiry};
 use braid_proto::stream::StreamKey;
+use braid_torture::means_illegal_packet;
 use braid_transport::{ConnectOptions, connect};
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
@@ -269,9 +270,7 @@ impl PersistentClient {
 fn is_illegal(failure: &Failure) -> bool {
     let Failure::Ended(cause) = failure else { return false };
     match cause {
-        Cause::Disconnected(reason) | Cause::Refused(reason) => {
-            matches!(*reason, ReasonCode::MalformedPacket | ReasonCode::ProtocolError)
-        }
+        Cause::Disconnected(reason) | Cause::Refused(reason) => means_illegal_packet(*reason),
         // A broker may be stopped, or too slow for a time limit.
         Cause::Violation(violation) => {
             !matches!(violation.reason(), ReasonCode::KeepAliveTimeout | ReasonCode::MaximumConnectTime)

@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid_proto::reason::ReasonCode;
+use braid_torture::means_illegal_packet;
 use tokio::runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
@@ -147,7 +148,7 @@ impl World {
 
     /// Records a reason by which a server says that a packet was illegal.
     fn note_reason(&self, reason: ReasonCode) {
-        if matches!(reason, ReasonCode::MalformedPacket | ReasonCode::ProtocolError) {
+        if means_illegal_packet(reason) {
             self.tally().fault(format!("a server took a packet for illegal: {reason}"));
         }
     }
