@@ -12,7 +12,7 @@ use crate::wire::{Reader, Source, put_string};
 ///
 /// They are kept in the encoding of the wire: a broker passes them on, and a packet may have tens of thousands. Names
 /// and values longer than 65,535 bytes are cut.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, Eq)]
 pub struct UserProperties(Vec<u8>);
 
 impl UserProperties {
@@ -54,6 +54,14 @@ impl UserProperties {
     /// Removes all.
     pub fn clear(&mut self) {
         self.0.clear();
+    }
+}
+
+impl PartialEq for UserProperties {
+    fn eq(&self, other: &Self) -> bool {
+        // An empty vector has no memory. A `memcmp` with masked loads (AVX-512) is given its address for no bytes, and
+        // takes 75 ns for the page fault that it suppresses: a quarter of all that a PUBLISH of MQTT 5 costs.
+        self.0.len() == other.0.len() && (self.is_empty() || self.0 == other.0)
     }
 }
 
