@@ -1,11 +1,10 @@
 //! Cost of streams: publishers and subscribers in pairs, small messages spread over topics and streams.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicName;
@@ -235,7 +234,7 @@ impl Pair {
         payload.put_u64(self.sent);
         payload.put_u64(since);
         payload.resize(size, 0x5A);
-        let message = Arc::new(Message::new(topic.clone(), payload.freeze(), self.load.qos, false));
+        let message = SharedMessage::new(Message::new(topic.clone(), payload.freeze(), self.load.qos, false));
         let is_out = self.publisher.publish(Delivery { stream: *stream, ..Delivery::of(message) })?;
         self.sent += u64::from(is_out);
         self.due += u64::from(is_out && self.window.holds(self.window.start + Duration::from_nanos(since)));

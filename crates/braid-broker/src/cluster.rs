@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use braid_auth::publisher::Publisher;
 use braid_proto::decoder::Spool;
-use braid_proto::message::Message;
+use braid_proto::message::{Message, SharedMessage};
 use braid_proto::packet::ClientId;
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
@@ -84,7 +84,7 @@ pub struct Publication<'a> {
     /// Client Identifier and session of the publisher; `None` for the broker itself.
     pub publisher: Option<(&'a ClientId, SessionId)>,
     /// Messages in their order.
-    pub messages: &'a [Arc<Message>],
+    pub messages: &'a [SharedMessage],
     /// Publishers of the messages with RETAIN, in their order, in the encoding of the store.
     pub retained_by: &'a [Option<Arc<str>>],
     /// Tests whether a topic has a priority above the default.

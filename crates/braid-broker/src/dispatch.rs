@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use braid_proto::connection::Token;
-use braid_proto::message::{Delivery, Message, SubscriptionIds};
+use braid_proto::message::{Delivery, Message, SharedMessage, SubscriptionIds};
 use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
@@ -75,7 +75,7 @@ impl Dispatcher {
     pub(crate) fn admit(
         &self,
         client: &mut ClientAccess,
-        messages: &mut Vec<Arc<Message>>,
+        messages: &mut Vec<SharedMessage>,
         tokens: &mut Vec<Option<Token>>,
         mut set_reason: impl FnMut(Token, ReasonCode),
     ) -> Retention {
@@ -131,7 +131,7 @@ impl Dispatcher {
     fn retain(
         &self,
         retaining: &mut Retaining<'_>,
-        message: &Arc<Message>,
+        message: &SharedMessage,
         publisher: Option<Permitted>,
     ) -> Result<(), ReasonCode> {
         retaining.set(message, publisher).map_err(|limit| self.refuse_retained(limit))
@@ -153,7 +153,7 @@ impl Dispatcher {
         &self,
         routes: &mut RouteCache,
         publisher: Option<&SessionEntry>,
-        messages: &[Arc<Message>],
+        messages: &[SharedMessage],
         retained_by: &[Option<Arc<str>>],
         mut changes: Vec<Change>,
         reached: impl FnMut(usize, bool),
@@ -195,7 +195,7 @@ impl Dispatcher {
         self.routing.priority_of(topic).is_some_and(|priority| priority > Priority::DEFAULT)
     }
 
-    fn urgent_part(&self, messages: &[Arc<Message>]) -> UrgentPart {
+    fn urgent_part(&self, messages: &[SharedMessage]) -> UrgentPart {
         let mut urgent = UrgentPart { is_all: true, bytes: 0 };
         for message in messages {
             urgent.note(self.is_urgent(&message.topic), std::slice::from_ref(message));
@@ -211,7 +211,7 @@ impl Dispatcher {
         &self,
         routes: &mut RouteCache,
         publisher: Option<SessionKey>,
-        messages: &[Arc<Message>],
+        messages: &[SharedMessage],
         changes: Vec<Change>,
         mut reached: impl FnMut(usize, bool),
     ) -> Dispatched {
@@ -243,7 +243,7 @@ impl Dispatcher {
         let mut withheld = Vec::new();
         for ArrivedMessage { message, publisher, retained_by, is_withheld } in arrived {
             withheld.extend(is_withheld.then_some(messages.len()));
-            messages.push(Arc::new(message));
+            messages.push(SharedMessage::new(message));
             rest.push((publisher, retained_by));
         }
         self.memory.charge(&self.memory.account(), &mut messages);
@@ -271,7 +271,7 @@ impl Dispatcher {
     /// Delivers a message to a member of a shared subscription, with the QoS that is returned; `None` if there is none.
     pub(crate) fn deliver_shared(&self, filter: &TopicFilter, message: Message) -> Option<QoS> {
         let group = self.routing.group(filter)?;
-        let mut message = [Arc::new(message)];
+        let mut message = [SharedMessage::new(message)];
         self.memory.charge(&self.memory.account(), &mut message);
         let mut push = BatchPush::new(self, Vec::new());
         let priority = self.routing.priority_of(&message[0].topic);
@@ -316,7 +316,7 @@ impl Dispatcher {
         message: Message,
         changes: Vec<Change>,
     ) -> PublishedOne {
-        let mut message = [Arc::new(message)];
+        let mut message = [SharedMessage::new(message)];
         let account = self.memory.account();
         self.memory.charge(&account, &mut message);
         let (mut is_retained, mut retained) = (true, None);
@@ -378,10 +378,10 @@ impl Dispatcher {
 
 /// Removes the messages for which there is a reason, and their tokens, to which the reason is passed on.
 fn refuse(
-    messages: &mut Vec<Arc<Message>>,
+    messages: &mut Vec<SharedMessage>,
     tokens: &mut Vec<Option<Token>>,
     set_reason: &mut impl FnMut(Token, ReasonCode),
-    mut reason_for: impl FnMut(&Arc<Message>) -> Option<ReasonCode>,
+    mut reason_for: impl FnMut(&SharedMessage) -> Option<ReasonCode>,
 ) {
     let mut kept = 0;
     for index in 0..messages.len() {
@@ -448,7 +448,7 @@ pub(crate) struct UrgentPart {
 }
 
 impl UrgentPart {
-    fn note(&mut self, is_urgent: bool, messages: &[Arc<Message>]) {
+    fn note(&mut self, is_urgent: bool, messages: &[SharedMessage]) {
         self.is_all &= is_urgent;
         if is_urgent {
             self.bytes += messages.iter().map(|message| message_cost(message)).sum::<usize>();
@@ -573,7 +573,7 @@ impl<'a> BatchPush<'a> {
         self.lost.extend(persist::completed(entry.id(), pushed.lost));
     }
 
-    fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
+    fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[SharedMessage]) {
         self.urgent.note(to.priority.is_some_and(|priority| priority > Priority::DEFAULT), run);
         self.work += run.len() * to.matches.len();
         let mut start = 0;
@@ -602,7 +602,7 @@ impl<'a> BatchPush<'a> {
         &mut self,
         shared: &SharedTarget,
         priority: Option<Priority>,
-        message: &Arc<Message>,
+        message: &SharedMessage,
         enqueued_at: Option<NonZeroU32>,
     ) -> Option<QoS> {
         self.deferred.count();
@@ -737,9 +737,9 @@ mod tests {
         entry
     }
 
-    fn message() -> Arc<Message> {
+    fn message() -> SharedMessage {
         let topic = TopicName::parse("t").unwrap();
-        Arc::new(Message::new(topic, "x", QoS::AtLeastOnce, false))
+        SharedMessage::new(Message::new(topic, "x", QoS::AtLeastOnce, false))
     }
 
     /// A turn is bounded by them: overlapping subscriptions cost their matches, however few deliveries there are.
@@ -764,7 +764,7 @@ mod tests {
     async fn the_nodes_of_a_search_count() {
         let core = Core::in_memory(BrokerConfig::default());
         subscribe_to_combinations(&core, 8);
-        let message = Arc::new(Message::new(
+        let message = SharedMessage::new(Message::new(
             TopicName::parse("a/a/a/a/a/a/a/a/n").unwrap(),
             "",
             QoS::AtMostOnce,
@@ -904,7 +904,7 @@ mod tests {
         let identity = Identity::new(Attributes { rules, ..Attributes::default() }).unwrap();
         let mut client = core.access.client(identity, &ClientId::from("client"));
         let retained = |topic: &str| {
-            Arc::new(Message::new(TopicName::parse(topic).unwrap(), "x", QoS::AtMostOnce, true))
+            SharedMessage::new(Message::new(TopicName::parse(topic).unwrap(), "x", QoS::AtMostOnce, true))
         };
         let mut publishers = |topics: &[&str]| {
             let mut messages: Vec<_> = topics.iter().map(|topic| retained(topic)).collect();

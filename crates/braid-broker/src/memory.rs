@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use braid_proto::message::{MemoryAccount, MemoryCharge, Message};
+use braid_proto::message::{MemoryAccount, MemoryCharge, Message, SharedMessage};
 use braid_proto::stream::Priority;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -138,11 +138,11 @@ impl Memory {
     }
 
     /// Charges messages that are not shared yet, as one sum.
-    pub(crate) fn charge(&self, account: &Arc<dyn MemoryAccount>, messages: &mut [Arc<Message>]) {
+    pub(crate) fn charge(&self, account: &Arc<dyn MemoryAccount>, messages: &mut [SharedMessage]) {
         self.add(messages.iter().map(|message| heap_cost(message)).sum());
         for message in messages {
             let bytes = heap_cost(message);
-            match Arc::get_mut(message) {
+            match SharedMessage::get_mut(message) {
                 Some(message) => message.set_charge(MemoryCharge::new(account.clone(), bytes)),
                 None => self.remove(bytes),
             }

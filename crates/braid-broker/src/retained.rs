@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use braid_auth::publisher::Publisher;
-use braid_proto::message::Message;
+use braid_proto::message::{Message, SharedMessage};
 use braid_proto::session::Subscription;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, Walked};
@@ -42,7 +42,7 @@ pub(crate) struct RetainedCursor {
 /// Retained message and its publisher.
 #[derive(Debug)]
 pub(crate) struct RetainedMessage {
-    pub(crate) message: Arc<Message>,
+    pub(crate) message: SharedMessage,
     /// `None` if it is not known: then the message is always permitted.
     publisher: Option<Arc<Publisher>>,
     /// Last answer whether the publisher may publish the message: twice the generation of the rules, and one more if it
@@ -57,7 +57,7 @@ const NOT_ASKED: u64 = u64::MAX;
 
 impl RetainedMessage {
     /// Message that was permitted just now. `None`: the publisher is not known.
-    pub(crate) fn new(message: Arc<Message>, publisher: Option<Permitted>) -> Self {
+    pub(crate) fn new(message: SharedMessage, publisher: Option<Permitted>) -> Self {
         let answer =
             publisher.as_ref().map_or(NOT_ASKED, |permitted| encode_answer(permitted.generation, true));
         let publisher = publisher.map(|permitted| permitted.publisher);
@@ -65,12 +65,12 @@ impl RetainedMessage {
     }
 
     /// Message of a store, about whose publisher nothing was asked yet.
-    pub(crate) const fn stored(message: Arc<Message>, publisher: Option<Arc<Publisher>>) -> Self {
+    pub(crate) const fn stored(message: SharedMessage, publisher: Option<Arc<Publisher>>) -> Self {
         Self { message, publisher, answer: AtomicU64::new(NOT_ASKED), since: None }
     }
 
     /// Message that was retained just now at another node, about whose publisher nothing was asked here.
-    fn arrived(message: Arc<Message>, publisher: Option<Arc<Publisher>>) -> Self {
+    fn arrived(message: SharedMessage, publisher: Option<Arc<Publisher>>) -> Self {
         Self { since: Some(clock::now()), ..Self::stored(message, publisher) }
     }
 
@@ -257,7 +257,7 @@ impl RetainedMessages {
     ///
     /// # Errors
     /// The limit that it would exceed.
-    pub(crate) fn check_room(&self, message: &Arc<Message>) -> Result<(), Limit> {
+    pub(crate) fn check_room(&self, message: &SharedMessage) -> Result<(), Limit> {
         let retained = RetainedMessage::stored(message.clone(), None);
         let is_removal = message.payload.is_empty() || is_broker_topic(&message.topic);
         if is_removal { Ok(()) } else { self.read().check_room(&retained, self.capacity) }
@@ -274,13 +274,15 @@ impl RetainedMessages {
     pub(crate) fn note_answers<'a>(
         &self,
         generation: u64,
-        answers: impl IntoIterator<Item = (&'a Arc<Message>, bool)>,
+        answers: impl IntoIterator<Item = (&'a SharedMessage, bool)>,
     ) {
         let index = self.read();
         for (message, is_permitted) in answers {
             let retained = index.messages.get(&message.topic);
             // Another one may have replaced it meanwhile.
-            if let Some(retained) = retained.filter(|retained| Arc::ptr_eq(&retained.message, message)) {
+            if let Some(retained) =
+                retained.filter(|retained| SharedMessage::ptr_eq(&retained.message, message))
+            {
                 retained.answer.store(encode_answer(generation, is_permitted), Ordering::Relaxed);
             }
         }
@@ -298,7 +300,7 @@ impl RetainedMessages {
     }
 
     /// Messages with one of these numbers. Looks at all that are retained.
-    pub(crate) fn find(&self, lsns: &HashSet<Lsn>) -> Vec<(Lsn, Arc<Message>)> {
+    pub(crate) fn find(&self, lsns: &HashSet<Lsn>) -> Vec<(Lsn, SharedMessage)> {
         let index = self.read();
         let messages = index.messages.iter().map(|(_, retained)| &retained.message);
         let numbered = messages.filter_map(|message| Some((Lsn::new(message.lsn()?.get()), message)));
@@ -357,7 +359,7 @@ impl Retaining<'_> {
     ///
     /// # Errors
     /// The limit that it would exceed. Nothing has changed.
-    pub(crate) fn set(&mut self, message: &Arc<Message>, publisher: Option<Permitted>) -> Result<(), Limit> {
+    pub(crate) fn set(&mut self, message: &SharedMessage, publisher: Option<Permitted>) -> Result<(), Limit> {
         let topic = &message.topic;
         if message.payload.is_empty() {
             self.remove(topic);
@@ -382,7 +384,7 @@ impl Retaining<'_> {
     /// that of the other. Its room was checked where it was published.
     pub(crate) fn set_arrived(
         &mut self,
-        message: &Arc<Message>,
+        message: &SharedMessage,
         publisher: Option<Arc<Publisher>>,
         is_later: impl Fn(Lsn, Lsn) -> bool,
     ) {
@@ -426,14 +428,14 @@ mod tests {
     use super::*;
     use crate::config::LimitsConfig;
 
-    fn message(topic: &str, expires_at: Option<Instant>) -> Arc<Message> {
+    fn message(topic: &str, expires_at: Option<Instant>) -> SharedMessage {
         let topic = TopicName::parse(topic).unwrap();
         let mut message = Message::new(topic, "x", QoS::AtMostOnce, true);
         message.expires_at = expires_at;
-        Arc::new(message)
+        SharedMessage::new(message)
     }
 
-    fn retain(retained: &RetainedMessages, persist: &Persist, message: &Arc<Message>) {
+    fn retain(retained: &RetainedMessages, persist: &Persist, message: &SharedMessage) {
         let mut change = retained.change(persist);
         assert_eq!(change.set(message, None), Ok(()));
         drop(change.commit());
@@ -477,8 +479,9 @@ mod tests {
                 let mut both = after.clone();
                 both.extend(model.get(&topic).map(|(_, by)| ("replaced".to_owned(), (0, *by))));
                 let has_room = sum(&both) <= CAPACITY;
-                let set =
-                    retained.change(&persist).set(&Arc::new(message), by.map(|by| publisher(&names[by])));
+                let set = retained
+                    .change(&persist)
+                    .set(&SharedMessage::new(message), by.map(|by| publisher(&names[by])));
                 assert_eq!(set, if has_room { Ok(()) } else { Err(Limit::RetainedBytes) });
                 outcomes[usize::from(has_room)] += 1;
                 if has_room {

@@ -324,9 +324,7 @@ impl LaneScheduler {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use braid_proto::message::{Delivery, Message};
+    use braid_proto::message::{Delivery, Message, SharedMessage};
     use braid_proto::packet::QoS;
 
     use super::*;
@@ -334,7 +332,7 @@ mod tests {
     /// Queues a large message on a topic of its own.
     fn large(lanes: &mut LaneScheduler, topic: &str, priority: u16) {
         let topic = TopicName::parse(topic).unwrap();
-        let message = Arc::new(Message::new(topic, "large", QoS::AtMostOnce, false));
+        let message = SharedMessage::new(Message::new(topic, "large", QoS::AtMostOnce, false));
         let delivery = Delivery { priority: Priority::new(priority), ..Delivery::of(message) };
         let stream = LogicalStream::Own;
         lanes.push_back(

@@ -1,9 +1,8 @@
 //! Publication: a message to publish.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{MessageProperties, QoS, Will};
 use braid_proto::stream::{Choice, Placement, Priority, StreamPolicy, Subject};
 use braid_proto::topic::{TopicError, TopicName};
@@ -146,7 +145,7 @@ impl Publication {
         let subject = Subject::Message { topic: &self.topic, qos: self.qos, payload_len: self.payload.len() };
         let placement = policy.place(subject, self.choice);
         let message = Message::new(self.topic, self.payload, self.qos, self.retain);
-        let message = Arc::new(message.with_properties(properties, now));
+        let message = SharedMessage::new(message.with_properties(properties, now));
         (Delivery { priority: placement.priority, ..Delivery::of(message) }, placement)
     }
 

@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use braid_proto::connection::Token;
-use braid_proto::message::Message;
+use braid_proto::message::{Message, SharedMessage};
 use braid_proto::packet::PacketId;
 
 use crate::lock::lock;
@@ -27,7 +27,7 @@ pub(crate) struct Receipt {
 #[derive(Clone, Debug)]
 pub struct Received {
     /// The message; cloning shares it.
-    pub message: Arc<Message>,
+    pub message: SharedMessage,
     /// DUP flag: the server may have sent the message before.
     pub dup: bool,
     /// Packet Identifier of its PUBLISH; `None` with QoS 0.
@@ -42,7 +42,7 @@ pub struct Received {
 
 impl Received {
     /// Message as received with QoS 0, for tests of message handlers.
-    pub fn new(message: Arc<Message>) -> Self {
+    pub fn new(message: SharedMessage) -> Self {
         let subscription_ids = Vec::new();
         Self { message, dup: false, packet_id: None, topic_alias: None, subscription_ids, receipt: None }
     }

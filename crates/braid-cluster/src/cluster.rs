@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::cluster::{Answer, Cluster, Forwarded, Publication, RemoteSession, ReplayLimits, Replayed};
-use braid_proto::message::Message;
+use braid_proto::message::{Message, SharedMessage};
 use braid_proto::packet::{ClientId, PacketId, Payload, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
@@ -156,7 +156,7 @@ impl Cluster for NatsCluster {
 
 impl NatsCluster {
     /// Passes a message of QoS 0 on to the subscribers of other nodes.
-    fn spread(&self, publication: &Publication<'_>, message: &Arc<Message>) {
+    fn spread(&self, publication: &Publication<'_>, message: &SharedMessage) {
         self.live.send(LiveMessage {
             is_urgent: (publication.is_urgent)(&message.topic),
             topic: message.topic.clone(),
@@ -249,7 +249,7 @@ fn append(
 }
 
 /// Packet identifiers of the exchanges that begin with the messages: the last changes, which are removed.
-fn opened(messages: &[Arc<Message>], changes: &mut Vec<Change>) -> Vec<PacketId> {
+fn opened(messages: &[SharedMessage], changes: &mut Vec<Change>) -> Vec<PacketId> {
     let count = messages.iter().filter(|message| message.qos == QoS::ExactlyOnce).count();
     let begin = changes.len().saturating_sub(count);
     let is_whole = changes.len() >= count
@@ -321,7 +321,7 @@ mod tests {
         let appended = |qos: &[QoS]| {
             let topic = || TopicName::parse("t").unwrap();
             let messages: Vec<_> =
-                qos.iter().map(|qos| Arc::new(Message::new(topic(), "x", *qos, true))).collect();
+                qos.iter().map(|qos| SharedMessage::new(Message::new(topic(), "x", *qos, true))).collect();
             let publication = Publication {
                 publisher: Some((&client, SessionId::new(1))),
                 messages: &messages,
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn exchanges_belong_to_the_last_changes() {
-        let message = |qos| Arc::new(Message::new(TopicName::parse("t").unwrap(), "x", qos, false));
+        let message = |qos| SharedMessage::new(Message::new(TopicName::parse("t").unwrap(), "x", qos, false));
         let (session, id) = (SessionId::new(1), |value| PacketId::new(value).unwrap());
         let received = |value| Change::Received { session, packet_id: id(value), exchanges: NonZeroU16::MIN };
         let released = Change::ReceivedReleased { session, packet_id: id(9) };

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::packet::{Packet, Publish, TopicCache, packet_type_of};
+use crate::packet::{BorrowedPacket, Packet, Publish, TopicCache, packet_type_of};
 pub use crate::types::SpoolError;
-use crate::types::{PacketType, ProtocolVersion, Violation};
+use crate::types::{PacketType, Payload, PayloadSlice, ProtocolVersion, Violation};
 use crate::wire::{PACKET_SIZE_MAX, Reader, Source, check_minimal, variable};
 use partial::PartialHead;
 pub(crate) use partial::PartialMessage;
@@ -108,15 +108,24 @@ impl Decoder {
     /// # Errors
     /// The first [`Violation`]; the stream must not be decoded any further.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
-        self.decode_with(input, &mut PartialMessages::default())
+        let packet = self.decode_borrowed(input)?;
+        Ok(packet.map(|packet| packet.map_payload(Payload::from)))
     }
 
-    /// Decodes the next packet, as [`Decoder::decode`]; a PUBLISH may continue one of `parts`. [BQ-99]
-    pub(crate) fn decode_with(
+    /// Decodes the next packet, as [`Decoder::decode`], whose payload may be in `input`.
+    pub(crate) fn decode_borrowed<'i>(
         &mut self,
-        input: &mut &[u8],
+        input: &mut &'i [u8],
+    ) -> Result<Option<BorrowedPacket<'i>>, Violation> {
+        self.decode_next(input, &mut PartialMessages::default())
+    }
+
+    /// Decodes the next packet, as [`Decoder::decode_borrowed`]; a PUBLISH may continue one of `parts`. [BQ-99]
+    pub(crate) fn decode_with<'i>(
+        &mut self,
+        input: &mut &'i [u8],
         parts: &mut PartialMessages,
-    ) -> Result<Option<Packet>, Violation> {
+    ) -> Result<Option<BorrowedPacket<'i>>, Violation> {
         let mut packet = self.decode_next(input, parts)?;
         if let Some(Packet::Publish(publish)) = &mut packet {
             parts.complete(publish)?;
@@ -131,11 +140,11 @@ impl Decoder {
         Some(PartialMessage { received: head.length.saturating_sub(missing), head, packet })
     }
 
-    fn decode_next(
+    fn decode_next<'i>(
         &mut self,
-        input: &mut &[u8],
+        input: &mut &'i [u8],
         parts: &mut PartialMessages,
-    ) -> Result<Option<Packet>, Violation> {
+    ) -> Result<Option<BorrowedPacket<'i>>, Violation> {
         if self.spooled.is_some() {
             return self.decode_spooled(input);
         }
@@ -161,7 +170,7 @@ impl Decoder {
         &mut self,
         input: &mut &[u8],
         parts: &mut PartialMessages,
-    ) -> Result<Option<Packet>, Violation> {
+    ) -> Result<Option<BorrowedPacket<'static>>, Violation> {
         let header = loop {
             if let Some(header) = self.fixed_header(&self.partial)? {
                 break header;
@@ -183,9 +192,9 @@ impl Decoder {
         let whole = std::mem::take(&mut self.partial);
         let packet = if header.packet_len >= SHARE_FROM {
             let whole = whole.freeze();
-            self.decode_whole(header, &whole, Source::Shared(&whole))?
+            self.decode_whole(header, &whole, Source::Shared(&whole))?.map_payload(PayloadSlice::detached)
         } else {
-            self.decode_whole(header, &whole, Source::Borrowed)?
+            self.decode_whole(header, &whole, Source::Borrowed)?.map_payload(PayloadSlice::detached)
         };
         Ok(Some(packet))
     }
@@ -261,7 +270,7 @@ impl Decoder {
         })
     }
 
-    fn decode_spooled(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
+    fn decode_spooled(&mut self, input: &mut &[u8]) -> Result<Option<BorrowedPacket<'static>>, Violation> {
         let Some(mut spooled) = self.spooled.take() else { return Ok(None) };
         let (now, rest) = input.split_at(spooled.missing.min(input.len()));
         spooled.packet.append(now)?;
@@ -274,21 +283,24 @@ impl Decoder {
         let whole = spooled.packet.finish()?;
         if let Some(head) = spooled.head.filter(|head| head.is_continued) {
             let payload = whole.slice(head.payload_at..).into();
-            return Ok(Some(Packet::Publish(Publish { payload, spooled: true, ..head.publish })));
+            let publish = Publish { spooled: true, ..head.publish }.map_payload(|()| payload);
+            return Ok(Some(Packet::Publish(publish)));
         }
-        let mut packet = self.decode_whole(spooled.header, &whole, Source::Shared(&whole))?;
+        let packet = self.decode_whole(spooled.header, &whole, Source::Shared(&whole))?;
+        let mut packet = packet.map_payload(PayloadSlice::detached);
         if let Packet::Publish(publish) = &mut packet {
             publish.spooled = true;
         }
         Ok(Some(packet))
     }
 
-    fn decode_whole(
+    #[inline] // With all that it calls for a PUBLISH: each move of the packet waits for its fields to be written.
+    fn decode_whole<'a>(
         &mut self,
         header: FixedHeader,
-        whole: &[u8],
-        source: Source<'_>,
-    ) -> Result<Packet, Violation> {
+        whole: &'a [u8],
+        source: Source<'a>,
+    ) -> Result<BorrowedPacket<'a>, Violation> {
         let mut reader = Reader::new(&whole[header.len..], source);
         let (topics, offered) = (&mut self.topics, &mut self.offered);
         let packet =
@@ -300,6 +312,7 @@ impl Decoder {
     }
 
     /// Fixed header at the start of `bytes`; `None` when it is not complete.
+    #[inline]
     fn fixed_header(&self, bytes: &[u8]) -> Result<Option<FixedHeader>, Violation> {
         let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
         // A wrong type or flag is a violation from the first byte on.

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, Bytes, BytesMut};
 use once_cell::race::OnceBox;
 
-use crate::packet::{MessageProperties, OFFSET_PROPERTY, Publish, PublishHead, Will, put_publish_head};
+use crate::packet::{
+    BorrowedPublish, MessageProperties, OFFSET_PROPERTY, Publish, PublishHead, Will, put_publish_head,
+};
 use crate::types::{
     Lane, Mountpoint, PacketId, Payload, Priority, ProtocolVersion, QoS, StreamKey, TopicFilter, TopicName,
 };
@@ -19,7 +21,10 @@ use crate::wire::PACKET_SIZE_MAX;
 /// costs the kernel and this process about as much as copying this many bytes.
 const COPIED_PAYLOAD: usize = 1024;
 
-/// Application Message, shared behind an [`Arc`] by all of its deliveries.
+/// [`Message`] that all of its deliveries share.
+pub type SharedMessage = triomphe::Arc<Message>;
+
+/// Application Message.
 #[derive(Debug)]
 pub struct Message {
     /// Topic Name.
@@ -45,8 +50,8 @@ pub struct Message {
     pub payload: Payload,
 }
 
-// With the counts of its `Arc` three cache lines, aligned by the allocator: neighbours belong to other threads.
-const _: () = assert!(size_of::<Message>() <= 176);
+// With the count of its references three cache lines, aligned by the allocator: neighbours belong to other threads.
+const _: () = assert!(size_of::<Message>() <= 184);
 
 /// Encoded forms of a message: {MQTT 3, MQTT 5} x {without, with Packet Identifier}.
 type Templates = [OnceLock<Template>; 4];
@@ -80,11 +85,21 @@ impl Message {
     }
 
     /// Message of a PUBLISH that arrived at `now`, with its topic's alias resolved to `topic`.
-    pub fn from_publish(publish: Publish, topic: TopicName, now: Instant) -> Self {
+    pub(crate) fn from_publish(
+        publish: BorrowedPublish<'_>,
+        topic: TopicName,
+        now: Instant,
+    ) -> SharedMessage {
         let Publish { payload, qos, retain, properties, spooled, .. } = publish;
         let expires_at = expiry(properties.as_deref(), now);
-        // One expression: each builder would copy the message.
-        Self { spooled, properties, expires_at, ..Self::new(topic, payload, qos, retain) }
+        let message =
+            Self { spooled, properties, expires_at, ..Self::new(topic, Payload::EMPTY, qos, retain) };
+        let mut message = SharedMessage::new(message);
+        // Copied to where it stays: of a message that is moved with its payload, each move waits for these bytes.
+        if let Some(message) = SharedMessage::get_mut(&mut message) {
+            message.payload.set(payload);
+        }
+        message
     }
 
     /// Message of a Will that is published at `now`.
@@ -286,7 +301,7 @@ impl SubscriptionIds {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     /// Message, shared.
-    pub message: Arc<Message>,
+    pub message: SharedMessage,
     /// Effective QoS: the lesser of published and subscribed. [MQTT-3.8.4-8]
     pub qos: QoS,
     /// RETAIN flag for the receiver.
@@ -310,7 +325,7 @@ pub struct Delivery {
 
 impl Delivery {
     /// Delivery on the control stream, as a client sends its own messages.
-    pub fn of(message: Arc<Message>) -> Self {
+    pub fn of(message: SharedMessage) -> Self {
         Self {
             qos: message.qos,
             retain: message.retain,
@@ -370,7 +385,7 @@ pub(crate) fn put_delivery(
             || transmission.offset > 0
             || delivery.subscription_ids != SubscriptionIds::None);
     // The last reference gains nothing from an encoded form that others could share.
-    if own_properties || transmission.mountpoint.is_some() || Arc::strong_count(&delivery.message) == 1 {
+    if own_properties || transmission.mountpoint.is_some() || SharedMessage::count(&delivery.message) == 1 {
         let topic = match transmission.mountpoint {
             Some(mountpoint) => mountpoint.own_name(&message.topic)?,
             None => message.topic.as_str(),
@@ -470,17 +485,17 @@ impl Drop for MemoryCharge {
 
 /// Guard of a message that is held offline. While one exists, the message counts as offline, also with online holders.
 #[derive(Debug)]
-pub struct OfflineCharge(Arc<Message>);
+pub struct OfflineCharge(SharedMessage);
 
 impl OfflineCharge {
     /// Guard of a message with a charge; `None` where memory is not accounted.
-    pub fn new(message: &Arc<Message>) -> Option<Self> {
+    pub fn new(message: &SharedMessage) -> Option<Self> {
         message.charge()?;
         Some(Self::of(message.clone()))
     }
 
     /// Guard of any message, also of one without a charge.
-    pub fn of(message: Arc<Message>) -> Self {
+    pub fn of(message: SharedMessage) -> Self {
         if let Some(charge) = message.charge() {
             charge.begin_offline();
             charge.account.begin_delivery();
@@ -489,7 +504,7 @@ impl OfflineCharge {
     }
 
     /// Message of the guard.
-    pub fn message(&self) -> &Arc<Message> {
+    pub fn message(&self) -> &SharedMessage {
         &self.0
     }
 }
@@ -550,12 +565,12 @@ mod tests {
         }
     }
 
-    fn charged(totals: &Arc<StreamTotals>) -> Arc<Message> {
+    fn charged(totals: &Arc<StreamTotals>) -> SharedMessage {
         let topic = TopicName::parse("t").expect("a topic name");
         let mut message = Message::new(topic, Bytes::new(), QoS::AtLeastOnce, false);
         totals.move_bytes(100, 0);
         message.set_charge(MemoryCharge::new(totals.clone(), 100));
-        Arc::new(message)
+        SharedMessage::new(message)
     }
 
     #[test]

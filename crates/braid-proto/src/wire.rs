@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::types::{PacketId, Payload, Violation};
+use crate::types::{PacketId, PayloadSlice, Violation};
 
 /// Maximum value of a Variable Byte Integer.
 pub(crate) const VARIABLE_BYTE_INTEGER_MAX: usize = 268_435_455;
@@ -102,10 +102,20 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Skips a byte of zero, if it is next: a Property Length without properties.
+    pub(crate) fn skip_zero(&mut self) -> bool {
+        let rest = self.rest.strip_prefix(&[0]);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
     /// Takes the rest of the packet as the payload of its message.
-    pub(crate) fn payload(&mut self) -> Payload {
+    pub(crate) fn payload(&mut self) -> PayloadSlice<'a> {
         let rest = self.rest();
-        Payload::inline(rest).unwrap_or_else(|| self.own(rest).into())
+        match self.source {
+            Source::Shared(whole) => whole.slice_ref(rest).into(),
+            Source::Borrowed => PayloadSlice::Input(rest),
+        }
     }
 
     /// Takes the rest of the packet.

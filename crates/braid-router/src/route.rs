@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_proto::message::{Delivery, Message, SubscriptionIds};
+use braid_proto::message::{Delivery, SharedMessage, SubscriptionIds};
 use braid_proto::session::{RetainHandling, Subscription};
 use braid_proto::topic::TopicFilter;
 
@@ -24,7 +24,7 @@ pub enum Overlap {
 /// those of one stream are neighbours. `publisher` is the session that published; `None` for the broker itself.
 /// Allocates nothing that `out` has capacity for, unless several identifiers are merged.
 pub fn route<K: Copy + Eq>(
-    message: &Arc<Message>,
+    message: &SharedMessage,
     publisher: Option<K>,
     matches: &[Match<K>],
     overlap: Overlap,
@@ -46,7 +46,7 @@ pub fn route<K: Copy + Eq>(
 
 /// Delivery for all `subscriptions` of one stream; `None` when there are none.
 fn merged<'a>(
-    message: &Arc<Message>,
+    message: &SharedMessage,
     subscriptions: impl Iterator<Item = &'a Subscription> + Clone,
 ) -> Option<Delivery> {
     let mut rest = subscriptions.clone();
@@ -77,12 +77,12 @@ fn merged<'a>(
 ///
 /// Independent of its other subscriptions. A group has no No Local
 /// (`[MQTT-3.8.3-4]`).
-pub fn route_shared<K>(message: &Arc<Message>, group: &Group<K>, member: &Match<K>) -> Delivery {
+pub fn route_shared<K>(message: &SharedMessage, group: &Group<K>, member: &Match<K>) -> Delivery {
     Delivery { shared: Some(Arc::clone(group.filter())), ..live(message, &member.subscription) }
 }
 
 /// Delivery of a retained message because of a SUBSCRIBE.
-pub fn replay(message: &Arc<Message>, subscription: &Subscription) -> Delivery {
+pub fn replay(message: &SharedMessage, subscription: &Subscription) -> Delivery {
     deliver(message, true, subscription) // [MQTT3-3.3.1-8]
 }
 
@@ -97,14 +97,14 @@ pub fn replays_at_subscribe(filter: &TopicFilter, subscription: &Subscription, r
         }
 }
 
-fn live(message: &Arc<Message>, subscription: &Subscription) -> Delivery {
+fn live(message: &SharedMessage, subscription: &Subscription) -> Delivery {
     // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT3-3.3.1-9]
     deliver(message, message.retain && subscription.retain_as_published, subscription)
 }
 
-fn deliver(message: &Arc<Message>, retain: bool, subscription: &Subscription) -> Delivery {
+fn deliver(message: &SharedMessage, retain: bool, subscription: &Subscription) -> Delivery {
     Delivery {
-        message: Arc::clone(message),
+        message: SharedMessage::clone(message),
         qos: message.qos.min(subscription.qos), // [MQTT-3.8.4-8] [MQTT-4.8.2-3]
         retain,
         subscription_ids: subscription.id.map_or(SubscriptionIds::None, SubscriptionIds::One),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use braid_proto::decoder::{Spool, SpoolError};
-use braid_proto::message::{Delivery, Message, SubscriptionIds};
+use braid_proto::message::{Delivery, Message, SharedMessage, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, PacketId, Payload, QoS, Will};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::{TopicFilter, TopicName};
@@ -28,14 +28,14 @@ pub struct Now {
 #[derive(Clone)]
 pub struct StoredMessage {
     /// Its own expiry time is not used: it may be of another process's clock.
-    message: Arc<Message>,
+    message: SharedMessage,
     expires_at: Option<SystemTime>,
     publisher: Option<Arc<str>>,
 }
 
 impl StoredMessage {
     /// Stores a live message at `now`: shared, not copied.
-    pub fn of(message: Arc<Message>, now: Now) -> Self {
+    pub fn of(message: SharedMessage, now: Now) -> Self {
         // A time beyond the range of `SystemTime` never comes.
         let expires_at = message
             .expires_at
@@ -54,7 +54,7 @@ impl StoredMessage {
     ) -> Self {
         let mut message = Message::new(topic, payload, qos, retain);
         message.properties = properties;
-        Self { message: Arc::new(message), expires_at, publisher: None }
+        Self { message: SharedMessage::new(message), expires_at, publisher: None }
     }
 
     /// Adds the publisher, for a message that is retained.
@@ -78,7 +78,7 @@ impl StoredMessage {
 
     /// Replaces the payload by one that is spooled or in the heap.
     pub(crate) fn with_payload(self, payload: impl Into<Payload>, is_spooled: bool) -> Self {
-        Self { message: Arc::new(self.like(payload).with_spooled(is_spooled)), ..self }
+        Self { message: SharedMessage::new(self.like(payload).with_spooled(is_spooled)), ..self }
     }
 
     /// Replaces the payload by a copy of this one: in the spool if it is above the spool's threshold. If the spool is
@@ -100,11 +100,11 @@ impl StoredMessage {
 
     /// The live message at `now`; shared when it never expires. One whose time has passed expires at `now`, and none
     /// lives longer than its Message Expiry Interval, even if the wall clock was set back.
-    pub fn live(&self, now: Now) -> Arc<Message> {
-        let Some(left) = self.time_left(now) else { return Arc::clone(&self.message) };
+    pub fn live(&self, now: Now) -> SharedMessage {
+        let Some(left) = self.time_left(now) else { return SharedMessage::clone(&self.message) };
         let mut message = self.like(self.payload().clone()).with_spooled(self.message.is_spooled());
         message.expires_at = Some(now.instant.checked_add(left).unwrap_or(now.instant));
-        Arc::new(message)
+        SharedMessage::new(message)
     }
 
     /// Time to live at `now`, limited as in [`live`](Self::live); `None` when it never expires.
@@ -239,7 +239,7 @@ impl StoredDelivery {
     }
 
     /// The live delivery on the control stream. `message` must be the referenced one.
-    pub fn live(&self, message: Arc<Message>) -> Delivery {
+    pub fn live(&self, message: SharedMessage) -> Delivery {
         Delivery {
             message,
             qos: self.qos,

@@ -1,11 +1,10 @@
 //! Peer of a protocol machine, and input that both machines share.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use braid_proto::connection::{Client, Outbox, Server, StreamAction};
 use braid_proto::decoder::Decoder;
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{Packet, ProtocolVersion, QoS};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicName;
@@ -48,7 +47,7 @@ pub(super) fn delivery(on: StreamKey, byte: u8, payload_len: usize, retain: bool
     let payload = Bytes::from(vec![byte; payload_len]);
     let message = Message::new(TopicName::parse("topic").expect("a name"), payload, qos, retain);
     let priority = Priority::new(u16::from(byte & 16));
-    Delivery { stream: on, priority, ..Delivery::of(Arc::new(message)) }
+    Delivery { stream: on, priority, ..Delivery::of(SharedMessage::new(message)) }
 }
 
 /// Output of a protocol machine.

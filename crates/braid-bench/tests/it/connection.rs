@@ -1,9 +1,8 @@
-use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use braid_bench::{Connection, ConnectionEvent, SendOutcome};
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{Connect, ProtocolVersion, QoS};
 use braid_proto::session::{Session, SessionExpiry};
 use braid_proto::stream::StreamKey;
@@ -37,7 +36,7 @@ async fn buffered_bytes_are_flushed_completely() {
     let mut connection = timeout(LIMIT, connection).await.expect("in time").expect("the broker accepts");
     let topic = TopicName::parse("t").expect("a topic");
     let message = Message::new(topic, vec![0; 100_000], QoS::AtLeastOnce, false);
-    let sent = connection.send(Delivery::of(Arc::new(message))).expect("the broker takes it");
+    let sent = connection.send(Delivery::of(SharedMessage::new(message))).expect("the broker takes it");
     let SendOutcome::Queued(Some(id)) = sent else { panic!("{sent:?}") };
     let happened = timeout(LIMIT, connection.next()).await.expect("all of it left").expect("an answer");
     assert!(matches!(happened, ConnectionEvent::Published(of, _) if of == id), "{happened:?}");
@@ -54,7 +53,7 @@ async fn no_more_is_written_than_was_allowed() {
     let topic = TopicName::parse("t").expect("a topic");
     let message = Message::new(topic, vec![0; 100_000], QoS::AtLeastOnce, false);
     connection.write_at_most(0);
-    connection.send(Delivery::of(Arc::new(message))).expect("the broker takes it");
+    connection.send(Delivery::of(SharedMessage::new(message))).expect("the broker takes it");
     let (all, _) = connection.progress(StreamKey::CONTROL);
     for (allowed, expected) in [(0, 0), (3, 3), (40_000, 40_003), (100_000, all - before)] {
         connection.write_at_most(allowed);

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use braid_proto::connection::{Server, Token};
-use braid_proto::message::Message;
+use braid_proto::message::SharedMessage;
 use braid_proto::packet::QoS;
 use braid_proto::stream::StreamKey;
 use braid_store::{Change, Commit, Completion, StoreError};
@@ -261,7 +261,7 @@ impl AckPipeline {
     /// twice. [MQTT-4.3.3-10]
     pub(super) fn note_received(
         &mut self,
-        messages: &[Arc<Message>],
+        messages: &[SharedMessage],
         tokens: &[Option<Token>],
         changes: &mut Vec<Change>,
     ) {
@@ -332,7 +332,7 @@ mod tests {
     use std::time::Duration;
 
     use braid_proto::connection::{Acceptance, Event, ServerOptions};
-    use braid_proto::message::Delivery;
+    use braid_proto::message::{Delivery, Message};
     use braid_proto::packet::ClientId;
     use braid_proto::session::Session;
     use braid_proto::topic::TopicName;
@@ -365,7 +365,7 @@ mod tests {
         };
         let policy = QueuePolicy::new(&limits, now, Arc::new(Memory::new(&limits)));
         let topic = TopicName::parse("t").expect("a topic name");
-        let message = Arc::new(Message::new(topic, "x", QoS::AtLeastOnce, false));
+        let message = SharedMessage::new(Message::new(topic, "x", QoS::AtLeastOnce, false));
         let deliveries = std::iter::repeat_with(|| Delivery::of(message.clone())).take(6);
         receiver.queue.push(deliveries, &policy, now, &mut Vec::new());
         receiver

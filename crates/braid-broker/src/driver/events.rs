@@ -1,13 +1,12 @@
 //! Events of the protocol machine, answered in their order; PUBLISH packets are dispatched a batch at a time.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use braid_auth::identity::Identity;
 use braid_proto::connection::{Event, Server, Token};
-use braid_proto::message::Message;
+use braid_proto::message::SharedMessage;
 use braid_proto::packet::{Auth, Connect};
 use braid_proto::reason::ReasonCode;
 use braid_store::{Change, StoreError};
@@ -51,7 +50,7 @@ const INITIAL_WORK: usize = 64;
 /// session that are committed with them.
 #[derive(Default)]
 struct PublishBatch {
-    messages: Vec<Arc<Message>>,
+    messages: Vec<SharedMessage>,
     tokens: Vec<Option<Token>>,
     changes: Vec<Change>,
     /// Acknowledgements of this turn, of dispatched messages and of other requests.
@@ -86,7 +85,7 @@ pub(super) enum Question {
 }
 
 impl PublishBatch {
-    fn push(&mut self, message: Arc<Message>, token: Option<Token>) {
+    fn push(&mut self, message: SharedMessage, token: Option<Token>) {
         self.messages.push(message);
         self.tokens.push(token);
     }

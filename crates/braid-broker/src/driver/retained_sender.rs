@@ -169,7 +169,7 @@ mod tests {
 
     use braid_auth::acl::Decision;
     use braid_auth::identity::Identity;
-    use braid_proto::message::Message;
+    use braid_proto::message::{Message, SharedMessage};
     use braid_proto::packet::{ClientId, QoS};
 
     use super::*;
@@ -182,7 +182,7 @@ mod tests {
     const CONTROL: StreamKey = StreamKey::CONTROL;
 
     fn retained_message(message: Message) -> RetainedMessage {
-        RetainedMessage::stored(Arc::new(message), None)
+        RetainedMessage::stored(SharedMessage::new(message), None)
     }
 
     fn permit_all() -> Access {
@@ -279,7 +279,7 @@ mod tests {
         let publisher = Arc::new(Publisher::new(&Identity::named("u"), ClientId::from("c"), false));
         messages.restore((0..TOPICS).map(|number| {
             let topic = TopicName::parse(&format!("t/{number}")).expect("a topic name");
-            let message = Arc::new(Message::new(topic, "x", QoS::AtMostOnce, true));
+            let message = SharedMessage::new(Message::new(topic, "x", QoS::AtMostOnce, true));
             // Every third was permitted in the first generation, the others come from a store.
             match number % 3 {
                 0 => RetainedMessage::new(

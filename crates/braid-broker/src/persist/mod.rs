@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{ClientId, QoS};
 use braid_proto::session::Subscriptions;
 use braid_proto::topic::TopicFilter;
@@ -86,11 +86,11 @@ impl Persist {
     pub(crate) fn retain(
         &self,
         changes: &mut Vec<Change>,
-        message: &Arc<Message>,
+        message: &SharedMessage,
         publisher: Option<Arc<str>>,
     ) {
         let lsn = Lsn::new(self.name(message).0.get());
-        let message = StoredMessage::of(Arc::clone(message), self.now()).with_publisher(publisher);
+        let message = StoredMessage::of(SharedMessage::clone(message), self.now()).with_publisher(publisher);
         changes.push(Change::Stored { lsn, message });
         changes.push(Change::Retained { message: lsn });
     }
@@ -122,7 +122,7 @@ impl Persist {
             _ => false,
         };
         if !is_stored {
-            let stored = StoredMessage::of(Arc::clone(&delivery.message), self.now());
+            let stored = StoredMessage::of(SharedMessage::clone(&delivery.message), self.now());
             changes.push(Change::Stored { lsn: message, message: stored });
         }
         let enqueued_at = policy.stored_since(delivery, || self.now());
@@ -217,7 +217,7 @@ impl Persist {
         lsns: Vec<Lsn>,
         now: Now,
         loader: &mut MessageLoader,
-    ) -> Result<Vec<Option<Arc<Message>>>, StoreError> {
+    ) -> Result<Vec<Option<SharedMessage>>, StoreError> {
         if lsns.is_empty() {
             return Ok(Vec::new());
         }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use braid_auth::identity::Identity;
 use braid_auth::publisher::Publisher;
 use braid_proto::decoder::Spool;
-use braid_proto::message::{MemoryAccount, Message};
+use braid_proto::message::{MemoryAccount, Message, SharedMessage};
 use braid_proto::packet::{PacketId, Will};
 use braid_proto::session::{Phase, Session};
 use braid_proto::topic::{TopicFilter, TopicName};
@@ -248,7 +248,7 @@ fn revive(shown: ShownSession, messages: &Messages) -> Result<RecoveredSession, 
 /// Stored messages, each once however many deliveries refer to it.
 struct Messages {
     /// Messages loaded into memory.
-    wanted: HashMap<Lsn, Arc<Message>>,
+    wanted: HashMap<Lsn, SharedMessage>,
     /// Publishers of retained messages.
     publishers: HashMap<Lsn, Arc<Publisher>>,
     /// Terms of each of the others, by ascending number.
@@ -285,13 +285,13 @@ impl Messages {
         failure.map_or(Ok(Self { wanted: read, publishers: publishers.of, others }), Err)
     }
 
-    fn of(&self, lsn: Lsn) -> Result<Arc<Message>, StoreError> {
+    fn of(&self, lsn: Lsn) -> Result<SharedMessage, StoreError> {
         self.wanted.get(&lsn).cloned().ok_or_else(|| missing(lsn))
     }
 
     /// Completes a queue entry with its message, or with the terms of one that stays in the store. Returns the message
     /// if it is in memory.
-    fn resolve(&self, entry: &mut StoredEntry) -> Result<Option<Arc<Message>>, StoreError> {
+    fn resolve(&self, entry: &mut StoredEntry) -> Result<Option<SharedMessage>, StoreError> {
         let Source::Store { lsn, .. } = *entry.source() else { return Ok(None) };
         if let Some(message) = self.wanted.get(&lsn) {
             entry.set_message(message.clone());
@@ -362,11 +362,11 @@ impl MessageLoader {
     }
 
     /// The live message of a stored one.
-    pub(crate) fn live(&mut self, lsn: Lsn, stored: StoredMessage, now: Now) -> Arc<Message> {
+    pub(crate) fn live(&mut self, lsn: Lsn, stored: StoredMessage, now: Now) -> SharedMessage {
         let mut message = stored.live(now);
         drop(stored);
         // A message that the store shares was charged before.
-        if let Some(message) = Arc::get_mut(&mut message) {
+        if let Some(message) = SharedMessage::get_mut(&mut message) {
             self.share_topic(message);
             self.note_unspooled(message);
             self.memory.charge_one(&self.account, message);
@@ -448,7 +448,7 @@ mod tests {
             let topic = TopicName::parse(topic).unwrap();
             let message = Message::new(topic, "x", QoS::AtLeastOnce, true);
             message.set_lsn(NonZeroU64::new(lsn).unwrap());
-            RetainedMessage::stored(Arc::new(message), None)
+            RetainedMessage::stored(SharedMessage::new(message), None)
         };
         retained.restore([message("a", 7), message("b", 9)]);
         let sent = |number: u64, message, id: u16| {

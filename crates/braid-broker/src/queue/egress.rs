@@ -308,7 +308,7 @@ impl Waiting {
 mod tests {
     use std::sync::Arc;
 
-    use braid_proto::message::Message;
+    use braid_proto::message::{Message, SharedMessage};
     use braid_proto::stream::Priority;
     use braid_proto::topic::TopicName;
 
@@ -318,7 +318,7 @@ mod tests {
 
     fn delivery(stream: u32, priority: u16, number: u8) -> Delivery {
         let topic = TopicName::parse("t").expect("a topic name");
-        let message = Arc::new(Message::new(topic, vec![number], QoS::AtLeastOnce, false));
+        let message = SharedMessage::new(Message::new(topic, vec![number], QoS::AtLeastOnce, false));
         let (stream, priority) = (StreamKey::bidi(stream), Priority::new(priority));
         Delivery { stream, priority, ..Delivery::of(message) }
     }

@@ -155,7 +155,7 @@ impl QueuePolicy {
 
 #[cfg(test)]
 mod tests {
-    use braid_proto::message::Message;
+    use braid_proto::message::{Message, SharedMessage};
     use braid_proto::packet::QoS;
     use braid_proto::topic::TopicName;
 
@@ -168,7 +168,7 @@ mod tests {
 
     fn delivery() -> Delivery {
         let topic = TopicName::parse("t").unwrap();
-        Delivery::of(Arc::new(Message::new(topic, bytes::Bytes::new(), QoS::AtLeastOnce, false)))
+        Delivery::of(SharedMessage::new(Message::new(topic, bytes::Bytes::new(), QoS::AtLeastOnce, false)))
     }
 
     /// Whole seconds drop nothing too soon.

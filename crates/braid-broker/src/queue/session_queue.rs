@@ -700,7 +700,7 @@ mod tests {
     use std::task::Wake;
     use std::time::{Duration, SystemTime};
 
-    use braid_proto::message::Message;
+    use braid_proto::message::{Message, SharedMessage};
     use braid_proto::topic::TopicName;
     use braid_store::{Lsn, StoredDelivery};
 
@@ -768,7 +768,7 @@ mod tests {
 
         /// Six messages of eight exceed the congestion threshold.
         fn push_six(&self, qos: QoS) -> PushOutcome {
-            let message = Arc::new(message("", qos));
+            let message = SharedMessage::new(message("", qos));
             let deliveries = std::iter::repeat_with(|| Delivery::of(message.clone())).take(6);
             self.queue.push(deliveries, &self.policy, self.now, &mut Vec::new())
         }
@@ -828,7 +828,7 @@ mod tests {
     fn unsent_messages_come_back_in_front() {
         let (fixture, mut egress) = (Fixture::new(), EgressQueue::default());
         let push = |text: &'static str| {
-            fixture.push(Delivery::of(Arc::new(message(text, QoS::AtLeastOnce))));
+            fixture.push(Delivery::of(SharedMessage::new(message(text, QoS::AtLeastOnce))));
         };
         fixture.queue.open();
         ["1", "2"].into_iter().for_each(push);
@@ -850,7 +850,7 @@ mod tests {
         let limits = LimitsConfig { queued_messages: 100, queue_overflow: overflow, ..config() };
         let (fixture, mut egress) = (Fixture::with(&limits), EgressQueue::default());
         fixture.queue.open();
-        let message = Arc::new(message("", QoS::AtLeastOnce));
+        let message = SharedMessage::new(message("", QoS::AtLeastOnce));
         let mut dropped = 0;
         for (stream, priority, count) in [(2, 5, 4), (1, 9, 90)] {
             let (stream, priority) = (StreamKey::bidi(stream), Priority::new(priority));
@@ -873,7 +873,7 @@ mod tests {
     fn stored_delivery(queue_lsn: u64) -> Delivery {
         Delivery {
             queue_lsn: Some(number(queue_lsn)),
-            ..Delivery::of(Arc::new(message("", QoS::AtLeastOnce)))
+            ..Delivery::of(SharedMessage::new(message("", QoS::AtLeastOnce)))
         }
     }
 
@@ -913,7 +913,7 @@ mod tests {
         fixture.queue.open();
         for (qos, spooled) in [(QoS::AtLeastOnce, true), (QoS::AtMostOnce, true), (QoS::AtMostOnce, false)] {
             let message = message(vec![0; 10_000], qos).with_spooled(spooled);
-            fixture.push(Delivery::of(Arc::new(message)));
+            fixture.push(Delivery::of(SharedMessage::new(message)));
         }
         for _ in 0..2 {
             assert!((10_000..12_000).contains(&fixture.queue.used()), "{}", fixture.queue.used());
@@ -983,7 +983,7 @@ mod tests {
         fixture.queue.open();
         let urgent = Priority::new(Priority::DEFAULT.value() + 1);
         for priority in [[Priority::DEFAULT; 8].as_slice(), &[urgent; 2]].concat() {
-            let message = Arc::new(message("", QoS::AtMostOnce));
+            let message = SharedMessage::new(message("", QoS::AtMostOnce));
             let outcome = fixture.push(Delivery { priority, ..Delivery::of(message) });
             assert_eq!(outcome.dropped, 0, "the urgent ones use their reserve");
         }

@@ -6,7 +6,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use braid_proto::message::{Delivery, Message, OfflineCharge, SubscriptionIds};
+use braid_proto::message::{Delivery, OfflineCharge, SharedMessage, SubscriptionIds};
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
@@ -114,7 +114,7 @@ impl StoredEntry {
     }
 
     /// Refers to a message in memory from now on.
-    pub(crate) fn set_message(&mut self, message: Arc<Message>) {
+    pub(crate) fn set_message(&mut self, message: SharedMessage) {
         self.message = Source::Here(OfflineCharge::of(message));
     }
 
@@ -152,7 +152,7 @@ impl StoredEntry {
     }
 
     /// Delivery of the message on the control stream [BQ-42], charged as offline until it is dropped.
-    pub(crate) fn into_delivery(self, message: Arc<Message>) -> Delivery {
+    pub(crate) fn into_delivery(self, message: SharedMessage) -> Delivery {
         let Self { queue_lsn, priority, qos, retain, extra, message: _, lasts: _, waited: _ } = self;
         let (subscription_ids, shared) = match extra {
             Some(extra) => (extra.subscription_ids, extra.shared),

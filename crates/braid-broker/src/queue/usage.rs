@@ -416,7 +416,8 @@ impl PerStreamUsage {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
-    use std::sync::Arc;
+
+    use braid_proto::message::SharedMessage;
 
     use super::*;
 
@@ -429,7 +430,7 @@ mod tests {
     #[test]
     fn subscription_identifiers_count() {
         let topic = TopicName::parse("t").unwrap();
-        let message = Arc::new(Message::new(topic, "x", QoS::AtMostOnce, false));
+        let message = SharedMessage::new(Message::new(topic, "x", QoS::AtMostOnce, false));
         let mut delivery = Delivery::of(message);
         let before = QueueUsage::of(&delivery).heap_bytes();
         let ids = (1..=10_000).filter_map(NonZeroU32::new).collect();

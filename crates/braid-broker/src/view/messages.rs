@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use braid_proto::message::Message;
+use braid_proto::message::{Message, SharedMessage};
 use braid_proto::packet::{Payload, QoS};
 use braid_proto::topic::TopicName;
 
@@ -102,7 +102,7 @@ impl MessageTaps {
     }
 
     /// Queues messages for each tap that has room. Costs one load of an atomic while there is no tap.
-    pub(crate) fn record(&self, messages: &[Arc<Message>]) {
+    pub(crate) fn record(&self, messages: &[SharedMessage]) {
         if !self.is_watched() {
             return;
         }
@@ -151,11 +151,11 @@ impl TapQueue {
 mod tests {
     use super::*;
 
-    fn messages(payload_len: usize, count: usize) -> Vec<Arc<Message>> {
+    fn messages(payload_len: usize, count: usize) -> Vec<SharedMessage> {
         let payload = Payload::from(vec![b'x'; payload_len]);
         let topic = TopicName::parse("t").unwrap();
         let message = || Message::new(topic.clone(), payload.clone(), QoS::AtLeastOnce, true);
-        (0..count).map(|_| Arc::new(message())).collect()
+        (0..count).map(|_| SharedMessage::new(message())).collect()
     }
 
     #[test]
@@ -186,7 +186,11 @@ mod tests {
         let mut tap = taps.open();
         let [message] = &messages(100, 1)[..] else { unreachable!() };
         taps.record(std::slice::from_ref(message));
-        assert_eq!(Arc::strong_count(message), 1, "the message itself, with its memory account, is not held");
+        assert_eq!(
+            SharedMessage::count(message),
+            1,
+            "the message itself, with its memory account, is not held"
+        );
         let [tapped] = &tap.take().messages[..] else { panic!("one message") };
         assert_eq!(tapped.payload.as_ptr(), message.payload.as_ptr());
         assert_eq!((tapped.topic.as_str(), tapped.payload_len), ("t", 100));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use braid_client::{Builder, Client, ClientTlsOptions};
 use braid_proto::connection::{Acceptance, Event, Sent, Server, ServerOptions, StreamAction, Token};
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{Connect, QoS, Subscribe, Unsubscribe};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
@@ -282,13 +282,13 @@ impl Peer {
     }
 
     /// The next PUBLISH.
-    pub(crate) async fn publish(&mut self) -> (Arc<Message>, Option<Token>) {
+    pub(crate) async fn publish(&mut self) -> (SharedMessage, Option<Token>) {
         let (_, message, token) = self.publish_on().await;
         (message, token)
     }
 
     /// The next PUBLISH and its stream.
-    pub(crate) async fn publish_on(&mut self) -> (StreamKey, Arc<Message>, Option<Token>) {
+    pub(crate) async fn publish_on(&mut self) -> (StreamKey, SharedMessage, Option<Token>) {
         loop {
             match self.event_on().await {
                 Some((stream, Event::Publish(message, token))) => return (stream, message, token),
@@ -387,7 +387,7 @@ impl Peer {
     pub(crate) async fn deliver_on(&mut self, stream: StreamKey, topic: &str, payload: &str, qos: QoS) {
         let topic = TopicName::parse(topic).expect("a topic name");
         let message = Message::new(topic, payload.as_bytes().to_vec(), qos, false);
-        let delivery = Delivery { stream, ..Delivery::of(Arc::new(message)) };
+        let delivery = Delivery { stream, ..Delivery::of(SharedMessage::new(message)) };
         let sent = self.server.deliver(delivery, now());
         assert!(matches!(sent, Sent::Out(_)), "{sent:?}");
         self.flush().await;

@@ -10,7 +10,7 @@ use super::Agreement;
 use super::exchange::Exchange;
 use crate::decoder::Decoder;
 use crate::message::{Delivery, put_delivery};
-use crate::packet::{Packet, Publish, UserProperties};
+use crate::packet::{BorrowedPublish, Packet, UserProperties};
 use crate::types::{QoS, Violation};
 
 /// Name of the User Property of CONNECT and CONNACK that asks for datagrams, and permits them. [BQ-81]
@@ -46,9 +46,13 @@ impl DatagramDecoder {
     }
 
     /// Decodes a datagram: exactly one PUBLISH of QoS 0 without RETAIN and without Topic Alias. [BQ-82]
-    pub(super) fn decode(&mut self, agreement: &Agreement, datagram: &[u8]) -> Result<Publish, Violation> {
+    pub(super) fn decode<'a>(
+        &mut self,
+        agreement: &Agreement,
+        datagram: &'a [u8],
+    ) -> Result<BorrowedPublish<'a>, Violation> {
         let mut rest = datagram;
-        let decoded = self.decoder.decode(&mut rest);
+        let decoded = self.decoder.decode_borrowed(&mut rest);
         if !matches!(decoded, Ok(Some(_))) {
             // Without a part of a packet, which the next datagram does not continue.
             *self = *Self::new(agreement, self.may_send);

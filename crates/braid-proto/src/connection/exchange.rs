@@ -6,15 +6,14 @@ mod resend;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::mounting::Mounting;
 use super::stream::{OutboundAliases, Outbox};
 use super::streams::Streams;
 use super::{Agreement, Progress, Sent, Token};
-use crate::message::{Delivery, Message, Transmission, put_delivery};
-use crate::packet::{Ack, AckKind, Packet, Publish, Suback, Unsuback};
+use crate::message::{Delivery, Message, SharedMessage, Transmission, put_delivery};
+use crate::packet::{Ack, AckKind, BorrowedPublish, Packet, Suback, Unsuback};
 use crate::session::{InflightAmount, Phase, Session};
 use crate::types::{Lane, PacketId, ProtocolVersion, QoS, ReasonCode, StreamKey, Violation};
 use crate::wire::PACKET_SIZE_MAX;
@@ -30,7 +29,7 @@ const MOST_UNRELEASED: usize = u16::MAX as usize;
 const NAMED_FROM: usize = 64 * 1024;
 
 /// Received message, and the token of its acknowledgement.
-pub(crate) type Received = (Arc<Message>, Option<Token>);
+pub(crate) type Received = (SharedMessage, Option<Token>);
 
 /// Effect of an acknowledgement of the peer.
 #[derive(Debug)]
@@ -120,7 +119,7 @@ impl Exchange {
     pub(crate) fn handle_publish(
         &mut self,
         on: StreamKey,
-        mut publish: Publish,
+        mut publish: BorrowedPublish<'_>,
         now: Instant,
     ) -> Result<Option<Received>, Violation> {
         let mut topic = self.streams.resolve_topic(on, publish.topic.take(), publish.topic_alias)?;
@@ -129,7 +128,7 @@ impl Exchange {
         }
         let (qos, packet_id) = (publish.qos, publish.packet_id);
         let (Some(packet_id), true) = (packet_id, qos > QoS::AtMostOnce) else {
-            let message = Arc::new(Message::from_publish(publish, topic, now));
+            let message = Message::from_publish(publish, topic, now);
             return Ok(Some((message, None)));
         };
         if on.is_uni() {
@@ -166,7 +165,7 @@ impl Exchange {
         } else {
             AckKind::Pubrec // [MQTT-4.3.3-8]
         };
-        let message = Arc::new(Message::from_publish(publish, topic, now));
+        let message = Message::from_publish(publish, topic, now);
         let token = self.enqueue_ack(on, PendingAck::Ack(Ack::new(kind, packet_id, ReasonCode::Success)));
         Ok(Some((message, Some(token))))
     }

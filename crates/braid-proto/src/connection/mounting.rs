@@ -1,6 +1,6 @@
 //! Topics of a connection with a mountpoint, on their way in.
 
-use crate::packet::{Publish, Subscribe, Unsubscribe, Will};
+use crate::packet::{BorrowedPublish, Subscribe, Unsubscribe, Will};
 use crate::types::{Mountpoint, TopicError, TopicName, Violation};
 
 /// Maximum number of Topic Names in the cache.
@@ -32,7 +32,7 @@ impl Mounting {
     pub(crate) fn mount_publish(
         &mut self,
         topic: &TopicName,
-        publish: &mut Publish,
+        publish: &mut BorrowedPublish<'_>,
     ) -> Result<TopicName, Violation> {
         if let Some(properties) = &mut publish.properties {
             let response = &mut properties.response_topic;

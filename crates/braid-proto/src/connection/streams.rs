@@ -15,7 +15,7 @@ use super::stream::{InboundAliases, Outbox};
 use super::traffic::{StreamReport, StreamTraffic};
 use super::{Agreement, StreamAction};
 use crate::decoder::{Decoder, PartialMessage, PartialMessages, Spool};
-use crate::packet::Packet;
+use crate::packet::BorrowedPacket;
 use crate::types::{ReasonCode, StreamKey, TopicName, Violation};
 use crate::work;
 
@@ -364,12 +364,12 @@ impl Streams {
 
     /// Decodes the next packet of a data stream. `None`: more bytes are needed, or the stream has ended.
     /// A PUBLISH may continue one of `parts`.
-    pub(crate) fn decode(
+    pub(crate) fn decode<'i>(
         &mut self,
         key: StreamKey,
-        input: &mut &[u8],
+        input: &mut &'i [u8],
         parts: &mut PartialMessages,
-    ) -> Result<Option<Packet>, Violation> {
+    ) -> Result<Option<BorrowedPacket<'i>>, Violation> {
         let Some(data) = self.data.find_mut(key) else { return Ok(None) };
         let (before, len) = (data.decoder.partial_len(), input.len());
         let packet = data.decoder.decode_with(input, parts);

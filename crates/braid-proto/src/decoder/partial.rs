@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use super::SpooledPacket;
-use crate::packet::{MessageProperties, OFFSET_PROPERTY, Publish};
+use crate::packet::{BorrowedPublish, MessageProperties, OFFSET_PROPERTY, Publish};
 use crate::types::{PacketId, Violation};
 
 /// Maximum number of parts of one session. [BQ-96]
@@ -65,7 +65,7 @@ pub(crate) struct PartialMessage {
 #[derive(Debug)]
 pub(super) struct PartialHead {
     pub(super) packet_id: PacketId,
-    pub(super) publish: Publish,
+    pub(super) publish: Publish<()>,
     /// Offset of the payload in the spooled packet.
     pub(super) payload_at: usize,
     /// Bytes of the whole payload.
@@ -151,7 +151,11 @@ impl PartialMessages {
 
     /// Takes the part that a PUBLISH with `rest` bytes of payload continues, and removes the offset of the PUBLISH.
     /// `None`, with nothing changed: there is no such part, or the PUBLISH has no offset.
-    pub(super) fn take_continued(&mut self, publish: &mut Publish, rest: usize) -> Option<PartialMessage> {
+    pub(super) fn take_continued(
+        &mut self,
+        publish: &mut Publish<()>,
+        rest: usize,
+    ) -> Option<PartialMessage> {
         let table = self.0.as_mut()?;
         let offset = table.offset_of(publish)?;
         let at = table.find(publish, offset, rest).ok()?;
@@ -161,7 +165,7 @@ impl PartialMessages {
     }
 
     /// Whether a PUBLISH has an offset.
-    pub(super) fn is_rest(&self, publish: &Publish) -> bool {
+    pub(super) fn is_rest(&self, publish: &Publish<()>) -> bool {
         self.0.as_ref().is_some_and(|table| table.offset_of(publish).is_some())
     }
 
@@ -170,7 +174,7 @@ impl PartialMessages {
     ///
     /// # Errors
     /// The spool is full, or failed. The part is lost.
-    pub(super) fn complete(&mut self, publish: &mut Publish) -> Result<(), Violation> {
+    pub(super) fn complete(&mut self, publish: &mut BorrowedPublish<'_>) -> Result<(), Violation> {
         let Some(table) = &mut self.0 else { return Ok(()) };
         table.problem = None;
         let Some(id) = publish.packet_id else { return Ok(()) };
@@ -197,7 +201,7 @@ impl PartialMessages {
     }
 
     /// Reason for which the offset of a PUBLISH, the last one with an identifier, was refused.
-    pub(crate) fn problem_of(&self, publish: &Publish) -> Option<OffsetProblem> {
+    pub(crate) fn problem_of<P>(&self, publish: &Publish<P>) -> Option<OffsetProblem> {
         let (id, problem) = self.0.as_ref()?.problem?;
         (publish.packet_id == Some(id)).then_some(problem)
     }
@@ -206,7 +210,7 @@ impl PartialMessages {
 impl Table {
     /// Offset of a PUBLISH that has one; within, `None` for a value that is not a number. Any other property of that
     /// name is the application's. [BQ-98]
-    fn offset_of(&self, publish: &Publish) -> Option<Option<u64>> {
+    fn offset_of<P>(&self, publish: &Publish<P>) -> Option<Option<u64>> {
         let id = publish.packet_id.filter(|id| publish.dup && self.listed.contains(id))?;
         let part = self.parts.iter().find(|part| part.head.packet_id == id);
         let own = part.map_or(0, |part| offset_values(&part.head.publish).count());
@@ -216,7 +220,12 @@ impl Table {
     }
 
     /// Index of the part that a PUBLISH with this offset and `rest` bytes of payload continues. [BQ-99]
-    fn find(&self, publish: &Publish, offset: Option<u64>, rest: usize) -> Result<usize, OffsetProblem> {
+    fn find<P>(
+        &self,
+        publish: &Publish<P>,
+        offset: Option<u64>,
+        rest: usize,
+    ) -> Result<usize, OffsetProblem> {
         let id = publish.packet_id.ok_or(OffsetProblem::NoPart)?;
         let at = self.parts.iter().position(|part| part.head.packet_id == id).ok_or(OffsetProblem::NoPart)?;
         let part = &self.parts[at];
@@ -235,12 +244,12 @@ impl Table {
 }
 
 /// Values of the properties that may be an offset.
-fn offset_values(publish: &Publish) -> impl Iterator<Item = &str> {
+fn offset_values<P>(publish: &Publish<P>) -> impl Iterator<Item = &str> {
     let user = publish.properties.iter().flat_map(|properties| properties.user.iter());
     user.filter(|(name, _)| *name == OFFSET_PROPERTY).map(|(_, value)| value)
 }
 
-fn remove_offset(publish: &mut Publish) {
+fn remove_offset<P>(publish: &mut Publish<P>) {
     publish.properties = publish.properties.take().and_then(|properties| without_offset(*properties).boxed());
 }
 
@@ -253,13 +262,14 @@ fn without_offset(mut properties: MessageProperties) -> MessageProperties {
 }
 
 /// Whether a part and a rest are of one message: all but DUP, the rest of the Message Expiry Interval, and the offset.
-fn is_same_message(part: &Publish, rest: &Publish) -> bool {
-    let properties = |publish: &Publish| publish.properties.as_deref().cloned().unwrap_or_default();
+fn is_same_message<P>(part: &Publish<()>, rest: &Publish<P>) -> bool {
+    let own =
+        |properties: &Option<Box<MessageProperties>>| properties.as_deref().cloned().unwrap_or_default();
     let without_expiry = |properties| MessageProperties { message_expiry: None, ..properties };
     part.topic.is_some()
         && part.topic == rest.topic
         && (part.qos, part.retain) == (rest.qos, rest.retain)
-        && without_expiry(properties(part)) == without_expiry(without_offset(properties(rest)))
+        && without_expiry(own(&part.properties)) == without_expiry(without_offset(own(&rest.properties)))
 }
 
 impl Clone for PartialMessages {

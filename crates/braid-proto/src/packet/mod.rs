@@ -11,8 +11,8 @@ mod user_properties;
 
 use bytes::{BufMut, BytesMut};
 
-use crate::types::Violation;
 pub use crate::types::{ClientId, PacketId, PacketType, Payload, ProtocolVersion, QoS, QuicHint};
+use crate::types::{PayloadSlice, Violation};
 use crate::wire::{Reader, put_measured};
 pub use ack::{Ack, AckKind, AckProperties};
 pub use connect::{Connack, ConnackProperties, Connect, ConnectProperties, RESUME_PROPERTY, Will};
@@ -24,15 +24,21 @@ pub(crate) use publish::{PublishHead, TopicCache, put_publish_head};
 pub use subscribe::{Suback, Subscribe, SubscribeEntry, Unsuback, Unsubscribe};
 pub use user_properties::UserProperties;
 
+/// Control Packet of which the payload may be in the input that was decoded.
+pub(crate) type BorrowedPacket<'a> = Packet<PayloadSlice<'a>>;
+
+/// PUBLISH of which the payload may be in the input that was decoded.
+pub(crate) type BorrowedPublish<'a> = Publish<PayloadSlice<'a>>;
+
 /// One Control Packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Packet {
+pub enum Packet<P = Payload> {
     /// CONNECT (3.1).
     Connect(Box<Connect>),
     /// CONNACK (3.2).
     Connack(Box<Connack>),
     /// PUBLISH (3.3).
-    Publish(Publish),
+    Publish(Publish<P>),
     /// PUBACK, PUBREC, PUBREL or PUBCOMP (3.4 to 3.7).
     Ack(Ack),
     /// SUBSCRIBE (3.8).
@@ -53,7 +59,7 @@ pub enum Packet {
     Auth(Box<Auth>),
 }
 
-impl Packet {
+impl<P> Packet<P> {
     /// Packet type.
     pub fn packet_type(&self) -> PacketType {
         match self {
@@ -72,6 +78,26 @@ impl Packet {
         }
     }
 
+    /// The packet with another payload of its PUBLISH.
+    pub(crate) fn map_payload<Q>(self, payload: impl FnOnce(P) -> Q) -> Packet<Q> {
+        match self {
+            Self::Publish(publish) => Packet::Publish(publish.map_payload(payload)),
+            Self::Connect(connect) => Packet::Connect(connect),
+            Self::Connack(connack) => Packet::Connack(connack),
+            Self::Ack(ack) => Packet::Ack(ack),
+            Self::Subscribe(subscribe) => Packet::Subscribe(subscribe),
+            Self::Suback(suback) => Packet::Suback(suback),
+            Self::Unsubscribe(unsubscribe) => Packet::Unsubscribe(unsubscribe),
+            Self::Unsuback(unsuback) => Packet::Unsuback(unsuback),
+            Self::Pingreq => Packet::Pingreq,
+            Self::Pingresp => Packet::Pingresp,
+            Self::Disconnect(disconnect) => Packet::Disconnect(disconnect),
+            Self::Auth(auth) => Packet::Auth(auth),
+        }
+    }
+}
+
+impl Packet {
     /// Appends the bytes of the packet to `out`. Fields that `version` does not have are left out. A PUBLISH that would
     /// exceed the largest packet of MQTT writes nothing.
     pub fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
@@ -90,15 +116,18 @@ impl Packet {
             Self::Auth(auth) => auth.encode(out),
         }
     }
+}
 
+impl<'a> BorrowedPacket<'a> {
     /// Decodes the body of a packet of this type, whose fixed header begins with `first`.
     ///
     /// # Errors
     /// [`Violation`] of the standard by these bytes.
+    #[inline]
     pub(crate) fn decode(
         packet_type: PacketType,
         first: u8,
-        reader: &mut Reader<'_>,
+        reader: &mut Reader<'a>,
         version: ProtocolVersion,
         topics: &mut TopicCache,
         offered: &mut Option<ProtocolVersion>,

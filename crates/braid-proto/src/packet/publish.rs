@@ -13,7 +13,7 @@ use crate::wire::{PACKET_SIZE_MAX, Reader, put_measured, put_string, variable_by
 
 /// PUBLISH (MQTT 3.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Publish {
+pub struct Publish<P = Payload> {
     /// DUP flag: a repetition.
     pub dup: bool,
     /// Quality of Service.
@@ -31,7 +31,7 @@ pub struct Publish {
     /// Properties of the message; `None` when it has none.
     pub properties: Option<Box<MessageProperties>>,
     /// Payload of the Application Message.
-    pub payload: Payload,
+    pub payload: P,
     /// Whether the payload was received into a [`Spool`](crate::decoder::Spool) and is not in the heap. Not part of the
     /// packet.
     pub spooled: bool,
@@ -57,31 +57,45 @@ pub struct MessageProperties {
 /// User Property of a PUBLISH whose payload is only the rest behind this offset. [BQ-98]
 pub const OFFSET_PROPERTY: &str = "braid-offset";
 
-// The compiler copies up to this many bytes without a call, and a packet is handed on several times.
-const _: () = assert!(size_of::<Result<Option<super::Packet>, Violation>>() <= 128);
+// A packet is handed on several times.
+const _: () = assert!(size_of::<Result<Option<super::BorrowedPacket<'_>>, Violation>>() <= 88);
 
 const DUP: u8 = 0x08;
 const RETAIN: u8 = 0x01;
 
-impl Publish {
+impl<'a> super::BorrowedPublish<'a> {
     /// Decodes the body. `topics` saves the allocation of a Topic Name that the connection has sent before.
+    #[inline]
     pub(super) fn decode(
         first: u8,
-        reader: &mut Reader<'_>,
+        reader: &mut Reader<'a>,
         version: ProtocolVersion,
         topics: &mut TopicCache,
     ) -> Result<Self, Violation> {
-        let mut publish = Self::decode_head(first, reader, version, topics)?;
-        publish.payload = reader.payload();
-        Ok(publish)
+        Publish::decode_parts(first, reader, version, topics, Reader::payload)
     }
+}
 
+impl Publish<()> {
     /// Decodes the body up to its payload.
     pub(crate) fn decode_head(
         first: u8,
         reader: &mut Reader<'_>,
         version: ProtocolVersion,
         topics: &mut TopicCache,
+    ) -> Result<Self, Violation> {
+        Self::decode_parts(first, reader, version, topics, |_| ())
+    }
+}
+
+impl<P> Publish<P> {
+    #[inline]
+    fn decode_parts<'a>(
+        first: u8,
+        reader: &mut Reader<'a>,
+        version: ProtocolVersion,
+        topics: &mut TopicCache,
+        payload: impl FnOnce(&mut Reader<'a>) -> P,
     ) -> Result<Self, Violation> {
         let qos = QoS::from_bits(first >> 1 & 0x03).ok_or(Violation::Qos3)?; // [MQTT-3.3.1-4]
         let dup = first & DUP != 0;
@@ -91,35 +105,45 @@ impl Publish {
         let name = reader.binary()?;
         let topic = if name.is_empty() && version.is_v5() { None } else { Some(topics.parse(name)?) };
         let packet_id = if qos == QoS::AtMostOnce { None } else { Some(reader.packet_id()?) }; // [MQTT-2.2.1-3]
-        let mut publish = Self {
+        let (mut topic_alias, mut subscription_ids) = (None, Vec::new());
+        let mut properties = None;
+        if version.is_v5() && !reader.skip_zero() {
+            properties = decode_properties(reader, &mut topic_alias, &mut subscription_ids)?;
+        }
+        // One expression, without a part of it in memory: reading that at once, the next move would wait for it.
+        Ok(Self {
             dup,
             qos,
             retain: first & RETAIN != 0,
             topic,
             packet_id,
-            topic_alias: None,
-            subscription_ids: Vec::new(),
-            properties: None,
-            payload: Payload::EMPTY,
+            topic_alias,
+            subscription_ids,
+            properties,
+            payload: payload(reader),
             spooled: false,
-        };
-        if version.is_v5() {
-            publish.decode_properties(reader)?;
+        })
+    }
+
+    /// The packet with another payload.
+    pub(crate) fn map_payload<Q>(self, payload: impl FnOnce(P) -> Q) -> Publish<Q> {
+        let Self { dup, qos, retain, topic, packet_id, topic_alias, subscription_ids, properties, .. } = self;
+        Publish {
+            dup,
+            qos,
+            retain,
+            topic,
+            packet_id,
+            topic_alias,
+            subscription_ids,
+            properties,
+            payload: payload(self.payload),
+            spooled: self.spooled,
         }
-        Ok(publish)
     }
+}
 
-    fn decode_properties(&mut self, reader: &mut Reader<'_>) -> Result<(), Violation> {
-        let mut properties = MessageProperties::default();
-        read_properties(reader, |part, id| match id {
-            id::TOPIC_ALIAS => self.topic_alias.read(id, part),
-            id::SUBSCRIPTION_IDENTIFIER => self.subscription_ids.read(id, part),
-            _ => properties.read(id, part),
-        })?;
-        self.properties = properties.boxed();
-        Ok(())
-    }
-
+impl Publish {
     /// Encodes a packet that is not a [`Delivery`](crate::message::Delivery). Writes nothing when it would exceed the
     /// largest packet of MQTT.
     pub(super) fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
@@ -139,6 +163,20 @@ impl Publish {
             out.put_slice(&self.payload);
         }
     }
+}
+
+fn decode_properties(
+    reader: &mut Reader<'_>,
+    topic_alias: &mut Option<NonZeroU16>,
+    subscription_ids: &mut Vec<NonZeroU32>,
+) -> Result<Option<Box<MessageProperties>>, Violation> {
+    let mut properties = MessageProperties::default();
+    read_properties(reader, |part, id| match id {
+        id::TOPIC_ALIAS => topic_alias.read(id, part),
+        id::SUBSCRIPTION_IDENTIFIER => subscription_ids.read(id, part),
+        _ => properties.read(id, part),
+    })?;
+    Ok(properties.boxed())
 }
 
 /// PUBLISH without its payload.

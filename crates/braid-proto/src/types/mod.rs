@@ -29,6 +29,7 @@ mod violation;
 pub use field::{ClientId, PacketId, PacketType, ProtocolVersion, QoS, RetainHandling};
 pub use mountpoint::{Mountpoint, MountpointError};
 pub use payload::Payload;
+pub(crate) use payload::PayloadSlice;
 pub use quic_hint::QuicHint;
 pub use reason::ReasonCode;
 pub use stream::{Lane, Priority, StreamKey};

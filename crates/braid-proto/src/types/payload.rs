@@ -6,9 +6,9 @@ use std::ops::Deref;
 use bytes::Bytes;
 
 /// Maximum bytes of a payload that is held in place: with them a message takes one allocation instead of two.
-const INLINE: usize = 70;
+const INLINE: usize = 78;
 
-/// Payload of an Application Message: one of up to 70 bytes in place, a longer one shared. Cloning copies no more.
+/// Payload of an Application Message: one of up to 78 bytes in place, a longer one shared. Cloning copies no more.
 #[derive(Clone)]
 pub struct Payload(Form);
 
@@ -18,7 +18,7 @@ enum Form {
     Shared(Bytes),
 }
 
-const _: () = assert!(size_of::<Payload>() == 72, "length and form take two bytes beside those in place");
+const _: () = assert!(size_of::<Payload>() == 80, "length and form take two bytes beside those in place");
 
 impl Payload {
     /// Payload without bytes.
@@ -29,6 +29,19 @@ impl Payload {
         let mut bytes = [0; INLINE];
         bytes.get_mut(..payload.len())?.copy_from_slice(payload);
         Some(Self(Form::Inline { len: u8::try_from(payload.len()).ok()?, bytes }))
+    }
+
+    /// Sets these bytes: directly in place, where they have room there.
+    pub(crate) fn set(&mut self, payload: PayloadSlice<'_>) {
+        if let (PayloadSlice::Input(input), Form::Inline { len, bytes }) = (&payload, &mut self.0)
+            && let Some(place) = bytes.get_mut(..input.len())
+            && let Ok(length) = u8::try_from(input.len())
+        {
+            place.copy_from_slice(input);
+            *len = length;
+        } else {
+            *self = payload.into();
+        }
     }
 
     /// Copy of these bytes.
@@ -47,6 +60,50 @@ impl Payload {
     /// The payload as shared bytes; those in place are copied.
     pub fn to_bytes(&self) -> Bytes {
         self.as_shared().map_or_else(|| Bytes::copy_from_slice(self), Bytes::clone)
+    }
+}
+
+/// Payload of a packet that is handled while its input is there: borrowed from that, so that it is copied once, by its
+/// message. A packet that is moved with a [`Payload`] in place waits for the bytes each time.
+#[derive(Debug)]
+pub(crate) enum PayloadSlice<'a> {
+    Input(&'a [u8]),
+    Shared(Bytes),
+}
+
+impl PayloadSlice<'_> {
+    /// The payload without the input.
+    pub(crate) fn detached(self) -> PayloadSlice<'static> {
+        PayloadSlice::Shared(match self {
+            Self::Input(bytes) => Bytes::copy_from_slice(bytes),
+            Self::Shared(bytes) => bytes,
+        })
+    }
+}
+
+impl Deref for PayloadSlice<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Input(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Bytes> for PayloadSlice<'_> {
+    fn from(bytes: Bytes) -> Self {
+        Self::Shared(bytes)
+    }
+}
+
+impl From<PayloadSlice<'_>> for Payload {
+    fn from(slice: PayloadSlice<'_>) -> Self {
+        match slice {
+            PayloadSlice::Input(bytes) => Self::copy_of(bytes),
+            PayloadSlice::Shared(bytes) => bytes.into(),
+        }
     }
 }
 

@@ -71,11 +71,11 @@ fn a_copy_for_another_subscriber_costs_no_allocation() {
 }
 
 #[test]
-fn a_received_message_allocates_itself_and_a_payload_above_seventy_bytes() {
+fn a_received_message_allocates_itself_and_a_payload_that_has_no_room_in_it() {
     for (version, head) in
         [(ProtocolVersion::V311, &b"\x00\x03a/b"[..]), (ProtocolVersion::V5, &b"\x00\x03a/b\x00"[..])]
     {
-        for (payload_len, expected) in [(0, 1), (70, 1), (71, 2)] {
+        for (payload_len, expected) in [(0, 1), (78, 1), (79, 2)] {
             let mut packet = vec![0x30, u8::try_from(head.len() + payload_len).unwrap()];
             packet.extend_from_slice(head);
             packet.resize(packet.len() + payload_len, b'x');

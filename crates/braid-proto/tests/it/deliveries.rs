@@ -1,11 +1,10 @@
 //! Encoding of a message for many receivers: once, and equal to the plain encoder for each.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
 
 use braid_proto::connection::Sent;
-use braid_proto::message::{Delivery, Message, SubscriptionIds};
+use braid_proto::message::{Delivery, Message, SharedMessage, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, Packet, ProtocolVersion, Publish, QoS};
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
@@ -72,7 +71,7 @@ fn every_copy_equals_the_plain_encoding() {
                 true,
             )
             .with_properties(properties.map(Box::new), now);
-            let message = Arc::new(message);
+            let message = SharedMessage::new(message);
             for (version, ids) in
                 ids.iter().chain([&many]).flat_map(|ids| [(V311, ids.clone()), (V5, ids.clone())])
             {
@@ -109,7 +108,9 @@ proptest! {
     ) {
         let Some(topic) = publish.topic.clone() else { return Ok(()) };
         let mut rig = Rig::connected(options(), connect(version));
-        let message = Arc::new(Message::from_publish(publish, topic, rig.now));
+        let Publish { payload, qos, retain, properties, .. } = publish;
+        let message = Message::new(topic, payload, qos, retain).with_properties(properties, rig.now);
+        let message = SharedMessage::new(message);
         let delivery = Delivery { qos: delivered, ..Delivery::of(message.clone()) };
         let mut copies = Vec::new();
         for last in [false, true] {
@@ -136,7 +137,7 @@ fn the_expiry_interval_runs_while_a_message_waits() {
     let properties = MessageProperties { message_expiry: Some(10), ..MessageProperties::default() };
     let message = Message::new(TopicName::parse("t").unwrap(), Bytes::new(), QoS::AtMostOnce, false)
         .with_properties(Some(Box::new(properties)), rig.now);
-    let message = Arc::new(message);
+    let message = SharedMessage::new(message);
     let arrived = rig.now;
     let after = |millis| arrived + Duration::from_millis(millis);
     // The time of a sender may be before that of the arrival, which another thread took.
@@ -158,7 +159,7 @@ fn a_sent_message_is_retransmitted_even_if_it_expired() {
     let properties = MessageProperties { message_expiry: Some(1), ..MessageProperties::default() };
     let message = Message::new(TopicName::parse("t").unwrap(), Bytes::new(), QoS::ExactlyOnce, false)
         .with_properties(Some(Box::new(properties)), rig.now);
-    rig.server.deliver(Delivery::of(Arc::new(message)), rig.now);
+    rig.server.deliver(Delivery::of(SharedMessage::new(message)), rig.now);
     rig.server.handle_link_closed();
     let session = rig.end().unwrap().session.unwrap();
     let mut rig = Rig::resumed(options(), connect(V5), session);
@@ -288,7 +289,7 @@ fn a_payload_in_parts_is_sent_as_one_and_none_of_its_bytes_is_copied() {
             let in_parts =
                 Message::new(topic, head, QoS::AtLeastOnce, false).with_rest([middle.clone(), tail.clone()]);
             assert_eq!(in_parts.payload_len(), whole.len());
-            let in_parts = Arc::new(in_parts);
+            let in_parts = SharedMessage::new(in_parts);
             let mut rig = Rig::connected(options(), connect(version));
             // With the last reference and with one of several: two ways of encoding.
             let also = Delivery::of(in_parts.clone());

@@ -10,7 +10,7 @@ use braid_proto::connection::{
 };
 use braid_proto::decoder::{OffsetProblem, PartialMessages, Spool};
 use braid_proto::error::Violation;
-use braid_proto::message::Message;
+use braid_proto::message::SharedMessage;
 use braid_proto::packet::{
     Ack, AckKind, Connack, ConnackProperties, Connect, MessageProperties, OFFSET_PROPERTY, Packet, PacketId,
     ProtocolVersion, Publish, QoS, RESUME_PROPERTY, UserProperties,
@@ -154,7 +154,7 @@ fn arrived(rig: &mut Rig, known: &[&Known]) -> Vec<u16> {
         Event::Publish(message, Some(token)) => Some((message, token.packet_id().value())),
         _ => None,
     });
-    let check = |(message, id): (&Arc<Message>, u16)| {
+    let check = |(message, id): (&SharedMessage, u16)| {
         let known = known.iter().find(|known| known.id == id).expect("a message of the model");
         assert!(
             message.payload == known.payload,

@@ -7,7 +7,7 @@ use braid_proto::connection::{
     Acceptance, Cause, DATAGRAMS_PROPERTY, DATAGRAMS_VALUE, End, Event, Server, ServerOptions, StreamAction,
 };
 use braid_proto::decoder::Decoder;
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion, QoS};
 use braid_proto::session::{Session, SessionExpiry};
 use braid_proto::stream::StreamKey;
@@ -53,8 +53,8 @@ pub(crate) fn packets(mut bytes: &[u8], version: ProtocolVersion) -> Vec<Packet>
     packets
 }
 
-pub(crate) fn message(topic: &str, payload: impl Into<Bytes>, qos: QoS) -> Arc<Message> {
-    Arc::new(Message::new(TopicName::parse(topic).unwrap(), payload.into(), qos, false))
+pub(crate) fn message(topic: &str, payload: impl Into<Bytes>, qos: QoS) -> SharedMessage {
+    SharedMessage::new(Message::new(TopicName::parse(topic).unwrap(), payload.into(), qos, false))
 }
 
 /// Delivery on the control stream without RETAIN.

@@ -31,7 +31,7 @@ fn debug_shows_no_secret_and_all_else() {
         reason_string: None,
         user: UserProperties::new(),
     };
-    let packets = [
+    let packets: [(Packet, usize); 3] = [
         (Packet::Connect(Box::new(connect)), 2),
         (Packet::Connack(Box::new(connack)), 1),
         (Packet::Auth(Box::new(auth)), 1),

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
-use std::sync::Arc;
 
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::session::{Inbound, Outbound, Phase};
 use braid_proto::stream::StreamKey;
@@ -47,7 +46,7 @@ fn spooled_payloads_count_as_inflight_and_not_as_heap() {
     let mut outbound = Outbound::default();
     let mut send = |spooled, qos| {
         let message = Message::new(TopicName::parse("t").unwrap(), vec![0; 100], qos, false);
-        outbound.send(Delivery::of(Arc::new(message.with_spooled(spooled)))).unwrap()
+        outbound.send(Delivery::of(SharedMessage::new(message.with_spooled(spooled)))).unwrap()
     };
     let all = [send(true, QoS::AtLeastOnce), send(true, QoS::ExactlyOnce), send(false, QoS::AtLeastOnce)];
     assert_eq!((outbound.payload_bytes(), outbound.heap_bytes()), (300, 100));

@@ -2,9 +2,8 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::Arc;
 
-use braid_proto::message::Message;
+use braid_proto::message::{Message, SharedMessage};
 use braid_proto::packet::QoS;
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::MAX_LEVELS;
@@ -69,7 +68,7 @@ fn matching_and_routing_allocate_nothing() {
         router.subscribe(key, &parse_filter("a/+"), subscription_on(StreamKey::bidi(1), 3));
     }
     let names = ["a/b", "a/c", "x/y", "$SYS/x", "unmatched", &deepest, "a/b"].map(parse_name);
-    let message = Arc::new(Message::new(parse_name("a/b"), Bytes::new(), QoS::AtLeastOnce, false));
+    let message = SharedMessage::new(Message::new(parse_name("a/b"), Bytes::new(), QoS::AtLeastOnce, false));
     let (mut matches, mut out) = (Matches::with_capacity(16_000), Vec::with_capacity(16));
     let mut found = (0, 0, 0);
     let allocated = allocations(|| {

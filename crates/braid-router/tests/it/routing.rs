@@ -1,9 +1,8 @@
 //! Deliveries to one session.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::QoS::{self, AtLeastOnce, AtMostOnce, ExactlyOnce};
 use braid_proto::session::{RetainHandling, Subscription};
 use braid_proto::stream::{Priority, StreamKey};
@@ -17,13 +16,13 @@ use crate::generator::{parse_filter, parse_name, subscription};
 const ALL: [QoS; 3] = [AtMostOnce, AtLeastOnce, ExactlyOnce];
 const SESSION: u8 = 1;
 
-fn published(qos: QoS, retain: bool) -> Arc<Message> {
-    Arc::new(Message::new(parse_name("t"), Bytes::from_static(b"payload"), qos, retain))
+fn published(qos: QoS, retain: bool) -> SharedMessage {
+    SharedMessage::new(Message::new(parse_name("t"), Bytes::from_static(b"payload"), qos, retain))
 }
 
 fn routed_from(
     publisher: Option<u8>,
-    message: &Arc<Message>,
+    message: &SharedMessage,
     subscriptions: &[Subscription],
     overlap: Overlap,
 ) -> Vec<Delivery> {
@@ -36,11 +35,11 @@ fn routed_from(
     route(message, publisher, &matches, overlap, &mut out);
     assert_eq!((out[0].qos, ids(&out[0])), (AtMostOnce, vec![99]));
     out.remove(0);
-    assert!(out.iter().all(|delivery| Arc::ptr_eq(&delivery.message, message)));
+    assert!(out.iter().all(|delivery| SharedMessage::ptr_eq(&delivery.message, message)));
     out
 }
 
-fn routed(message: &Arc<Message>, subscriptions: &[Subscription], overlap: Overlap) -> Vec<Delivery> {
+fn routed(message: &SharedMessage, subscriptions: &[Subscription], overlap: Overlap) -> Vec<Delivery> {
     routed_from(None, message, subscriptions, overlap)
 }
 

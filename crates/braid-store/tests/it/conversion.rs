@@ -2,7 +2,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use braid_proto::message::{Delivery, Message, SubscriptionIds};
+use braid_proto::message::{Delivery, Message, SharedMessage, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, QoS, Will};
 use braid_proto::session::{RetainHandling, SessionExpiry, Subscription};
 use braid_proto::stream::{Priority, StreamKey};
@@ -24,23 +24,23 @@ fn later(now: Now, by: Duration) -> Now {
     Now { instant: now.instant + by, system: now.system + by }
 }
 
-fn message(expiry: Option<u32>, now: Now) -> Arc<Message> {
+fn message(expiry: Option<u32>, now: Now) -> SharedMessage {
     let topic = TopicName::parse("a/b").expect("a topic name");
     let properties = MessageProperties { message_expiry: expiry, ..MessageProperties::default() };
     let message = Message::new(topic, Bytes::from_static(b"x"), QoS::ExactlyOnce, true);
-    Arc::new(message.with_properties(Some(Box::new(properties)), now.instant))
+    SharedMessage::new(message.with_properties(Some(Box::new(properties)), now.instant))
 }
 
 #[test]
 fn a_stored_message_keeps_its_fields() {
     let now = now();
     let live = message(None, now);
-    let stored = StoredMessage::of(Arc::clone(&live), now);
+    let stored = StoredMessage::of(SharedMessage::clone(&live), now);
     assert_eq!(stored.expires_at(), None);
     assert_eq!((stored.topic().as_str(), stored.payload().as_ref()), ("a/b", b"x".as_slice()));
     assert_eq!((stored.qos(), stored.retain()), (QoS::ExactlyOnce, true));
     assert_eq!(stored.properties(), live.properties.as_deref());
-    assert!(Arc::ptr_eq(&stored.live(now), &live));
+    assert!(SharedMessage::ptr_eq(&stored.live(now), &live));
     let parts = StoredMessage::from_parts(
         live.topic.clone(),
         live.payload.clone(),
@@ -95,7 +95,7 @@ fn a_message_that_had_expired_stays_so() {
 fn a_delivery_is_restored_on_the_control_stream() {
     let message = message(None, now());
     let delivery = Delivery {
-        message: Arc::clone(&message),
+        message: SharedMessage::clone(&message),
         qos: QoS::AtLeastOnce,
         retain: true,
         subscription_ids: SubscriptionIds::One(NonZeroU32::MIN),
@@ -109,7 +109,7 @@ fn a_delivery_is_restored_on_the_control_stream() {
     let stored = StoredDelivery::of(&delivery, Lsn::new(3), Some(now().system));
     assert_eq!((stored.message, stored.enqueued_at), (Lsn::new(3), Some(now().system)));
     let live = stored.live(message);
-    assert!(Arc::ptr_eq(&live.message, &delivery.message));
+    assert!(SharedMessage::ptr_eq(&live.message, &delivery.message));
     assert_eq!((live.qos, live.retain, live.stream), (delivery.qos, delivery.retain, StreamKey::CONTROL));
     assert_eq!((live.subscription_ids, live.priority), (delivery.subscription_ids, delivery.priority));
     assert_eq!(live.shared, delivery.shared);

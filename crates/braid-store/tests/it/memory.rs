@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use braid_proto::message::Message;
+use braid_proto::message::{Message, SharedMessage};
 use braid_proto::packet::{ClientId, QoS};
 use braid_proto::session::SessionExpiry;
 use braid_proto::topic::TopicName;
@@ -62,15 +62,15 @@ fn an_empty_store_counts_from_one() {
 fn a_message_is_shared_with_the_live_one() {
     let store = MemoryStore::new();
     let topic = TopicName::parse("t").unwrap();
-    let live = Arc::new(Message::new(topic, Bytes::from_static(b"payload"), QoS::AtMostOnce, true));
+    let live = SharedMessage::new(Message::new(topic, Bytes::from_static(b"payload"), QoS::AtMostOnce, true));
     let now = Now { instant: std::time::Instant::now(), system: std::time::SystemTime::UNIX_EPOCH };
     let lsn = Lsn::new(1);
-    let message = StoredMessage::of(Arc::clone(&live), now);
+    let message = StoredMessage::of(SharedMessage::clone(&live), now);
     let changes = [Change::Stored { lsn, message }, Change::Retained { message: lsn }];
     store.commit(changes.into_iter().collect()).wait().unwrap();
-    assert_eq!(Arc::strong_count(&live), 2);
+    assert_eq!(SharedMessage::count(&live), 2);
     let again = store.messages_of(&[lsn]).wait().unwrap().remove(0).unwrap().live(now);
-    assert!(Arc::ptr_eq(&again, &live));
+    assert!(SharedMessage::ptr_eq(&again, &live));
 }
 
 #[test]

@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use braid_bench::{Connection, ConnectionEvent, Failure, SendOutcome};
 use braid_proto::connection::Cause;
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{Connect, MessageProperties, PacketId, ProtocolVersion, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Phase, Session, SessionExpiry};
@@ -294,13 +293,13 @@ fn expiring(delivery: Delivery, expiry: Option<u32>) -> Delivery {
     let Delivery { message, .. } = &delivery;
     let message = Message::new(message.topic.clone(), message.payload.clone(), message.qos, message.retain);
     let message = message.with_properties(Some(Box::new(properties)), Instant::now().into_std());
-    Delivery { message: Arc::new(message), ..delivery }
+    Delivery { message: SharedMessage::new(message), ..delivery }
 }
 
 /// Delivery of a new message.
 pub(crate) fn delivery(topic: &str, payload: Bytes, qos: QoS, retain: bool, stream: StreamKey) -> Delivery {
     let message = Message::new(topic_name(topic), payload, qos, retain);
-    Delivery { stream, ..Delivery::of(Arc::new(message)) }
+    Delivery { stream, ..Delivery::of(SharedMessage::new(message)) }
 }
 
 #[cfg(test)]

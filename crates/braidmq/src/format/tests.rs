@@ -1,7 +1,5 @@
-use std::sync::Arc;
-
 use braid_client::{MessageProperties, PacketId, QoS, Received, TopicName};
-use braid_proto::message::Message;
+use braid_proto::message::{Message, SharedMessage};
 use bytes::Bytes;
 
 use super::*;
@@ -10,7 +8,7 @@ fn message(payload: &'static [u8], properties: MessageProperties) -> Received {
     let topic = TopicName::parse("f/1").unwrap();
     let message = Message::new(topic, Bytes::from_static(payload), QoS::AtLeastOnce, true)
         .with_properties(Some(Box::new(properties)), std::time::Instant::now());
-    let mut received = Received::new(Arc::new(message));
+    let mut received = Received::new(SharedMessage::new(message));
     received.packet_id = Some(PacketId::FIRST);
     received
 }

@@ -1,9 +1,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
-use braid_proto::message::Message;
+use braid_proto::message::SharedMessage;
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::time::Instant;
 
@@ -33,7 +32,7 @@ pub(super) struct Topic {
 /// A message to send.
 #[derive(Debug)]
 pub(super) struct Made {
-    pub(super) message: Arc<Message>,
+    pub(super) message: SharedMessage,
     pub(super) due: Instant,
 }
 

@@ -1,7 +1,6 @@
-use std::sync::Arc;
 use std::time::Duration;
 
-use braid_proto::message::Message;
+use braid_proto::message::{Message, SharedMessage};
 use braid_proto::packet::QoS;
 use braid_proto::topic::{TopicError, TopicName};
 use bytes::Bytes;
@@ -23,7 +22,7 @@ pub(super) struct Source {
     qos: QoS,
     retain: bool,
     /// The message, if they are all the same: then sending one costs a copy of its encoded form.
-    same: Option<Arc<Message>>,
+    same: Option<SharedMessage>,
 }
 
 #[derive(Debug)]
@@ -68,7 +67,7 @@ impl Source {
                 if headers.is_empty() && !template.has_timestamp() =>
             {
                 let parts = template.segments(&[], Duration::ZERO);
-                Some(Arc::new(message(name.clone(), parts, qos, retain)))
+                Some(SharedMessage::new(message(name.clone(), parts, qos, retain)))
             }
             _ => None,
         };
@@ -90,9 +89,9 @@ impl Source {
         counter: u64,
         identity: &mut ClientIdentity,
         shared: &Shared,
-    ) -> Result<Arc<Message>, TopicError> {
+    ) -> Result<SharedMessage, TopicError> {
         if let Some(same) = &self.same {
-            return Ok(Arc::clone(same));
+            return Ok(SharedMessage::clone(same));
         }
         let name = match &self.name {
             Name::Fixed(name) => name.clone(),
@@ -106,7 +105,7 @@ impl Source {
             Body::Template(template) => template.segments(&headers, due),
             Body::Filled(template, size) => behind(headers, template.fill(due, *size, identity)),
         };
-        Ok(Arc::new(message(name, parts, self.qos, self.retain)))
+        Ok(SharedMessage::new(message(name, parts, self.qos, self.retain)))
     }
 }
 

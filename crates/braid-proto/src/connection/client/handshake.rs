@@ -14,7 +14,7 @@ use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Timer, Timers};
 use crate::decoder::Decoder;
 use crate::message::Delivery;
-use crate::packet::{Connack, Connect, Disconnect, Packet, RESUME_PROPERTY, id};
+use crate::packet::{BorrowedPacket, Connack, Connect, Disconnect, Packet, RESUME_PROPERTY, id};
 use crate::session::{Phase, Session, SessionExpiry};
 use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, Violation};
 
@@ -119,7 +119,11 @@ impl Client {
         Self { options, decoder, state, timers, events: VecDeque::new() }
     }
 
-    pub(super) fn handle_first_packet(&mut self, packet: Packet, now: Instant) -> Result<(), Violation> {
+    pub(super) fn handle_first_packet(
+        &mut self,
+        packet: BorrowedPacket<'_>,
+        now: Instant,
+    ) -> Result<(), Violation> {
         match packet {
             Packet::Connack(connack) if connack.reason.is_error() => {
                 let reason = connack.reason;

@@ -15,8 +15,11 @@ use super::datagram::DatagramDecoder;
 use super::exchange::{Acknowledged, Continued, Exchange};
 use super::{Cause, Resent, Timer, Timers, Token};
 use crate::decoder::Decoder;
-use crate::message::{Delivery, Message};
-use crate::packet::{Auth, Connack, ConnackProperties, Disconnect, Packet, Publish, Suback, Unsuback};
+use crate::message::{Delivery, SharedMessage};
+use crate::packet::{
+    Auth, BorrowedPacket, BorrowedPublish, Connack, ConnackProperties, Disconnect, Packet, Publish, Suback,
+    Unsuback,
+};
 use crate::session::Session;
 use crate::types::{PacketId, ReasonCode, StreamKey, Violation};
 
@@ -72,7 +75,7 @@ pub struct Connected {
 #[derive(Debug)]
 pub struct Incoming {
     /// Message with the QoS and RETAIN of this PUBLISH.
-    pub message: Arc<Message>,
+    pub message: SharedMessage,
     /// DUP flag: the server may have sent it before.
     pub dup: bool,
     /// Packet Identifier; `None` with QoS 0.
@@ -214,7 +217,7 @@ impl Client {
 
     fn handle_control(&mut self, mut input: &[u8], now: Instant) {
         while !input.is_empty() && !self.is_closed() {
-            match self.decoder.decode(&mut input) {
+            match self.decoder.decode_borrowed(&mut input) {
                 Ok(Some(packet)) => {
                     if let Err(violation) = self.handle_packet(StreamKey::CONTROL, packet, now) {
                         self.handle_violation(violation);
@@ -342,7 +345,7 @@ impl Client {
     pub(super) fn handle_packet(
         &mut self,
         on: StreamKey,
-        packet: Packet,
+        packet: BorrowedPacket<'_>,
         now: Instant,
     ) -> Result<(), Violation> {
         let established = match &mut self.state {
@@ -403,7 +406,12 @@ impl Client {
         Ok(())
     }
 
-    fn handle_publish(&mut self, on: StreamKey, mut publish: Publish, now: Instant) -> Result<(), Violation> {
+    fn handle_publish(
+        &mut self,
+        on: StreamKey,
+        mut publish: BorrowedPublish<'_>,
+        now: Instant,
+    ) -> Result<(), Violation> {
         let State::Established(established) = &mut self.state else { return Ok(()) };
         let Publish { dup, packet_id, topic_alias, .. } = publish;
         let topic_alias = topic_alias.map(NonZeroU16::get);

@@ -8,7 +8,7 @@ use crate::connection::StreamAction;
 use crate::connection::stream::Outbox;
 use crate::connection::streams::Streams;
 use crate::decoder::PartialMessages;
-use crate::packet::{AckKind, Packet};
+use crate::packet::{AckKind, BorrowedPacket, Packet};
 use crate::types::{QoS, ReasonCode, StreamKey, Violation};
 
 impl Client {
@@ -161,7 +161,7 @@ impl Client {
 
 /// Whether the server will send this packet again on the control stream, because this side ends the stream [BQ-42]. If
 /// it counted here too, the repetition could arrive after the exchange is over and begin another one.
-fn is_repeated(streams: &Streams, stream: StreamKey, packet: &Packet) -> bool {
+fn is_repeated(streams: &Streams, stream: StreamKey, packet: &BorrowedPacket<'_>) -> bool {
     match packet {
         Packet::Publish(publish) => publish.qos > QoS::AtMostOnce && streams.is_ending(stream),
         Packet::Ack(ack) => ack.kind == AckKind::Pubrel && streams.is_finished(stream),
@@ -170,7 +170,7 @@ fn is_repeated(streams: &Streams, stream: StreamKey, packet: &Packet) -> bool {
 }
 
 /// Checks that a server may send this packet on a data stream. [BQ-11]
-fn check_packet(packet: &Packet) -> Result<(), Violation> {
+fn check_packet(packet: &BorrowedPacket<'_>) -> Result<(), Violation> {
     match packet {
         Packet::Publish(_) | Packet::Ack(_) | Packet::Suback(_) | Packet::Unsuback(_) => Ok(()),
         other => Err(Violation::NotOnDataStream(other.packet_type())),

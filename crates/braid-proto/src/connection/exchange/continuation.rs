@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{Exchange, PendingAck};
 use crate::connection::Resent;
-use crate::packet::{Ack, AckKind, AckProperties, Publish, RESUME_PROPERTY, UserProperties};
+use crate::packet::{Ack, AckKind, AckProperties, BorrowedPublish, RESUME_PROPERTY, UserProperties};
 use crate::session::{Phase, Session};
 use crate::types::{PacketId, QoS, ReasonCode, StreamKey, TopicName, Violation};
 
@@ -116,7 +116,7 @@ impl Exchange {
     pub(crate) fn refuse_offset(
         &mut self,
         on: StreamKey,
-        publish: Publish,
+        publish: BorrowedPublish<'_>,
         explanation: Option<String>,
     ) -> Result<(), Violation> {
         self.streams.resolve_topic(on, publish.topic, publish.topic_alias)?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Event, Server, State};
 use crate::connection::Timer;
-use crate::packet::{Auth, Packet, UserProperties};
+use crate::packet::{Auth, BorrowedPacket, Packet, UserProperties};
 use crate::types::{ReasonCode, Violation};
 
 /// Enhanced authentication of a connection.
@@ -135,7 +135,10 @@ impl Server {
     }
 
     /// Handles a packet between CONNECT and CONNACK. [MQTT-3.1.2-30]
-    pub(super) fn handle_packet_of_authentication(&mut self, packet: Packet) -> Result<(), Violation> {
+    pub(super) fn handle_packet_of_authentication(
+        &mut self,
+        packet: BorrowedPacket<'_>,
+    ) -> Result<(), Violation> {
         match packet {
             Packet::Auth(auth) => self.handle_auth(auth),
             Packet::Disconnect(disconnect) => {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::{Buf, BytesMut};
 
 use super::{Acceptance, Event, Server, ServerOptions};
-use crate::message::{Delivery, Message};
+use crate::message::{Delivery, Message, SharedMessage};
 use crate::packet::{Connect, Packet};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{Priority, ProtocolVersion, QoS, StreamKey, TopicName};
@@ -67,7 +67,7 @@ impl Rig {
     fn deliver(&mut self, on: StreamKey, qos: QoS) -> u64 {
         let message = Message::new(TopicName::parse("t").expect("a name"), vec![0; 10], qos, false);
         let delivery =
-            Delivery { stream: on, priority: Priority::HIGHEST, ..Delivery::of(Arc::new(message)) };
+            Delivery { stream: on, priority: Priority::HIGHEST, ..Delivery::of(SharedMessage::new(message)) };
         steps(|| {
             assert!(self.server.takes(&delivery));
             self.server.deliver(delivery, self.now);
@@ -163,7 +163,7 @@ fn an_acknowledgement_beside_many_retransmissions() {
         // The control stream is full, so that nothing is retransmitted.
         let large =
             Message::new(TopicName::parse("t").expect("a name"), vec![0; 20_000], QoS::AtMostOnce, false);
-        rig.server.deliver(Delivery::of(Arc::new(large)), rig.now);
+        rig.server.deliver(Delivery::of(SharedMessage::new(large)), rig.now);
         rig.server.handle_stream_reset(ended, rig.now);
         assert!(rig.server.is_resending());
         let [.., high, low] = (messages + 1).to_be_bytes();

@@ -15,8 +15,8 @@ use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Progress, Timer, Timers};
 use crate::message::Delivery;
 use crate::packet::{
-    ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, RESUME_PROPERTY, UserProperties,
-    Will, id,
+    BorrowedPacket, ClientId, Connack, ConnackProperties, Disconnect, Packet, QuicHint, RESUME_PROPERTY,
+    UserProperties, Will, id,
 };
 use crate::session::{Session, SessionExpiry};
 use crate::types::{Mountpoint, PacketType, ProtocolVersion, ReasonCode, StreamKey, TopicError, Violation};
@@ -91,7 +91,7 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn handle_first_packet(&mut self, packet: Packet) -> Result<(), Violation> {
+    pub(super) fn handle_first_packet(&mut self, packet: BorrowedPacket<'_>) -> Result<(), Violation> {
         let Packet::Connect(mut connect) = packet else {
             return Err(Violation::FirstPacketNotConnect(packet.packet_type())); // [MQTT-3.1.0-1]
         };

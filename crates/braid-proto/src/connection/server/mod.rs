@@ -17,9 +17,10 @@ use super::datagram::{self, DatagramDecoder};
 use super::exchange::{Acknowledged, Exchange, PendingAck};
 use super::{Cause, Progress, Sent, StreamReport, Timer, Timers, Token};
 use crate::decoder::{Decoder, OffsetProblem, PartialMessages};
-use crate::message::{Delivery, Message};
+use crate::message::{Delivery, SharedMessage};
 use crate::packet::{
-    Auth, Connect, Disconnect, Packet, Suback, Subscribe, Unsuback, Unsubscribe, UserProperties, Will,
+    Auth, BorrowedPacket, Connect, Disconnect, Packet, Suback, Subscribe, Unsuback, Unsubscribe,
+    UserProperties, Will,
 };
 use crate::session::{Session, SessionExpiry};
 use crate::types::{PacketId, PacketType, ProtocolVersion, ReasonCode, StreamKey, Violation};
@@ -40,7 +41,7 @@ pub enum Event {
     /// [`Server::challenge`], [`Server::finish_reauthentication`] or [`Server::disconnect`].
     Auth(Box<Auth>),
     /// Message to route. With a token, its acknowledgement waits for [`Server::handle_persisted`].
-    Publish(Arc<Message>, Option<Token>),
+    Publish(SharedMessage, Option<Token>),
     /// PUBLISH whose offset is not that of a part: it is answered with 0x83. [BQ-99]
     OffsetRefused(StreamKey, OffsetProblem),
     /// PUBREL: an identifier of QoS 2 is free again. Its PUBCOMP waits for [`Server::handle_persisted`].
@@ -407,7 +408,12 @@ impl Server {
 }
 
 impl Server {
-    fn handle_packet(&mut self, on: StreamKey, packet: Packet, now: Instant) -> Result<(), Violation> {
+    fn handle_packet(
+        &mut self,
+        on: StreamKey,
+        packet: BorrowedPacket<'_>,
+        now: Instant,
+    ) -> Result<(), Violation> {
         let established = match &mut self.state {
             State::Established(established) => established,
             State::Listening => return self.handle_first_packet(packet),

@@ -8,7 +8,7 @@ use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
 use crate::connection::streams::Streams;
 use crate::connection::{StreamAction, Timer};
-use crate::packet::Packet;
+use crate::packet::{BorrowedPacket, Packet};
 use crate::types::{QoS, StreamKey, Violation};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -246,7 +246,7 @@ impl Server {
 }
 
 /// Checks that a client may send this packet on a data stream. [BQ-10], [BQ-12]
-fn check_packet(stream: StreamKey, packet: &Packet) -> Result<(), Violation> {
+fn check_packet(stream: StreamKey, packet: &BorrowedPacket<'_>) -> Result<(), Violation> {
     match packet {
         Packet::Publish(publish) if stream.is_uni() && publish.qos > QoS::AtMostOnce => {
             Err(Violation::QosOnUnidirectional)

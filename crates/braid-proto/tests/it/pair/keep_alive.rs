@@ -121,7 +121,10 @@ fn no_timeout_while_bytes_before_a_pingreq_leave() {
     let mut pair = Pair::established(Connect { keep_alive: 20, ..connect(ProtocolVersion::V5) }, None, None);
     let large =
         Message::new(TopicName::parse("t").expect("a topic"), vec![0; 1_000_000], QoS::AtLeastOnce, false);
-    assert!(matches!(pair.client.publish(Delivery::of(Arc::new(large)), pair.now), Ok(Sent::Out(_))));
+    assert!(matches!(
+        pair.client.publish(Delivery::of(SharedMessage::new(large)), pair.now),
+        Ok(Sent::Out(_))
+    ));
     let tick = |pair: &mut Pair, taken: usize| {
         pair.now += SECOND;
         let outbox = pair.client.outbox(StreamKey::CONTROL).unwrap();

@@ -10,7 +10,7 @@ use braid_proto::connection::{
     Sent, Server, ServerOptions, Token,
 };
 use braid_proto::error::Violation;
-use braid_proto::message::{Delivery, Message, SubscriptionIds};
+use braid_proto::message::{Delivery, Message, SharedMessage, SubscriptionIds};
 use braid_proto::packet::{
     Ack, AckKind, Connack, ConnackProperties, Connect, Disconnect, Packet, PacketId, ProtocolVersion,
     Publish, QoS, SubscribeEntry,
@@ -189,7 +189,7 @@ fn take(outbox: &mut Outbox) -> Vec<u8> {
 
 fn delivery(topic: &str, payload: &'static str, qos: QoS) -> Delivery {
     let topic = TopicName::parse(topic).unwrap();
-    Delivery::of(Arc::new(Message::new(topic, Bytes::from_static(payload.as_bytes()), qos, false)))
+    Delivery::of(SharedMessage::new(Message::new(topic, Bytes::from_static(payload.as_bytes()), qos, false)))
 }
 
 fn entry(filter: &str) -> SubscribeEntry {

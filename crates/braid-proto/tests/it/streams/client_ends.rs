@@ -1,11 +1,10 @@
 //! End of a client's streams.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use braid_proto::connection::{ClientEvent, Sent, StreamAction};
 use braid_proto::error::Violation;
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{MessageProperties, PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
@@ -147,7 +146,7 @@ fn publish_expiring(rig: &mut ClientRig, stream: StreamKey, qos: QoS) -> Option<
     let properties = MessageProperties { message_expiry: Some(1), ..MessageProperties::default() };
     let message = Message::new(TopicName::parse("t").unwrap(), vec![b'.'; 5000], qos, false)
         .with_properties(Some(Box::new(properties)), rig.now);
-    let delivery = Delivery { stream, ..Delivery::of(Arc::new(message)) };
+    let delivery = Delivery { stream, ..Delivery::of(SharedMessage::new(message)) };
     match rig.client.publish(delivery, rig.now) {
         Ok(Sent::Out(id)) => id,
         other => panic!("{other:?}"),

@@ -6,7 +6,7 @@ use braid_proto::connection::{
     Acceptance, Cause, Client, ClientEvent, ClientOptions, Event, Outbox, Sent, Server, ServerOptions,
     StreamAction, Token,
 };
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Delivery, Message, SharedMessage};
 use braid_proto::packet::{
     Connect, MessageProperties, PacketId, ProtocolVersion, QoS, SubscribeEntry, UserProperties,
 };
@@ -138,7 +138,7 @@ impl World {
             let expiring = MessageProperties { message_expiry: Some(1), ..MessageProperties::default() };
             message = message.with_properties(Some(Box::new(expiring)), self.now);
         }
-        Delivery::of(Arc::new(message))
+        Delivery::of(SharedMessage::new(message))
     }
 
     fn client_subscribes(&mut self) {
