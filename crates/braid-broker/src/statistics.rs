@@ -50,6 +50,12 @@ pub enum Counter {
     DatagramsRefused,
     /// Deliveries that went on a stream because they did not fit into a datagram.
     DatagramsFallenBack,
+    /// UDP datagrams received on QUIC connections.
+    QuicReceived,
+    /// Times that a QUIC stream found no room to send.
+    QuicRefusedWrites,
+    /// Changes of the address of QUIC clients.
+    QuicMoves,
     /// Restarts of QUIC endpoints that failed. The last one: [`Counter::COUNT`] follows from it.
     QuicRestarts,
 }

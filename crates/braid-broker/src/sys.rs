@@ -58,7 +58,7 @@ pub(crate) fn numbers(core: &Core) -> Vec<(&'static str, u64)> {
     let spool = core.server_options.spool.as_ref();
     let (spooled, refused) = spool.map_or((0, 0), |spool| (spool.used(), spool.refused()));
     let store = core.persist.store();
-    let values: [(&str, u64); 34] = [
+    let values: [(&str, u64); 37] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
@@ -87,6 +87,9 @@ pub(crate) fn numbers(core: &Core) -> Vec<(&'static str, u64)> {
         ("datagrams/dropped", statistics.get(Counter::DatagramsDropped)),
         ("datagrams/refused", statistics.get(Counter::DatagramsRefused)),
         ("datagrams/streamed", statistics.get(Counter::DatagramsFallenBack)),
+        ("quic/received", statistics.get(Counter::QuicReceived)),
+        ("quic/full", statistics.get(Counter::QuicRefusedWrites)),
+        ("quic/moves", statistics.get(Counter::QuicMoves)),
         ("subscriptions/count", core.routing.subscriptions() as u64),
         ("retained messages/count", core.retained.len() as u64),
         ("spool/bytes", spooled),

@@ -14,7 +14,9 @@ use bytes::Bytes;
 use tokio::io::{AsyncWrite, ReadBuf};
 
 use crate::path_sample::{PathSample, TcpMetrics};
-use crate::quic::{Blocked, ConnectionState, DatagramCounts, GateState, Multi, PathReport, PathState};
+use crate::quic::{
+    Blocked, ConnectionState, DatagramCounts, GateState, LoadCounts, Multi, PathReport, PathState,
+};
 use crate::single::{ByteStream, Single};
 use crate::transport::{Close, Dir, Peer, Read};
 use crate::ws::WsStream;
@@ -269,6 +271,11 @@ impl Link {
     /// Counts of datagrams. `None` on a single stream, and when the link is lost.
     pub fn datagram_counts(&mut self) -> Option<DatagramCounts> {
         self.on_quic(|state| state.datagram_counts())
+    }
+
+    /// Counts of the connection's work. `None` on a single stream, and when the link is lost.
+    pub fn load_counts(&mut self) -> Option<LoadCounts> {
+        self.on_quic(|state| state.load_counts())
     }
 
     /// Number of STREAM and DATAGRAM frames received. It grows when bytes come, whether they are read or wait under

@@ -152,6 +152,7 @@ impl Driver {
             Read::Moved(address) => {
                 // [BQ-70]
                 tracing::info!(client = self.session.client(), %address, "the client moved to another address");
+                self.core.statistics.add(Counter::QuicMoves, 1);
                 self.observer().note_move(address);
                 self.end_if_banned();
             }
@@ -343,8 +344,9 @@ impl Driver {
     }
 
     /// Brings the counts of the link into the statistics.
-    pub(super) fn count_datagrams(&mut self) {
+    pub(super) fn count_link(&mut self) {
         let Some(streams) = &mut self.streams else { return };
+        streams.load.count(&mut self.link, &self.core.statistics);
         let dropped = streams.datagrams.count(&mut self.link, &self.core.statistics);
         self.note_dropped(dropped);
     }

@@ -248,7 +248,7 @@ impl Driver {
             let unread = if is_refusing { self.link.unread_bytes() } else { self.link.held_bytes() };
             self.ingress.pressure.note_unread(unread, &self.core.memory);
             self.note_holdings();
-            self.count_datagrams();
+            self.count_link();
             // 13. End. Messages before a DISCONNECT are dispatched first, in as many turns as that takes.
             if self.server.is_closed() && !self.server.has_events() {
                 self.release();
@@ -414,7 +414,7 @@ impl Driver {
     /// the last bytes of this one.
     fn release(&mut self) {
         self.gate.set_busy(false, self.core.statistics.busy());
-        self.count_datagrams();
+        self.count_link();
         let Some(mut end) = self.server.take_end() else { return };
         let accepts_early = self.core.config.streams.early_publish == EarlyPublishConfig::Accept;
         if self.link.is_early() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use braid_proto::connection::Server;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 
-use super::datagrams::DatagramTraffic;
+use super::datagrams::{CountedLoad, DatagramTraffic};
 
 /// Least priority of a stream with acknowledgements: bulk of other streams must not starve the publishers on this
 /// one, and bulk of this one must not rise above everything because of them.
@@ -41,6 +41,8 @@ pub(super) struct StreamScheduler {
     began_early: bool,
     /// Datagrams beside the streams.
     pub(super) datagrams: DatagramTraffic,
+    /// Work of the connection, as far as it is counted.
+    pub(super) load: CountedLoad,
 }
 
 /// Stream of the client that begins.
@@ -83,6 +85,7 @@ impl StreamScheduler {
             write_order: Vec::new(),
             began_early,
             datagrams: DatagramTraffic::default(),
+            load: CountedLoad::default(),
         }
     }
 

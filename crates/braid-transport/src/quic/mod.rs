@@ -27,7 +27,7 @@ mod rate;
 
 pub use config::{Congestion, QuicOptions};
 pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason as PathReason};
-pub use connection::{Blocked, DatagramCounts, Multi, ReceiveBudget};
+pub use connection::{Blocked, DatagramCounts, LoadCounts, Multi, ReceiveBudget};
 pub use early::is_early_data_rejected;
 pub use known_paths::KnownPaths;
 pub use listener::EndpointHealth;

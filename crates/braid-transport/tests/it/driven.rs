@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use braid_proto::stream::{Priority, StreamKey};
-use braid_transport::quic::{DatagramCounts, GateState, PathReport};
+use braid_transport::quic::{DatagramCounts, GateState, LoadCounts, PathReport};
 use braid_transport::{Close, Dir, Peer, Read};
 use bytes::Bytes;
 use tokio::io::ReadBuf;
@@ -191,6 +191,10 @@ impl Link {
 
     pub(crate) fn unsent_datagrams(&mut self) -> usize {
         self.with(braid_transport::Link::unsent_datagrams)
+    }
+
+    pub(crate) fn load_counts(&mut self) -> LoadCounts {
+        self.with(braid_transport::Link::load_counts).expect("QUIC")
     }
 
     pub(crate) fn datagram_counts(&mut self) -> DatagramCounts {

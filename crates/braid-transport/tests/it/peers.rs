@@ -361,6 +361,8 @@ async fn one_byte_in_each_packet_costs_no_more_packets_than_it_brings() {
         send.write_all(&[byte]).await.expect("write");
         assert_eq!(read(server).await.expect("read"), byte);
     }
+    let received = server.load_counts().received;
+    assert!((BYTES..BYTES + 100).contains(&received), "{received}");
     let (up, down) = (counters(Direction::Up) - before.0, counters(Direction::Down) - before.1);
     println!("{up} packets up, {down} down");
     assert!(up >= BYTES && down <= up / 2 + up / 100, "{up} packets up, {down} down");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_broker::{BrokerConfig, LimitsConfig};
+use braid_broker::{BrokerConfig, Counter, LimitsConfig};
 use braid_proto::packet::{AckKind, QoS};
 use tokio::time::Instant;
 
@@ -154,4 +154,7 @@ async fn a_client_that_moves_with_each_packet_leaves_nothing_behind() {
     roam(3000).await;
     let grown = allocated() - before;
     assert!(grown < 32_000, "{grown} bytes more after 3,000 addresses");
+    let counted = |counter| broker.memory.statistics().get(counter);
+    let (moves, received) = (counted(Counter::QuicMoves), counted(Counter::QuicReceived));
+    assert!(moves >= 1_000 && received >= 3_500, "{moves} moves in {received} datagrams");
 }

@@ -44,7 +44,7 @@ use crate::tls;
 use crate::transport::{Close, Dir, Peer, Read, Transport};
 
 pub use self::datagrams::DatagramCounts;
-pub use self::path_state::Blocked;
+pub use self::path_state::{Blocked, LoadCounts};
 pub(super) use self::receive_window::MAX_WINDOW;
 pub use self::receive_window::ReceiveBudget;
 pub(crate) use self::state::ConnectionState;

@@ -18,7 +18,32 @@ pub enum Blocked {
     FlowControl,
 }
 
+/// Counts of a connection since its handshake: a peer that wastes work or memory shows in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadCounts {
+    /// UDP datagrams that have come.
+    pub received: u64,
+    /// Writes that found no room: the peer grants no more, or too much is unacknowledged. [BQ-56]
+    pub refused_writes: u64,
+}
+
+impl LoadCounts {
+    /// Growth since earlier counts of the same connection.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            received: self.received - before.received,
+            refused_writes: self.refused_writes - before.refused_writes,
+        }
+    }
+}
+
 impl ConnectionState {
+    pub(crate) fn load_counts(&self) -> LoadCounts {
+        let (received, refused_writes) = (self.connection.received(), self.writes.scheduler.refusals());
+        LoadCounts { received, refused_writes }
+    }
+
     pub(crate) fn path_state(&mut self) -> Option<PathState> {
         self.connection.path_stats().map(|path| PathState::of(&path))
     }

@@ -149,6 +149,8 @@ async fn a_peer_that_grants_everything_and_reads_nothing_holds_no_more_than_may_
     }
     assert!(accepted > 10_000_000, "{accepted}");
     assert!(ahead <= 512 * 1024 + accepted / 10, "{ahead} of {accepted}");
+    let refused = scene.server.load_counts().refused_writes;
+    assert!((100..=10_000).contains(&refused), "{refused}");
 }
 
 // [BQ-53], [BQ-56]
