@@ -126,11 +126,13 @@ impl Decoder {
         input: &mut &'i [u8],
         parts: &mut PartialMessages,
     ) -> Result<Option<BorrowedPacket<'i>>, Violation> {
-        let mut packet = self.decode_next(input, parts)?;
-        if let Some(Packet::Publish(publish)) = &mut packet {
-            parts.complete(publish)?;
+        let mut packet = self.decode_next(input, parts);
+        if let Ok(Some(Packet::Publish(publish))) = &mut packet
+            && let Err(violation) = parts.complete(publish)
+        {
+            return Err(violation);
         }
-        Ok(packet)
+        packet
     }
 
     /// Takes the incomplete message in the spool at the end of the connection, if it can be continued on another one.
@@ -154,7 +156,7 @@ impl Decoder {
         if let Some(header) = self.fixed_header(input)? {
             if let Some((whole, rest)) = input.split_at_checked(header.packet_len) {
                 *input = rest;
-                return self.decode_whole(header, whole, Source::Borrowed).map(Some);
+                return self.decode_whole(header, whole, Source::Borrowed);
             }
             if self.begin_spooled(header, input, parts)? {
                 return self.decode_spooled(input);
@@ -190,13 +192,22 @@ impl Decoder {
             return Ok(None);
         }
         let whole = std::mem::take(&mut self.partial);
-        let packet = if header.packet_len >= SHARE_FROM {
+        if header.packet_len >= SHARE_FROM {
             let whole = whole.freeze();
-            self.decode_whole(header, &whole, Source::Shared(&whole))?.map_payload(PayloadSlice::detached)
-        } else {
-            self.decode_whole(header, &whole, Source::Borrowed)?.map_payload(PayloadSlice::detached)
-        };
-        Ok(Some(packet))
+            return self.decode_detached(header, &whole, Source::Shared(&whole));
+        }
+        self.decode_detached(header, &whole, Source::Borrowed)
+    }
+
+    /// Decodes a packet that is not in the caller's buffer.
+    fn decode_detached(
+        &mut self,
+        header: FixedHeader,
+        whole: &[u8],
+        source: Source<'_>,
+    ) -> Result<Option<BorrowedPacket<'static>>, Violation> {
+        let packet = self.decode_whole(header, whole, source)?;
+        Ok(packet.map(|packet| packet.map_payload(PayloadSlice::detached)))
     }
 
     /// Moves an incomplete packet to the spool, once enough of it has arrived, if it is a large PUBLISH or continues
@@ -286,29 +297,28 @@ impl Decoder {
             let publish = Publish { spooled: true, ..head.publish }.map_payload(|()| payload);
             return Ok(Some(Packet::Publish(publish)));
         }
-        let packet = self.decode_whole(spooled.header, &whole, Source::Shared(&whole))?;
-        let mut packet = packet.map_payload(PayloadSlice::detached);
-        if let Packet::Publish(publish) = &mut packet {
+        let mut packet = self.decode_detached(spooled.header, &whole, Source::Shared(&whole));
+        if let Ok(Some(Packet::Publish(publish))) = &mut packet {
             publish.spooled = true;
         }
-        Ok(Some(packet))
+        packet
     }
 
-    #[inline] // With all that it calls for a PUBLISH: each move of the packet waits for its fields to be written.
+    #[inline] // With all that it calls for a PUBLISH, and without taking its result apart: each move of the packet waits
+    // for its fields to be written.
     fn decode_whole<'a>(
         &mut self,
         header: FixedHeader,
         whole: &'a [u8],
         source: Source<'a>,
-    ) -> Result<BorrowedPacket<'a>, Violation> {
+    ) -> Result<Option<BorrowedPacket<'a>>, Violation> {
         let mut reader = Reader::new(&whole[header.len..], source);
         let (topics, offered) = (&mut self.topics, &mut self.offered);
-        let packet =
-            Packet::decode(header.packet_type, whole[0], &mut reader, self.version, topics, offered)?;
-        if matches!(&packet, Packet::Connect(connect) if connect.version.is_v5()) {
+        let packet = Packet::decode(header.packet_type, whole[0], &mut reader, self.version, topics, offered);
+        if matches!(&packet, Ok(Some(Packet::Connect(connect))) if connect.version.is_v5()) {
             check_minimal(header.packet_len - header.len, header.len - 1)?; // Not known before.
         }
-        Ok(packet)
+        packet
     }
 
     /// Fixed header at the start of `bytes`; `None` when it is not complete.

@@ -119,7 +119,8 @@ impl Packet {
 }
 
 impl<'a> BorrowedPacket<'a> {
-    /// Decodes the body of a packet of this type, whose fixed header begins with `first`.
+    /// Decodes the body of a packet of this type, whose fixed header begins with `first`. Always one, in the form in which
+    /// the decoder hands it on.
     ///
     /// # Errors
     /// [`Violation`] of the standard by these bytes.
@@ -131,12 +132,13 @@ impl<'a> BorrowedPacket<'a> {
         version: ProtocolVersion,
         topics: &mut TopicCache,
         offered: &mut Option<ProtocolVersion>,
-    ) -> Result<Self, Violation> {
+    ) -> Result<Option<Self>, Violation> {
         let packet = match packet_type {
             PacketType::Connect => Self::Connect(Box::new(Connect::decode(reader, offered)?)),
             PacketType::Connack => Self::Connack(Box::new(Connack::decode(reader, version)?)),
             PacketType::Publish => {
-                return Publish::decode(first, reader, version, topics).map(Self::Publish); // Takes the rest.
+                let publish = Publish::decode(first, reader, version, topics); // Takes the rest.
+                return publish.map(Self::Publish).map(Some);
             }
             PacketType::Puback => Self::Ack(Ack::decode(AckKind::Puback, reader, version)?),
             PacketType::Pubrec => Self::Ack(Ack::decode(AckKind::Pubrec, reader, version)?),
@@ -152,7 +154,7 @@ impl<'a> BorrowedPacket<'a> {
             PacketType::Auth => Self::Auth(Box::new(Auth::decode(reader)?)),
         };
         reader.finish()?;
-        Ok(packet)
+        Ok(Some(packet))
     }
 }
 
