@@ -54,7 +54,7 @@ pub enum Counter {
     QuicReceived,
     /// Times that a QUIC stream found no room to send.
     QuicRefusedWrites,
-    /// Changes of the address of QUIC clients.
+    /// Changes of the address of QUIC clients, validated or not.
     QuicMoves,
     /// Restarts of QUIC endpoints that failed. The last one: [`Counter::COUNT`] follows from it.
     QuicRestarts,

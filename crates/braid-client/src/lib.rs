@@ -61,7 +61,7 @@ mod state;
 mod subscribe;
 
 pub use braid_proto::connection::SendError;
-pub use braid_proto::message::Message;
+pub use braid_proto::message::{Message, SharedMessage};
 pub use braid_proto::packet::{ConnackProperties, MessageProperties, PacketId, ProtocolVersion, QoS};
 pub use braid_proto::reason::ReasonCode;
 pub use braid_proto::session::RetainHandling;

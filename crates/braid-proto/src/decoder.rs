@@ -304,8 +304,9 @@ impl Decoder {
         packet
     }
 
-    #[inline] // With all that it calls for a PUBLISH, and without taking its result apart: each move of the packet waits
-    // for its fields to be written.
+    // With all that it calls for a PUBLISH, and without taking its result apart: each move of the packet waits for its
+    // fields to be written.
+    #[inline]
     fn decode_whole<'a>(
         &mut self,
         header: FixedHeader,

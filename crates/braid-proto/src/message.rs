@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use once_cell::race::OnceBox;
+use triomphe::UniqueArc;
 
 use crate::packet::{
     BorrowedPublish, MessageProperties, OFFSET_PROPERTY, Publish, PublishHead, Will, put_publish_head,
@@ -94,12 +95,10 @@ impl Message {
         let expires_at = expiry(properties.as_deref(), now);
         let message =
             Self { spooled, properties, expires_at, ..Self::new(topic, Payload::EMPTY, qos, retain) };
-        let mut message = SharedMessage::new(message);
+        let mut message = UniqueArc::new(message);
         // Copied to where it stays: of a message that is moved with its payload, each move waits for these bytes.
-        if let Some(message) = SharedMessage::get_mut(&mut message) {
-            message.payload.set(payload);
-        }
-        message
+        message.payload.set(payload);
+        message.shareable()
     }
 
     /// Message of a Will that is published at `now`.

@@ -17,6 +17,7 @@ impl CountedLoad {
         let growth = now.since(std::mem::replace(&mut self.0, now));
         statistics.add(Counter::QuicReceived, growth.received);
         statistics.add(Counter::QuicRefusedWrites, growth.refused_writes);
+        statistics.add(Counter::QuicMoves, growth.moves);
     }
 }
 

@@ -152,7 +152,6 @@ impl Driver {
             Read::Moved(address) => {
                 // [BQ-70]
                 tracing::info!(client = self.session.client(), %address, "the client moved to another address");
-                self.core.statistics.add(Counter::QuicMoves, 1);
                 self.observer().note_move(address);
                 self.end_if_banned();
             }

@@ -119,8 +119,8 @@ impl Packet {
 }
 
 impl<'a> BorrowedPacket<'a> {
-    /// Decodes the body of a packet of this type, whose fixed header begins with `first`. Always one, in the form in which
-    /// the decoder hands it on.
+    /// Decodes the body of a packet of this type, whose fixed header begins with `first`. Never `None`: the decoder has
+    /// such a result, and does not have to move the packet.
     ///
     /// # Errors
     /// [`Violation`] of the standard by these bytes.

@@ -57,7 +57,7 @@ pub struct MessageProperties {
 /// User Property of a PUBLISH whose payload is only the rest behind this offset. [BQ-98]
 pub const OFFSET_PROPERTY: &str = "braid-offset";
 
-// A packet is handed on several times.
+// A packet is handed on several times: payloads of 24 bytes, Topic Names and vectors, and no more than these.
 const _: () = assert!(size_of::<Result<Option<super::BorrowedPacket<'_>>, Violation>>() <= 88);
 
 const DUP: u8 = 0x08;

@@ -59,8 +59,8 @@ impl UserProperties {
 
 impl PartialEq for UserProperties {
     fn eq(&self, other: &Self) -> bool {
-        // An empty vector has no memory. A `memcmp` with masked loads (AVX-512) is given its address for no bytes, and
-        // takes 75 ns for the page fault that it suppresses: a quarter of all that a PUBLISH of MQTT 5 costs.
+        // An empty vector has no memory: a `memcmp` with masked loads (AVX-512) that is given its address suppresses a
+        // page fault, which takes 75 ns. Most packets have no User Properties.
         self.0.len() == other.0.len() && (self.is_empty() || self.0 == other.0)
     }
 }

@@ -25,7 +25,7 @@ impl Payload {
     pub const EMPTY: Self = Self(Form::Inline { len: 0, bytes: [0; INLINE] });
 
     /// Copy of these bytes if they have room in place.
-    pub(crate) fn inline(payload: &[u8]) -> Option<Self> {
+    fn inline(payload: &[u8]) -> Option<Self> {
         let mut bytes = [0; INLINE];
         bytes.get_mut(..payload.len())?.copy_from_slice(payload);
         Some(Self(Form::Inline { len: u8::try_from(payload.len()).ok()?, bytes }))

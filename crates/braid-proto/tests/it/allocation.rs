@@ -96,6 +96,23 @@ fn a_received_message_allocates_itself_and_a_payload_that_has_no_room_in_it() {
     }
 }
 
+/// The buffer of its parts, which grows once, the payload without it, and the message.
+#[test]
+fn a_message_that_arrives_in_two_parts_costs_four_allocations() {
+    let mut packet = b"\x30\x4B\x00\x03a/b".to_vec();
+    packet.resize(2 + 0x4B, b'x');
+    let mut rig = Rig::connected(options(), connect(ProtocolVersion::V311));
+    let now = Instant::now();
+    let take = |rig: &mut Rig| {
+        let (first, second) = packet.split_at(40);
+        rig.server.handle_bytes(StreamKey::CONTROL, first, now);
+        rig.server.handle_bytes(StreamKey::CONTROL, second, now);
+        assert!(matches!(rig.server.poll_event(), Some(Event::Publish(..))));
+    };
+    take(&mut rig);
+    assert_eq!(allocations(|| take(&mut rig)), 4);
+}
+
 #[test]
 fn an_acknowledgement_costs_no_allocation() {
     let mut rig = Rig::connected(options(), connect(ProtocolVersion::V5));

@@ -156,5 +156,6 @@ async fn a_client_that_moves_with_each_packet_leaves_nothing_behind() {
     assert!(grown < 32_000, "{grown} bytes more after 3,000 addresses");
     let counted = |counter| broker.memory.statistics().get(counter);
     let (moves, received) = (counted(Counter::QuicMoves), counted(Counter::QuicReceived));
-    assert!(moves >= 1_000 && received >= 3_500, "{moves} moves in {received} datagrams");
+    assert!((1_000..=3_500).contains(&moves), "{moves}");
+    assert!((3_500..=10_500).contains(&received), "{received}");
 }

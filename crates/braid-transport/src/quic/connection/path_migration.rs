@@ -36,6 +36,8 @@ pub(super) struct PathMigration {
     unvalidated: Option<Validation>,
     /// Mark of the address in use, whose validation is to begin again.
     mark: Option<DoubtfulMark>,
+    /// Changes of the address so far, to those that are never validated too.
+    moves: u64,
 }
 
 /// Validation of an address that is in use.
@@ -66,7 +68,12 @@ struct Counts {
 
 impl PathMigration {
     pub(super) fn new(known: SocketAddr) -> Self {
-        Self { known, current: known, path: PathId::ZERO, unvalidated: None, mark: None }
+        Self { known, current: known, path: PathId::ZERO, unvalidated: None, mark: None, moves: 0 }
+    }
+
+    /// Changes of the address so far.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves
     }
 
     /// The peer's new address, once. Begins its validation again if the library has given up: it does so after three
@@ -106,10 +113,12 @@ impl PathMigration {
         let path = connection.primary_path();
         if std::mem::replace(&mut self.path, path) != path {
             (self.current, self.unvalidated, self.mark) = (address, None, None);
+            self.moves += 1;
             return self.validated(address);
         }
         let Some(validation) = self.unvalidated.as_mut().filter(|_| address == self.current) else {
             (self.current, self.unvalidated, self.mark) = (address, Some(fresh), None);
+            self.moves += 1;
             return None;
         };
         if acknowledgements > validation.acknowledgements {

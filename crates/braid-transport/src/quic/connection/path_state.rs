@@ -25,6 +25,8 @@ pub struct LoadCounts {
     pub received: u64,
     /// Writes that found no room: the peer grants no more, or too much is unacknowledged. [BQ-56]
     pub refused_writes: u64,
+    /// Changes of the peer's address, validated or not. [BQ-70]
+    pub moves: u64,
 }
 
 impl LoadCounts {
@@ -34,14 +36,18 @@ impl LoadCounts {
         Self {
             received: self.received - before.received,
             refused_writes: self.refused_writes - before.refused_writes,
+            moves: self.moves - before.moves,
         }
     }
 }
 
 impl ConnectionState {
     pub(crate) fn load_counts(&self) -> LoadCounts {
-        let (received, refused_writes) = (self.connection.received(), self.writes.scheduler.refusals());
-        LoadCounts { received, refused_writes }
+        LoadCounts {
+            received: self.connection.received(),
+            refused_writes: self.writes.refused,
+            moves: self.role.moves(),
+        }
     }
 
     pub(crate) fn path_state(&mut self) -> Option<PathState> {

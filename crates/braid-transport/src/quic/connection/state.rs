@@ -101,6 +101,8 @@ pub(super) struct Writes {
     pub(super) limit: SendLimit,
     pub(super) unsent: UnsentBytes,
     pub(super) finishes: PendingFinishes,
+    /// Writes that found no room so far.
+    pub(super) refused: u64,
 }
 
 /// Parts that differ between the two ends.
@@ -153,6 +155,7 @@ impl ConnectionState {
                 limit: SendLimit::new(&mut connection, options.send_window),
                 unsent: UnsentBytes::default(),
                 finishes: PendingFinishes::default(),
+                refused: 0,
             },
             datagrams,
             early,
@@ -358,6 +361,11 @@ impl Role {
     pub(super) fn take_new_address(&mut self, connection: &mut Connection) -> Option<SocketAddr> {
         let Self::Server { migration, .. } = self else { return None };
         migration.take_new_address(connection)
+    }
+
+    /// Changes of the peer's address so far.
+    pub(super) fn moves(&self) -> u64 {
+        if let Self::Server { migration, .. } = self { migration.moves() } else { 0 }
     }
 
     /// Time at which to ask for a new address again.

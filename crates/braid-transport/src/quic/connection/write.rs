@@ -70,6 +70,7 @@ impl ConnectionState {
             }
             Poll::Pending => {
                 self.writes.scheduler.handle_refused(key, priority);
+                self.writes.refused += 1;
                 let progress = self.progress();
                 self.writes.unsent.set_full(progress, self.writes.limit.bytes());
                 if !key.is_control()

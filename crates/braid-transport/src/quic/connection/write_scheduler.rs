@@ -31,8 +31,6 @@ pub(super) struct WriteScheduler {
     woken: BTreeSet<(i32, u64, StreamKey)>,
     /// Waits so far.
     count: u64,
-    /// Refusals of all streams so far.
-    refusals: u64,
 }
 
 struct Wait {
@@ -101,12 +99,6 @@ impl WriteScheduler {
         wait.is_woken = false;
         wait.refusals += 1;
         wait.refused_at = Instant::now();
-        self.refusals += 1;
-    }
-
-    /// Writes that found no room so far.
-    pub(super) fn refusals(&self) -> u64 {
-        self.refusals
     }
 
     /// The waker of a stream was woken.
