@@ -239,38 +239,31 @@ impl Gate {
         let patience = self.rtt.patience();
         let mut is_excessive = false;
         while let Some((sent, fate)) = self.sent.next(patience, now) {
-            let next = match (&mut self.model, fate) {
+            match (&mut self.model, fate) {
                 (Model::Policed(policer), fate) => {
                     match fate {
                         Fate::Passed => policer.passed(&sent, &self.sent, now),
                         Fate::Lost => policer.dropped(&sent, now),
                     }
-                    policer.is_random_loss().then_some((Some(policer.rate()), Reason::LossDespiteTokens))
+                    if policer.is_random_loss() {
+                        let rate = policer.rate();
+                        self.enter_windowed(Some(rate), Reason::LossDespiteTokens, now);
+                    }
                 }
                 (Model::Startup(startup), Fate::Lost) => match startup.dropped(sent.at, sent.ack_only) {
                     Some(rate) if rate > MEASURED => {
                         self.enter_windowed(Some(rate), Reason::DropsAboveRate, now);
-                        None
                     }
                     Some(rate) if now >= self.ignore_loss_until => {
                         let policer = PolicerModel::new(rate, self.reserve, now);
                         self.enter(Model::Policed(policer), Reason::DropsAboveRate, now);
-                        None
                     }
-                    _ => startup.is_random_loss().then_some((None, Reason::RandomLoss)),
+                    _ if startup.is_random_loss() => self.enter_windowed(None, Reason::RandomLoss, now),
+                    _ => {}
                 },
-                (Model::Queued(queue), fate) => {
-                    is_excessive = queue.is_lossy(fate);
-                    None
-                }
-                (Model::Windowed(path), Fate::Lost) => {
-                    path.lost(now);
-                    None
-                }
-                _ => None,
-            };
-            if let Some((rate, reason)) = next {
-                self.enter_windowed(rate, reason, now);
+                (Model::Queued(queue), fate) => is_excessive = queue.is_lossy(fate),
+                (Model::Windowed(path), Fate::Lost) => path.lost(now),
+                _ => {}
             }
         }
         if is_excessive && now >= self.ignore_loss_until {
