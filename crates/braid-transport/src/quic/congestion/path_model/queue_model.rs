@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::arrival_period::Expected;
-use super::rtt_samples::{Departure, RttSample, median};
+use super::rtt_samples::{Departure, RttSample, median, push_bounded};
 use super::sent_packets::Fate;
 use super::service_schedule::ServiceSchedule;
 
@@ -165,10 +165,7 @@ impl QueueModel {
     /// Learns from waits that grow: they are those of a queue, and then the time between departures is service time.
     fn look_for_growth(&mut self, new: Measured) {
         let old = self.measured.front().copied();
-        if self.measured.len() == LAG {
-            self.measured.pop_front();
-        }
-        self.measured.push_back(new);
+        push_bounded(&mut self.measured, LAG, new);
         let Some(old) = old else { return };
         let service = (new.start - old.start) / (new.ordinal - old.ordinal) as f64;
         if service > self.certain && new.wait > old.wait + GROWN.max(self.certain * 0.5) {
@@ -189,10 +186,7 @@ impl QueueModel {
     }
 
     fn learn(&mut self, service: f64) {
-        if self.samples.len() == SAMPLES {
-            self.samples.pop_front();
-        }
-        self.samples.push_back(service.min(self.service * 4.0));
+        push_bounded(&mut self.samples, SAMPLES, service.min(self.service * 4.0));
         if self.samples.len() >= 3 {
             self.service = median(self.samples.make_contiguous()).clamp(FASTEST, SLOWEST);
         }

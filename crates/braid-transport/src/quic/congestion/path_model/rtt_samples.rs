@@ -144,10 +144,7 @@ impl MinRtt {
     fn wait(&mut self, rtt: f64, is_alone: bool) -> f64 {
         let mut min = self.rtt.map_or(rtt, |min| min.min(rtt));
         if is_alone {
-            if self.lone.len() == LONE_SAMPLES {
-                self.lone.pop_front();
-            }
-            self.lone.push_back(rtt);
+            push_bounded(&mut self.lone, LONE_SAMPLES, rtt);
             let least = self.lone.iter().copied().fold(f64::INFINITY, f64::min);
             if self.lone.len() == LONE_SAMPLES && least > min + LONGER {
                 min = least;
@@ -161,22 +158,18 @@ impl MinRtt {
     /// Tests samples of packets that were sent when our queue should have been short. True: the path is longer, since
     /// the wait is always the same.
     pub(super) fn is_longer(&mut self, rtt: f64, now: f64) -> bool {
-        let Some(min) = self.rtt.filter(|min| rtt > min + LONGER) else {
-            self.flat = None;
-            return false;
-        };
-        let flat = self.flat.get_or_insert(Flat { least: rtt, most: rtt, count: 0, since: now });
-        (flat.least, flat.most, flat.count) = (flat.least.min(rtt), flat.most.max(rtt), flat.count + 1);
-        let Flat { least, most, count, since } = *flat;
-        if most - least > LONGER.min((least - min) * FLAT_SHARE) {
-            self.flat = None;
-            return false;
-        }
-        let is_longer = count >= FLAT_SAMPLES && now - since > FLAT_SPAN.max(most * FLAT_ROUND_TRIPS);
-        if is_longer {
+        let before = self.flat.take();
+        let Some(min) = self.rtt.filter(|min| rtt > min + LONGER) else { return false };
+        let before = before.unwrap_or(Flat { least: rtt, most: rtt, count: 0, since: now });
+        let (least, most, count) = (before.least.min(rtt), before.most.max(rtt), before.count + 1);
+        let is_flat = most - least <= LONGER.min((least - min) * FLAT_SHARE);
+        let is_long = count >= FLAT_SAMPLES && now - before.since > FLAT_SPAN.max(most * FLAT_ROUND_TRIPS);
+        if is_flat && is_long {
             *self = Self { rtt: Some(least), ..Self::default() };
+        } else if is_flat {
+            self.flat = Some(Flat { least, most, count, ..before });
         }
-        is_longer
+        is_flat && is_long
     }
 }
 
@@ -187,6 +180,14 @@ struct Flat {
     most: f64,
     count: u32,
     since: f64,
+}
+
+/// Adds a value to the last `most`.
+pub(super) fn push_bounded<T>(values: &mut VecDeque<T>, most: usize, value: T) {
+    if values.len() == most {
+        values.pop_front();
+    }
+    values.push_back(value);
 }
 
 /// Median of at least one value.

@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use super::rtt_samples::push_bounded;
+
 /// Queue above which it is drained: packets, at most so long (s), and time (s).
 const DEEP: f64 = 4.0;
 const DEEP_MOST: f64 = 0.012;
@@ -161,10 +163,7 @@ impl StandingQueue {
             return Depth::Deep;
         }
         self.draining = None;
-        if self.excesses.len() == ROUNDS {
-            self.excesses.pop_front();
-        }
-        self.excesses.push_back(excess);
+        push_bounded(&mut self.excesses, ROUNDS, excess);
         if self.excesses.len() == ROUNDS {
             self.tolerance = self.tolerance.min(self.excesses.iter().copied().fold(0.0, f64::max));
             self.try_what_stays(sample, empty);
