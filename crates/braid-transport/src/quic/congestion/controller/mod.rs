@@ -1,11 +1,12 @@
 //! Congestion controller of a connection, with the gate in place of its window.
 
-mod datagram_filter;
 mod shared_gate;
 mod state_log;
+mod verdict;
 
 use std::any::Any;
 use std::fmt;
+use std::iter;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +19,8 @@ use super::bbr_extensions::PROBE;
 use super::path_model::{Class, Gate, SendDecision};
 use crate::quic::io::now;
 use crate::quic::known_paths::{KnownPath, PARTS};
-use datagram_filter::DatagramFilter;
 pub(in crate::quic) use shared_gate::SharedGate;
+use verdict::Verdict;
 
 /// Window that never limits: the library then paces nothing.
 const UNLIMITED: u64 = 1 << 40;
@@ -96,27 +97,11 @@ struct Unreported {
 }
 
 /// Packet of a probe timeout.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Probe {
-    /// First byte in the batch.
-    start: usize,
     number: u64,
-    bytes: u16,
-}
-
-impl Probe {
-    fn range(self) -> Range<usize> {
-        self.start..self.start + usize::from(self.bytes)
-    }
-}
-
-/// Withholds probes, and the padding behind all of them, to the end of the batch.
-fn withhold(gate: &mut Gate, filter: &mut DatagramFilter, withheld: &[Probe], padding: Range<usize>) {
-    for range in withheld.iter().map(|probe| probe.range()).chain([padding]).filter(|range| !range.is_empty())
-    {
-        gate.handle_withheld(range.len() as u64);
-        filter.withhold(range);
-    }
+    /// Bytes in the batch.
+    range: Range<usize>,
 }
 
 /// Questions of the library about the next packet. It asks for the metrics, then for the window, and for the metrics
@@ -183,18 +168,19 @@ impl GatedController {
         }
         let length = usize::try_from(bytes).unwrap_or(usize::MAX);
         // Datagrams without an ack-eliciting packet stand behind the others.
-        let are_alone = withheld.iter().map(|probe| usize::from(probe.bytes)).sum::<usize>() == known;
+        let are_alone = withheld.iter().map(|probe| probe.range.len()).sum::<usize>() == known;
         let is_known = known == length || (are_alone && known < length);
         let shared = Arc::clone(&self.factory.gate);
         let mut gate = shared.lock();
         if !is_known || gate.timeouts_wait(now).is_none() {
             let kept = withheld.remove(if gate.has_urgent() { 0 } else { withheld.len() - 1 });
-            gate.handle_packet(kept.number, kept.bytes.into(), now);
+            gate.handle_packet(kept.number, kept.range.len() as u64, now);
         }
         if is_known {
-            let mut filter = shared.filter();
-            withhold(&mut gate, &mut filter, &withheld, known..length);
-            filter.complete(length);
+            let withheld = withheld.into_iter().map(|probe| probe.range).chain(iter::once(known..length));
+            let verdict = Verdict::new(withheld, length);
+            gate.handle_withheld(verdict.withheld() as u64);
+            shared.set_verdict(verdict);
         }
     }
 
@@ -237,21 +223,16 @@ impl Controller for GatedController {
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        if self.is_passthrough() {
-            return self.inner.on_packet_sent(now, bytes, pn);
-        }
-        if bytes <= self.mtu {
+        if !self.is_passthrough() {
             let start = self.batch;
-            self.batch += usize::from(bytes);
-            if self.is_probe() {
-                self.probes.push(Probe { start, number: pn, bytes });
-                if !self.is_active() {
-                    self.inner.on_packet_sent(now, bytes, pn);
-                }
-                return;
+            let fits = bytes <= self.mtu;
+            self.batch += if fits { usize::from(bytes) } else { 0 };
+            if fits && self.is_probe() {
+                self.probes.push(Probe { number: pn, range: start..self.batch });
+            } else {
+                self.gate().handle_packet(pn, bytes.into(), now);
             }
         }
-        self.gate().handle_packet(pn, bytes.into(), now);
         if !self.is_active() {
             self.inner.on_packet_sent(now, bytes, pn);
         }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::datagram_filter::DatagramFilter;
 use super::state_log;
+use super::verdict::Verdict;
 use crate::quic::congestion::path_model::{Class, Gate, GateState};
 use crate::quic::io::now;
 
@@ -39,7 +39,8 @@ pub(in crate::quic) struct SharedGate {
     reserve: u8,
     /// File of the gate log.
     log: Option<Arc<Path>>,
-    filter: Mutex<DatagramFilter>,
+    /// Verdict on the batch that leaves next, if a part of it stays.
+    verdict: Mutex<Option<Verdict>>,
 }
 
 impl SharedGate {
@@ -55,7 +56,7 @@ impl SharedGate {
             is_refused: AtomicBool::new(false),
             reserve,
             log,
-            filter: Mutex::default(),
+            verdict: Mutex::default(),
         })
     }
 
@@ -223,15 +224,18 @@ impl SharedGate {
         self.is_active() && self.lock().take_ping(now)
     }
 
-    /// Locks the verdict on the batch that is being built.
-    pub(super) fn filter(&self) -> MutexGuard<'_, DatagramFilter> {
-        // After a panic in between a verdict may be wrong, and packets are lost.
-        self.filter.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sets the verdict on the batch that leaves next.
+    pub(super) fn set_verdict(&self, verdict: Verdict) {
+        *self.verdict.lock().unwrap_or_else(PoisonError::into_inner) = Some(verdict);
     }
 
     /// Takes the verdict on a batch of so many bytes; `None`: all of it leaves.
     pub(in crate::quic) fn take_verdict(&self, bytes: usize) -> Option<Vec<Range<usize>>> {
-        if self.is_passthrough() { None } else { self.filter().take(bytes) }
+        if self.is_passthrough() {
+            return None;
+        }
+        // Poisoning is harmless: a verdict is replaced or taken as a whole.
+        self.verdict.lock().unwrap_or_else(PoisonError::into_inner).take()?.permitted(bytes)
     }
 }
 
@@ -250,6 +254,20 @@ mod tests {
             });
             panic.join().expect_err("it panics");
         });
+    }
+
+    #[tokio::test]
+    async fn the_last_verdict_counts_for_the_next_batch() {
+        let gate = SharedGate::new(2, None);
+        let withhold = |range| gate.set_verdict(Verdict::new(std::iter::once(range), 100));
+        withhold(0..100);
+        withhold(50..100);
+        let permitted = gate.take_verdict(100).expect("half of it stays");
+        assert_eq!(permitted, Vec::from_iter(std::iter::once(0..50)));
+        assert_eq!(gate.take_verdict(100), None, "it is taken once");
+        withhold(0..100);
+        assert_eq!(gate.take_verdict(150), None, "it is about another batch");
+        assert_eq!(gate.take_verdict(100), None);
     }
 
     #[tokio::test]

@@ -171,7 +171,7 @@ impl Gate {
         }
     }
 
-    /// Notes bytes of a batch that the datagram filter keeps back.
+    /// Notes bytes of a batch that do not leave.
     pub(in crate::quic) fn handle_withheld(&mut self, bytes: u64) {
         self.sent.withheld += bytes;
     }

@@ -62,7 +62,7 @@ pub(super) struct SentPackets {
     pub(super) eliciting: u64,
     /// The next packet is full, whatever its size.
     pub(super) is_next_full: bool,
-    /// Bytes of the present batch that the datagram filter keeps back.
+    /// Bytes of the present batch that do not leave.
     pub(super) withheld: u64,
     /// Time (s) of the last datagram.
     pub(super) last_at: f64,
