@@ -16,7 +16,7 @@ use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use super::bbr_extensions::PROBE;
-use super::path_model::{Class, Gate, SendDecision};
+use super::path_model::{Class, FateCounts, Gate, SendDecision};
 use crate::quic::io::now;
 use crate::quic::known_paths::{KnownPath, PARTS};
 pub(in crate::quic) use shared_gate::SharedGate;
@@ -76,7 +76,7 @@ struct GatedController {
     mtu: u16,
     class: Class,
     /// Packets in passthrough that were not reported to the gate yet.
-    unreported: Unreported,
+    unreported: FateCounts,
     /// Path whose capacity is noted while the gate decides.
     path: Option<KnownPath>,
     /// Question of the library about the next packet: [`NOTHING`], [`WINDOW`] or [`BOTH`].
@@ -85,15 +85,6 @@ struct GatedController {
     probes: Vec<Probe>,
     /// Bytes of the present batch so far.
     batch: usize,
-}
-
-/// Fates of packets.
-#[derive(Clone, Copy, Debug, Default)]
-struct Unreported {
-    acked: u32,
-    lost: u32,
-    /// Smoothed RTT (s), unless the acknowledgement was for packets that elicit none.
-    smoothed: Option<f64>,
 }
 
 /// Packet of a probe timeout.
@@ -124,7 +115,7 @@ impl GatedController {
             inner,
             mtu,
             class: Class::Startup,
-            unreported: Unreported::default(),
+            unreported: FateCounts::default(),
             path: None,
             asked,
             probes: Vec::new(),
@@ -267,8 +258,8 @@ impl Controller for GatedController {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
         if self.is_passthrough() {
-            let Unreported { acked, lost, smoothed } = std::mem::take(&mut self.unreported);
-            self.gate().handle_passthrough(acked, lost, smoothed, app_limited, now);
+            let fates = std::mem::take(&mut self.unreported);
+            self.gate().handle_passthrough(fates, app_limited, now);
         } else {
             self.gate().handle_end_of_acks();
             self.observe(app_limited, now);

@@ -8,7 +8,7 @@ use super::policer_model::PolicerModel;
 use super::queue_model::QueueModel;
 use super::rtt_samples::{MinRtt, RttSample};
 use super::sent_packets::{Fate, SentPacket};
-use super::startup::{Passthrough, Startup};
+use super::startup::{FateCounts, Passthrough, Startup};
 use super::tail_pings::TailPings;
 use super::window_model::WindowModel;
 use super::{FAST, Gate};
@@ -336,20 +336,12 @@ impl Gate {
         }
     }
 
-    /// Counts packets that were acknowledged and lost in passthrough. `smoothed`: RTT (s) of the library, if the
-    /// acknowledgement brought one.
-    pub(in crate::quic) fn handle_passthrough(
-        &mut self,
-        acked: u32,
-        lost: u32,
-        smoothed: Option<f64>,
-        app_limited: bool,
-        now: Instant,
-    ) {
+    /// Counts packets that were acknowledged and lost in passthrough.
+    pub(in crate::quic) fn handle_passthrough(&mut self, fates: FateCounts, app_limited: bool, now: Instant) {
         let now = self.seconds(now);
-        self.rtt.smoothed = smoothed.or(self.rtt.smoothed);
+        self.rtt.smoothed = fates.smoothed.or(self.rtt.smoothed);
         let Model::Passthrough(path) = &mut self.model else { return };
-        if let Some(rate) = path.count(acked, lost, app_limited, now) {
+        if let Some(rate) = path.count(fates, app_limited, now) {
             let startup = Startup::with_window(rate * self.rtt.smoothed.unwrap_or(0.0), now);
             self.enter(Model::Startup(startup), Reason::PassthroughLimits, now);
         }

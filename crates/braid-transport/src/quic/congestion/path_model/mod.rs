@@ -30,6 +30,7 @@ use class::{Model, REFUTED};
 use rtt_samples::RttSamples;
 pub(in crate::quic) use send_decision::SendDecision;
 use sent_packets::{Fate, SentPacket, SentPackets};
+pub(in crate::quic) use startup::FateCounts;
 use startup::Startup;
 use tail_pings::TailPings;
 

@@ -201,6 +201,15 @@ const NOT_FAST: f64 = 0.8;
 const LOST_SHARE: f64 = 0.2;
 const LOST: u32 = 8;
 
+/// Fates of packets in passthrough.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::quic) struct FateCounts {
+    pub(in crate::quic) acked: u32,
+    pub(in crate::quic) lost: u32,
+    /// Smoothed RTT (s), unless the acknowledgement was for packets that elicit none.
+    pub(in crate::quic) smoothed: Option<f64>,
+}
+
 /// Path that is left to the congestion controller until it shows a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passthrough {
@@ -218,9 +227,9 @@ impl Passthrough {
 
     /// Counts the packets of an acknowledgement. Returns packets per second, once the gate should decide again: fewer
     /// pass than on a fast path, although there is more to send, or many are lost.
-    pub(super) fn count(&mut self, acked: u32, lost: u32, is_app_limited: bool, now: f64) -> Option<f64> {
-        self.acked = self.acked.saturating_add(acked);
-        self.lost = self.lost.saturating_add(lost);
+    pub(super) fn count(&mut self, fates: FateCounts, is_app_limited: bool, now: f64) -> Option<f64> {
+        self.acked = self.acked.saturating_add(fates.acked);
+        self.lost = self.lost.saturating_add(fates.lost);
         self.is_app_limited |= is_app_limited;
         if now - self.since < PERIOD {
             return None;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Class, Gate, Reason, SendDecision, TailPings};
+use super::{Class, FateCounts, Gate, Reason, SendDecision, TailPings};
 use path::{Counts, Limit, Path, Sender};
 
 #[derive(Clone, Debug)]
@@ -89,7 +89,8 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
         Step::Urgent { bytes } => gate.handle_urgent(bytes, now),
         Step::EndOfAcks { acked, lost, app_limited } => match gate.class() {
             Class::Passthrough => {
-                gate.handle_passthrough(acked, lost, (acked > 0).then_some(0.05), app_limited, now)
+                let smoothed = (acked > 0).then_some(0.05);
+                gate.handle_passthrough(FateCounts { acked, lost, smoothed }, app_limited, now)
             }
             _ => gate.handle_end_of_acks(),
         },
@@ -552,7 +553,8 @@ fn a_slow_path_in_passthrough_is_looked_at_again() {
         gate.pass_through(Reason::FastDelivery, 0.0);
         for turn in 1..20_u64 {
             let now = start + Duration::from_millis(turn * 100);
-            gate.handle_passthrough(acked, 0, Some(0.05), is_app_limited, now);
+            let fates = FateCounts { acked, lost: 0, smoothed: Some(0.05) };
+            gate.handle_passthrough(fates, is_app_limited, now);
         }
         assert_eq!(gate.class(), expected, "{acked} of 100 ms, {is_app_limited}");
     }
