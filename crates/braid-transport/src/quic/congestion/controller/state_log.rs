@@ -41,26 +41,17 @@ fn line(state: &GateState, unix: Duration, peer: SocketAddr) -> String {
         state.class.name(),
         state.reason
     );
-    let mut add = |name: &str, value: f64| {
+    let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+    let level = state.level.map(|level| match level {
+        Level::Tokens { left, reserve } => [("tokens", left), ("reserve_tokens", reserve)],
+        Level::Queue { wait, aim } => [("wait_ms", millis(wait)), ("aim_ms", millis(aim))],
+    });
+    let rates =
+        [("packets_per_second", state.packets_per_second), ("bytes_per_second", state.bytes_per_second)];
+    let rates = rates.into_iter().filter_map(|(name, rate)| Some((name, rate?)));
+    for (name, value) in rates.chain(level.into_iter().flatten()) {
         // Writing to a string never fails.
         let _ = write!(line, r#","{name}":{value:.3}"#);
-    };
-    if let Some(rate) = state.packets_per_second {
-        add("packets_per_second", rate);
-    }
-    if let Some(rate) = state.bytes_per_second {
-        add("bytes_per_second", rate);
-    }
-    match state.level {
-        Some(Level::Tokens { left, reserve }) => {
-            add("tokens", left);
-            add("reserve_tokens", reserve);
-        }
-        Some(Level::Queue { wait, aim }) => {
-            add("wait_ms", wait.as_secs_f64() * 1000.0);
-            add("aim_ms", aim.as_secs_f64() * 1000.0);
-        }
-        None => {}
     }
     let _ = writeln!(line, r#","on_the_way":{},"packets":{}}}"#, state.on_the_way, state.packets);
     line
