@@ -386,7 +386,7 @@ impl DatagramSource for DatagramMeter<'_> {
         }
         self.datagrams.yields = shares;
         if !self.datagrams.queue.is_empty()
-            && let Some(gate) = self.gate.filter(|gate| gate.wants_urgent())
+            && let Some(gate) = self.gate.filter(|gate| !gate.is_passthrough())
         {
             gate.handle_filled();
         }

@@ -101,7 +101,7 @@ impl ConnectionState {
 
     /// Has the gate keep room for an urgent write. The control stream carries what keeps the connection alive.
     fn note_urgency(&mut self, key: StreamKey, priority: i32, written: usize) {
-        let Some(gate) = self.gate.as_ref().filter(|gate| gate.wants_urgent()) else { return };
+        let Some(gate) = self.gate.as_ref().filter(|gate| !gate.is_passthrough()) else { return };
         let now = Instant::now();
         let datagrams = self.datagrams.as_ref();
         let has_lower = self.writes.active.count_below(priority) > 0
@@ -166,7 +166,7 @@ impl ConnectionState {
             has_lost_urgent |= writes.urgency.handle_refused(of, now);
         });
         connection.note_datagram(bytes);
-        let Some(gate) = gate.as_ref().filter(|gate| gate.wants_urgent()) else { return };
+        let Some(gate) = gate.as_ref().filter(|gate| !gate.is_passthrough()) else { return };
         if has_lost_urgent {
             gate.forget_urgent();
         }

@@ -55,12 +55,13 @@ impl Gated {
 impl ControllerFactory for Gated {
     /// Builds the controller of a new path, with a new gate, or without one if it is a path beside others.
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        if self.gate.retire() {
+        // The gate is a model of one path.
+        if self.gate.expects_paths() {
+            self.gate.abandon();
             return Arc::clone(&self.inner).build(now, mtu);
         }
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let gate = Gate::new(now, mtu, self.gate.reserve());
-        self.gate.replace(match path.as_ref().and_then(|path| path.capacity(now)) {
+        self.gate.replace(now, mtu, |gate| match path.as_ref().and_then(|path| path.capacity(now)) {
             // The first packets of a connection that resumes.
             Some(known) => gate.resumed(known.window() / u64::from(mtu), PARTS[1]),
             None => gate,
@@ -136,15 +137,10 @@ impl GatedController {
         self.class == Class::Passthrough
     }
 
-    /// Tests whether the library has sent a packet without asking for the window: a probe.
+    /// Tests whether the library has sent a packet without asking for the window: a probe, which may stay.
     fn is_probe(&self) -> bool {
         let was_asked = self.asked.swap(NOTHING, Ordering::Relaxed) == BOTH;
-        let gate = &self.factory.gate;
-        !was_asked
-            && !self.is_passthrough()
-            && gate.is_established()
-            && !gate.is_abandoned()
-            && !gate.is_open()
+        !was_asked && self.factory.gate.may_withhold()
     }
 
     /// Withholds probes of a batch but one. If urgent bytes are pending, it is the first, into which the library puts
@@ -358,8 +354,7 @@ impl Controller for GatedController {
     /// this path.
     fn clone_box(&self) -> Box<dyn Controller> {
         let now = now();
-        let gate = &self.factory.gate;
-        gate.replace(Gate::new(now, self.mtu, gate.reserve()).with_window(MIGRATED));
+        self.factory.gate.replace(now, self.mtu, |gate| gate.with_window(MIGRATED));
         let inner = match self.is_active() {
             true => Arc::clone(&self.factory.inner).build(now, self.mtu),
             false => self.inner.clone_box(),

@@ -72,27 +72,19 @@ impl SharedGate {
         })
     }
 
-    /// Notes that the next controller is for another path: the gate is a model of one.
+    /// Notes that the next controller is for another path.
     pub(in crate::quic) fn expect_paths(&self) {
         self.expects_paths.store(true, Ordering::Release);
     }
 
-    /// Stands aside if a controller is built for another path. Returns whether that is so.
-    pub(super) fn retire(&self) -> bool {
-        let is_another = self.expects_paths.load(Ordering::Acquire);
-        if is_another {
-            self.abandon();
-        }
-        is_another
+    /// True if a controller is built for another path.
+    pub(super) fn expects_paths(&self) -> bool {
+        self.expects_paths.load(Ordering::Acquire)
     }
 
     /// True while the gate decides, in place of the congestion controller.
     pub(in crate::quic) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire) && !self.is_abandoned()
-    }
-
-    pub(super) fn reserve(&self) -> u8 {
-        self.reserve
     }
 
     /// Writes the states of the gate to its log from now on, if there is one.
@@ -111,11 +103,6 @@ impl SharedGate {
     /// Notes the end of the handshake.
     pub(in crate::quic) fn set_established(&self) {
         self.is_established.store(true, Ordering::Release);
-    }
-
-    /// True if urgent bytes have to be reported.
-    pub(in crate::quic) fn wants_urgent(&self) -> bool {
-        !self.is_passthrough()
     }
 
     /// Forgets the urgent bytes that were reported.
@@ -149,19 +136,21 @@ impl SharedGate {
         self.is_passthrough.store(class == Class::Passthrough, Ordering::Release);
     }
 
-    /// Takes the gate of a new path.
-    pub(super) fn replace(&self, gate: Gate) {
+    /// Begins with the gate of a new path.
+    pub(super) fn replace(&self, now: Instant, mtu: u16, prepare: impl FnOnce(Gate) -> Gate) {
+        let gate = prepare(Gate::new(now, mtu, self.reserve));
         *self.lock() = gate;
-        self.is_active.store(false, Ordering::Release);
-        self.is_passthrough.store(false, Ordering::Release);
+        self.set_class(Class::Startup);
     }
 
-    fn is_passthrough(&self) -> bool {
+    /// True while the gate only watches: no urgent bytes have to be reported.
+    pub(in crate::quic) fn is_passthrough(&self) -> bool {
         self.is_passthrough.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_established(&self) -> bool {
-        self.is_established.load(Ordering::Acquire)
+    /// True if a probe may stay.
+    pub(super) fn may_withhold(&self) -> bool {
+        self.is_established.load(Ordering::Acquire) && !self.is_abandoned() && !self.is_open()
     }
 
     pub(super) fn is_abandoned(&self) -> bool {
@@ -284,7 +273,7 @@ mod tests {
         assert!(!gate.is_active());
         assert_eq!((gate.state(), gate.pending_limit()), (None, None));
         controller.on_end_acks(now(), 0, true, None);
-        assert!(!gate.wants_urgent(), "the controller follows");
+        assert!(gate.is_passthrough(), "the controller follows");
         assert_eq!(controller.window(), window);
     }
 }
