@@ -216,8 +216,7 @@ impl Gate {
                     self.rtt.min.rtt.is_some_and(|rtt| rtt > LONG) && self.rtt.queue_began.is_none();
                 // A path that has shown a limit before is found again with less.
                 let is_new = self.reason == Reason::NewPath;
-                let is_full = sent.in_flight * startup.divisor(is_long && is_new) > startup.window();
-                if startup.passed(is_full, is_long, is_new, now) {
+                if startup.passed(sent.in_flight, is_long, is_new, now) {
                     self.pass_through(Reason::FastDelivery, now);
                 }
             }

@@ -103,16 +103,12 @@ impl Startup {
         self.known.is_some()
     }
 
-    /// Divisor of the window that has to be in flight for it to count as full. The first packets of a window that
-    /// leaves at once find few in flight.
-    pub(super) fn divisor(&self, is_quick: bool) -> u64 {
-        if is_quick && self.window > WIDE { 4 } else { 2 }
-    }
-
-    /// Counts a delivered packet. `is_long`: round trips are long, and show no queue; `is_new`: the path has shown no
-    /// limit before. True: the path is so fast that its rate need not be known.
-    pub(super) fn passed(&mut self, is_full: bool, is_long: bool, is_new: bool, now: f64) -> bool {
-        if is_full {
+    /// Counts a delivered packet. `in_flight`: with it; `is_long`: round trips are long, and show no queue; `is_new`:
+    /// the path has shown no limit before. True: the path is so fast that its rate need not be known.
+    pub(super) fn passed(&mut self, in_flight: u64, is_long: bool, is_new: bool, now: f64) -> bool {
+        // The first packets of a window that leaves at once find few in flight.
+        let divisor = if is_long && is_new && self.window > WIDE { 4 } else { 2 };
+        if in_flight * divisor > self.window() {
             self.window += match self.known {
                 Some(known) if (known..known * SLOW_UNTIL).contains(&self.window) => BEYOND_KNOWN,
                 _ if is_long && self.first_drop.is_none() && self.window < QUICK => 3.0,
