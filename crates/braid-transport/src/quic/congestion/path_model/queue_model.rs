@@ -199,16 +199,15 @@ impl QueueModel {
 
     /// Tests whether a packet of bulk may leave. `expected`: the next urgent arrival.
     pub(super) fn permits_bulk(&self, expected: Option<Expected>, now: f64) -> bool {
-        self.wait(now) <= self.aim() + 1e-9 && !self.is_reserved(expected, now)
+        self.wait(now) <= self.aim() + 1e-9 && self.reserved_until(expected, now).is_none()
     }
 
-    /// True if a packet sent now would still be in service when an urgent packet is expected.
-    fn is_reserved(&self, expected: Option<Expected>, now: f64) -> bool {
+    /// Time (s) until which an urgent packet is expected, if a packet sent now would still be in service then.
+    fn reserved_until(&self, expected: Option<Expected>, now: f64) -> Option<f64> {
+        let Expected { at, .. } = expected.filter(|next| self.service * 2.5 < next.interval)?;
         let end = self.schedule.free_at().max(now) + self.service;
-        expected.is_some_and(|Expected { at, interval }| {
-            let has_room = self.service * 2.5 < interval;
-            has_room && now < at + LATE && end > at + self.service * SLACK && at - now < self.service
-        })
+        let is_reserved = now < at + LATE && end > at + self.service * SLACK && at - now < self.service;
+        is_reserved.then_some(at + LATE)
     }
 
     pub(super) fn permits_urgent(&self, now: f64) -> bool {
@@ -223,10 +222,7 @@ impl QueueModel {
     /// Time (s) at which more is permitted than now.
     pub(super) fn next(&self, expected: Option<Expected>, now: f64) -> f64 {
         let free = (self.schedule.free_at() - self.aim()).max(now);
-        match expected.filter(|_| self.is_reserved(expected, free)) {
-            Some(Expected { at, .. }) => free.max(at + LATE),
-            None => free,
-        }
+        self.reserved_until(expected, free).map_or(free, |until| free.max(until))
     }
 }
 
