@@ -25,12 +25,10 @@ pub(super) struct UrgentBytes {
 }
 
 impl UrgentBytes {
-    /// Adds bytes of lost packets.
-    pub(super) fn restore(&mut self, bytes: u64, now: f64) {
-        if bytes > 0 {
-            self.bytes += bytes;
-            self.since.get_or_insert(now);
-        }
+    /// Adds bytes that were written, or were in a packet that is lost.
+    pub(super) fn add(&mut self, bytes: u64, now: f64) {
+        self.bytes += bytes;
+        self.since.get_or_insert(now);
     }
 
     /// Takes the urgent bytes that a packet of this size carries.

@@ -109,8 +109,7 @@ impl Gate {
     /// Notes urgent bytes that were written.
     pub(in crate::quic) fn handle_urgent(&mut self, bytes: u64, now: Instant) {
         let now = self.seconds(now);
-        self.urgent.bytes += bytes;
-        self.urgent.since.get_or_insert(now);
+        self.urgent.add(bytes, now);
         self.urgent.arrivals.handle_arrival(now);
     }
 
@@ -146,11 +145,7 @@ impl Gate {
             ..SentPacket::default()
         };
         match &mut self.model {
-            Model::Policed(policer) => {
-                let has_token = urgent > 0 && policer.permits_urgent(now);
-                sent.is_probe = !has_token && policer.take_bulk();
-                (sent.level, sent.correction) = (policer.level(now), policer.correction());
-            }
+            Model::Policed(policer) => policer.note(&mut sent, now),
             Model::Queued(queue) => sent.expected = Some(queue.wait(now)),
             Model::Windowed(path) => path.charge(sent.ordinal, sent.in_flight, now),
             _ => {}
@@ -217,7 +212,9 @@ impl Gate {
         if self.class() == Class::Windowed && self.reason != Reason::DropsAboveRate {
             self.tail.handle_random_loss(now);
         }
-        self.urgent.restore(sent.urgent, now);
+        if sent.urgent > 0 {
+            self.urgent.add(sent.urgent, now);
+        }
         self.handle_fates(now);
     }
 

@@ -88,11 +88,10 @@ pub(super) struct PolicerModel {
     bucket: TokenBucket,
     /// Sum of the upward corrections that deliveries made.
     raised: f64,
-    drops: VecDeque<Drop>,
+    drops: VecDeque<Mark>,
     /// Packets that passed.
     passed: u64,
-    /// Time of sending (s) of recent packets that passed, and datagrams that had passed by then.
-    passes: VecDeque<(f64, f64)>,
+    passes: VecDeque<Mark>,
     probes: Probes,
     /// Tests whether losses correlate with the level at all, for packets sent after `fallen_at`.
     random_loss: RandomLoss,
@@ -145,10 +144,12 @@ impl TokenBucket {
     }
 }
 
+/// Packet that passed or was dropped.
 #[derive(Clone, Copy, Debug)]
-struct Drop {
+struct Mark {
+    /// Time of sending (s).
     at: f64,
-    /// Datagrams that passed before.
+    /// Datagrams that had passed by then.
     passed: f64,
 }
 
@@ -263,11 +264,6 @@ impl PolicerModel {
         lossy_counts >= LOSSY_COUNTS || is_first && lost >= LOSSY
     }
 
-    /// Sum of all corrections of the level.
-    pub(super) fn correction(&self) -> f64 {
-        self.bucket.correction
-    }
-
     pub(super) fn level(&self, now: f64) -> f64 {
         self.bucket.level(now)
     }
@@ -288,8 +284,15 @@ impl PolicerModel {
         self.probes.refused_since.get_or_insert(now);
     }
 
+    /// Notes the state before a packet that leaves.
+    pub(super) fn note(&mut self, sent: &mut SentPacket, now: f64) {
+        let has_token = sent.urgent > 0 && self.permits_urgent(now);
+        sent.is_probe = !has_token && self.take_bulk();
+        (sent.level, sent.correction) = (self.level(now), self.bucket.correction);
+    }
+
     /// Notes a packet of bulk that leaves. True: it belongs to a probe.
-    pub(super) fn take_bulk(&mut self) -> bool {
+    fn take_bulk(&mut self) -> bool {
         self.probes.refused_since = None;
         let Some(probe) = self.probes.current.as_mut().filter(|probe| probe.left > 0) else { return false };
         probe.left -= 1;
@@ -355,23 +358,16 @@ impl PolicerModel {
     /// Raises the rate to its lower bound: as many as passed must have come as tokens, but for those the bucket held.
     fn raise(&mut self, sent: &SentPacket) {
         let passed = (self.passed + sent.ack_only) as f64;
-        while self.passes.front().is_some_and(|(at, _)| sent.at - at > WINDOW) {
+        while self.passes.front().is_some_and(|first| sent.at - first.at > WINDOW) {
             self.passes.pop_front();
         }
-        let mut least = 0.0_f64;
-        if let Some(drop) = self.drops.back() {
-            let span = sent.at - drop.at;
-            if span > 0.3 {
-                least = least.max((passed - drop.passed - 1.0) / span);
-            }
-        }
-        if let Some((at, before)) = self.passes.front() {
-            let span = sent.at - at;
-            if span > WINDOW * 0.8 {
-                least = least.max((passed - before - DEPTH) / span);
-            }
-        }
-        self.passes.push_back((sent.at, passed));
+        let bound = |since: Option<&Mark>, least_span: f64, held: f64| {
+            let (span, count) = since.map(|mark| (sent.at - mark.at, passed - mark.passed))?;
+            (span > least_span).then(|| (count - held) / span)
+        };
+        let bounds = [bound(self.drops.back(), 0.3, 1.0), bound(self.passes.front(), WINDOW * 0.8, DEPTH)];
+        let least = bounds.into_iter().flatten().fold(0.0, f64::max);
+        self.passes.push_back(Mark { at: sent.at, passed });
         let saved = if self.bucket.rate > MANY { 1.0 + SAVED } else { 1.0 };
         if least * RATE_MARGIN > self.bucket.rate * saved {
             self.bucket.refill(sent.at.max(self.bucket.at));
@@ -397,7 +393,7 @@ impl PolicerModel {
             return;
         }
         let has_risen = self.rise(true, sent.at);
-        self.drops.push_back(Drop { at: sent.at, passed });
+        self.drops.push_back(Mark { at: sent.at, passed });
         while self.drops.len() > 2 && self.drops.front().is_some_and(|drop| sent.at - drop.at > MEMORY) {
             self.drops.pop_front();
         }
