@@ -234,16 +234,13 @@ impl Gate {
     /// Returns a snapshot for statistics.
     pub(in crate::quic) fn state(&self, now: Instant) -> GateState {
         let now = self.seconds(now);
+        let of_queue = |wait, aim| Some(Level::Queue { wait: duration(wait), aim: duration(aim) });
         let level = match &self.model {
             Model::Policed(policer) => {
                 Some(Level::Tokens { left: policer.level(now), reserve: policer.reserve() })
             }
-            Model::Queued(queue) => {
-                Some(Level::Queue { wait: duration(queue.wait(now)), aim: duration(queue.aim()) })
-            }
-            Model::Windowed(path) => {
-                Some(Level::Queue { wait: duration(path.wait()), aim: duration(path.aim()) })
-            }
+            Model::Queued(queue) => of_queue(queue.wait(now), queue.aim()),
+            Model::Windowed(path) => of_queue(path.wait(), path.aim()),
             _ => None,
         };
         GateState {
