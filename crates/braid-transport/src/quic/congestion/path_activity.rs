@@ -205,19 +205,12 @@ impl Controller for ObservedController {
         &mut self,
         now: Instant,
         sent: Instant,
-        is_persistent_congestion: bool,
+        is_persistent: bool,
         is_ecn: bool,
         lost_bytes: u64,
         largest_lost_pn: u64,
     ) {
-        self.inner.on_congestion_event(
-            now,
-            sent,
-            is_persistent_congestion,
-            is_ecn,
-            lost_bytes,
-            largest_lost_pn,
-        );
+        self.inner.on_congestion_event(now, sent, is_persistent, is_ecn, lost_bytes, largest_lost_pn);
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {

@@ -110,7 +110,6 @@ const BOTH: u8 = 2;
 
 impl GatedController {
     fn new(factory: Arc<Gated>, inner: Box<dyn Controller>, mtu: u16) -> Self {
-        let asked = AtomicU8::new(NOTHING);
         Self {
             factory,
             inner,
@@ -118,7 +117,7 @@ impl GatedController {
             class: Class::Startup,
             unreported: FateCounts::default(),
             path: None,
-            asked,
+            asked: AtomicU8::new(NOTHING),
             probes: Vec::new(),
             batch: 0,
         }
@@ -270,23 +269,16 @@ impl Controller for GatedController {
         &mut self,
         now: Instant,
         sent: Instant,
-        is_persistent_congestion: bool,
+        is_persistent: bool,
         is_ecn: bool,
         lost_bytes: u64,
         largest_lost_pn: u64,
     ) {
-        if is_ecn || is_persistent_congestion {
-            self.gate().handle_congestion(is_persistent_congestion, now);
+        if is_ecn || is_persistent {
+            self.gate().handle_congestion(is_persistent, now);
         }
         if !self.is_active() {
-            self.inner.on_congestion_event(
-                now,
-                sent,
-                is_persistent_congestion,
-                is_ecn,
-                lost_bytes,
-                largest_lost_pn,
-            );
+            self.inner.on_congestion_event(now, sent, is_persistent, is_ecn, lost_bytes, largest_lost_pn);
         }
         self.follow(now);
     }
