@@ -121,27 +121,19 @@ impl Startup {
             self.passed += 1;
             self.fates.0 += 1;
         }
-        let (count, since) = &mut self.run;
-        *count += 1;
-        if *count < RUN {
-            return false;
-        }
-        let is_fast = now - std::mem::replace(since, now) < f64::from(RUN) / FAST;
-        *count = 0;
-        is_fast
+        let (count, since) = self.run;
+        let is_over = count + 1 == RUN;
+        self.run = if is_over { (0, now) } else { (count + 1, since) };
+        is_over && now - since < f64::from(RUN) / FAST
     }
 
     /// True if losses go on and are too few for a policer: they are random, or packets were reordered.
     pub(super) fn is_random_loss(&self) -> bool {
         let (packets, drops) = self.lone;
-        if drops >= LONE && drops * LONE_SHARE > packets {
-            return true;
-        }
         let (passed, lost) = self.fates;
-        let all = f64::from(passed + lost);
-        passed + lost >= ENOUGH
-            && lost >= FEW
-            && f64::from(lost) < random_losses(all, RANDOM_LOSS, DEVIATIONS)
+        let most = random_losses(f64::from(passed + lost), RANDOM_LOSS, DEVIATIONS);
+        (drops >= LONE && drops * LONE_SHARE > packets)
+            || (passed + lost >= ENOUGH && lost >= FEW && f64::from(lost) < most)
     }
 
     /// Notes a queue: its drops are no policer's.
@@ -167,17 +159,13 @@ impl Startup {
             return None;
         };
         self.dropped += 1;
-        let span = sent - first;
-        if span < DROPS_SPAN {
+        let (span, passes_few) = (sent - first, self.passed < PASSED);
+        if span < DROPS_SPAN || (passes_few && self.dropped < OUTAGE) {
             return None;
         }
         let (dropped, all) = (f64::from(self.dropped), f64::from(self.passed + self.dropped));
         // Where nothing passes the path is interrupted, and that ends by itself.
-        let is_outage = self.passed < PASSED && self.dropped >= OUTAGE;
-        if self.passed < PASSED && !is_outage {
-            return None;
-        }
-        if dropped < all * DROPS_SHARE || is_outage {
+        if dropped < all * DROPS_SHARE || passes_few {
             (self.first_drop, self.passed, self.dropped, self.ack_only) = (Some(sent), 0, 0, ack_only);
             return None;
         }
