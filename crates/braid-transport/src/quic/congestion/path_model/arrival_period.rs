@@ -57,21 +57,16 @@ pub(super) struct ArrivalPeriod {
 
 impl ArrivalPeriod {
     pub(super) fn handle_arrival(&mut self, now: f64) {
-        let Some(last) = self.last else {
-            self.last = Some(now);
-            return;
-        };
-        let interval = now - last;
+        let interval = now - *self.last.get_or_insert(now);
         if interval < SAME_ARRIVAL {
             return;
         }
-        if (interval - self.interval).abs() <= self.interval * TOLERANCE {
-            self.agreed = (self.agreed + 1).min(MOST_AGREED);
-            self.last = Some(now);
-            return;
-        }
-        let is_between = interval < self.interval;
-        self.agreed = self.agreed.saturating_sub(if is_between { 1 } else { 2 });
+        let agrees = (interval - self.interval).abs() <= self.interval * TOLERANCE;
+        let is_between = !agrees && interval < self.interval;
+        self.agreed = match agrees {
+            true => (self.agreed + 1).min(MOST_AGREED),
+            false => self.agreed.saturating_sub(if is_between { 1 } else { 2 }),
+        };
         if self.agreed == 0 {
             self.interval = interval;
         }
