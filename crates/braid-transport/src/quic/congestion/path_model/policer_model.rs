@@ -165,6 +165,13 @@ struct DropRun {
     before: f64,
 }
 
+impl DropRun {
+    /// True if no policer with this rate drops as many.
+    fn is_outage(&self) -> bool {
+        self.packets >= OUTAGE
+    }
+}
+
 /// Packets beyond the model's tokens: when they are sent, and what they have shown.
 #[derive(Clone, Copy, Debug, Default)]
 struct Probes {
@@ -340,7 +347,7 @@ impl PolicerModel {
     /// Ends a row of drops: an outage takes back what they have made of the rate.
     fn end_run(&mut self) {
         let run = std::mem::take(&mut self.run);
-        if run.packets < OUTAGE {
+        if !run.is_outage() {
             (0..run.unexplained).for_each(|_| self.random_loss.count(true));
         } else {
             self.bucket.rate = run.before;
@@ -393,7 +400,7 @@ impl PolicerModel {
         self.passes.clear();
         let climb = self.probes.climb.take();
         let has_probed = self.probes.current.take().is_some();
-        if self.run.packets < OUTAGE && !self.random_loss.is_first {
+        if !self.run.is_outage() && !self.random_loss.is_first {
             self.measure(sent.at, passed, level >= 1.0, now);
         }
         if has_probed {

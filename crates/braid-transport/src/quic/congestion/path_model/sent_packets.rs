@@ -34,6 +34,13 @@ pub(super) struct SentPacket {
     pub(super) fate: Option<(Fate, f64)>,
 }
 
+impl SentPacket {
+    /// Packets as which it counts while it is in flight.
+    fn weight(&self) -> u64 {
+        u64::from(!self.is_ping)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Passed,
@@ -68,7 +75,7 @@ impl SentPackets {
 
     pub(super) fn push(&mut self, sent: SentPacket) {
         self.packets.push_back(sent);
-        self.unresolved += u64::from(!sent.is_ping);
+        self.unresolved += sent.weight();
     }
 
     pub(super) fn clear(&mut self) {
@@ -81,7 +88,7 @@ impl SentPackets {
     pub(super) fn resolve(&mut self, number: u64, fate: Fate, now: f64) -> Option<SentPacket> {
         let sent = self.packets.iter_mut().find(|sent| sent.number == number && sent.fate.is_none())?;
         sent.fate = Some((fate, now));
-        self.unresolved -= u64::from(!sent.is_ping);
+        self.unresolved -= sent.weight();
         Some(*sent)
     }
 
@@ -112,7 +119,7 @@ impl SentPackets {
     }
 
     fn drop_first(&mut self) {
-        self.unresolved -= u64::from(self.packets.pop_front().is_some_and(|first| !first.is_ping));
+        self.unresolved -= self.packets.pop_front().map_or(0, |first| first.weight());
     }
 
     /// Ordinals and times of the packets sent after this ordinal.

@@ -190,10 +190,13 @@ impl StandingQueue {
 
     /// Tries to tolerate a wait that is not empty in all recent rounds but one.
     fn try_what_stays(&mut self, sample: &Sample, empty: f64) {
+        if self.barred > 0 || self.trial.is_some() {
+            return;
+        }
         let mut excesses: Vec<f64> = self.excesses.iter().copied().collect();
         excesses.sort_by(f64::total_cmp);
         let stays = excesses.get(1).copied().unwrap_or(0.0);
-        if self.barred == 0 && self.trial.is_none() && stays - self.tolerance > empty {
+        if stays - self.tolerance > empty {
             self.try_tolerance(sample, stays);
         }
     }
