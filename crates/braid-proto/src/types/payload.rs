@@ -24,22 +24,24 @@ impl Payload {
     /// Payload without bytes.
     pub const EMPTY: Self = Self(Form::Inline { len: 0, bytes: [0; INLINE] });
 
+    /// Copies these bytes into place. `None`, with nothing changed: they have no room there.
+    fn copy_in_place(&mut self, payload: &[u8]) -> Option<()> {
+        let Form::Inline { len, bytes } = &mut self.0 else { return None };
+        let (place, length) = (bytes.get_mut(..payload.len())?, u8::try_from(payload.len()).ok()?);
+        place.copy_from_slice(payload);
+        *len = length;
+        Some(())
+    }
+
     /// Copy of these bytes if they have room in place.
     fn inline(payload: &[u8]) -> Option<Self> {
-        let mut bytes = [0; INLINE];
-        bytes.get_mut(..payload.len())?.copy_from_slice(payload);
-        Some(Self(Form::Inline { len: u8::try_from(payload.len()).ok()?, bytes }))
+        let mut copy = Self::EMPTY;
+        copy.copy_in_place(payload).map(|()| copy)
     }
 
     /// Sets these bytes: directly in place, where they have room there.
     pub(crate) fn set(&mut self, payload: PayloadSlice<'_>) {
-        if let (PayloadSlice::Input(input), Form::Inline { len, bytes }) = (&payload, &mut self.0)
-            && let Some(place) = bytes.get_mut(..input.len())
-            && let Ok(length) = u8::try_from(input.len())
-        {
-            place.copy_from_slice(input);
-            *len = length;
-        } else {
+        if self.copy_in_place(&payload).is_none() {
             *self = payload.into();
         }
     }
