@@ -76,6 +76,11 @@ impl PathMigration {
         self.moves
     }
 
+    fn note_move(&mut self, address: SocketAddr, unvalidated: Option<Validation>) {
+        (self.current, self.unvalidated, self.mark) = (address, unvalidated, None);
+        self.moves += 1;
+    }
+
     /// The peer's new address, once. Begins its validation again if the library has given up: it does so after three
     /// probe timeouts, sends the address nothing from then on, and never tries again.
     ///
@@ -112,13 +117,11 @@ impl PathMigration {
         // Another path carries data only once it is validated.
         let path = connection.primary_path();
         if std::mem::replace(&mut self.path, path) != path {
-            (self.current, self.unvalidated, self.mark) = (address, None, None);
-            self.moves += 1;
+            self.note_move(address, None);
             return self.validated(address);
         }
         let Some(validation) = self.unvalidated.as_mut().filter(|_| address == self.current) else {
-            (self.current, self.unvalidated, self.mark) = (address, Some(fresh), None);
-            self.moves += 1;
+            self.note_move(address, Some(fresh));
             return None;
         };
         if acknowledgements > validation.acknowledgements {
