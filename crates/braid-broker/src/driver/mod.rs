@@ -13,6 +13,7 @@ mod ack_pipeline;
 mod bans;
 mod close;
 mod connect;
+mod counted_load;
 mod datagrams;
 mod delivery_sender;
 mod events;

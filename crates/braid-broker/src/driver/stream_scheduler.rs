@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use braid_proto::connection::Server;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 
-use super::datagrams::{CountedLoad, DatagramTraffic};
+use super::counted_load::CountedLoad;
+use super::datagrams::DatagramTraffic;
 
 /// Least priority of a stream with acknowledgements: bulk of other streams must not starve the publishers on this
 /// one, and bulk of this one must not rise above everything because of them.
